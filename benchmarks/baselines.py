@@ -90,7 +90,7 @@ def of_drawings(folder: Path) -> dict[str, Means]:
 
 def of_photographs(folder: Path) -> dict[str, Means]:
     """Return {metric: {explainer: its mean}} on photos-xai."""
-    from saliency_bench.classifiers.efficientnet_lite import write_efficientnet_lite
+    from saliency_bench.compute.classifiers.efficientnet_lite import write_efficientnet_lite
 
     data = folder / "photos"
     if not data.exists():

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from saliency_bench.leaderboard.index import INDEX
+from saliency_bench.board.index import INDEX
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 import boards
@@ -30,10 +30,10 @@ EXPLAINERS, SAMPLES, PEOPLE = 12, 100, 7
 PER_DATASET = EXPLAINERS * len(boards.METRICS) * PEOPLE
 OPEN = "import sys, saliency_bench as sb; print(len(sb.load_results(sys.argv[1]).rows))"
 WRITE = (
-    "import sys, pathlib; from saliency_bench.leaderboard.index import write_index;"
+    "import sys, pathlib; from saliency_bench.board.index import write_index;"
     "print(len(write_index(pathlib.Path(sys.argv[1])).rows))"
 )
-IMPORTS = "import saliency_bench.leaderboard.index; print(0)"
+IMPORTS = "import saliency_bench.board.index; print(0)"
 
 
 def make(root: Path, rows: int) -> None:

@@ -6,7 +6,7 @@ example:
   python benchmarks/choose.py --run runs/full --images 1000
 
 Scores of candidates are drawn from laws whose best is known, and the rounds of `choose` are gone through with them
-(`saliency_bench/engine/choosing/rounds.py`), 500 images of which may decide. A false drop is a look at which the best,
+(`saliency_bench/recipes/choosing/rounds.py`), 500 images of which may decide. A false drop is a look at which the best,
 or a candidate within the margin of it, was dropped; at most 5 % of the simulations may have one. `plain` does the same
 with a paired t-test at 5 % at every look. `equal budget` is how often the best mean is the right one if all candidates
 share the same passes. About ten minutes.
@@ -26,11 +26,11 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from saliency_bench.analysis.sequential import Race
-from saliency_bench.engine.choosing.rounds import HOPE, ONE_LEFT, Budget, Narrowing, Scores
-from saliency_bench.results.clusters import cluster_names
-from saliency_bench.results.intervals import wilson
-from saliency_bench.results.run_folder import read_run
+from saliency_bench.read.analysis.sequential import Race
+from saliency_bench.read.run_folder import read_run
+from saliency_bench.read.statistics.clusters import cluster_names
+from saliency_bench.read.statistics.intervals import wilson
+from saliency_bench.recipes.choosing.rounds import HOPE, ONE_LEFT, Budget, Narrowing, Scores
 
 IMAGES, MARGIN, SIZE = 500, 0.02, 6
 LATER = 200  # images that do not decide, at most

@@ -22,8 +22,8 @@ from transformers import ResNetConfig, ResNetForImageClassification
 
 import saliency_bench as sb
 from saliency_bench.bound_metric import load_metric
-from saliency_bench.classifiers.layers import cam_layer
-from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.compute.classifiers.layers import cam_layer
+from saliency_bench.compute.scoring.perturbation import Curves
 
 EXPLAINERS = ("gradcam", "integrated_gradients:steps=50", "occlusion:window=8,stride=4")
 ASKED, SIDE = 0.45, 64

@@ -43,10 +43,11 @@ from time import perf_counter, process_time
 import torch
 from PIL import Image as Pictures
 
-from saliency_bench import list_explainers, load_classifier, load_explainer, registry, run, targets
-from saliency_bench.classifiers.classifier import DTYPES, PRECISIONS
-from saliency_bench.classifiers.layers import cam_layer, detached_at
-from saliency_bench.classifiers.passes import pictures_per_pass
+from saliency_bench import list_explainers, load_classifier, load_explainer, registry, run
+from saliency_bench.compute import targets
+from saliency_bench.compute.classifiers.classifier import DTYPES, PRECISIONS
+from saliency_bench.compute.classifiers.layers import cam_layer, detached_at
+from saliency_bench.compute.classifiers.passes import pictures_per_pass
 from saliency_bench.errors import UserError
 from saliency_bench.utils.devices import device_name, peak_memory, reset_peak_memory
 from saliency_bench.utils.untouched import untouched

@@ -25,7 +25,7 @@ from findings_data import Findings
 from findings_page import ATTENTION, page, stored
 
 import saliency_bench as sb
-from saliency_bench.classifiers.efficientnet_lite import write_efficientnet_lite
+from saliency_bench.compute.classifiers.efficientnet_lite import write_efficientnet_lite
 from saliency_bench.data.building import build
 from saliency_bench.utils.files import write_text
 

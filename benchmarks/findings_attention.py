@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from torchvision.transforms import v2
 
 import saliency_bench as sb
-from saliency_bench.analysis.verdict import Verdict
-from saliency_bench.classifiers.efficientnet_lite import MEAN, STD, read_weights, renamed
-from saliency_bench.results.run_folder import RunData
+from saliency_bench.compute.classifiers.efficientnet_lite import MEAN, STD, read_weights, renamed
+from saliency_bench.read.analysis.verdict import Verdict
+from saliency_bench.read.run_folder import RunData
 
 SIZE, COPIES, EPOCHS = 224, 12, 30
 HELD_OUT = 52  # photographs that are explained, as many as of the other sets; the others are learned from

@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from saliency_bench.reports.words import short
-from saliency_bench.results.cell import Interval, as_json, read_cells
-from saliency_bench.results.intervals import interval
-from saliency_bench.results.ranking import compare
-from saliency_bench.results.run_folder import RunData, read_run
+from saliency_bench.read.cell import Interval, as_json, read_cells
+from saliency_bench.read.report.words import short
+from saliency_bench.read.run_folder import RunData, read_run
+from saliency_bench.read.statistics.intervals import interval
+from saliency_bench.read.statistics.ranking import compare
 
 FILE = Path(__file__).with_name("findings.parquet")
 

@@ -7,11 +7,11 @@ import numpy as np
 from findings_data import FILE, Findings, load, store
 
 import saliency_bench as sb
-from saliency_bench.analysis.rankings import rank
-from saliency_bench.analysis.verdict import Against, Verdict
-from saliency_bench.engine.finished import Run
-from saliency_bench.results.cell import CellResult, rank_text
-from saliency_bench.results.run_folder import RunData
+from saliency_bench.compute.finished import Run
+from saliency_bench.read.analysis.rankings import rank
+from saliency_bench.read.analysis.verdict import Against, Verdict
+from saliency_bench.read.cell import CellResult, rank_text
+from saliency_bench.read.run_folder import RunData
 
 BASELINES = ("centre", "edges", "random")
 ATTENTION = "vit-pets"  # the run of the section on explainers of attention

@@ -102,7 +102,7 @@ def of_evaluate(folder: Path, repeats: int) -> float:
 
 def folded(folder: Path, repeats: int) -> float:
     """A faster copy of ResNet-18 asked for once more."""
-    from saliency_bench.classifiers.fast_forward import fast_forward
+    from saliency_bench.compute.classifiers.fast_forward import fast_forward
 
     classifier, images = network(), torch.rand(4, 3, SIDE, SIDE)
     return best(lambda: fast_forward(classifier, images), repeats)

@@ -173,7 +173,7 @@ def prepare(folder: Path) -> dict[str, Callable[[Path], object]]:
     run = {"explainers": ["gradcam", "random"], "metrics": ["saliency_miou"], "out": folder / "run", "progress": False}
     settings = {"dataset": str(dataset), "model": str(model), "batch_size": 4, "limit": 8, "device": "cpu"}
     sb.run(**settings, **run)
-    from saliency_bench.leaderboard.template import template
+    from saliency_bench.board.template import template
 
     template(**settings, out=folder / "template", progress=False)
     made = places(folder / "run", model, dataset, folder / "template")

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Iterator
 
 from saliency_bench import options, registry
-from saliency_bench.parsing import parser_of
+from saliency_bench.arguments import parser_of
 
 UNPRINTABLE = [
     "", " ", "\0", "a\0b", "\n", "shapes\nerror: none", "\r\x1b[2J", "\x1b]0;x\x07", "\u202eolleh", "\u2066x\u2069",

@@ -13,7 +13,7 @@ and log of a training; tables, networks and runs of a suite; answers of a study,
 server is killed as well; and a repository, of which a reader must never see half. `disks` are file systems that are too
 small at first: each start must end with one line and exit code 2. --clock sets the clock of each start, and the times
 of all files, back or forward by up to ten years. TMPDIR=/dev/shm is many times faster where others use the disk.
-Prints where the kills fell; exit code 1 if anything differs. tests/engine/test_kill_and_continue.py does the first few
+Prints where the kills fell; exit code 1 if anything differs. tests/compute/test_kill_and_continue.py does the first few
 of each.
 """
 

@@ -31,9 +31,9 @@ from torchvision.transforms.functional import gaussian_blur
 
 from saliency_bench import load_classifier, registry
 from saliency_bench.bound_metric import load_metric
-from saliency_bench.scoring.exposures import EXPOSURES, SHOWN
-from saliency_bench.scoring.perturbation import Curves
-from saliency_bench.scoring.samples import score_samples
+from saliency_bench.compute.scoring.perturbation import Curves
+from saliency_bench.compute.scoring.samples import score_samples
+from saliency_bench.read.statistics.exposures import EXPOSURES, SHOWN
 from saliency_bench.target_weights import one_hot
 
 ASKED_THRESHOLD, ASKED_RANKED, ASKED_SHELL = 1.0, 5.0, 0.5  # milliseconds a map

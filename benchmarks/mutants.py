@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 from coverage import CoverageData
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("saliency_bench/scoring", "saliency_bench/results", "explainers", "metrics")
+FOLDERS = ("saliency_bench/compute/scoring", "saliency_bench/read", "explainers", "metrics")
 PLUGINS = ("explainers", "metrics", "hub_builders", "model_cards", "push_scripts", "spaces", "suites")
 COMPARISONS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="}
 OPERATORS = {

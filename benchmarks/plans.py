@@ -21,9 +21,9 @@ from tempfile import TemporaryDirectory
 import torch
 import yaml
 
-from saliency_bench.engine.suites import costs
-from saliency_bench.engine.suites.schema import find_suite
-from saliency_bench.engine.suites.suite import planned, suite
+from saliency_bench.recipes.suites import costs
+from saliency_bench.recipes.suites.schema import find_suite
+from saliency_bench.recipes.suites.suite import planned, suite
 from saliency_bench.utils.files import write_text
 
 SUITES = {

@@ -98,7 +98,7 @@ def by_partners(
     metric: Metric, images: torch.Tensor, labels: np.ndarray, maps: np.ndarray, classifier: object
 ) -> float:
     """Its value where an explainer gives each image its planted map."""
-    from saliency_bench.scoring.samples import score_parts, score_samples
+    from saliency_bench.compute.scoring.samples import score_parts, score_samples
 
     places = {image.numpy().tobytes(): place for place, image in enumerate(images)}
 
@@ -125,12 +125,12 @@ def row(metric: Metric, means: list[float]) -> str:
 
 
 def main() -> None:
-    from saliency_bench.classifiers.loading import load_classifier
+    from saliency_bench.compute.classifiers.loading import load_classifier
+    from saliency_bench.compute.scoring.perturbation import Curves, right_classes
+    from saliency_bench.compute.training import train
     from saliency_bench.data.building import build
     from saliency_bench.data.loading import load_dataset
-    from saliency_bench.engine.training import train
     from saliency_bench.push_scripts.demo import EPOCHS, SIZE, small_resnet
-    from saliency_bench.scoring.perturbation import Curves, right_classes
     from saliency_bench.target_weights import one_hot
     from saliency_bench.utils.files import read_json
 

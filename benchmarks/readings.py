@@ -20,8 +20,8 @@ import torch
 
 import saliency_bench as sb
 from saliency_bench import Classifier
-from saliency_bench.classifiers.efficientnet_lite import write_efficientnet_lite
-from saliency_bench.scoring.samples import score_samples
+from saliency_bench.compute.classifiers.efficientnet_lite import write_efficientnet_lite
+from saliency_bench.compute.scoring.samples import score_samples
 
 # Table 2 of the paper, Pet-XAI and ResNet-18: mIoU, pointing game, iAUC.
 PRINTED = {

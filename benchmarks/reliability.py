@@ -16,7 +16,7 @@ from torch import nn
 
 import saliency_bench as sb
 from saliency_bench.maps import reliability
-from saliency_bench.results.reliability import Reliability
+from saliency_bench.read.statistics.reliability import Reliability
 from saliency_bench.target_weights import one_hot
 from saliency_bench.utils.seeds import uniform
 

@@ -18,11 +18,11 @@ from time import perf_counter
 import numpy as np
 import pyarrow as pa
 
-from saliency_bench.engine.examples import save_arrays
-from saliency_bench.reports.page import report
-from saliency_bench.results import records
-from saliency_bench.results.cell import CellResult, ForwardPasses, as_json
-from saliency_bench.results.summary import FORMAT
+from saliency_bench.compute.examples import save_arrays
+from saliency_bench.read import records
+from saliency_bench.read.cell import CellResult, ForwardPasses, as_json
+from saliency_bench.read.report.page import report
+from saliency_bench.read.summary import FORMAT
 from saliency_bench.utils.files import write_json
 from saliency_bench.utils.hashing import hash_of
 

@@ -114,17 +114,17 @@ def network():
 
 
 def context_of(chosen: dict):
-    from saliency_bench.engine.loading.load import load
-    from saliency_bench.engine.python_objects import describe
+    from saliency_bench.compute.loading.load import load
+    from saliency_bench.compute.python_objects import describe
 
     return load(*describe(chosen))
 
 
 def make(chosen: dict) -> None:
     """run.json, and part files of all predictions and scores."""
-    from saliency_bench.engine.plan import by_explainer
-    from saliency_bench.engine.store import Writer
-    from saliency_bench.results.manifest import Manifest
+    from saliency_bench.compute.plan import by_explainer
+    from saliency_bench.compute.store import Writer
+    from saliency_bench.read.manifest import Manifest
     from saliency_bench.utils.hashing import hash_of
 
     context = context_of(chosen)
@@ -146,8 +146,8 @@ def make(chosen: dict) -> None:
 
 def add_scores(context, explainer_id: str, chunks: range, scored: dict, writer) -> None:
     """Give the writer the scores of an explainer, chunk by chunk."""
-    from saliency_bench.engine.store import score_parts
-    from saliency_bench.results.parts import POSITION, Result
+    from saliency_bench.compute.store import score_parts
+    from saliency_bench.read.parts import POSITION, Result
 
     about = {"faults": 0, "raised": False, "halved": 0, "passes": {"explain": BATCH}}
     bounds = [number * BATCH for number in range(chunks.start, chunks.stop + 1)]
@@ -168,8 +168,8 @@ def predictions(context, chunks: range, writer) -> None:
     """Give the writer the predictions of these chunks."""
     import pyarrow as pa
 
-    from saliency_bench.engine.predictions import GROUP, prediction_parts, prediction_schema
-    from saliency_bench.results.parts import POSITION, Result
+    from saliency_bench.compute.predictions import GROUP, prediction_parts, prediction_schema
+    from saliency_bench.read.parts import POSITION, Result
 
     schema = prediction_schema(context)
     for number in chunks:
@@ -191,7 +191,7 @@ def scores(context, explainer: int, index: int, chunks: range):
     """Rows of a cell: explainers differ a little, all find the same samples hard."""
     import pyarrow as pa
 
-    from saliency_bench.results.records import STORED
+    from saliency_bench.read.records import STORED
 
     positions = positions_of(context, chunks)
     rng = np.random.default_rng([explainer, index, chunks.start])
@@ -215,15 +215,15 @@ def scores(context, explainer: int, index: int, chunks: range):
 
 
 def merge(chosen: dict) -> None:
-    from saliency_bench.engine.merging import Parts, merge
+    from saliency_bench.compute.merging import Parts, merge
 
     context = context_of(chosen)
     measured(lambda: merge(context, Parts.read(context)))
 
 
 def summarise(chosen: dict) -> None:
-    from saliency_bench.engine.finish import run_facts
-    from saliency_bench.results.summary import summarise
+    from saliency_bench.compute.finish import run_facts
+    from saliency_bench.read.summary import summarise
 
     context = context_of(chosen)
     measured(lambda: summarise(context.out, run_facts(context, len(context.rows))))
@@ -233,13 +233,13 @@ def report(chosen: dict) -> None:
     """The choice of samples, their pictures, and the page."""
     import torch
 
-    from saliency_bench.engine.examples import choose, thumbnail_rows, write_examples
-    from saliency_bench.engine.finish import made_of, note_written, run_facts
-    from saliency_bench.engine.merging import Parts
-    from saliency_bench.engine.store import Writer
-    from saliency_bench.reports.page import report
-    from saliency_bench.results.cell import read_cells
-    from saliency_bench.results.parts import Result, thumbnail_parts
+    from saliency_bench.compute.examples import choose, thumbnail_rows, write_examples
+    from saliency_bench.compute.finish import made_of, note_written, run_facts
+    from saliency_bench.compute.merging import Parts
+    from saliency_bench.compute.store import Writer
+    from saliency_bench.read.cell import read_cells
+    from saliency_bench.read.parts import Result, thumbnail_parts
+    from saliency_bench.read.report.page import report
     from saliency_bench.utils.files import read_json
 
     context = context_of(chosen)
@@ -265,7 +265,7 @@ def report(chosen: dict) -> None:
 def again(chosen: dict) -> None:
     """A start of the finished run. The model is made and libraries are imported before."""
     import saliency_bench as sb
-    import saliency_bench.engine.run
+    import saliency_bench.compute.run
 
     measured(lambda: sb.run(**chosen, progress=False))
 

@@ -1,4 +1,4 @@
-"""What intervals and tests of `saliency_bench/results` promise, by simulation: coverage, false findings, power, cost.
+"""What intervals and tests of `saliency_bench/read` promise, by simulation: coverage, false findings, power, cost.
 
 example:
   python benchmarks/statistics.py
@@ -29,12 +29,12 @@ import numpy as np
 from scipy import special
 from scipy import stats as laws
 
-from saliency_bench.analysis.requirements import violation_of_hits, violation_of_share, wilson_size
-from saliency_bench.results import intervals as package
-from saliency_bench.results import paired_test
-from saliency_bench.results.clusters import Matched, effective_clusters
-from saliency_bench.results.intervals import TAIL, aggregate_interval, difference, intervals
-from saliency_bench.results.paired_test import FLIPS, adjusted_p
+from saliency_bench.read.analysis.requirements import violation_of_hits, violation_of_share, wilson_size
+from saliency_bench.read.statistics import intervals as package
+from saliency_bench.read.statistics import paired_test
+from saliency_bench.read.statistics.clusters import Matched, effective_clusters
+from saliency_bench.read.statistics.intervals import TAIL, aggregate_interval, difference, intervals
+from saliency_bench.read.statistics.paired_test import FLIPS, adjusted_p
 
 GRID = (np.arange(20_000) + 0.5) / 20_000
 UNIT, UNBOUNDED = (0.0, 1.0), (-float("inf"), float("inf"))

@@ -43,8 +43,8 @@ from torchvision.transforms import v2
 from transformers import AutoModelForImageClassification, ResNetConfig
 
 import saliency_bench as sb
-from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.engine.retraining import networks, stage
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.retraining import networks, stage
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 SIZES: dict[str, dict] = {  # the default of ResNetConfig is ResNet-50

@@ -12,7 +12,7 @@ it over to transformers.)
 import torch
 from torch import Tensor
 
-from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
 from saliency_bench.target_weights import BINARY, activation_of, expand, score
 from saliency_bench.types import Images, Target

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.cuts import check_gradient
-from saliency_bench.classifiers.layers import Layout, cam_layer, check_cut, detached_at, layout_of
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.cuts import check_gradient
+from saliency_bench.compute.classifiers.layers import Layout, cam_layer, check_cut, detached_at, layout_of
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._contrast import explained_score
 from saliency_bench.explainers._gradients import derivative

@@ -4,8 +4,8 @@ from typing import Literal
 
 import torch
 
-from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.scoring.perturbation import blurred
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.scoring.perturbation import blurred
 from saliency_bench.types import Images
 
 Fill = Literal["zero", "black", "white", "blur"]

@@ -6,9 +6,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.cuts import check_gradient
-from saliency_bench.classifiers.passes import Pass, in_passes
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.cuts import check_gradient
+from saliency_bench.compute.classifiers.passes import Pass, in_passes
 from saliency_bench.errors import UserError
 from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Maps, Target

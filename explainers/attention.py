@@ -10,8 +10,8 @@ by bilinear interpolation (`align_corners=False`). It has no target: maps of all
 
 import torch
 
-from saliency_bench.classifiers.attention import recording_attention
-from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.attention import recording_attention
+from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.declarations import explainer
 from saliency_bench.types import Images, Maps, Target
 

@@ -15,10 +15,10 @@ TorchRay splits skip connections by signed activations, whose shares leave [0, 1
 activations, as in the paper's own rule, excite nothing. `contrastive=False` gives plain excitation backpropagation.
 """
 
-from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.cuts import check_gradient
-from saliency_bench.classifiers.geometry import enlarge
-from saliency_bench.classifiers.layers import cam_layer, detached_at, last_convolution, last_feature_map
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.cuts import check_gradient
+from saliency_bench.compute.classifiers.layers import cam_layer, detached_at, last_convolution, last_feature_map
+from saliency_bench.data.geometry import enlarge
 from saliency_bench.declarations import explainer
 from saliency_bench.explainers._excitation import Excitation
 from saliency_bench.explainers._features import feature_layout

@@ -5,7 +5,7 @@ map(y, x) = exp(-(dy^2 + dx^2) / 2),   dy = (y - (H - 1) / 2) / (sigma H),   dx 
 
 import torch
 
-from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
 from saliency_bench.types import Images, Maps, Target

@@ -8,7 +8,7 @@ The border is continued by its last row or column. Divided by 8, a ramp of slope
 import torch
 from torch.nn import functional as F
 
-from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.declarations import explainer
 from saliency_bench.types import Images, Maps, Target
 

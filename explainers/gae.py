@@ -9,8 +9,8 @@ that a target of no weight gives exactly zero. Columns of class, distillation an
 of patches is enlarged to the image by bilinear interpolation (`align_corners=False`).
 """
 
-from saliency_bench.classifiers.attention import recording_attention
-from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.attention import recording_attention
+from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.declarations import explainer
 from saliency_bench.explainers._flow import check_start, positive, product
 from saliency_bench.explainers._gradients import derivatives

@@ -12,8 +12,8 @@ The map is enlarged to the image by bilinear interpolation (`align_corners=False
 equal in theory stay equal; it is not normalised. The backward pass stops at the layer.
 """
 
-from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.geometry import enlarge
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.data.geometry import enlarge
 from saliency_bench.declarations import explainer
 from saliency_bench.explainers._features import activation_and_gradient, cut_if_positive
 from saliency_bench.types import Images, Maps, OnWeighted, Target

@@ -11,8 +11,8 @@ are cut off if and only if no weight of the sample's target is negative; bilinea
 
 import torch
 
-from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.geometry import enlarge
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.data.geometry import enlarge
 from saliency_bench.declarations import explainer
 from saliency_bench.explainers._features import activation_and_gradient, cut_if_positive
 from saliency_bench.types import Images, Maps, On, Target

@@ -9,9 +9,9 @@ and only if no weight of the sample's target is negative, as in gradcam. The gri
 bilinear interpolation (`align_corners=False`); it is not normalised.
 """
 
-from saliency_bench.classifiers.attention import recording_attention
-from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.geometry import enlarge
+from saliency_bench.compute.classifiers.attention import recording_attention
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.data.geometry import enlarge
 from saliency_bench.declarations import explainer
 from saliency_bench.explainers._contrast import explained_score
 from saliency_bench.explainers._features import cut_if_positive

@@ -5,7 +5,7 @@
 x is the image in [0, 1]; P1 sums signed values. Other packages: docs/other_packages.md.
 """
 
-from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.declarations import explainer
 from saliency_bench.explainers._gradients import Reduction, gradient_at, over_channels
 from saliency_bench.types import Images, Maps, On, Target

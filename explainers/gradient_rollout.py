@@ -16,8 +16,8 @@ is `relu=False,on=weighted`. Their notebook also drops the lowest nine tenths of
 the gradient of the block counted from the other end, and normalises columns instead of rows.
 """
 
-from saliency_bench.classifiers.attention import recording_attention
-from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.attention import recording_attention
+from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.declarations import explainer
 from saliency_bench.explainers._contrast import explained_score
 from saliency_bench.explainers._flow import by_row, check_start, positive, product, signed

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.declarations import explainer
 from saliency_bench.explainers._checks import check_batch_size, check_count
 from saliency_bench.explainers._fills import filled

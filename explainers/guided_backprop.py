@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._gradients import Reduction, gradient_at, over_channels

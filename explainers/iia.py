@@ -28,11 +28,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saliency_bench.classifiers.attention import SOFTMAX, AttentionRecorder, recording_attention, tokens_of
-from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.cuts import check_gradient
-from saliency_bench.classifiers.geometry import enlarge
-from saliency_bench.classifiers.layers import (
+from saliency_bench.compute.classifiers.attention import SOFTMAX, AttentionRecorder, recording_attention, tokens_of
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.cuts import check_gradient
+from saliency_bench.compute.classifiers.layers import (
     Layout,
     cam_layer,
     detached_at,
@@ -42,7 +41,8 @@ from saliency_bench.classifiers.layers import (
     replaced_at,
     runs_of,
 )
-from saliency_bench.classifiers.passes import pictures_per_pass
+from saliency_bench.compute.classifiers.passes import pictures_per_pass
+from saliency_bench.data.geometry import enlarge
 from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size, check_count

@@ -5,7 +5,7 @@
 For a network that is linear in z, and for one of ReLUs without biases, the map sums to the score.
 """
 
-from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.declarations import explainer
 from saliency_bench.explainers._gradients import gradient_at
 from saliency_bench.types import Images, Maps, On, Target

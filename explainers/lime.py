@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.passes import scores_of
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.passes import scores_of
 from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.declarations import explainer
 from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.seeds import seed_of, uniform

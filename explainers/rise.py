@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.passes import pictures_per_pass, scores_of
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.passes import pictures_per_pass, scores_of
 from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size

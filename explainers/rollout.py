@@ -13,8 +13,8 @@ Some published scripts leave out block 0; that is `start=1`.
 
 import torch
 
-from saliency_bench.classifiers.attention import recording_attention
-from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.attention import recording_attention
+from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.declarations import explainer
 from saliency_bench.explainers._flow import by_row, check_start, product
 from saliency_bench.types import Images, Maps, Target

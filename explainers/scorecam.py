@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.geometry import enlarge
-from saliency_bench.classifiers.layers import cam_layer, detached_at
-from saliency_bench.classifiers.passes import scores_of
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.layers import cam_layer, detached_at
+from saliency_bench.compute.classifiers.passes import scores_of
+from saliency_bench.data.geometry import enlarge
 from saliency_bench.declarations import explainer
 from saliency_bench.explainers._checks import check_batch_size
 from saliency_bench.explainers._features import cut_if_positive, feature_layout

@@ -10,12 +10,12 @@ With sigma = 0 the map is `gradient`'s.
 
 from torch import Tensor
 
-from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.maps.composing import noisy_copies
 from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size, check_count
 from saliency_bench.explainers._gradients import Reduction, even_steps, over_channels, summed_gradients
-from saliency_bench.map_sources.composing import noisy_copies
 from saliency_bench.types import Averaged, Images, On, Target
 
 

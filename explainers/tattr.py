@@ -38,8 +38,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from saliency_bench.classifiers.attention import AttentionRecorder, recording_attention
-from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.attention import AttentionRecorder, recording_attention
+from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._flow import check_start, positive, product

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from datasets import Dataset
 
-from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.targets.known_maps import resolved
+from saliency_bench.compute.targets.label_maps import match
 from saliency_bench.target_weights import probabilities, recognised
-from saliency_bench.targets.known_maps import resolved
-from saliency_bench.targets.label_maps import match
 from saliency_bench.types import Images
 from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.untouched import untouched

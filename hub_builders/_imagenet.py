@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from saliency_bench.compute.targets.class_groups import load_groups
 from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub_builders import _examples
@@ -24,7 +25,6 @@ from saliency_bench.hub_builders._source import (
     text_of,
 )
 from saliency_bench.hub_builders._wordnet import TABLE
-from saliency_bench.targets.class_groups import load_groups
 from saliency_bench.utils.pictures import UnreadableError
 
 HOME = "ILSVRC 2012, image-net.org or kaggle.com/c/imagenet-object-localization-challenge (non-commercial research)"

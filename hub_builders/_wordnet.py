@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import saliency_bench.targets
+import saliency_bench.compute.targets
 from saliency_bench.errors import UserError
 from saliency_bench.utils.files import write_text
 
 ENOUGH, MOST = 5, 50  # classes in a group; without the upper end some of ImageNet's would have 522
-TABLE = Path(saliency_bench.targets.__file__).parent / "groups_imagenet.json"
+TABLE = Path(saliency_bench.compute.targets.__file__).parent / "groups_imagenet.json"
 NOTICE = """Derived from WordNet 3.0 under this licence: This software and database is being provided to you, the
 LICENSEE, by Princeton University under the following license. By obtaining, using and/or copying this software and
 database, you agree that you have read, understood, and will comply with these terms and conditions: Permission to use,

@@ -92,10 +92,10 @@ def samples(
         label_map: JSON file {dataset class: model class}, where their classes differ (default: by name).
         seed: of grids, places and targets.
     """
-    from saliency_bench.classifiers.loading import load_classifier
+    from saliency_bench.compute.classifiers.loading import load_classifier
     from saliency_bench.data.loading import load_dataset
     from saliency_bench.hub_builders._grids import confident, grids_of, joined
-    from saliency_bench.results.public_names import public_name
+    from saliency_bench.read.public_names import public_name
 
     folder = needed(source, "grid-xai", "a built dataset, --from DIR")
     rows = load_dataset(str(folder), split=split)

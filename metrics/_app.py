@@ -72,7 +72,7 @@ def load(model):
     if not re.fullmatch(r"\w[\w-]*/\w[\w.-]*|torchvision:\w+", model) or Path(model).exists():
         raise gr.Error(f"'{model}' is not a classifier on the Hub; give its id, such as {CLASSIFIER}")
     try:
-        from saliency_bench.classifiers.loading import load_classifier
+        from saliency_bench.compute.classifiers.loading import load_classifier
 
         return load_classifier(model).eval()
     except (ValueError, ImportError) as error:
@@ -83,8 +83,8 @@ def read(classifier, picture, chosen):
     """Return (the picture as the classifier takes it (1, 3, H, W), what it sees there, the number of the class)."""
     import torch
 
+    from saliency_bench.compute.targets.label_maps import index_of
     from saliency_bench.target_weights import probabilities as activated
-    from saliency_bench.targets.label_maps import index_of
 
     images = classifier.prepare([{"image": picture}]).images
     with torch.no_grad():

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saliency_bench.classifiers.passes import forward_many
+from saliency_bench.compute.classifiers.passes import forward_many
+from saliency_bench.compute.scoring.partners import Partners, Predictions
 from saliency_bench.errors import UserError
 from saliency_bench.maps import is_flat, normalise, top_pixels
-from saliency_bench.reasons import NO_PROBABILITIES_CHANGED
-from saliency_bench.scoring.partners import Partners, Predictions
+from saliency_bench.score_notes import NO_PROBABILITIES_CHANGED
 from saliency_bench.target_weights import activation_of, no_probabilities, probabilities, recognised
 from saliency_bench.types import Images
 from saliency_bench.utils.seeds import random_bits, seed_of

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saliency_bench.map_sources.map_provider import MapProvider
-from saliency_bench.reasons import NO_PROBABILITIES_CHANGED
-from saliency_bench.scoring.exposures import area
-from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.compute.maps.map_provider import MapProvider
+from saliency_bench.compute.scoring.perturbation import Curves
+from saliency_bench.compute.targets.class_groups import ClassGroups
+from saliency_bench.compute.targets.terms import TargetTerms
+from saliency_bench.read.statistics.exposures import area
+from saliency_bench.score_notes import NO_PROBABILITIES_CHANGED
 from saliency_bench.target_weights import activation_of, no_probabilities, probabilities
-from saliency_bench.targets.class_groups import ClassGroups
-from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Images, Target
 
 SHARES = np.linspace(0.1, 0.9, 9)

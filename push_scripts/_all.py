@@ -32,7 +32,7 @@ def publications(root: Path, namespace: str, workspace: Path, license: str | Non
     Raises:
         UserError: The folder holds none, or one that cannot be published.
     """
-    from saliency_bench.leaderboard.submit import board_publication
+    from saliency_bench.board.submit import board_publication
 
     yield from datasets(root, namespace, workspace)
     yield from models(root, namespace, license)
@@ -143,7 +143,7 @@ def apps(namespace: str, takes: Takes = everything) -> Iterator:
 
 def _run_on(model: Path, root: Path) -> Path | None:
     """Return the first finished run below `root` on the network in a folder, wherever the run had it from, or None."""
-    from saliency_bench.classifiers.loading import load_classifier
+    from saliency_bench.compute.classifiers.loading import load_classifier
     from saliency_bench.utils.files import read_json
 
     summaries = _readable(root, "summary.json", read_json)[0]

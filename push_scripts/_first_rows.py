@@ -67,7 +67,7 @@ class Pair:
 
 def pairs(root: Path) -> list[Pair]:
     """Return the datasets below a folder with the classifier that was trained on each, resnet-18-DATASET first."""
-    from saliency_bench.classifiers.loading import load_classifier
+    from saliency_bench.compute.classifiers.loading import load_classifier
     from saliency_bench.publishing.headline import shown_split
 
     logs, matched = trained(root), []
@@ -90,7 +90,7 @@ def splits(root: Path) -> dict[str, str]:
 
 def core(pairs: Sequence[Pair], namespace: str, before: Any = None) -> Any:
     """Return the core of a board over these datasets and those that it had before; None if there are none."""
-    from saliency_bench.leaderboard.view.core import Core, CoreCell
+    from saliency_bench.board.view.core import Core, CoreCell
 
     cells = {cell.dataset: cell for cell in (before.datasets if before else ())}
     for pair in pairs:
@@ -118,7 +118,7 @@ def scored(pair: Pair, namespace: str, root: Path, settings: Mapping[str, Any]) 
         root: of the folders of runs.
         settings: explainers, metrics, limit and device.
     """
-    from saliency_bench.engine.run import run
+    from saliency_bench.compute.run import run
 
     chosen = {**settings, "metrics": metrics_for(pair, settings["metrics"])}
     return run(
@@ -129,8 +129,8 @@ def scored(pair: Pair, namespace: str, root: Path, settings: Mapping[str, Any]) 
 
 def let_in(run: Path, namespace: str, api: HfApi, say: Callable[[str], object]) -> None:
     """Submit, review and merge what the board lacks of a run. Raise UserError if the review refuses it."""
-    from saliency_bench.leaderboard import review
-    from saliency_bench.leaderboard.submit import plan
+    from saliency_bench.board import review
+    from saliency_bench.board.submit import plan
 
     proposed = plan(run, namespace=namespace, note=NOTE, api=api)
     if proposed.new:
@@ -144,8 +144,8 @@ def let_in(run: Path, namespace: str, api: HfApi, say: Callable[[str], object]) 
 
 def recompute(pair: Pair, namespace: str, device: str | None, api: HfApi, say: Callable[[str], object]) -> None:
     """Recompute the owner's submissions for a pair that have no status. Raise UserError if one is refused."""
+    from saliency_bench.board.recompute import vouch
     from saliency_bench.hub.client import account
-    from saliency_bench.leaderboard.recompute import vouch
 
     repo = f"{namespace}/results"
     given = {"device": device} | ({} if pair.has_images else {"dataset": str(pair.dataset)})
@@ -158,8 +158,8 @@ def recompute(pair: Pair, namespace: str, device: str | None, api: HfApi, say: C
 
 def _not_recomputed(pair: Pair, repo: str, owner: str, api: HfApi) -> list[str]:
     """Return the folders of the owner's submissions for a pair without a status."""
-    from saliency_bench.leaderboard.known import content_of
-    from saliency_bench.leaderboard.source import Source
+    from saliency_bench.board.known import content_of
+    from saliency_bench.board.source import Source
 
     source = Source(repo, api=api)
     statuses = source.known()[0].statuses

@@ -5,8 +5,8 @@ from types import ModuleType
 from typing import Any
 
 from saliency_bench import options, registry
+from saliency_bench.arguments import parser_of
 from saliency_bench.errors import unknown
-from saliency_bench.parsing import parser_of
 from saliency_bench.push_scripts.build import inner, licence_of
 from saliency_bench.terminal import fitted
 

@@ -207,7 +207,7 @@ def serve(
 
 def results(kind: str, args: Namespace) -> None:
     """Print the tables and notes of a study, or all as JSON; write them to --out, in which long tables are."""
-    from saliency_bench.reports.analyses import Analysis
+    from saliency_bench.read.report.analyses import Analysis
 
     module = import_module(f"saliency_bench.studies.{kind}.results")
     findings = module.results(_study(kind, args), **_counted(args))

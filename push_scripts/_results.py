@@ -24,9 +24,9 @@ def propose(args: Namespace, folder: Path) -> None:
         args: of the command.
         folder: of a run, or of a suite, whose runs are sent together.
     """
-    from saliency_bench.leaderboard import submit
-    from saliency_bench.results.run_folder import read_summary
-    from saliency_bench.results.summary import misfits
+    from saliency_bench.board import submit
+    from saliency_bench.read.run_folder import read_summary
+    from saliency_bench.read.summary import misfits
     from saliency_bench.utils.messages import complain
 
     more = {name: value for name in ("link", "with_maps") if (value := getattr(args, name, None))}

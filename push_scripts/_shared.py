@@ -73,7 +73,7 @@ def _kind(annotation: Any, name: str) -> dict[str, Any]:
 
 def show_cells(cells: Sequence[Any], used: int) -> None:
     """Print the table of a run: drawn on a terminal or for COLUMNS that it is too wide for, else plain text."""
-    from saliency_bench.results.summary import lines_below, table, table_rows
+    from saliency_bench.read.summary import lines_below, table, table_rows
 
     console = console_of(sys.stdout)
     if console is None:
@@ -88,7 +88,7 @@ def show_cells(cells: Sequence[Any], used: int) -> None:
 
 def show_pairs(run: Any) -> None:
     """Print every two explainers of a run by each metric: the difference, what the test says, and on which samples."""
-    from saliency_bench.analysis.pairs import pair_rows
+    from saliency_bench.read.analysis.pairs import pair_rows
 
     for title, rows in pair_rows(run):
         print(title)
@@ -101,7 +101,7 @@ def show_rows(rows: Sequence[Sequence[str]]) -> None:
     if (console := console_of(sys.stdout)) is not None:
         show_table(rows, console)
         return
-    from saliency_bench.results.summary import aligned
+    from saliency_bench.read.summary import aligned
 
     print(aligned(rows))
 

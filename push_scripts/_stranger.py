@@ -91,7 +91,7 @@ def _metric(repo: str) -> str:
 
 def _board(repo: str) -> str:
     """Read the board and its page *Overall*."""
-    from saliency_bench.leaderboard.view.live import Live
+    from saliency_bench.board.view.live import Live
 
     page = Live(repo).page
     tables = [page.standings.table(name) for name in page.standings.metrics]

@@ -47,7 +47,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def main(args: Namespace) -> None:
     """Analyse finished runs."""
-    from saliency_bench.reports.analyses import analyse
+    from saliency_bench.read.report.analyses import analyse
 
     options = {name: value for name in OPTIONS if (value := getattr(args, name)) is not None}
     analysis = analyse(args.runs, args.what, **options)

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import ModuleType
 
 from saliency_bench import options, registry
+from saliency_bench.arguments import Parser, parse
 from saliency_bench.errors import UserError
-from saliency_bench.parsing import Parser, parse
 from saliency_bench.push_scripts import _shared
 from saliency_bench.terminal import Help
 from saliency_bench.utils.progress import silent

@@ -44,7 +44,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def main(args: Namespace) -> None:
     """Find the explainer to take for your network and your images."""
-    from saliency_bench.engine.choosing.choose import choose
+    from saliency_bench.recipes.choosing.choose import choose
 
     settings = _shared.given(args, "explainers", "metrics")
     choice = choose(

@@ -41,9 +41,9 @@ def arguments(parser: ArgumentParser) -> None:
 
 def main(args: Namespace) -> None:
     """Try everything on a small example, in a few minutes."""
-    from saliency_bench.engine.preflight import check_run_folder
-    from saliency_bench.engine.run import start
-    from saliency_bench.results.summary import covered, legend
+    from saliency_bench.compute.preflight import check_run_folder
+    from saliency_bench.compute.run import start
+    from saliency_bench.read.summary import covered, legend
     from saliency_bench.utils.devices import device_of
 
     def say(text: str) -> None:
@@ -77,8 +77,8 @@ def main(args: Namespace) -> None:
 
 def draw_shapes(dataset: Path, model: Path, args: Namespace, say: Callable[[str], None]) -> None:
     """Draw shapes-xai and train a small ResNet on it, unless both are there."""
+    from saliency_bench.compute.training import train
     from saliency_bench.data.building import build
-    from saliency_bench.engine.training import train
     from saliency_bench.utils.files import read_json
 
     if not dataset.exists():
@@ -93,7 +93,7 @@ def draw_shapes(dataset: Path, model: Path, args: Namespace, say: Callable[[str]
 
 def get_photographs(dataset: Path, model: Path, args: Namespace, say: Callable[[str], None]) -> None:
     """Write the photographs and the network that come with packages, unless both are there."""
-    from saliency_bench.classifiers.efficientnet_lite import write_efficientnet_lite
+    from saliency_bench.compute.classifiers.efficientnet_lite import write_efficientnet_lite
     from saliency_bench.data.building import build
 
     if not dataset.exists():

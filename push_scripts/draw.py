@@ -25,7 +25,7 @@ SECTION = "measure"
 
 def arguments(parser: ArgumentParser) -> None:
     """Declare the options of the command."""
-    from saliency_bench.engine.preflight import DRAWINGS, DRAWN_FIRST, PICTURE_FORMS
+    from saliency_bench.compute.preflight import DRAWINGS, DRAWN_FIRST, PICTURE_FORMS
 
     parser.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs (their --out)")
     parser.add_argument("--what", required=True, choices=DRAWINGS, metavar="WHAT", help=", ".join(DRAWINGS))
@@ -39,7 +39,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def main(args: Namespace) -> None:
     """Draw the maps and print the scores of the samples."""
-    from saliency_bench.engine.preflight import check_drawing
+    from saliency_bench.compute.preflight import check_drawing
 
     out, runs = Path(args.out), [Path(run) for run in args.runs]
     check_drawing(runs, args.what, args.explainers, out)  # before torch is imported

@@ -49,8 +49,8 @@ def main(args: Namespace) -> None:
     """Explain one picture: draw its saliency maps side by side."""
     _check(args)  # before torch is imported
     from saliency_bench.bound_explainer import as_explainer
-    from saliency_bench.classifiers.loading import load_classifier
-    from saliency_bench.map_sources.strip import explain_many
+    from saliency_bench.compute.classifiers.loading import load_classifier
+    from saliency_bench.compute.maps.strip import explain_many
     from saliency_bench.utils.files import write_with
 
     for name in args.explainers or ():
@@ -74,8 +74,8 @@ def main(args: Namespace) -> None:
 
 def _check(args: Namespace) -> None:
     """Raise UserError for what cannot be explained, before anything is loaded."""
-    from saliency_bench.classifiers.prompts import texts_of
-    from saliency_bench.engine.preflight import check_items, check_model
+    from saliency_bench.compute.classifiers.prompts import texts_of
+    from saliency_bench.compute.preflight import check_items, check_model
     from saliency_bench.errors import UserError
     from saliency_bench.utils.storage import check_output_file
 
@@ -95,7 +95,7 @@ def _check(args: Namespace) -> None:
 
 def _prompts(given: list[str] | None) -> Any:
     """Return prompts in the form that `load_classifier` accepts; each of several texts is also the name of a class."""
-    from saliency_bench.classifiers.prompts import read_prompts
+    from saliency_bench.compute.classifiers.prompts import read_prompts
 
     several = given is not None and len(given) > 1
     return None if given is None else read_prompts(given, given if several and "{}" not in "".join(given) else None)

@@ -134,8 +134,8 @@ class Launch:
 
     def boards(self) -> Iterable:
         """Return the publication of the board, with the hashes of what scores are averaged over."""
-        from saliency_bench.leaderboard.submit import board_publication
-        from saliency_bench.leaderboard.view.core import FILE, core_as_yaml
+        from saliency_bench.board.submit import board_publication
+        from saliency_bench.board.view.core import FILE, core_as_yaml
 
         publication, core = board_publication(self.namespace), self.core()
         return [replace(publication, files=publication.files | ({FILE: core_as_yaml(core)} if core else {}))]
@@ -146,9 +146,9 @@ class Launch:
 
     def core(self) -> Any:
         """Return the core of the board: what it holds already, and the datasets and classifiers of this launch."""
+        from saliency_bench.board.source import Source
+        from saliency_bench.board.view.core import FILE, core_of_board
         from saliency_bench.hub.errors import is_network_error
-        from saliency_bench.leaderboard.source import Source
-        from saliency_bench.leaderboard.view.core import FILE, core_of_board
 
         before = None
         try:
@@ -236,10 +236,10 @@ class Launch:
 
     def tables(self) -> Iterable:
         """Return the publication of the table that the Hub shows of the board."""
+        from saliency_bench.board.hub_table import ROWS, table_of
+        from saliency_bench.board.opening import load_results
+        from saliency_bench.board.schema import LICENSE
         from saliency_bench.hub.plan import Publication
-        from saliency_bench.leaderboard.hub_table import ROWS, table_of
-        from saliency_bench.leaderboard.opening import load_results
-        from saliency_bench.leaderboard.schema import LICENSE
 
         board = load_results(self.board)
         return [Publication("dataset", self.board, {ROWS: table_of(board)}, LICENSE)] if board.rows else []

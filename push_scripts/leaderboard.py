@@ -36,9 +36,9 @@ def arguments(parser: ArgumentParser) -> None:
 
 def main(args: Namespace) -> None:
     """Show a leaderboard in the browser: of a folder of results, or of a results repository."""
-    from saliency_bench.leaderboard.opening import load_results
-    from saliency_bench.leaderboard.view.core import read_core
-    from saliency_bench.leaderboard.view.live import Live
+    from saliency_bench.board.opening import load_results
+    from saliency_bench.board.view.core import read_core
+    from saliency_bench.board.view.live import Live
 
     if args.port is not None and not 0 < args.port < 2**16:
         raise UserError(f"--port {args.port} is not a port; give a number from 1 to 65535")

@@ -152,7 +152,7 @@ def _costs(name: str) -> str:
 
 def _models() -> dict[str, str]:
     """Return {name: a line about it} of the models."""
-    from saliency_bench.classifiers.sources import KNOWN
+    from saliency_bench.compute.classifiers.sources import KNOWN
 
     others = {
         "torchvision:NAME": "any torchvision classifier, with its default weights",
@@ -163,7 +163,7 @@ def _models() -> dict[str, str]:
 
 def _suites() -> dict[str, str]:
     """Return {name: a line about it} of the suites and their tables."""
-    from saliency_bench.engine.suites.schema import read_suite, suite_files
+    from saliency_bench.recipes.suites.schema import read_suite, suite_files
 
     listed: dict[str, str] = {}
     for name, path in suite_files().items():

@@ -44,8 +44,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 def main(args: Namespace) -> None:
     """Say how many images show a difference between two explainers."""
-    from saliency_bench.analysis import power
-    from saliency_bench.results.run_folder import read_run
+    from saliency_bench.read.analysis import power
+    from saliency_bench.read.run_folder import read_run
 
     if args.run:
         needed = power.of_run(read_run(Path(args.run)), args.difference, args.power, not args.single)
@@ -54,7 +54,7 @@ def main(args: Namespace) -> None:
     comparisons = {} if args.single or not args.run else _pairs(needed)
     curves = {item: power.curve(item, comparisons.get(item.metric, 1)) for item in _widest(needed)}
     if args.out:
-        from saliency_bench.reports.power_curve import write_curves
+        from saliency_bench.read.report.power_curve import write_curves
 
         named = [(_name(item), item, comparisons.get(item.metric, 1)) for item in curves]
         write_curves(Path(args.out), named, args.power)

@@ -39,7 +39,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def main(args: Namespace) -> int:
     """Compute scores of a submission to your leaderboard again, so that its rows are ranked."""
-    from saliency_bench.leaderboard.recompute import vouch
+    from saliency_bench.board.recompute import vouch
 
     given = {name: getattr(args, name) for name in ("dataset", "model", "hidden", *SETTINGS)}
     status, lines = vouch(

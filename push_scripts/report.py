@@ -63,8 +63,8 @@ def main(args: Namespace) -> None:
 def _seed_study(args: Namespace, style: dict[str, Any]) -> None:
     """Print the table over networks, and write it and its figure."""
     from saliency_bench.errors import UserError
-    from saliency_bench.reports.plots import check_form
-    from saliency_bench.reports.seed_study import seed_study
+    from saliency_bench.read.report.plots import check_form
+    from saliency_bench.read.report.seed_study import seed_study
 
     for flag in ("out", "pairs", "by_correct", "samples", "data"):
         if getattr(args, flag):
@@ -86,17 +86,17 @@ def _seed_study(args: Namespace, style: dict[str, Any]) -> None:
 
 def _report(args: Namespace, style: dict[str, Any]) -> None:
     """Write the page and print its tables."""
-    from saliency_bench.analysis.comparison import compare_runs, lines
-    from saliency_bench.analysis.correctness import by_correctness
-    from saliency_bench.analysis.pairs import explainer_pairs
-    from saliency_bench.analysis.paper_table import RunTable
-    from saliency_bench.analysis.tables import dicts
-    from saliency_bench.analysis.verdict import Verdict
     from saliency_bench.errors import UserError
-    from saliency_bench.reports.all_samples import samples_place
-    from saliency_bench.reports.page import distinct, page_path, write_page
-    from saliency_bench.results.run_folder import read_run
-    from saliency_bench.results.summary import covered
+    from saliency_bench.read.analysis.comparison import compare_runs, lines
+    from saliency_bench.read.analysis.correctness import by_correctness
+    from saliency_bench.read.analysis.pairs import explainer_pairs
+    from saliency_bench.read.analysis.paper_table import RunTable
+    from saliency_bench.read.analysis.tables import dicts
+    from saliency_bench.read.analysis.verdict import Verdict
+    from saliency_bench.read.report.all_samples import samples_place
+    from saliency_bench.read.report.page import distinct, page_path, write_page
+    from saliency_bench.read.run_folder import read_run
+    from saliency_bench.read.summary import covered
 
     names = [str(folder) for folder in distinct(args.runs)]
     path = page_path([Path(name) for name in names], Path(args.out) if args.out else None)

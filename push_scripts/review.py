@@ -36,8 +36,8 @@ def main(args: Namespace) -> int:
     """Check the pull request of a submission to your leaderboard before you merge it."""
     if args.number is not None and args.number < 1:
         raise UserError(f"{args.number} is not the number of a pull request; they count from 1")
-    from saliency_bench.leaderboard.review import comment, merge, open_pulls, review
-    from saliency_bench.leaderboard.source import source_at
+    from saliency_bench.board.review import comment, merge, open_pulls, review
+    from saliency_bench.board.source import source_at
 
     if isinstance(source_at(args.repo).location, Path):
         return _folder(args)
@@ -63,7 +63,7 @@ def main(args: Namespace) -> int:
 
 def _folder(args: Namespace) -> int:
     """Check the submissions of a board in a folder."""
-    from saliency_bench.leaderboard.review import review_folder
+    from saliency_bench.board.review import review_folder
 
     if args.number is not None or args.comment or args.merge:
         raise UserError(f"{args.repo} is a folder, which has no pull requests; leave out NUMBER, --comment and --merge")

@@ -33,7 +33,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def main(args: Namespace) -> int:
     """Score explainers with metrics on a dataset and a classifier."""
-    from saliency_bench.engine.preflight import check_run_folder, check_settings
+    from saliency_bench.compute.preflight import check_run_folder, check_settings
 
     if args.maps and args.explainers is EXPLAINERS:
         args.explainers = ()
@@ -41,9 +41,9 @@ def main(args: Namespace) -> int:
     check_settings(settings)  # before torch is imported
     RunSpec.read(settings)
     check_run_folder(Path(args.out))
-    from saliency_bench.engine.python_objects import describe
-    from saliency_bench.engine.run import start
-    from saliency_bench.results.summary import covered
+    from saliency_bench.compute.python_objects import describe
+    from saliency_bench.compute.run import start
+    from saliency_bench.read.summary import covered
 
     result = start(*describe(settings), progress=not args.json)
     if not result.summary:  # another process of the same run prints

@@ -51,7 +51,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def main(args: Namespace) -> None:
     """Submit a run, or maps of your own method, to the leaderboard."""
-    from saliency_bench.leaderboard.submit import is_suite, scored
+    from saliency_bench.board.submit import is_suite, scored
 
     options = ("template", "metrics", "partial", "out", "batch_size", "device", "with_maps")
     given = {option: value for option in options if (value := getattr(args, option))}

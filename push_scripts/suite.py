@@ -51,9 +51,9 @@ def arguments(parser: ArgumentParser) -> None:
 
 def main(args: Namespace) -> int:
     """Make the tables of a paper: train, run and lay out what is missing."""
-    from saliency_bench.engine.preflight import check_writable
-    from saliency_bench.engine.suites.schema import Suite, find_suite
+    from saliency_bench.compute.preflight import check_writable
     from saliency_bench.errors import UserError
+    from saliency_bench.recipes.suites.schema import Suite, find_suite
     from saliency_bench.utils.messages import complain
 
     if args.schema:
@@ -68,7 +68,7 @@ def main(args: Namespace) -> int:
         print(path.read_text(encoding="utf-8").replace("../docs/_static/", ""), end="")
         return 0
     check_writable(Path(args.out))
-    from saliency_bench.engine.suites.suite import planned, suite
+    from saliency_bench.recipes.suites.suite import planned, suite
 
     names = ("out", "data", "select", "limit", "batch_size", "device", "smoke", "answers", "device_table", "within")
     options = {name: getattr(args, name) for name in names}

@@ -35,11 +35,11 @@ def arguments(parser: ArgumentParser) -> None:
 
 def main(args: Namespace) -> None:
     """Write everything you need to score maps of your own method."""
-    from saliency_bench.engine.preflight import check_empty, check_settings
+    from saliency_bench.compute.preflight import check_empty, check_settings
 
     check_settings(_shared.given(args))  # before torch is imported
     check_empty(Path(args.out))
-    from saliency_bench.leaderboard.template import read_template, template
+    from saliency_bench.board.template import read_template, template
 
     out = template(**_shared.given(args), images=args.images, progress=not args.json)
     content, _ = read_template(out)

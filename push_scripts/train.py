@@ -43,12 +43,12 @@ def arguments(parser: ArgumentParser) -> None:
 
 def main(args: Namespace) -> None:
     """Train a classifier on a dataset."""
-    from saliency_bench.engine.preflight import check_settings, check_start, check_writable
+    from saliency_bench.compute.preflight import check_settings, check_start, check_writable
 
     check_settings({"dataset": args.dataset, "device": args.device})  # before torch is imported
     check_start(args.model)
     check_writable(Path(args.out))
-    from saliency_bench.engine.training import train
+    from saliency_bench.compute.training import train
     from saliency_bench.utils.files import read_json
 
     out = train(

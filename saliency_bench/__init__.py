@@ -15,8 +15,8 @@ if not (Path(__file__).parent / "explainers").is_dir():
 
 _HOMES = {
     "load_dataset": "data.loading",
-    "torch_dataset": "data.minibatches",
-    "load_classifier": "classifiers.loading",
+    "torch_dataset": "compute.minibatches",
+    "load_classifier": "compute.classifiers.loading",
     "load_explainer": "bound_explainer",
     "load_metric": "bound_metric",
     "explainer": "declarations",
@@ -25,27 +25,27 @@ _HOMES = {
     "list_explainers": "bound_explainer",
     "list_metrics": "bound_metric",
     "build": "data.building",
-    "train": "engine.training",
-    "run": "engine.run",
-    "choose": "engine.choosing.choose",
-    "Choice": "engine.choosing.choose",
-    "Run": "engine.finished",
-    "load_run": "engine.finished",
-    "explain": "map_sources.explanation",
-    "report": "reports.page",
-    "analyse": "reports.analyses",
-    "check": "analysis.frames",
-    "power": "analysis.frames",
+    "train": "compute.training",
+    "run": "compute.run",
+    "choose": "recipes.choosing.choose",
+    "Choice": "recipes.choosing.choose",
+    "Run": "compute.finished",
+    "load_run": "compute.finished",
+    "explain": "compute.maps.explanation",
+    "report": "read.report.page",
+    "analyse": "read.report.analyses",
+    "check": "read.analysis.frames",
+    "power": "read.analysis.frames",
     "draw": "panels",
-    "seed_study": "reports.seed_study",
-    "template": "leaderboard.template",
-    "submit": "leaderboard.submit",
-    "load_results": "leaderboard.opening",
-    "load_maps": "results.run_folder",
+    "seed_study": "read.report.seed_study",
+    "template": "board.template",
+    "submit": "board.submit",
+    "load_results": "board.opening",
+    "load_maps": "read.run_folder",
     "UserError": "errors",
     "Explainer": "bound_explainer",
     "Metric": "bound_metric",
-    "Classifier": "classifiers.classifier",
+    "Classifier": "compute.classifiers.classifier",
     "Averaged": "types",
     "Images": "types",
     "Maps": "types",
@@ -53,8 +53,8 @@ _HOMES = {
     "Scores": "types",
     "Target": "types",
     "RunSettings": "settings",
-    "suite": "engine.suites.suite",
-    "list_suites": "engine.suites.schema",
+    "suite": "recipes.suites.suite",
+    "list_suites": "recipes.suites.schema",
 }
 __all__ = [
     "Averaged",
@@ -103,33 +103,33 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from saliency_bench import targets
-    from saliency_bench.analysis.frames import check, power
+    from saliency_bench.board.opening import load_results
+    from saliency_bench.board.submit import submit
+    from saliency_bench.board.template import template
     from saliency_bench.bound_explainer import Explainer, list_explainers, load_explainer
     from saliency_bench.bound_metric import Metric, list_metrics, load_metric
-    from saliency_bench.classifiers.classifier import Classifier
-    from saliency_bench.classifiers.loading import load_classifier
+    from saliency_bench.compute import targets
+    from saliency_bench.compute.classifiers.classifier import Classifier
+    from saliency_bench.compute.classifiers.loading import load_classifier
+    from saliency_bench.compute.finished import Run, load_run
+    from saliency_bench.compute.maps.explanation import explain
+    from saliency_bench.compute.minibatches import torch_dataset
+    from saliency_bench.compute.run import run
+    from saliency_bench.compute.training import train
     from saliency_bench.data.building import build
     from saliency_bench.data.loading import load_dataset
-    from saliency_bench.data.minibatches import torch_dataset
     from saliency_bench.data.names import list_datasets
     from saliency_bench.declarations import explainer, metric
-    from saliency_bench.engine.choosing.choose import Choice, choose
-    from saliency_bench.engine.finished import Run, load_run
-    from saliency_bench.engine.run import run
-    from saliency_bench.engine.suites.schema import list_suites
-    from saliency_bench.engine.suites.suite import suite
-    from saliency_bench.engine.training import train
     from saliency_bench.errors import UserError
-    from saliency_bench.leaderboard.opening import load_results
-    from saliency_bench.leaderboard.submit import submit
-    from saliency_bench.leaderboard.template import template
-    from saliency_bench.map_sources.explanation import explain
     from saliency_bench.panels import draw
-    from saliency_bench.reports.analyses import analyse
-    from saliency_bench.reports.page import report
-    from saliency_bench.reports.seed_study import seed_study
-    from saliency_bench.results.run_folder import load_maps
+    from saliency_bench.read.analysis.frames import check, power
+    from saliency_bench.read.report.analyses import analyse
+    from saliency_bench.read.report.page import report
+    from saliency_bench.read.report.seed_study import seed_study
+    from saliency_bench.read.run_folder import load_maps
+    from saliency_bench.recipes.choosing.choose import Choice, choose
+    from saliency_bench.recipes.suites.schema import list_suites
+    from saliency_bench.recipes.suites.suite import suite
     from saliency_bench.settings import RunSettings
     from saliency_bench.types import Averaged, Images, Maps, Masks, Scores, Target
 
@@ -137,7 +137,7 @@ else:  # to type checkers, which would otherwise believe that there is every nam
 
     def __getattr__(name: str) -> Any:
         if name == "targets":
-            return import_module("saliency_bench.targets")
+            return import_module("saliency_bench.compute.targets")
         if name not in _HOMES:
             raise AttributeError(f"module 'saliency_bench' has no attribute '{name}'")
         return getattr(import_module(f"saliency_bench.{_HOMES[name]}"), name)

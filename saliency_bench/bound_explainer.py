@@ -5,7 +5,7 @@ classifier in evaluation mode whose parameters ask for no gradient, and autograd
 own copies. The caller's settings of torch do not affect it (`utils/untouched.py`). It may change modes, gradients,
 autograd and the working directory, and draw from global generators: all of these are restored afterwards. The contract
 of maps is enforced here, in one place for all explainers; that the network still gives the same logits is checked by a
-run (`engine/probe.py`). Without torch, what is declared can be read, and nothing can be explained.
+run (`compute/probe.py`). Without torch, what is declared can be read, and nothing can be explained.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import cached_property, partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from saliency_bench import displays, options, own_files, registry
+from saliency_bench import notebook_views, options, registry, user_files
 from saliency_bench.declarations import ExplainerDeclaration, MetricDeclaration, check_call, declaration_of
 from saliency_bench.errors import UserError, no_exit, one_line
 from saliency_bench.maps import noted_sizes, reliability
@@ -181,7 +181,7 @@ class Explainer:
 
     def _repr_html_(self) -> str:
         is_packaged = registry.is_named(self.version) and self.name in list_explainers()
-        return displays.facts(
+        return notebook_views.facts(
             str(self),
             {
                 "": registry.summary(registry.score_file("explainers", self.name)) if is_packaged else self.about,
@@ -262,7 +262,7 @@ def load_explainer(name: str | Callable[..., Maps], **chosen: object) -> Explain
         if chosen:
             raise UserError("options are for an explainer given by name; bind them with functools.partial")
         return as_explainer(name)
-    return _in_file(name, chosen) if own_files.is_in_file(name) else registered_explainer(name, **chosen)
+    return _in_file(name, chosen) if user_files.is_in_file(name) else registered_explainer(name, **chosen)
 
 
 def registered_explainer(name: str, **chosen: object) -> Explainer:
@@ -319,7 +319,7 @@ def _refuse_peer(explainer: object) -> None:
 
 def _in_file(text: str, further: dict[str, object]) -> Explainer:
     """Return the explainer that a function of your own file is, with the options of the text and further ones."""
-    function, written = own_files.function_of(text)
+    function, written = user_files.function_of(text)
     explainer = as_explainer(function)
     if not (chosen := written | further):
         return explainer

@@ -7,7 +7,7 @@ name of one may stand.
 A score is NaN where it is not defined. A flat map for which it is NaN is reported as flat. Records hold the score and
 each of its parts. A metric that asks for none of `maps`, `curves` and `target` asks for maps of its own question, and
 its cells are the same whatever the run's target is. One that asks for `retrained` is a retraining metric
-(`scoring.retraining`): its options are those of `Protocol`, its parts `part_names`. One that asks for `first_right`
+(`compute.scoring.retraining`): its options are those of `Protocol`, its parts `part_names`. One that asks for `first_right`
 scores judgements of people: no run computes it, and none takes it (`check_without_people`).
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from saliency_bench import displays, options, own_files, registry
+from saliency_bench import notebook_views, options, registry, user_files
 from saliency_bench.declarations import ExplainerDeclaration, MetricDeclaration, Range, declaration_of, inputs_of
 from saliency_bench.errors import UserError, described, no_exit
 from saliency_bench.maps import mean_of_parts, read_array
@@ -143,7 +143,7 @@ class Metric:
         return targets
 
     def planned(self, predictions: object) -> Mapping[int, Sequence[int]]:
-        """Return {sample: its partners} of `scoring.partners.Predictions`; {} of a metric that asks for none."""
+        """Return {sample: its partners} of `compute.scoring.partners.Predictions`; {} of a metric that asks for none."""
         plan = self.declaration.plan
         return {} if plan is None else self._asked("plan", plan, dict(self.options), predictions)
 
@@ -195,7 +195,7 @@ class Metric:
 
     def _repr_html_(self) -> str:
         """Return what it is, for notebooks."""
-        return displays.facts(
+        return notebook_views.facts(
             str(self),
             {
                 "": self.about
@@ -271,7 +271,7 @@ def load_metric(name: str | Callable[..., np.ndarray], **chosen: object) -> Metr
     """
     if not isinstance(name, str):
         return _without_options(as_metric(name), chosen)
-    return _in_file(name, chosen) if own_files.is_in_file(name) else registered_metric(name, **chosen)
+    return _in_file(name, chosen) if user_files.is_in_file(name) else registered_metric(name, **chosen)
 
 
 def registered_metric(name: str, **chosen: object) -> Metric:
@@ -360,7 +360,7 @@ def as_metric(given: str | Metric | Callable[..., np.ndarray]) -> Metric:
 
 def _in_file(text: str, further: dict[str, object]) -> Metric:
     """Return the metric that a function of your own file is, with the options of the text and further ones."""
-    function, written = own_files.function_of(text)
+    function, written = user_files.function_of(text)
     metric = as_metric(function)
     if not (chosen := written | further):
         return metric

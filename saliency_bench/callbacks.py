@@ -16,11 +16,11 @@ from typing import Any
 
 from torch import nn
 
-from saliency_bench.classifiers.loading import load_classifier
-from saliency_bench.classifiers.model_objects import HOW_TO_GIVE
-from saliency_bench.engine.preflight import check_dataset
-from saliency_bench.engine.python_objects import describe, modes_kept
-from saliency_bench.engine.run import run
+from saliency_bench.compute.classifiers.loading import load_classifier
+from saliency_bench.compute.classifiers.model_objects import HOW_TO_GIVE
+from saliency_bench.compute.preflight import check_dataset
+from saliency_bench.compute.python_objects import describe, modes_kept
+from saliency_bench.compute.run import run
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.options import check_names
 from saliency_bench.spec import RunSpec

@@ -21,8 +21,8 @@ from typing import TextIO
 
 import saliency_bench
 from saliency_bench import registry
+from saliency_bench.arguments import PROGRAM, parse, parser_of
 from saliency_bench.errors import LONGEST, UserError, one_line
-from saliency_bench.parsing import PROGRAM, parse, parser_of
 from saliency_bench.terminal import fitted, show_help
 from saliency_bench.utils.interrupts import Stopped, stopped_by_signals
 from saliency_bench.utils.messages import lines_shown, show

@@ -12,8 +12,8 @@ import argcomplete
 from argcomplete.completers import DirectoriesCompleter, FilesCompleter
 
 from saliency_bench import registry
+from saliency_bench.arguments import PROGRAM, Parser, parser_of
 from saliency_bench.data.names import list_datasets
-from saliency_bench.parsing import PROGRAM, Parser, parser_of
 
 Completer = Callable[..., Iterable[str]]
 NUMBERS = ("N", "X", "SECONDS")

@@ -1,5 +1,5 @@
-"""Public name of `saliency_bench.map_sources.composing`."""
+"""Public name of `saliency_bench.compute.maps.composing`."""
 
-from saliency_bench.map_sources.composing import absolute, blurred, over_layers, positive, smoothed
+from saliency_bench.compute.maps.composing import absolute, blurred, over_layers, positive, smoothed
 
 __all__ = ["absolute", "blurred", "over_layers", "positive", "smoothed"]

@@ -173,7 +173,7 @@ class MetricDeclaration(_Declaration):
         note: what must be known about all its numbers, in a few words.
         columns: further columns of the dataset that it asks for; a sample without one is left out.
         question: function (options, probabilities (B, K), groups) -> per sample the targets that it asks about
-            (`targets.terms.TargetTerms`, () for none), of a metric whose question is not the target of the run.
+            (`compute.targets.terms.TargetTerms`, () for none), of a metric whose question is not the target of the run.
         plan: function (options, predictions) -> {sample: [its partners]}, of a metric that asks for `partners`; it
             depends on nothing else. Samples that it does not name take no part.
         keeps: "top" or "rest", the pixels that the pictures of a retraining metric keep.

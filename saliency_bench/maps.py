@@ -1,7 +1,7 @@
 """Saliency maps for metrics, in numpy only: validation, normalisation, the order of pixels.
 
 Pixels are ordered by their exact values; of equal ones a fixed permutation decides. So maps must give equal values to
-pixels that are equal in theory: what enlarges a small map sees to that (`classifiers/geometry.py`: `enlarge`).
+pixels that are equal in theory: what enlarges a small map sees to that (`data/geometry.py`: `enlarge`).
 """
 
 from collections.abc import Callable, Iterator, Sequence

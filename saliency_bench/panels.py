@@ -14,20 +14,20 @@ from PIL import Image
 
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.bound_metric import registered_metric
-from saliency_bench.displays import SIZE, Layout, layout, png, stacked, strip
-from saliency_bench.engine.context import RunContext
-from saliency_bench.engine.preflight import DRAWN_FIRST, PICTURE_FORMS, check_drawing
-from saliency_bench.engine.suites.pictures import cell_of
-from saliency_bench.engine.suites.samples import Sample, loaded
-from saliency_bench.engine.suites.schema import View
+from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.maps.map_provider import ExplainerRaisedError
+from saliency_bench.compute.preflight import DRAWN_FIRST, PICTURE_FORMS, check_drawing
+from saliency_bench.compute.scoring import bam
+from saliency_bench.compute.scoring.perturbation import fraction_counts
 from saliency_bench.errors import UserError, unknown
-from saliency_bench.map_sources.map_provider import ExplainerRaisedError
 from saliency_bench.maps import descending
-from saliency_bench.reports.plots import STYLE, check_form, write_figure
-from saliency_bench.results.manifest import Manifest, read_manifest
-from saliency_bench.results.run_folder import read_run
-from saliency_bench.scoring import bam
-from saliency_bench.scoring.perturbation import fraction_counts
+from saliency_bench.notebook_views import SIZE, Layout, layout, png, stacked, strip
+from saliency_bench.read.manifest import Manifest, read_manifest
+from saliency_bench.read.report.plots import STYLE, check_form, write_figure
+from saliency_bench.read.run_folder import read_run
+from saliency_bench.recipes.suites.pictures import cell_of
+from saliency_bench.recipes.suites.samples import Sample, loaded
+from saliency_bench.recipes.suites.schema import View
 from saliency_bench.target_weights import one_hot, probabilities
 from saliency_bench.types import Images, Target
 from saliency_bench.utils.files import write_with

@@ -1,5 +1,5 @@
-"""Public name of `saliency_bench.map_sources.peers`."""
+"""Public name of `saliency_bench.compute.maps.peers`."""
 
-from saliency_bench.map_sources.peers import captum, grad_cam, quantus, zennit
+from saliency_bench.compute.maps.peers import captum, grad_cam, quantus, zennit
 
 __all__ = ["captum", "grad_cam", "quantus", "zennit"]

@@ -1,6 +1,6 @@
 """Targets: what a map explains, as weights over the logits; score = (logits * target).sum(1).
 
-Contrasts and groups of classes are in `saliency_bench.targets`. Results are read by this file too, without torch.
+Contrasts and groups of classes are in `saliency_bench.compute.targets`. Results are read by this file too, without torch.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def expand(target: Target, images: Images) -> Target:
     if target.ndim != 2 or len(target) not in (1, len(images)) or target.shape[1] < 1:
         raise UserError(
             f"a target has shape (B, K) or (1, K), here B = {len(images)}; this one has {tuple(target.shape)}: "
-            "build it with saliency_bench.targets, for example one_hot(labels, K)"
+            "build it with saliency_bench.compute.targets, for example one_hot(labels, K)"
         )
     if not torch.isfinite(target.float()).all():
         raise UserError("the target's weights must be finite")

@@ -24,7 +24,7 @@ def at_another_time(function: Callable, settings: dict, seconds: float) -> None:
         def now(cls, tz=None):
             return cls.fromtimestamp(time.time(), tz)
 
-    from saliency_bench.leaderboard import recompute
+    from saliency_bench.board import recompute
     from saliency_bench.studies import database
 
     for module in (recompute, database):

@@ -10,7 +10,7 @@ from children import Children
 
 import saliency_bench as sb
 from kill_loops.common import Moment, Outcome, at_once, bad_luck, working_in
-from saliency_bench.engine import store
+from saliency_bench.compute import store
 
 RUN = {
     "explainers": ["gradcam", "rise:masks=100", "integrated_gradients:steps=4", "random"],

@@ -8,7 +8,7 @@ import yaml
 from children import Children
 
 from kill_loops.common import Moment, Outcome, at_once, bad_luck, contents, times, working_in
-from saliency_bench.engine import store
+from saliency_bench.compute import store
 
 OUT = Path("out")
 SUITE = {
@@ -37,7 +37,7 @@ def write_suite() -> None:
 
 def run_suite(file: str = "own.yaml") -> None:
     """Run the suite in a child."""
-    from saliency_bench.engine.suites.suite import suite
+    from saliency_bench.recipes.suites.suite import suite
 
     store.SECONDS = 0.05
     result = suite(file, out=OUT, smoke=True, batch_size=2, device="cpu", progress=False)

@@ -15,14 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saliency_bench import options, registry, targets
+from saliency_bench import options, registry
 from saliency_bench.bound_explainer import load_explainer
-from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.efficientnet_lite import write_efficientnet_lite
-from saliency_bench.classifiers.loading import load_classifier
+from saliency_bench.compute import targets
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.efficientnet_lite import write_efficientnet_lite
+from saliency_bench.compute.classifiers.loading import load_classifier
+from saliency_bench.compute.training import train
 from saliency_bench.data.building import build
 from saliency_bench.data.loading import load_dataset
-from saliency_bench.engine.training import train
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._costs import costs
 from saliency_bench.types import Batch, Images, Target

@@ -15,7 +15,7 @@ from datasets import Dataset
 import saliency_bench as sb
 from saliency_bench import registry
 from saliency_bench.bound_metric import load_metric
-from saliency_bench.classifiers.efficientnet_lite import write_efficientnet_lite
+from saliency_bench.compute.classifiers.efficientnet_lite import write_efficientnet_lite
 from saliency_bench.utils.files import write_text, write_with
 
 EXPLAINERS = ("gradcam", "integrated_gradients:steps=20", "rise:masks=200", "centre", "random")

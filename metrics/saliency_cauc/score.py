@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from saliency_bench.declarations import metric
-from saliency_bench.metrics._papers import XIE_2023
-from saliency_bench.scoring.contrastive import (
+from saliency_bench.compute.scoring.contrastive import (
     Rival,
     Salient,
     check_deletion,
@@ -12,8 +10,10 @@ from saliency_bench.scoring.contrastive import (
     score_range,
     without_groups,
 )
-from saliency_bench.scoring.perturbation import Curves, Reference
-from saliency_bench.targets.class_groups import ClassGroups
+from saliency_bench.compute.scoring.perturbation import Curves, Reference
+from saliency_bench.compute.targets.class_groups import ClassGroups
+from saliency_bench.declarations import metric
+from saliency_bench.metrics._papers import XIE_2023
 
 
 @metric(

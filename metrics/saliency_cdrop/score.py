@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from saliency_bench.declarations import metric
-from saliency_bench.metrics._papers import XIE_2023
-from saliency_bench.scoring.contrastive import (
+from saliency_bench.compute.scoring.contrastive import (
     Rival,
     Salient,
     check_deletion,
@@ -12,9 +10,11 @@ from saliency_bench.scoring.contrastive import (
     score_range,
     without_groups,
 )
-from saliency_bench.scoring.perturbation import Curves, Reference
+from saliency_bench.compute.scoring.perturbation import Curves, Reference
+from saliency_bench.compute.targets.class_groups import ClassGroups
+from saliency_bench.declarations import metric
+from saliency_bench.metrics._papers import XIE_2023
 from saliency_bench.target_weights import TargetRange
-from saliency_bench.targets.class_groups import ClassGroups
 
 TAU = 0.05  # share of the image below which fewer salient pixels gain nothing
 SMOOTHED = 3  # last points of the path that are averaged

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from saliency_bench.compute.scoring.perturbation import Curves, Reference, fraction_counts
 from saliency_bench.declarations import metric
 from saliency_bench.metrics._papers import ELISHA_2025
-from saliency_bench.scoring.exposures import area
-from saliency_bench.scoring.perturbation import Curves, Reference, fraction_counts
+from saliency_bench.read.statistics.exposures import area
 from saliency_bench.target_weights import TargetRange
 
 FRACTIONS = tuple(np.arange(1, 10) / 10)

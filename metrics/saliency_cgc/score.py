@@ -5,15 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor, nn
 
+from saliency_bench.compute.maps.map_provider import MapProvider
+from saliency_bench.compute.scoring.perturbation import Reference
+from saliency_bench.compute.targets import class_vs_group
+from saliency_bench.compute.targets.class_groups import ClassGroups
+from saliency_bench.compute.targets.terms import TargetTerms
 from saliency_bench.declarations import metric
-from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.metrics import _rfxg
 from saliency_bench.metrics._papers import ELISHA_2025
 from saliency_bench.metrics._rfxg import Question, higher_is_better
-from saliency_bench.scoring.perturbation import Reference
-from saliency_bench.targets import class_vs_group
-from saliency_bench.targets.class_groups import ClassGroups
-from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Images
 
 

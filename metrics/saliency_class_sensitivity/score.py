@@ -4,12 +4,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from saliency_bench.compute.maps.map_provider import MapProvider
+from saliency_bench.compute.targets.terms import TargetTerms
 from saliency_bench.declarations import metric
-from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.maps import is_flat
 from saliency_bench.metrics._papers import LI_2020
 from saliency_bench.target_weights import no_probabilities, one_hot
-from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Images
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from saliency_bench.compute.maps.map_provider import MapProvider
+from saliency_bench.compute.scoring.transforms import TRANSFORMS, Choice, Transform
 from saliency_bench.declarations import metric
 from saliency_bench.errors import UserError
-from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.maps import is_flat, normalise
 from saliency_bench.metrics._papers import ANONYMOUS_2020
 from saliency_bench.registry import install_hint
-from saliency_bench.scoring.transforms import TRANSFORMS, Choice, Transform
 from saliency_bench.target_weights import activation_of, no_probabilities
 from saliency_bench.types import Images, Target
 from saliency_bench.utils.untouched import untouched

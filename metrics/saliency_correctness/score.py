@@ -5,12 +5,12 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor, nn
 
+from saliency_bench.compute.scoring.partners import Partners
 from saliency_bench.declarations import metric
 from saliency_bench.errors import UserError
 from saliency_bench.metrics import _pasting
 from saliency_bench.metrics._papers import ANONYMOUS_2020
 from saliency_bench.metrics._pasting import By
-from saliency_bench.scoring.partners import Partners
 from saliency_bench.target_weights import activation_of, no_probabilities, probabilities
 from saliency_bench.types import Images
 

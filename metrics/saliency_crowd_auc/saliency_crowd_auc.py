@@ -16,8 +16,8 @@ from typing import Any
 import datasets
 import evaluate
 
-from saliency_bench.scoring.evaluate_shell import MapOnlyShell
-from saliency_bench.scoring.exposures import read_first_right
+from saliency_bench.compute.scoring.evaluate_shell import MapOnlyShell
+from saliency_bench.read.statistics.exposures import read_first_right
 
 from .score import saliency_crowd_auc
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from saliency_bench.declarations import metric
 from saliency_bench.metrics._papers import LU_2021
-from saliency_bench.scoring.exposures import SHOWN, check_shown, judgement_areas, read_first_right
+from saliency_bench.read.statistics.exposures import SHOWN, check_shown, judgement_areas, read_first_right
 
 
 def check(*, exposures: Sequence[float]) -> None:

@@ -21,7 +21,7 @@ Example:
 
 import evaluate
 
-from saliency_bench.scoring.evaluate_shell import CurveShell
+from saliency_bench.compute.scoring.evaluate_shell import CurveShell
 
 
 class SaliencyDeletion(CurveShell, evaluate.Metric):

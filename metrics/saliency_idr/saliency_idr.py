@@ -32,7 +32,7 @@ Example:
 
 import evaluate
 
-from saliency_bench.scoring.evaluate_shell import ExplainerShell
+from saliency_bench.compute.scoring.evaluate_shell import ExplainerShell
 
 
 class SaliencyIdr(ExplainerShell, evaluate.Metric):

@@ -5,11 +5,11 @@ from typing import Literal
 import numpy as np
 import torch
 
+from saliency_bench.compute.maps.map_provider import MapProvider
+from saliency_bench.compute.scoring import bam
+from saliency_bench.compute.scoring.inputs import Other
 from saliency_bench.declarations import metric
-from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.metrics._papers import YANG_2019
-from saliency_bench.scoring import bam
-from saliency_bench.scoring.inputs import Other
 from saliency_bench.types import Images
 from saliency_bench.utils.untouched import untouched
 

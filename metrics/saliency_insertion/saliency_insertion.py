@@ -27,7 +27,7 @@ Example:
 
 import evaluate
 
-from saliency_bench.scoring.evaluate_shell import CurveShell
+from saliency_bench.compute.scoring.evaluate_shell import CurveShell
 
 
 class SaliencyInsertion(CurveShell, evaluate.Metric):

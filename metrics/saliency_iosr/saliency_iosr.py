@@ -13,7 +13,7 @@ Example:
 
 import evaluate
 
-from saliency_bench.scoring.evaluate_shell import MapShell
+from saliency_bench.compute.scoring.evaluate_shell import MapShell
 
 from .score import saliency_iosr
 

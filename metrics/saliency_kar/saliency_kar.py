@@ -10,7 +10,7 @@ Example:
 
 import evaluate
 
-from saliency_bench.scoring.evaluate_shell import AreaShell
+from saliency_bench.compute.scoring.evaluate_shell import AreaShell
 
 
 class SaliencyKar(AreaShell, evaluate.Metric):

@@ -2,10 +2,8 @@
 
 import numpy as np
 
-from saliency_bench.declarations import metric
-from saliency_bench.metrics._papers import HOOKER_2019
-from saliency_bench.scoring import retraining
-from saliency_bench.scoring.retraining import (
+from saliency_bench.compute.scoring import retraining
+from saliency_bench.compute.scoring.retraining import (
     Initial,
     Test,
     check_protocol,
@@ -13,6 +11,8 @@ from saliency_bench.scoring.retraining import (
     retrained_area,
     right_answers,
 )
+from saliency_bench.declarations import metric
+from saliency_bench.metrics._papers import HOOKER_2019
 
 
 @metric(

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.maps.map_provider import MapProvider
 from saliency_bench.declarations import metric
 from saliency_bench.errors import UserError
-from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.maps import is_flat
 from saliency_bench.metrics._papers import YEH_2019
 from saliency_bench.types import Images, Target

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
+from saliency_bench.compute.scoring.perturbation import Curves, Reference
 from saliency_bench.declarations import metric
 from saliency_bench.metrics import _pasting
 from saliency_bench.metrics._papers import ANONYMOUS_2020
 from saliency_bench.metrics._pasting import By
-from saliency_bench.scoring.perturbation import Curves, Reference
 
 
 def parts(options: dict[str, Any], classifier: object) -> list[str]:

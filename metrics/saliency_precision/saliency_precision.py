@@ -13,7 +13,7 @@ Example:
 
 import evaluate
 
-from saliency_bench.scoring.evaluate_shell import SweepShell
+from saliency_bench.compute.scoring.evaluate_shell import SweepShell
 
 from .score import saliency_precision, saliency_precision_sweep
 

@@ -9,16 +9,16 @@ from scipy.stats import entropy
 from torch import nn
 from torch.nn import functional
 
-from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.maps.composing import noisy_copies
+from saliency_bench.compute.maps.map_provider import MapProvider
+from saliency_bench.compute.maps.randomised import cascade, layer_names
 from saliency_bench.declarations import metric
 from saliency_bench.errors import UserError
-from saliency_bench.map_sources.composing import noisy_copies
-from saliency_bench.map_sources.map_provider import MapProvider
-from saliency_bench.map_sources.randomised import cascade, layer_names
 from saliency_bench.maps import is_flat, is_tied, normalise
 from saliency_bench.metrics._papers import ADEBAYO_2018
 from saliency_bench.metrics._ranks import spearman
-from saliency_bench.reasons import TIED
+from saliency_bench.score_notes import TIED
 from saliency_bench.types import Images, Target
 
 BINS = 100  # of the histogram of a map
@@ -85,7 +85,7 @@ def saliency_randomisation(
         score = mean over layers l of similarity(|E(x; f)|, |E(x; f_l)|)
 
     f_l is a copy of the network whose layers from the last down to l have new random weights, the same for all samples
-    of a run (`map_sources/randomised.py`: what a layer is and how its weights are drawn). A map that explains what the
+    of a run (`compute/maps/randomised.py`: what a layer is and how its weights are drawn). A map that explains what the
     network has learned changes: similarity falls to 0. One that stays, as edges do, does not depend on the weights.
 
     Args:

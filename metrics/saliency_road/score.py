@@ -4,9 +4,15 @@ from typing import Literal
 
 import numpy as np
 
+from saliency_bench.compute.scoring.perturbation import (
+    Curves,
+    check_exposure,
+    exposure_area,
+    exposure_names,
+    recognised_at,
+)
 from saliency_bench.declarations import metric
 from saliency_bench.metrics._papers import RONG_2022
-from saliency_bench.scoring.perturbation import Curves, check_exposure, exposure_area, exposure_names, recognised_at
 
 
 def higher_is_better(options: dict[str, object]) -> bool:

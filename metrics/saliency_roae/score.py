@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from saliency_bench.declarations import metric
-from saliency_bench.metrics._papers import LU_2021
-from saliency_bench.scoring.perturbation import (
+from saliency_bench.compute.scoring.perturbation import (
     Curves,
     Reference,
     check_exposure,
@@ -12,6 +10,8 @@ from saliency_bench.scoring.perturbation import (
     exposure_names,
     recognised_at,
 )
+from saliency_bench.declarations import metric
+from saliency_bench.metrics._papers import LU_2021
 
 
 @metric(

@@ -4,11 +4,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from saliency_bench.compute.scoring.perturbation import Curves, Reference
 from saliency_bench.declarations import metric
 from saliency_bench.errors import UserError
 from saliency_bench.metrics._papers import HESSE_2024
 from saliency_bench.metrics._ranks import levels, spearman
-from saliency_bench.scoring.perturbation import Curves, Reference
 from saliency_bench.types import Images
 
 

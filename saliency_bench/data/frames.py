@@ -10,7 +10,7 @@ from datasets import Image as DatasetImage
 from PIL import Image
 from pydantic import TypeAdapter
 
-from saliency_bench.classifiers.geometry import Geometry
+from saliency_bench.data.geometry import Geometry
 from saliency_bench.data.loading import sample_ids
 from saliency_bench.utils.pictures import open_rgb
 

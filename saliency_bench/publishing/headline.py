@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 import yaml
 from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
-from saliency_bench.results.cell import Interval
-from saliency_bench.results.run_folder import RunData
+from saliency_bench.read.cell import Interval
+from saliency_bench.read.run_folder import RunData
 
 ACCURACY = "accuracy"
 EXPLAINER = "gradcam"  # one for all models: what is compared is the model

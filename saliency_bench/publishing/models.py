@@ -16,11 +16,11 @@ from saliency_bench.errors import UserError
 from saliency_bench.hub import client, errors
 from saliency_bench.hub.plan import Publication
 from saliency_bench.publishing.headline import ACCURACY, accuracy_entry, eval_results_yaml, score_entries
-from saliency_bench.results.cell import Interval
-from saliency_bench.results.intervals import wilson
-from saliency_bench.results.public_names import public_name
-from saliency_bench.results.run_folder import RunData, read_run
-from saliency_bench.results.summary import covered, table
+from saliency_bench.read.cell import Interval
+from saliency_bench.read.public_names import public_name
+from saliency_bench.read.run_folder import RunData, read_run
+from saliency_bench.read.statistics.intervals import wilson
+from saliency_bench.read.summary import covered, table
 from saliency_bench.utils.files import read_json
 from saliency_bench.utils.messages import complain
 
@@ -137,7 +137,7 @@ def _published(name: str, images: str, namespace: str, api: HfApi) -> tuple[str 
 
 def _run(results: Path, folder: Path) -> RunData:
     """Return a run on this model."""
-    from saliency_bench.classifiers.loading import load_classifier
+    from saliency_bench.compute.classifiers.loading import load_classifier
 
     run = read_run(results)
     model = run.summary["model"]

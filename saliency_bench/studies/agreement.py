@@ -9,7 +9,7 @@ For each image with at least two people, over all pairs A, B of their masks (boo
 
 Where both masks are empty (or both full), people agree: all four are 1 by definition; where one alone is empty, IoU and
 Dice are 0. The value of an image is the mean over its pairs; the value of a study is the mean over images, with the
-interval of `saliency_bench.results.intervals`, in which an image counts once.
+interval of `saliency_bench.read.statistics.intervals`, in which an image counts once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ from saliency_bench.errors import UserError, unknown
 from saliency_bench.registry import install_hint
 
 if TYPE_CHECKING:
-    from saliency_bench.results.intervals import Estimate
+    from saliency_bench.read.statistics.intervals import Estimate
 
 RULES = ("half", "majority", "staple")  # of the consensus
 LIMITS = {"IoU": (0.0, 1.0), "Dice": (0.0, 1.0), "Cohen's kappa": (-1.0, 1.0), "Krippendorff's alpha": (-1.0, 1.0)}
@@ -125,9 +125,9 @@ def image_agreement(masks: Sequence[np.ndarray]) -> dict[str, float]:
 
 def study_agreement(images: Iterable[Sequence[np.ndarray]]) -> "dict[str, Estimate]":
     """Return {name: mean over the images with at least two masks, with its interval}."""
-    from saliency_bench.results.intervals import (
-        bounded,
-    )  # imports torch: 500 MB that the server of a page does not need
+    from saliency_bench.read.statistics.intervals import (
+        bounded,  # imports torch: 500 MB that the server of a page does not need
+    )
 
     of_images = [image_agreement(masks) for masks in images if len(masks) > 1]
     columns = {name: np.array([numbers[name] for numbers in of_images]) for name in LIMITS}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from saliency_bench.errors import one_line
-from saliency_bench.results.intervals import Estimate, bounded
+from saliency_bench.read.statistics.intervals import Estimate, bounded
 from saliency_bench.studies.agreement import study_agreement
 from saliency_bench.studies.annotating import Annotating, Choice
 from saliency_bench.studies.growing import protocol

@@ -8,7 +8,7 @@ import numpy as np
 from datasets import Dataset, Image
 from PIL.Image import fromarray
 
-from saliency_bench.classifiers.geometry import Geometry
+from saliency_bench.data.geometry import Geometry
 from saliency_bench.errors import UserError
 from saliency_bench.utils.masks import read_mask
 from saliency_bench.utils.messages import complain, counted

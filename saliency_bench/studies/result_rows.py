@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from saliency_bench.errors import UserError
-from saliency_bench.results.clusters import cluster_codes
+from saliency_bench.read.statistics.clusters import cluster_codes
 from saliency_bench.studies.study import Study
 from saliency_bench.utils.csv_text import csv_text
 from saliency_bench.utils.files import write_text, write_with

@@ -19,16 +19,16 @@ from datasets import ClassLabel, Dataset, Image
 from huggingface_hub.errors import EntryNotFoundError
 from PIL import Image as Pillow
 
-from saliency_bench.classifiers.geometry import Geometry
 from saliency_bench.data.fingerprints import fingerprint
+from saliency_bench.data.geometry import Geometry
 from saliency_bench.data.loading import find, with_classes
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.hub.client import default_api, no_bars, token_of
 from saliency_bench.hub.errors import refuse
 from saliency_bench.hub.names import FORCED, could_be_on_the_hub, hub_name
-from saliency_bench.results.identity import Identity
-from saliency_bench.results.manifest import read_manifest
-from saliency_bench.results.run_folder import load_maps
+from saliency_bench.read.identity import Identity
+from saliency_bench.read.manifest import read_manifest
+from saliency_bench.read.run_folder import load_maps
 from saliency_bench.studies.human_masks import RunMasks
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.pictures import open_rgb

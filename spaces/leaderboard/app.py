@@ -1,6 +1,6 @@
 """The leaderboard: the page of a board of results, on a Space or on a laptop (`saliency-bench leaderboard`).
 
-`saliency_bench.leaderboard.view` makes the page of an address, and `board.js` puts it in place. On a Space the board is
+`saliency_bench.board.view` makes the page of an address, and `board.js` puts it in place. On a Space the board is
 NAMESPACE/results of its owner, or the one that the variable SALIENCY_BENCH_RESULTS names.
 """
 
@@ -15,10 +15,10 @@ from fastapi import HTTPException
 from gradio.utils import get_upload_folder
 from starlette.middleware import Middleware
 
+from saliency_bench.board.view.core import read_core
+from saliency_bench.board.view.live import Live
+from saliency_bench.board.view.received import MOST_PACKED
 from saliency_bench.errors import UserError
-from saliency_bench.leaderboard.view.core import read_core
-from saliency_bench.leaderboard.view.live import Live
-from saliency_bench.leaderboard.view.received import MOST_PACKED
 from saliency_bench.spaces.leaderboard import submission
 from saliency_bench.spaces.leaderboard.guard import KEPT_FOR, Guard, Uploads
 from saliency_bench.spaces.pages.origins import OwnHosts

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from saliency_bench.leaderboard.view.received import MOST_PACKED
+from saliency_bench.board.view.received import MOST_PACKED
 from saliency_bench.spaces.pages.origins import is_own_origin
 
 LARGEST = 1_000_000  # bytes of a request that uploads nothing

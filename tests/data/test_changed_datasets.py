@@ -13,10 +13,10 @@ import pytest
 from PIL import Image
 
 import saliency_bench as sb
+from saliency_bench.compute.loading.load import load
+from saliency_bench.compute.python_objects import describe
 from saliency_bench.data import fingerprints
 from saliency_bench.data.loading import find, fingerprint
-from saliency_bench.engine.loading.load import load
-from saliency_bench.engine.python_objects import describe
 from saliency_bench.errors import UserError
 from saliency_bench.utils import hashing
 

@@ -11,11 +11,11 @@ from torch import nn
 
 import saliency_bench as sb
 from saliency_bench import cli
+from saliency_bench.compute.python_objects import describe
 from saliency_bench.data import loading
 from saliency_bench.data.loading import find
-from saliency_bench.engine.python_objects import describe
 from saliency_bench.errors import UserError
-from saliency_bench.results.manifest import read_manifest
+from saliency_bench.read.manifest import read_manifest
 from saliency_bench.utils import pictures
 
 NAMES = ["dog", "cat", "cat", "dog", "dog", "cat"]

@@ -50,8 +50,8 @@ CASES = {
 def test_what_cannot_be_run_is_one_line_before_the_model_is_loaded(column, value, words, rows, tmp_path, monkeypatch):
     value = rows[0][0]["image_id"] if value == "shapes-%s" else value
     dataset = changed(rows, column, value)
-    monkeypatch.setattr("saliency_bench.engine.loading.load.load_with_texts", lambda *_, **__: pytest.fail("loaded"))
-    monkeypatch.setattr("saliency_bench.engine.python_objects.fingerprint", lambda _: "0" * 32)
+    monkeypatch.setattr("saliency_bench.compute.loading.load.load_with_texts", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr("saliency_bench.compute.python_objects.fingerprint", lambda _: "0" * 32)
     with pytest.raises(UserError, match=words) as caught:
         sb.run(dataset=dataset, model="any/model", explainers="random", metrics="saliency_miou", out=tmp_path / "run")
     assert "\n" not in str(caught.value)

@@ -17,8 +17,9 @@ from transformers import (
     TimmWrapperForImageClassification,
 )
 
-from saliency_bench import load_classifier, targets
-from saliency_bench.classifiers.layers import cam_layer as find_cam_layer
+from saliency_bench import load_classifier
+from saliency_bench.compute import targets
+from saliency_bench.compute.classifiers.layers import cam_layer as find_cam_layer
 from saliency_bench.explainers.cebp import excitation_layer
 
 VERY_FEW = {"steps": 2, "samples": 10, "masks": 10}

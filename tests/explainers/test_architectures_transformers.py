@@ -21,7 +21,8 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from saliency_bench import load_classifier, load_explainer, targets
+from saliency_bench import load_classifier, load_explainer
+from saliency_bench.compute import targets
 from saliency_bench.errors import UserError
 
 NAMES = contracts.complete("explainers")

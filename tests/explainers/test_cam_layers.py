@@ -12,10 +12,11 @@ from torch import nn
 from torch.nn import functional as F
 from torchvision import models
 
-from saliency_bench import load_classifier, load_explainer, targets
-from saliency_bench.classifiers.layers import Layout, cam_layer, layout_of
+from saliency_bench import load_classifier, load_explainer
+from saliency_bench.compute import targets
+from saliency_bench.compute.classifiers.layers import Layout, cam_layer, layout_of
+from saliency_bench.compute.maps.choice import fitting
 from saliency_bench.errors import UserError
-from saliency_bench.map_sources.choice import fitting
 from saliency_bench.maps import normalise
 
 READERS = ["gradcam", "gradcam_plus_plus", "scorecam", "iia"]

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from saliency_bench import load_classifier
-from saliency_bench.classifiers.layers import _outputs, cam_layer, layout_of
+from saliency_bench.compute.classifiers.layers import _outputs, cam_layer, layout_of
 from saliency_bench.errors import UserError
 
 # A small member of each family: the layer that is read.

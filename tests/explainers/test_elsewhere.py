@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import saliency_bench as sb
-from saliency_bench.engine.choosing.copying import elsewhere, with_imports
-from saliency_bench.targets import one_hot
+from saliency_bench.compute.targets import one_hot
+from saliency_bench.recipes.choosing.copying import elsewhere, with_imports
 
 NAMES = [name for name in sb.list_explainers() if sb.load_explainer(name).declaration.elsewhere]
 LABEL = 1

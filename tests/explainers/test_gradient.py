@@ -5,9 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from saliency_bench import load_classifier, load_explainer, targets
+from saliency_bench import load_classifier, load_explainer
+from saliency_bench.compute import targets
+from saliency_bench.compute.maps.choice import fitting
 from saliency_bench.errors import UserError
-from saliency_bench.map_sources.choice import fitting
 
 # A deep network has a ReLU so close to its kink that the last bit of another batch size turns it.
 KINKS = pytest.mark.parametrize("peer", ["small", "branched"], indirect=True)

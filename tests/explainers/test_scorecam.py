@@ -9,8 +9,9 @@ from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 from torch import nn
 from torch.nn import functional as F
 
-from saliency_bench import load_classifier, load_explainer, registry, targets
-from saliency_bench.classifiers import geometry
+from saliency_bench import load_classifier, load_explainer, registry
+from saliency_bench.compute import targets
+from saliency_bench.data import geometry
 from saliency_bench.errors import UserError
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)

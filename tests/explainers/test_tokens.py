@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from saliency_bench import load_classifier, load_explainer
-from saliency_bench.classifiers.attention import tokens_of
+from saliency_bench.compute.classifiers.attention import tokens_of
 from saliency_bench.errors import UserError
 
 IMAGES = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))

@@ -10,10 +10,10 @@ from local_hub import FOUNDER
 from safetensors.torch import load_file, save_file
 
 import saliency_bench as sb
+from saliency_bench.board.hub_table import rewrite
+from saliency_bench.board.submission import of_run
 from saliency_bench.errors import UserError
 from saliency_bench.hub.upload import publish
-from saliency_bench.leaderboard.hub_table import rewrite
-from saliency_bench.leaderboard.submission import of_run
 from saliency_bench.publishing.datasets import dataset_publication
 from saliency_bench.publishing.models import model_publication
 

@@ -349,9 +349,9 @@ import numpy as np
 from PIL import Image
 from saliency_bench.bound_explainer import load_explainer
 from saliency_bench.bound_metric import load_metric
-from saliency_bench.scoring.perturbation import Curves
-from saliency_bench.scoring.samples import score_samples
-from saliency_bench.targets import one_hot
+from saliency_bench.compute.scoring.perturbation import Curves
+from saliency_bench.compute.scoring.samples import score_samples
+from saliency_bench.compute.targets import one_hot
 import saliency_bench as sb
 curves, explained, chosen = (runpy.run_path(f"{sys.argv[1]}/saliency_{name}/app.py")
                              for name in ("insertion", "max_sensitivity", "class_sensitivity"))

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from saliency_bench.compute.scoring.perturbation import Curves
 from saliency_bench.maps import tie_breaker
-from saliency_bench.scoring.perturbation import Curves
 
 B, H, W, K = 3, 6, 5, 4
 MEAN = (0.5, 0.4, 0.3)

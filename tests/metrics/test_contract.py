@@ -12,12 +12,12 @@ from torch import nn
 from saliency_bench import registry
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import load_metric
-from saliency_bench.map_sources.map_provider import MapProvider
-from saliency_bench.scoring.inputs import Other
-from saliency_bench.scoring.partners import Partners
-from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.compute.maps.map_provider import MapProvider
+from saliency_bench.compute.scoring.inputs import Other
+from saliency_bench.compute.scoring.partners import Partners
+from saliency_bench.compute.scoring.perturbation import Curves
+from saliency_bench.compute.targets.class_groups import ClassGroups
 from saliency_bench.target_weights import no_probabilities, one_hot
-from saliency_bench.targets.class_groups import ClassGroups
 
 NAMES = contracts.complete("metrics")
 B, H, W = 3, 8, 6

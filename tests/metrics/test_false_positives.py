@@ -10,9 +10,9 @@ from torch import nn
 
 import saliency_bench as sb
 from saliency_bench.bound_metric import load_metric
-from saliency_bench.scoring.bam import preprocessed
-from saliency_bench.scoring.inputs import Other
-from saliency_bench.scoring.samples import score_samples
+from saliency_bench.compute.scoring.bam import preprocessed
+from saliency_bench.compute.scoring.inputs import Other
+from saliency_bench.compute.scoring.samples import score_samples
 from saliency_bench.target_weights import one_hot
 
 B = 3

@@ -11,7 +11,7 @@ from torch import nn
 
 import saliency_bench as sb
 from saliency_bench.bound_metric import load_metric
-from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.compute.scoring.perturbation import Curves
 from saliency_bench.target_weights import one_hot
 
 METRICS = [load_metric(name) for name in contracts.complete("metrics")]

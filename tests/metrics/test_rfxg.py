@@ -11,12 +11,12 @@ from torch import nn
 
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import load_metric
-from saliency_bench.classifiers.loading import load_classifier
+from saliency_bench.compute.classifiers.loading import load_classifier
+from saliency_bench.compute.maps.map_provider import MapProvider
+from saliency_bench.compute.scoring.perturbation import Curves
+from saliency_bench.compute.targets.class_groups import ClassGroups
 from saliency_bench.errors import UserError
-from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.maps import descending
-from saliency_bench.scoring.perturbation import Curves
-from saliency_bench.targets.class_groups import ClassGroups
 
 NAMES = ["saliency_ccs", "saliency_cgc", "saliency_pgs", "saliency_cgs"]
 SIZE, K = 6, 6

@@ -6,13 +6,13 @@ import pytest
 
 from saliency_bench import load_classifier, registry
 from saliency_bench.bound_metric import load_metric
+from saliency_bench.compute.scoring.perturbation import Curves
+from saliency_bench.compute.targets import class_vs_group, contrast
+from saliency_bench.compute.targets.class_groups import ClassGroups
 from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_cauc.score import saliency_cauc
 from saliency_bench.metrics.saliency_cdrop.score import saliency_cdrop
-from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target_weights import one_hot
-from saliency_bench.targets import class_vs_group, contrast
-from saliency_bench.targets.class_groups import ClassGroups
 
 H, W, K = 6, 5, 4
 

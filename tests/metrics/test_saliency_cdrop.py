@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
+from saliency_bench.compute.targets import contrast
 from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_cdrop.score import saliency_cdrop
 from saliency_bench.target_weights import one_hot
-from saliency_bench.targets import contrast
 
 H, W, K = 6, 5, 4
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from saliency_bench.compute.targets import contrast, group
 from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_cds.score import saliency_cds
 from saliency_bench.target_weights import one_hot
-from saliency_bench.targets import contrast, group
 
 K = 4
 

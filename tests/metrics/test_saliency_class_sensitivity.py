@@ -10,8 +10,8 @@ from scipy.stats import pearsonr
 from torch import nn
 
 from saliency_bench.bound_explainer import as_explainer
-from saliency_bench.classifiers.loading import load_classifier
-from saliency_bench.map_sources.map_provider import MapProvider
+from saliency_bench.compute.classifiers.loading import load_classifier
+from saliency_bench.compute.maps.map_provider import MapProvider
 from saliency_bench.metrics.saliency_class_sensitivity.score import pearson, saliency_class_sensitivity
 
 MAPS = arrays(np.float32, (2, 3, 4), elements=st.floats(-100, 100, width=32))

@@ -14,12 +14,12 @@ from torch import nn
 
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import load_metric
-from saliency_bench.classifiers.loading import load_classifier
+from saliency_bench.compute.classifiers.loading import load_classifier
+from saliency_bench.compute.maps.map_provider import MapProvider
+from saliency_bench.compute.scoring.transforms import TRANSFORMS, Choice, rotated, shifted
 from saliency_bench.errors import UserError
-from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.metrics.saliency_consistency.score import distance, shares
 from saliency_bench.metrics.saliency_consistency.warping import fastdtw
-from saliency_bench.scoring.transforms import TRANSFORMS, Choice, rotated, shifted
 from saliency_bench.target_weights import one_hot
 
 H, W = 10, 15

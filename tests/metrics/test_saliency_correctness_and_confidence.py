@@ -15,13 +15,13 @@ from hypothesis.extra.numpy import arrays
 from torch import nn
 
 import saliency_bench as sb
+from saliency_bench.compute.scoring.partners import Predictions
+from saliency_bench.compute.scoring.samples import score_parts, score_samples
 from saliency_bench.errors import UserError
 from saliency_bench.maps import is_flat
 from saliency_bench.metrics._pasting import plan, salient_pixels
 from saliency_bench.metrics.saliency_confidence.score import entropy
 from saliency_bench.metrics.saliency_correctness.score import pseudo_f1
-from saliency_bench.scoring.partners import Predictions
-from saliency_bench.scoring.samples import score_parts, score_samples
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 NAMES = ["saliency_correctness", "saliency_confidence", "saliency_confidence:of=entropy"]

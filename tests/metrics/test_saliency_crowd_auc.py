@@ -12,7 +12,7 @@ from saliency_bench import registry
 from saliency_bench.bound_metric import load_metric
 from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_crowd_auc.score import saliency_crowd_auc
-from saliency_bench.scoring.exposures import EXPOSURES, SHOWN, area
+from saliency_bench.read.statistics.exposures import EXPOSURES, SHOWN, area
 
 NEVER = float("nan")
 FIRST = st.lists(st.sampled_from([*SHOWN, NEVER]), min_size=1, max_size=30)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from torch import nn
 
+from saliency_bench.compute.scoring.perturbation import Curves
+from saliency_bench.compute.targets import contrast
 from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_deletion.score import saliency_deletion
 from saliency_bench.metrics.saliency_insertion.score import saliency_insertion
-from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target_weights import one_hot
-from saliency_bench.targets import contrast
 
 H, W, K = 6, 5, 4
 

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from saliency_bench.bound_metric import load_metric
-from saliency_bench.classifiers.geometry import enlarge
+from saliency_bench.compute.scoring.perturbation import Curves, blurred
+from saliency_bench.compute.targets import contrast
+from saliency_bench.data.geometry import enlarge
 from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_insertion.score import saliency_insertion
-from saliency_bench.scoring.perturbation import Curves, blurred
 from saliency_bench.target_weights import one_hot
-from saliency_bench.targets import contrast
 
 SIZE = 4
 

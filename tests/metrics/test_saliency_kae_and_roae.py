@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from saliency_bench.bound_metric import load_metric
+from saliency_bench.compute.scoring.perturbation import Curves
+from saliency_bench.compute.targets import contrast, group
 from saliency_bench.errors import UserError
-from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target_weights import one_hot
-from saliency_bench.targets import contrast, group
 
 K = 4
 EXPOSURES = (0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from saliency_bench.bound_explainer import as_explainer
-from saliency_bench.classifiers.loading import load_classifier
+from saliency_bench.compute.classifiers.loading import load_classifier
+from saliency_bench.compute.maps.map_provider import MapProvider
 from saliency_bench.errors import UserError
-from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.metrics.saliency_max_sensitivity.score import saliency_max_sensitivity
 from saliency_bench.target_weights import one_hot
 from saliency_bench.utils.seeds import seed_of, uniform

@@ -11,9 +11,9 @@ from hypothesis.extra.numpy import arrays
 from torch import nn
 
 import saliency_bench as sb
+from saliency_bench.compute.scoring.perturbation import Curves
 from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_own_region.score import reduce, saliency_own_region
-from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target_weights import one_hot
 
 HEIGHT, WIDTH, CLASSES = 4, 5, 7

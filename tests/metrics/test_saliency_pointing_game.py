@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from saliency_bench.classifiers.geometry import enlarge
+from saliency_bench.data.geometry import enlarge
 from saliency_bench.metrics.saliency_pointing_game import score as module
 from saliency_bench.metrics.saliency_pointing_game.score import saliency_pointing_game
 

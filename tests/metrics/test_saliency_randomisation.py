@@ -15,15 +15,15 @@ from torch import nn
 import saliency_bench as sb
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import load_metric
+from saliency_bench.compute.maps.map_provider import MapProvider
+from saliency_bench.compute.maps.randomised import cascade, layer_names
+from saliency_bench.compute.scoring.samples import score_samples
 from saliency_bench.errors import UserError
-from saliency_bench.map_sources.map_provider import MapProvider
-from saliency_bench.map_sources.randomised import cascade, layer_names
 from saliency_bench.metrics.saliency_randomisation.score import (
     rank_correlation,
     relative_rise,
     ssim,
 )
-from saliency_bench.scoring.samples import score_samples
 from saliency_bench.target_weights import one_hot
 
 H, W, K = 12, 10, 3
@@ -313,7 +313,7 @@ def test_a_map_that_is_constant_without_the_weights_is_like_nothing(made):
 
 
 def test_smoothing_is_the_mean_over_noisy_copies(made):
-    from saliency_bench.map_sources.composing import smoothed
+    from saliency_bench.compute.maps.composing import smoothed
 
     classifier, images = made
     target = one_hot([0, 1, 2], K)

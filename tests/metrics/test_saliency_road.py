@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from saliency_bench.bound_metric import load_metric
+from saliency_bench.compute.scoring import imputation
+from saliency_bench.compute.scoring.imputation import NOISE, imputed, slight_noise
+from saliency_bench.compute.scoring.perturbation import Curves
 from saliency_bench.errors import UserError
-from saliency_bench.scoring import imputation
-from saliency_bench.scoring.imputation import NOISE, imputed, slight_noise
-from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target_weights import one_hot
 
 H, W, K = 6, 5, 4  # of the fixture `slow`

@@ -11,10 +11,10 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import spearmanr
 from torch import nn
 
+from saliency_bench.compute.scoring.perturbation import Curves
 from saliency_bench.errors import UserError
 from saliency_bench.metrics._ranks import levels, spearman
 from saliency_bench.metrics.saliency_single_deletion.score import marked, saliency_single_deletion
-from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target_weights import one_hot
 
 MAPS = arrays(np.float32, (2, 6, 7), elements=st.integers(-8, 8).map(float))

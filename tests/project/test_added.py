@@ -16,11 +16,11 @@ import pytest
 import saliency_bench as sb
 from saliency_bench import registry
 from saliency_bench.cli import main
-from saliency_bench.engine.suites.schema import find_suite
 from saliency_bench.errors import UserError
 from saliency_bench.maps import read_pair
 from saliency_bench.publishing.metrics import metric_publication
 from saliency_bench.publishing.vendoring import has_module, metric_files
+from saliency_bench.recipes.suites.schema import find_suite
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
 OWNER = re.compile("1 of saliency-example 1[.]0[.]0, code [0-9a-f]{16}")

@@ -9,11 +9,10 @@ from run_order import in_run_order
 
 import saliency_bench as sb
 from saliency_bench import registry
+from saliency_bench.board import schema, template
 from saliency_bench.errors import UserError
-from saliency_bench.leaderboard import schema, template
-from saliency_bench.map_sources import stored_maps
-from saliency_bench.results import manifest, parts, records, summary
-from saliency_bench.results.cell import CellResult
+from saliency_bench.read import manifest, parts, records, stored_maps, summary
+from saliency_bench.read.cell import CellResult
 from saliency_bench.utils.files import read_json, write_json
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"

@@ -79,7 +79,7 @@ def test_imports_run_from_the_layers_above(path):
 
 
 def test_imports_are_seen():
-    assert {"engine.run", "spec.RunSpec", "utils.files.write_json"} <= imports_of(CORE / "leaderboard" / "template.py")
+    assert {"compute.run", "spec.RunSpec", "utils.files.write_json"} <= imports_of(CORE / "leaderboard" / "template.py")
 
 
 @pytest.mark.parametrize("folder", sorted({path.parent for path in FILES} - {CORE}), ids=lambda folder: folder.name)

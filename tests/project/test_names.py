@@ -11,9 +11,9 @@ FOLDERS = ("saliency_bench", "explainers", "hub_builders", "metrics", "push_scri
 EMPTY = {"asked", "found", "held", "of", "one", "own", "some", "still", "told", "what"}
 # `sb.analyse(runs, what=...)`, `sb.draw(runs, what=...)`, and `saliency_confidence:of=entropy`
 PUBLIC = {
-    "saliency_bench/analysis/tables.py what",
+    "saliency_bench/read/analysis/tables.py what",
     "saliency_bench/panels.py what",
-    "saliency_bench/reports/analyses.py what",
+    "saliency_bench/read/report/analyses.py what",
     "metrics/saliency_confidence/score.py of",
 }
 

@@ -15,8 +15,8 @@ CORE = ROOT / "saliency_bench"
 # What may not import torch, directly or through others, but inside of functions that compute.
 READ = ("errors", "reasons", "options", "registry", "maps", "target_weights", "spec", "settings", "declarations",
         "bound_explainer", "bound_metric", "hub", "data", "results", "analysis", "reports", "studies", "publishing",
-        "engine.finished", "leaderboard", "spaces.leaderboard", "classifiers.geometry", "utils.overlays")  # fmt: skip
-COMPUTE = ("data.minibatches", "leaderboard.recompute", "leaderboard.template")  # parts of these that run networks
+        "compute.finished", "leaderboard", "spaces.leaderboard", "data.geometry", "utils.overlays")  # fmt: skip
+COMPUTE = ("compute.minibatches", "board.recompute", "board.template")  # parts of these that run networks
 EVERYTHING = """
 import sys
 import saliency_bench as sb
@@ -24,7 +24,7 @@ from saliency_bench import registry
 from saliency_bench.bound_explainer import registered_explainer
 from saliency_bench.bound_metric import registered_metric
 from saliency_bench.cli import main
-from saliency_bench.leaderboard.view.live import Live
+from saliency_bench.board.view.live import Live
 
 run, other, board, out = sys.argv[1:]
 for command in (
@@ -81,7 +81,7 @@ def test_the_read_side_imports_no_torch():
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, shapes, resnet):
     import saliency_bench as sb
-    from saliency_bench.leaderboard.submission import of_run
+    from saliency_bench.board.submission import of_run
 
     folder = tmp_path_factory.mktemp("runs")
     for name, target in (("first", "label"), ("second", "predicted")):

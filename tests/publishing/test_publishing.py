@@ -26,6 +26,7 @@ from scipy.stats import binomtest
 
 import saliency_bench as sb
 from saliency_bench import cli, registry
+from saliency_bench.board.submit import board_publication
 from saliency_bench.bound_metric import list_metrics
 from saliency_bench.data.build_report import REPORT
 from saliency_bench.data.card import card
@@ -34,7 +35,6 @@ from saliency_bench.errors import UserError
 from saliency_bench.hub.plan import Publication
 from saliency_bench.hub.upload import publish
 from saliency_bench.hub_builders import pet_xai
-from saliency_bench.leaderboard.submit import board_publication
 from saliency_bench.publishing.datasets import dataset_publication
 from saliency_bench.publishing.metrics import metric_publication
 from saliency_bench.publishing.models import model_publication
@@ -278,7 +278,7 @@ import os, sys
 sys.meta_path[:] = [one for one in sys.meta_path if "editable" not in str(one).lower()]
 sys.path.insert(0, os.getcwd())
 from saliency_bench import registry
-from saliency_bench.leaderboard.view.core import read_core
+from saliency_bench.board.view.core import read_core
 from saliency_bench.spaces.leaderboard import app
 assert app.__file__.startswith(os.getcwd()), app.__file__
 print(len(registry.names("metrics")), len(read_core(app.CORE).datasets))

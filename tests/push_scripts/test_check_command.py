@@ -13,14 +13,14 @@ from scipy import stats
 from test_reporting import _key, _result, make_run
 
 import saliency_bench as sb
-from saliency_bench.analysis.requirements import Checked, Requirement, check, find_cell
 from saliency_bench.cli import main
-from saliency_bench.engine.finished import load_run
+from saliency_bench.compute.finished import load_run
 from saliency_bench.errors import UserError
-from saliency_bench.results.cell import CellResult
-from saliency_bench.results.paired_test import FLIPS
-from saliency_bench.results.run_folder import RunData, read_run
-from saliency_bench.results.summary import summarise
+from saliency_bench.read.analysis.requirements import Checked, Requirement, check, find_cell
+from saliency_bench.read.cell import CellResult
+from saliency_bench.read.run_folder import RunData, read_run
+from saliency_bench.read.statistics.paired_test import FLIPS
+from saliency_bench.read.summary import summarise
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import sha256_of
 

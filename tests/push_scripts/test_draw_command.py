@@ -14,8 +14,8 @@ from transformers import AutoModelForImageClassification, ResNetConfig, ResNetFo
 import saliency_bench as sb
 from saliency_bench import registry
 from saliency_bench.cli import main
-from saliency_bench.displays import LINE, MARGIN, SIDE
-from saliency_bench.results.run_folder import read_run
+from saliency_bench.notebook_views import LINE, MARGIN, SIDE
+from saliency_bench.read.run_folder import read_run
 from saliency_bench.utils.overlays import eight_bit, overlay
 from saliency_bench.utils.seeds import seed_of
 

@@ -9,7 +9,7 @@ from PIL import Image, ImageChops
 
 import saliency_bench as sb
 from saliency_bench.cli import main
-from saliency_bench.displays import LINE, MARGIN, SIDE, strip
+from saliency_bench.notebook_views import LINE, MARGIN, SIDE, strip
 
 
 @pytest.fixture

@@ -16,14 +16,14 @@ from PIL import Image
 
 import saliency_bench as sb
 from saliency_bench import cli
+from saliency_bench.board.submit import board_publication
+from saliency_bench.board.view.core import FILE, Core, CoreCell, core_as_yaml, read_core
 from saliency_bench.errors import UserError
 from saliency_bench.hub import patience
 from saliency_bench.hub.client import rights, shown_endpoint
 from saliency_bench.hub.patience import patiently
 from saliency_bench.hub.plan import Publication
 from saliency_bench.hub.upload import publish
-from saliency_bench.leaderboard.submit import board_publication
-from saliency_bench.leaderboard.view.core import FILE, Core, CoreCell, core_as_yaml, read_core
 from saliency_bench.publishing.datasets import dataset_publication
 from saliency_bench.publishing.models import model_publication
 from saliency_bench.push_scripts import _all, _first_rows, _native, _stranger

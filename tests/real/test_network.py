@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from saliency_bench import load_classifier, load_dataset
-from saliency_bench.classifiers import efficientnet_lite
-from saliency_bench.classifiers.efficientnet_lite import write_efficientnet_lite
+from saliency_bench.compute.classifiers import efficientnet_lite
+from saliency_bench.compute.classifiers.efficientnet_lite import write_efficientnet_lite
 from saliency_bench.errors import UserError
 
 SHOWN = {"chelsea": "tiger cat", "coffee": "espresso", "rocket": "missile", "camera": "tripod"}

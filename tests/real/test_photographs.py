@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import saliency_bench as sb
-from saliency_bench import targets
-from saliency_bench.map_sources.randomised import cascade
-from saliency_bench.scoring.samples import score_samples
+from saliency_bench.compute import targets
+from saliency_bench.compute.maps.randomised import cascade
+from saliency_bench.compute.scoring.samples import score_samples
 
 CAMS = ("gradcam", "gradcam_plus_plus", "iia")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score, f1_score, jaccard_score
 
 from saliency_bench.errors import UserError
-from saliency_bench.results.intervals import wilson
+from saliency_bench.read.statistics.intervals import wilson
 from saliency_bench.studies import agreement
 from saliency_bench.studies.agreement import cohens_kappa, consensus, dice, image_agreement, iou, krippendorffs_alpha
 

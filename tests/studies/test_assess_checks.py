@@ -11,7 +11,7 @@ from datasets import Dataset, Features
 from datasets import Image as Pictures
 from PIL import Image
 
-from saliency_bench.classifiers.geometry import Geometry
+from saliency_bench.data.geometry import Geometry
 from saliency_bench.errors import UserError
 from saliency_bench.studies.assess.protocol import KIND, Assess, configuration
 from saliency_bench.studies.assess.questions import read_questions

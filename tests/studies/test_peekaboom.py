@@ -14,11 +14,11 @@ from PIL import Image
 from torch import nn
 
 from saliency_bench import load_classifier
-from saliency_bench.analysis.agreement import read_answers
+from saliency_bench.compute.scoring.perturbation import Curves, fraction_counts
 from saliency_bench.errors import UserError
 from saliency_bench.maps import descending
-from saliency_bench.scoring.exposures import SHOWN, judgement_areas
-from saliency_bench.scoring.perturbation import Curves, fraction_counts
+from saliency_bench.read.analysis.agreement import read_answers
+from saliency_bench.read.statistics.exposures import SHOWN, judgement_areas
 from saliency_bench.studies.peekaboom.chance import (
     LIKE_GUESSING,
     corrected,

@@ -4,7 +4,7 @@ import numpy as np
 import submissions
 from submissions import SETTING, submission, write_known
 
-from saliency_bench.leaderboard.known import KnownDataset
+from saliency_bench.board.known import KnownDataset
 
 # {explainer: how good it is, of 1}
 METHODS = {
@@ -56,7 +56,7 @@ def put(root, monkeypatch, scene, scores, submitter="ada", model="resnet-18", id
 
 def _rows_of(name, fingerprint):
     plain = submissions._rows
-    from saliency_bench.results.public_names import recorded_name
+    from saliency_bench.read.public_names import recorded_name
 
     def rows(*given):
         for row in plain(*given):

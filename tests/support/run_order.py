@@ -1,8 +1,8 @@
 """What several test files need to name the samples of a run."""
 
+from saliency_bench.compute.ordering import order_of
+from saliency_bench.compute.reading import group_names
 from saliency_bench.data.loading import fingerprint, sample_ids
-from saliency_bench.engine.ordering import order_of
-from saliency_bench.engine.reading import group_names
 
 
 def in_run_order(rows, seed=0):

@@ -7,18 +7,18 @@ import numpy as np
 import pyarrow as pa
 
 from saliency_bench import options
+from saliency_bench.board.known import KnownDataset, Recomputed, Status, content_of, write_known
+from saliency_bench.board.recorded import Recorded
+from saliency_bench.board.schema import Result
+from saliency_bench.board.submission import Submission
 from saliency_bench.bound_explainer import load_explainer
 from saliency_bench.bound_metric import load_metric
-from saliency_bench.leaderboard.known import KnownDataset, Recomputed, Status, content_of, write_known
-from saliency_bench.leaderboard.recorded import Recorded
-from saliency_bench.leaderboard.schema import Result
-from saliency_bench.leaderboard.submission import Submission
-from saliency_bench.results import records
-from saliency_bench.results.cell import CellKey, ForwardPasses, Interval, as_json, bounds, by_metric
-from saliency_bench.results.clusters import cluster_codes
-from saliency_bench.results.identity import Identity
-from saliency_bench.results.ranking import compare
-from saliency_bench.results.summary import Outcome, numbers_of, result_of
+from saliency_bench.read import records
+from saliency_bench.read.cell import CellKey, ForwardPasses, Interval, as_json, bounds, by_metric
+from saliency_bench.read.identity import Identity
+from saliency_bench.read.statistics.clusters import cluster_codes
+from saliency_bench.read.statistics.ranking import compare
+from saliency_bench.read.summary import Outcome, numbers_of, result_of
 from saliency_bench.target_weights import TargetRange
 from saliency_bench.utils.hashing import hash_of
 

@@ -3,7 +3,7 @@
 import sys
 
 from saliency_bench.cli import main
-from saliency_bench.engine import store
+from saliency_bench.compute import store
 
 store.SECONDS = 0
 

@@ -17,19 +17,19 @@ from datasets import Image as DatasetImage
 from datasets.table import InMemoryTable
 from test_reporting import change_summary, make_run
 
+from saliency_bench.board.recorded import read_recorded
+from saliency_bench.board.schema import read_result
 from saliency_bench.cli import main
+from saliency_bench.compute.preflight import check_table
+from saliency_bench.compute.run_folder import locked
+from saliency_bench.compute.targets.class_groups import load_groups
+from saliency_bench.compute.targets.label_maps import match
+from saliency_bench.compute.targets.rules import load_rule
 from saliency_bench.data.fingerprints import fingerprint
-from saliency_bench.engine.preflight import check_table
-from saliency_bench.engine.run_folder import locked
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _source
-from saliency_bench.leaderboard.recorded import read_recorded
-from saliency_bench.leaderboard.schema import read_result
-from saliency_bench.results.manifest import read_manifest
-from saliency_bench.results.run_folder import read_run
-from saliency_bench.targets.class_groups import load_groups
-from saliency_bench.targets.label_maps import match
-from saliency_bench.targets.rules import load_rule
+from saliency_bench.read.manifest import read_manifest
+from saliency_bench.read.run_folder import read_run
 from saliency_bench.utils.files import load_arrays, parse_json, read_json
 from saliency_bench.utils.pictures import LARGEST, UnreadableError, file_bytes
 from saliency_bench.utils.plain_yaml import parse_yaml

@@ -13,8 +13,8 @@ import pytest
 
 import saliency_bench as sb
 from saliency_bench.cli import main
+from saliency_bench.compute.training import train
 from saliency_bench.data.building import build
-from saliency_bench.engine.training import train
 from saliency_bench.errors import UserError
 from saliency_bench.push_scripts.demo import small_resnet
 from saliency_bench.utils import storage
@@ -116,7 +116,7 @@ def test_what_is_no_file_is_not_replaced_by_a_page(kind, linked, run, tmp_path, 
     if linked:
         Path("link").symlink_to(path)
         path = Path("link")
-    monkeypatch.setattr("saliency_bench.results.run_folder.read_run", pytest.fail)  # refused before anything is read
+    monkeypatch.setattr("saliency_bench.read.run_folder.read_run", pytest.fail)  # refused before anything is read
     assert main(["report", str(run.folder), "--out", str(path)]) == 2
     shown = capsys.readouterr().err
     assert f"{path} is no regular file" in shown

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import saliency_bench as sb
-from saliency_bench.analysis.comparison import compare_runs
+from saliency_bench.board.submission import of_run
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
-from saliency_bench.leaderboard.submission import of_run
-from saliency_bench.results.run_folder import read_run
+from saliency_bench.read.analysis.comparison import compare_runs
+from saliency_bench.read.run_folder import read_run
 
 
 @sb.metric(higher_is_better=False, range=(0, 1))
@@ -247,7 +247,7 @@ def test_score_samples_takes_a_function():
 
     images = torch.rand(3, 3, 4, 4)
     classifier = sb.load_classifier(Mean(), mean=0, std=1)
-    from saliency_bench.scoring.samples import score_samples
+    from saliency_bench.compute.scoring.samples import score_samples
 
     found = score_samples(spread, images, classifier, "edges")
     maps = sb.load_explainer("edges")(classifier, images, torch.eye(3))

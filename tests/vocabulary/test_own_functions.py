@@ -10,12 +10,12 @@ import torch
 
 import saliency_bench as sb
 from saliency_bench import composing
+from saliency_bench.board.checks import read_checked
+from saliency_bench.board.submission import of_run
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.errors import UserError
-from saliency_bench.leaderboard.checks import read_checked
-from saliency_bench.leaderboard.submission import of_run
-from saliency_bench.results.run_folder import read_run
+from saliency_bench.read.run_folder import read_run
 
 
 def brightness(classifier, images, target):

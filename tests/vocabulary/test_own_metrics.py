@@ -13,8 +13,8 @@ import torch
 import saliency_bench as sb
 from saliency_bench import registry
 from saliency_bench.bound_explainer import as_explainer
+from saliency_bench.compute.scoring.inputs import MetricInputs
 from saliency_bench.errors import UserError
-from saliency_bench.scoring.inputs import MetricInputs
 from saliency_bench.target_weights import one_hot
 
 B = 3

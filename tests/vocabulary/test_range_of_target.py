@@ -9,15 +9,15 @@ import pytest
 import torch
 
 import saliency_bench as sb
+from saliency_bench.board.submission import of_run
 from saliency_bench.bound_metric import load_metric
+from saliency_bench.compute.scoring.perturbation import Curves
+from saliency_bench.compute.targets import contrast, group
 from saliency_bench.errors import UserError
-from saliency_bench.leaderboard.submission import of_run
-from saliency_bench.results.intervals import bounded
-from saliency_bench.results.manifest import read_manifest
-from saliency_bench.results.run_folder import read_run
-from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.read.manifest import read_manifest
+from saliency_bench.read.run_folder import read_run
+from saliency_bench.read.statistics.intervals import bounded
 from saliency_bench.target_weights import TargetRange, one_hot
-from saliency_bench.targets import contrast, group
 
 CURVES = ["saliency_insertion:steps=2", "saliency_insertion:steps=2,reference=blur", "saliency_deletion:steps=2"]
 PLAIN = [[0.0, 1.0], [-1.0, 1.0], [0.0, 1.0]]

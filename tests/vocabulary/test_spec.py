@@ -14,13 +14,13 @@ import torch
 
 import saliency_bench as sb
 from saliency_bench import spec as module
+from saliency_bench.arguments import parser_of
+from saliency_bench.board.template import NOT_YET
 from saliency_bench.bound_explainer import as_explainer
-from saliency_bench.engine import python_objects
-from saliency_bench.engine.loading.load import load
-from saliency_bench.engine.python_objects import describe
+from saliency_bench.compute import python_objects
+from saliency_bench.compute.loading.load import load
+from saliency_bench.compute.python_objects import describe
 from saliency_bench.errors import UserError
-from saliency_bench.leaderboard.template import NOT_YET
-from saliency_bench.parsing import parser_of
 from saliency_bench.push_scripts import _shared
 from saliency_bench.push_scripts import run as command
 from saliency_bench.settings import RunSettings, SampleSettings

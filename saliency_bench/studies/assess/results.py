@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
-from saliency_bench.results.intervals import cluster_bootstrap, interval
+from saliency_bench.read.analysis.tables import Findings, Table, dicts, finite_or_none
+from saliency_bench.read.statistics.intervals import cluster_bootstrap, interval
 from saliency_bench.studies.assess.questions import ABOUT
 from saliency_bench.studies.attention_checks import dropped, note, nothing
 from saliency_bench.studies.owner_actions import excluded

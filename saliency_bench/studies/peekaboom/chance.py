@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from saliency_bench.scoring.exposures import judgement_areas
+from saliency_bench.read.statistics.exposures import judgement_areas
 
 LIKE_GUESSING = 1.0  # log10 of the likelihood ratio from which a person is named
 

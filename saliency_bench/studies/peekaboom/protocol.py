@@ -19,7 +19,7 @@ import numpy as np
 
 from saliency_bench.errors import UserError
 from saliency_bench.maps import top_pixels
-from saliency_bench.scoring.exposures import SHOWN
+from saliency_bench.read.statistics.exposures import SHOWN
 from saliency_bench.studies.owner_actions import excluded
 from saliency_bench.studies.peekaboom.assignment import Pair, leftovers, sheets, with_checks
 from saliency_bench.studies.run_images import RunImages, pair_of, unit_of

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from saliency_bench.analysis.agreement import COLUMNS, DATASET, crowd_auc
-from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
-from saliency_bench.results.cell import rank_text
-from saliency_bench.results.clusters import Matched
-from saliency_bench.results.intervals import difference, interval
-from saliency_bench.results.paired_test import adjusted_p
-from saliency_bench.results.ranking import RANKED_FROM, TOO_FEW, rank_sets, sign_of
-from saliency_bench.scoring.exposures import judgement_areas, right_by
+from saliency_bench.read.analysis.agreement import COLUMNS, DATASET, crowd_auc
+from saliency_bench.read.analysis.tables import Findings, Table, dicts, finite_or_none
+from saliency_bench.read.cell import rank_text
+from saliency_bench.read.statistics.clusters import Matched
+from saliency_bench.read.statistics.exposures import judgement_areas, right_by
+from saliency_bench.read.statistics.intervals import difference, interval
+from saliency_bench.read.statistics.paired_test import adjusted_p
+from saliency_bench.read.statistics.ranking import RANKED_FROM, TOO_FEW, rank_sets, sign_of
 from saliency_bench.studies.attention_checks import dropped, note, nothing
 from saliency_bench.studies.owner_actions import excluded
 from saliency_bench.studies.peekaboom.chance import (

@@ -2,7 +2,7 @@
 
 import evaluate
 
-from saliency_bench.scoring.evaluate_shell import MapShell
+from saliency_bench.compute.scoring.evaluate_shell import MapShell
 
 from .score import top_quarter
 

@@ -1,0 +1,368 @@
+"""The board: all submissions to a results repository, each row with how far its score was verified.
+
+    board = sb.load_results("saliency-bench/results")
+    board.table().to_pandas()
+
+Every submission is checked. An invalid one is refused in one line without affecting others. A cell that several people
+submit is shown once, with all their names, if they agree on all of the same samples up to the last digits. Values that
+contradict each other are all shown.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain, combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from saliency_bench import notebook_views
+from saliency_bench.board.cache import cached_places, forget_oldest
+from saliency_bench.board.checks import Checked, known_explainer, known_metric
+from saliency_bench.board.columns import columns_of, features
+from saliency_bench.board.copies import agree, other_names
+from saliency_bench.board.hidden import attempts_of
+from saliency_bench.board.known import CHECKED, CLAIMED, HIDDEN, RUN, SCORED, STATUSES, Known, Recomputed, Trust
+from saliency_bench.board.row import Row
+from saliency_bench.board.schema import Result
+from saliency_bench.board.source import read_folder
+from saliency_bench.board.standing import Candidate, Place, hidden_places, question_of
+from saliency_bench.errors import UserError
+from saliency_bench.read.analysis.differences import Conflict, conflicts
+from saliency_bench.read.cell import CellResult
+from saliency_bench.read.identity import CellIds
+from saliency_bench.read.run_folder import RunData
+from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.messages import counted
+from saliency_bench.utils.processors import cores
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+SHOWN = 30  # cells in a notebook
+MOST_CHECKED = 100  # rows of a question that the board has not run and ranks as if they were true
+TOO_MANY = f"more than {MOST_CHECKED} rows of this question have not been run by the board"
+
+
+class Refused(NamedTuple):
+    """The folder of an invalid submission, or of an invalid file of the board's owner, and a line that says why."""
+
+    folder: str
+    line: str
+
+    def __str__(self) -> str:
+        return self.line
+
+
+@dataclass(frozen=True)
+class Contradiction(Conflict):
+    """A conflict between two submissions, with their submitters and folders."""
+
+    submitters: tuple[str, str]
+    folders: tuple[str, str]
+
+    def __str__(self) -> str:
+        sides = " and ".join(
+            f"{'none' if cell.value is None else format(cell.value, '.6g')} by {submitter} (n = {cell.n})"
+            for cell, submitter in zip(self.cells, self.submitters, strict=True)
+        )
+        return f"conflict: {self.explainer} by {self.metric} ({self.cell_id}): {sides}"
+
+    def as_dict(self) -> dict:
+        """Return the conflict as plain data."""
+        return super().as_dict() | {"submitters": list(self.submitters), "folders": list(self.folders)}
+
+
+@dataclass(frozen=True, repr=False)
+class Board:
+    """All submissions of a results repository.
+
+    Attributes:
+        rows: a row per cell and distinct values.
+        conflicts: each pair of rows that contradict each other.
+        refused: each invalid submission, with the reason.
+        results: {folder: `Result`} of all others.
+    """
+
+    rows: list[Row]
+    conflicts: list[Contradiction]
+    refused: list[Refused] = field(default_factory=list)
+    results: dict[str, Result] = field(default_factory=dict)
+
+    @cached_property
+    def cells(self) -> list[dict]:
+        """The rows as plain data."""
+        return list(map(columns_of, self.rows))
+
+    def table(self) -> "Dataset":
+        """Return the rows as a dataset."""
+        from datasets import Dataset
+
+        return Dataset.from_list(self.cells, features=features())
+
+    @property
+    def _title(self) -> str:
+        return (
+            f"{counted(len(self.rows), 'cell')} of {counted(len(self.results), 'submission')}, "
+            f"{counted(len(self.conflicts), 'conflict')}"
+        )
+
+    def __str__(self) -> str:
+        return "\n".join([self._title, *map(str, self.conflicts)])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return the first rows as a table, for notebooks."""
+        columns = ("explainer", "metric", "dataset", "model", "score", "n", "rank", "status", "submitters")
+        shown = [row | {"score": _shown(row), "submitters": ", ".join(row["submitters"])} for row in self.cells[:SHOWN]]
+        rows = [[row[name] for name in columns] for row in shown]
+        more = len(self.rows) - SHOWN
+        below = [f"and {more} more; .table() has all of them"] * (more > 0)
+        below += [*map(str, self.conflicts), *(f"left out: {refused.line}" for refused in self.refused)]
+        parts = [notebook_views.paragraph(self._title, strong=True), notebook_views.table(rows, columns)]
+        return "\n".join(parts + [notebook_views.paragraph(line) for line in below if line])
+
+
+def _shown(row: dict) -> str:
+    """Return a score with its interval."""
+    if row["value"] is None:
+        return "-"
+    interval = "" if row["low"] is None else f" [{row['low']:.3f}, {row['high']:.3f}]"
+    return f"{row['value']:.3f}{interval}"
+
+
+def read_board(root: Path, folders: Sequence[str], owners: Known, problems: Sequence[str]) -> Board:
+    """Return the board of submissions, each of which is read, checked and ranked.
+
+    Args:
+        root: of the results.
+        folders: of the submissions within it.
+        owners: what the owner of the board vouches for.
+        problems: a line for each invalid file of the owner.
+    """
+    board = Board([], [], [Refused(line.partition(" ")[0].rstrip(":"), line) for line in problems])
+    groups = _groups(folders)
+    reading = _read_ahead(root, list(chain.from_iterable(groups)), owners)
+    # Most of a rank is arithmetic of numpy, during which other threads go on: the next group is read meanwhile.
+    with _threads(cores()) as ranking:
+        ranked: deque[Iterator[list[Row]]] = deque()
+        for group in groups:
+            questions = _add_group(board, [(folder, next(reading)) for folder in group], owners)
+            ranked.append(ranking.map(_ranked_rows, questions))
+            if len(ranked) > 1:
+                board.rows.extend(chain.from_iterable(ranked.popleft()))
+        board.rows.extend(chain.from_iterable(chain.from_iterable(ranked)))
+    disputed = {conflict.cell_id for conflict in board.conflicts}
+    board.rows[:] = [replace(row, conflict=True) if row.cell.cell_id in disputed else row for row in board.rows]
+    board.rows.sort(key=lambda row: (row.dataset, row.model, row.cell.metric_text, row.cell.explainer_text, -row.n,
+                                     row.folder))  # fmt: skip
+    forget_oldest()
+    return board
+
+
+def _groups(folders: Sequence[str]) -> list[list[str]]:
+    """Return the folders of each dataset and model, by their hashes: names differ from person to person."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for folder in folders:
+        groups.setdefault(tuple(level.rpartition("-")[2] for level in folder.split("/")[:2]), []).append(folder)
+    return list(groups.values())
+
+
+def _read_ahead(root: Path, folders: Sequence[str], owners: Known) -> Iterator[Future[tuple[str, Checked]]]:
+    """Yield `read_folder` of each folder, in order; the next ones are read meanwhile."""
+    coming: deque[Future[tuple[str, Checked]]] = deque()
+    readers = min(cores(), 4)  # each has a child process, which does the work
+    with _threads(readers) as pool:
+        for index in range(len(folders)):
+            for folder in folders[index + len(coming) : index + 4 * readers]:
+                coming.append(pool.submit(read_folder, root, folder, owners))
+            yield coming.popleft()
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Give so many threads; whatever ends this, such as Ctrl-C, waits for no more than what they are doing."""
+    pool = ThreadPoolExecutor(count)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _add_group(
+    board: Board, group: Iterable[tuple[str, Future[tuple[str, Checked]]]], owners: Known
+) -> list[list[Candidate]]:
+    """Add the submissions (folder, what it holds) about one dataset and model, and return their rows by question.
+
+    Their scores are in memory until these are ranked, so that memory does not grow with the board.
+    """
+    by_cell: dict[str, list[Candidate]] = {}
+    for folder, read in group:
+        try:
+            content, submission = read.result()
+            ids = CellIds(submission.result.setting)
+            candidates = [_candidate(cell, submission, folder, content, owners, ids) for cell in submission.cells]
+        except UserError as error:
+            board.refused.append(Refused(folder, str(error)))
+            continue
+        board.results[folder] = submission.result
+        for candidate in candidates:
+            _join(by_cell.setdefault(candidate.row.cell.cell_id, []), candidate)
+    board.conflicts.extend(_conflicts(by_cell.values()))
+    questions: dict[str, list[Candidate]] = {}
+    for candidate in chain.from_iterable(by_cell.values()):
+        questions.setdefault(candidate.row.question, []).append(candidate)
+    return list(questions.values())
+
+
+def _candidate(
+    cell: CellResult, submission: Checked, folder: str, content: str, owners: Known, ids: CellIds
+) -> Candidate:
+    """Return the row of a cell of the submission in a folder, before it is ranked.
+
+    Args:
+        cell: the cell.
+        submission: that it is of.
+        folder: of the submission, as `Result.folder`, which is a hash of all its cells.
+        content: the hash of its files.
+        owners: what the board's owner knows.
+        ids: of the settings of the submission.
+    """
+    result, setting = submission.result, submission.result.setting
+    dataset, model = owners.datasets.get((setting.fingerprint, setting.split)), owners.models.get(setting.classifier)
+    status, why, again = _trust(cell, submission, content, owners)
+    suspicions: tuple[str, ...] = ()
+    attempts = None
+    if status in (SCORED, HIDDEN):
+        suspicions = tuple(owners.statuses[content].suspicions.get(cell.explainer, ()))
+    if again is not None and again.score is not None:
+        attempts = len(attempts_of(owners.statuses.values(), result.submitter, setting.fingerprint))
+        cell = cell.model_copy(update=again.score.model_dump() | {"left_out": {}})
+    row = Row(
+        cell=cell, result=result, question=question_of(cell, ids), status=status, why=why, recomputed=again,
+        suspicions=suspicions, attempts=attempts,
+        dataset=dataset.id if dataset else result.dataset.id,
+        model=model.id if model else result.model.id,
+        named=frozenset(["dataset"] * (dataset is not None) + ["model"] * (model is not None)),
+        own_method=known_explainer(cell) is None, submitters=(result.submitter,), folders=(folder,),
+    )  # fmt: skip
+    return Candidate(submission, cell, row, content, hash_of(cell.cell_id, folder))
+
+
+def _trust(cell: CellResult, submission: Checked, content: str, owners: Known) -> tuple[Trust, str, Recomputed | None]:
+    """Return (the status of a row, why it has no better status, what recomputing it found)."""
+    setting = submission.result.setting
+    dataset = owners.datasets.get((setting.fingerprint, setting.split))
+    if dataset is None:
+        return CLAIMED, "the samples of its dataset are not known to this board", None
+    if known_metric(cell) is None:
+        return CLAIMED, f"{cell.metric_text} is no metric of this version of saliency-bench", None
+    if len(submission.recorded.ids) < len(dataset.samples):
+        return CLAIMED, f"it covers {len(submission.recorded.ids)} of {counted(len(dataset.samples), 'sample')}", None
+    status = owners.statuses.get(content)
+    if status is None:
+        return CHECKED, "its scores have not been recomputed", None
+    if (again := status.cells.get(cell.cell_id)) is None:
+        return CHECKED, status.further.get(cell.cell_id, "its scores have not been recomputed"), None
+    if again.score is not None:
+        return HIDDEN, "", again
+    if again.by == "maps":
+        return SCORED, "the board scored its maps, whose origin is not known", again
+    return RUN, "", again
+
+
+def _join(rows: list[Candidate], new: Candidate) -> None:
+    """Add a row to the rows of its cell; if one of these has the same scores of the same samples, join both."""
+    for index, other in enumerate(rows):
+        if agree(new, other):
+            # The one with the better status comes first, because the rest of the row is taken from the first.
+            first, second = sorted((other, new), key=lambda candidate: STATUSES.index(candidate.row.status))
+            names = dict.fromkeys((*first.row.submitters, *second.row.submitters))
+            folders = (*first.row.folders, *second.row.folders)
+            rows[index] = replace(first, row=replace(first.row, submitters=tuple(names), folders=folders))
+            return
+    rows.append(new)
+
+
+def _conflicts(cells: Iterable[Sequence[Candidate]]) -> list[Contradiction]:
+    """Return the conflicts between rows of the same cell. Each pair of submissions is compared once."""
+    pairs: dict[tuple[str, str], tuple[Checked, Checked]] = {}
+    shared: dict[tuple[str, str], set[str]] = {}
+    for rows in cells:
+        for first, second in combinations(rows, 2):
+            folders = first.row.folder, second.row.folder
+            pairs[folders] = first.submission, second.submission
+            shared.setdefault(folders, set()).add(first.row.cell.cell_id)
+    return [
+        conflict
+        for folders, pair in pairs.items()
+        for conflict in contradictions(*pair)
+        if conflict.cell_id in shared[folders]
+    ]
+
+
+def contradictions(first: Checked, second: Checked) -> list[Contradiction]:
+    """Return the conflicts between two submissions, on the samples that both have."""
+    return [
+        Contradiction(
+            **vars(conflict),
+            submitters=(first.result.submitter, second.result.submitter),
+            folders=(first.result.folder, second.result.folder),
+        )
+        for conflict in conflicts(_as_run(first), _as_run(second))
+    ]
+
+
+def _as_run(submission: Checked) -> RunData:
+    """Return a submission as a run, to compare it with others."""
+    recorded = submission.recorded
+    return RunData(Path(submission.result.folder), submission.cells, recorded.ids, recorded.groups, recorded.values)
+
+
+def _ranked_rows(rivals: Sequence[Candidate]) -> list[Row]:
+    """Return the rows of a question with their ranks."""
+    hidden = [candidate for candidate in rivals if candidate.row.status == HIDDEN]
+    others = [candidate for candidate in rivals if candidate.row.status not in (CLAIMED, HIDDEN) and candidate.row.n]
+    ranked = _to_rank(others)
+    places: dict[str, Place] = hidden_places(hidden)
+    if ranked:
+        places |= cached_places(ranked, ranked[0].submission.result.setting.seed)
+    rows = []
+    for candidate in rivals:
+        row, names = candidate.row, tuple(other_names(candidate, rivals))
+        if (place := places.get(candidate.key)) is None:
+            why = TOO_MANY if row.status in (SCORED, CHECKED) and row.n else row.why or "it has no value"
+            row = replace(row, same_as=names, unranked=why, not_comparable=_not_comparable(candidate, rivals))
+        else:
+            row = replace(
+                row, same_as=names, rank=place.rank, rank_if_true=place.if_true, beats=place.beats,
+                not_beaten=place.not_beaten, unranked=row.why or place.why, best=place.best,
+            )  # fmt: skip
+        rows.append(row)
+    return rows
+
+
+def _to_rank(rows: list[Candidate]) -> list[Candidate]:
+    """Return all rows that the board has run and `MOST_CHECKED` others, those of people who submit few rows first."""
+    # Anyone can submit rows, and each is compared with each: a flood of one account must not displace other people's.
+    checked = [candidate for candidate in rows if not candidate.official]
+    if len(checked) <= MOST_CHECKED:
+        return rows
+    counts = Counter(candidate.submitter for candidate in checked)
+    checked.sort(key=lambda candidate: (counts[candidate.submitter], candidate.key))
+    left_out = {candidate.key for candidate in checked[MOST_CHECKED:]}
+    return [candidate for candidate in rows if candidate.key not in left_out]
+
+
+def _not_comparable(candidate: Candidate, rivals: Sequence[Candidate]) -> str:
+    """Return why a row can be compared with no other row; "" if it can."""
+    if known_metric(candidate.row.cell) is None:
+        return "its metric is not known here"
+    ids = set(candidate.submission.recorded.ids)
+    others = [other for other in rivals if other.submission is not candidate.submission]
+    if others and all(ids.isdisjoint(other.submission.recorded.ids) for other in others):
+        return "it shares no sample with any other row"
+    return ""

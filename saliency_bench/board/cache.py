@@ -1,0 +1,136 @@
+"""A cache of what reading a board computes: checked submissions, and the ranks within a question.
+
+Files are named after a hash of everything that they follow from, the package's code included, so none is ever out of
+date. A file that cannot be read is recomputed.
+"""
+
+import json
+import os
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from threading import Lock, get_ident
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from saliency_bench import registry
+from saliency_bench.board.checks import Checked, read_checked
+from saliency_bench.board.recorded import Recorded
+from saliency_bench.board.schema import Result
+from saliency_bench.board.standing import Candidate, Place, places
+from saliency_bench.read.cell import CELLS
+from saliency_bench.read.summary import Outcome
+from saliency_bench.utils.bounded import bounded
+from saliency_bench.utils.files import read_bytes
+from saliency_bench.utils.storage import cache_folder
+
+PLACES = TypeAdapter(dict[str, Place])
+LARGEST = 2**28  # bytes of a submission that is kept
+PARSING = Lock()
+MOST_KEPT = 2**31  # bytes of all that is kept from one board to the next
+
+
+def read_cached(content: str, folder: Path) -> Checked:
+    """Return the submission in a folder whose files have the hash `content`. Raise UserError as `read_checked`."""
+    path = _folder() / f"{content}-{code_hash()[:16]}.npz"
+    try:
+        return unpack(path.read_bytes())
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error, BadZipFile):
+        packed = bounded(checked_and_packed, str(folder))
+    if len(packed) <= LARGEST:
+        _keep(path, packed)
+    return unpack(packed)
+
+
+def _keep(path: Path, content: bytes) -> None:
+    """Write a file. Nothing waits for the disk: what is lost is made again."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{get_ident()}.tmp")
+    with suppress(OSError):  # the disk is full or read-only
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    with suppress(OSError):
+        temporary.unlink(missing_ok=True)
+
+
+def forget_oldest() -> None:
+    """Remove the oldest files until at most `MOST_KEPT` bytes are left."""
+    with suppress(OSError):  # there is none yet, or another process removes them, too
+        files = sorted(((status := path.stat()).st_mtime, status.st_size, path) for path in _folder().iterdir())
+        total = sum(size for _, size, _ in files)
+        for _, size, path in files:
+            if total <= MOST_KEPT:
+                break
+            path.unlink(missing_ok=True)
+            total -= size
+
+
+def checked_and_packed(folder: str) -> bytes:
+    """Read and check a submission, and pack it; of strangers, so this is called in a bounded child process."""
+    return pack(read_checked(Path(folder)))
+
+
+def pack(submission: Checked, **arrays: Any) -> bytes:
+    """Return a submission as bytes, with further arrays; its parts, which no reader of a board needs, are left out."""
+    # JSON as an array of bytes: an array of Python objects would be a pickle, which is never loaded.
+    texts: dict[str, bytes] = {
+        "result": submission.result.model_dump_json().encode(),
+        "cells": CELLS.dump_json(submission.cells),
+        "images": json.dumps([submission.recorded.ids, submission.recorded.groups]).encode(),
+    }
+    arrays |= {name: np.frombuffer(text, dtype=np.uint8) for name, text in texts.items()}
+    buffer = BytesIO()
+    np.savez(buffer, scores=np.stack([outcome.scores for outcome in submission.recorded.outcomes.values()]), **arrays)
+    return buffer.getvalue()
+
+
+def unpack(packed: bytes) -> Checked:
+    """Return a submission that `pack` has packed. Raise whatever damaged bytes make the decoder raise."""
+    # numpy parses the headers of arrays with `ast`, which fails now and then in several threads of Python 3.11.
+    with PARSING, np.load(BytesIO(packed), allow_pickle=False) as arrays:
+        result, cells, images = (arrays[name].tobytes() for name in ("result", "cells", "images"))
+        scores = arrays["scores"]
+    (ids, groups), checked_cells = json.loads(images), CELLS.validate_json(cells)
+    outcomes = {
+        cell.cell_id: Outcome(cell_scores, {}, Counter(cell.left_out), Counter(cell.marked))
+        for cell, cell_scores in zip(checked_cells, scores, strict=True)
+    }
+    return Checked(Result.model_validate_json(result), checked_cells, Recorded(ids, groups, outcomes))
+
+
+def _folder() -> Path:
+    return cache_folder() / "board"
+
+
+@cache
+def code_hash() -> str:
+    """Return a hash of the package's Python files, on which every check depends."""
+    digest = sha256()
+    roots = {registry.HERE, *(folder for kind in ("explainers", "metrics") for folder in registry.folders(kind))}
+    for path in sorted(path for root in roots for path in root.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def cached_places(entries: Sequence[Candidate], seed: int) -> dict[str, Place]:
+    """Return `standing.places`, which follow from the files of the submissions and from who has submitted them."""
+    about = sorted((entry.key, entry.content, entry.official, entry.submitter) for entry in entries)
+    name = sha256(json.dumps([about, seed]).encode()).hexdigest()
+    path = _folder() / f"{name}-{code_hash()[:16]}.json"
+    try:
+        stored = PLACES.validate_json(read_bytes(path))
+        if stored.keys() == {entry.key for entry in entries}:
+            return stored
+    except (OSError, ValueError):
+        pass
+    placed = places(entries, seed)
+    _keep(path, PLACES.dump_json(placed))
+    return placed

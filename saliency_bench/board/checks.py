@@ -1,0 +1,327 @@
+"""Check what a submission states against its records, and against what the package knows of metrics and explainers.
+
+A number that does not follow from the records refuses the submission. What the package knows (names of explainers
+and metrics, which are baselines, directions, ranges) is taken from the package, whatever the submission says.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from saliency_bench import options, registry
+from saliency_bench.board.recorded import Recorded, read_recorded
+from saliency_bench.board.schema import RECORDS, RESULT, Result, read_result
+from saliency_bench.bound_explainer import Explainer, registered_explainer
+from saliency_bench.bound_metric import Metric, registered_metric
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.read.analysis.differences import same
+from saliency_bench.read.cell import CellKey, CellResult, PartResult, bounds, by_metric, with_version
+from saliency_bench.read.identity import CellIds, Identity
+from saliency_bench.read.statistics.intervals import check_range
+from saliency_bench.read.statistics.ranking import aggregate_of, ranked
+from saliency_bench.read.summary import Outcome, numbers_of, result_of
+from saliency_bench.spec import PREDICTED_BY, TARGETS
+from saliency_bench.target_weights import TargetRange
+from saliency_bench.utils.hashing import hash_of
+
+NUMBERS = ("value", "low", "high", "clusters")
+COUNTS = ("left_out", "flat", "marked")
+RANKS = ("rank", "unranked", "scored")
+MOST_METHODS = 100  # of one metric in a submission: each is compared with each
+LOADED = 1000  # explainers and metrics with their options that are kept: a board asks for the same ones in every row
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A submission whose numbers follow from its records. `cells` are derived from these, not taken from it."""
+
+    result: Result
+    cells: list[CellResult]
+    recorded: Recorded
+
+
+def known_explainer(cell: CellKey) -> Explainer | None:
+    """Return the package's explainer with the name, options and version that a cell states, or None."""
+    if cell.explainer not in _names("explainers"):
+        return None
+    try:
+        explainer = _explainer(cell.explainer, chosen := json.dumps(cell.explainer_options, sort_keys=True))
+    except UserError:  # other options, or an optional library that is not installed
+        return None
+    return explainer if explainer.identity[1:] == (chosen, cell.explainer_version) else None
+
+
+def known_metric(cell: CellKey) -> Metric | None:
+    """Return the package's metric with the name, options and version that a cell states, or None.
+
+    Raises:
+        UserError: The metric of this version does not take these options.
+    """
+    if cell.metric not in _names("metrics"):
+        return None
+    try:
+        metric = _metric(cell.metric, chosen := json.dumps(cell.metric_options, sort_keys=True))
+    except UserError as error:
+        if isinstance(error.__cause__, ModuleNotFoundError):  # an optional library that is not installed
+            return None
+        raise UserError(f"metric_options of cell {cell.cell_id}: {error}") from error
+    return metric if metric.identity[1:] == (chosen, cell.metric_version) else None
+
+
+def needs_masks(metric: Metric) -> bool:
+    """Return whether a metric asks for what a hidden split does not have: masks, or further columns."""
+    return "masks" in metric.inputs or bool(metric.declaration.columns)
+
+
+@cache
+def _names(kind: str) -> frozenset[str]:
+    """Return the names of the package's explainers or metrics; cached, as its files stay as they are while it runs."""
+    return frozenset(registry.names(kind))
+
+
+@lru_cache(LOADED)
+def _explainer(name: str, chosen: str) -> Explainer:
+    """Load an explainer; its options are JSON, because a cache needs hashable arguments."""
+    return registered_explainer(name, **json.loads(chosen))
+
+
+@lru_cache(LOADED)
+def _metric(name: str, chosen: str) -> Metric:
+    """Load a metric, as `_explainer`."""
+    return registered_metric(name, **json.loads(chosen))
+
+
+def _derived_key(cell: CellResult, metric: Metric | None) -> CellKey:
+    """Return a cell's key with everything that the package knows of its explainer and of its `known_metric`.
+
+    The texts of others are made of name and options. If such a name is taken by an explainer or metric of the package,
+    the text has the version too, so that nobody takes it for that.
+    """
+    explainer = known_explainer(cell)
+    about = {name: getattr(cell, name) for name in CellKey.model_fields}
+    about |= {"explainer_id": hash_of(_versioned(cell)), "baseline": explainer is not None and explainer.baseline}
+    about["explainer_text"] = _called(cell.explainer, cell.explainer_options, cell.explainer_version, explainer)
+    about["metric_text"] = _called(cell.metric, cell.metric_options, cell.metric_version, metric)
+    if metric is not None:
+        about |= {"higher_is_better": metric.higher_is_better, "aggregate": metric.aggregate is not None}
+        about["note"] = metric.declaration.note
+    return CellKey(**about)
+
+
+def _called(name: str, chosen: dict, version: int | str, item: Explainer | Metric | None) -> str:
+    """Return the text by which an explainer or metric is shown; `item`: that of the package, if it is known."""
+    if item is not None:
+        return str(item)
+    text = name + options.differing(sorted(chosen.items()), {})
+    return one_line(with_version(text, version) if _plain(name) in _taken() else text)
+
+
+@cache
+def _taken() -> frozenset[str]:
+    """Return the names of the package's explainers and metrics, as people read them."""
+    return frozenset(map(_plain, _names("explainers") | _names("metrics")))
+
+
+def _plain(name: str) -> str:
+    """Return a name without what people overlook: "Grad-CAM" becomes "gradcam"."""
+    return re.sub(r"[._-]", "", name.casefold())
+
+
+def read_checked(folder: Path) -> Checked:
+    """Read and check the submission in a folder. Raise UserError that names file and field if it is invalid."""
+    result = read_result(folder / RESULT)
+    try:
+        return checked(result, read_recorded(result, folder / RECORDS), folder / RECORDS)
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:  # a stranger's numbers may break the statistics in ways that nobody foresaw
+        raise UserError(f"{folder / RESULT} cannot be checked: {one_line(error)}") from error
+
+
+def checked(result: Result, recorded: Recorded, path: Path) -> Checked:
+    """Derive the cells of a result from its records, and compare them with what it states.
+
+    Args:
+        result: the submission.
+        recorded: its records.
+        path: of the records, for messages.
+
+    Raises:
+        UserError: A number of the result does not follow from the records.
+    """
+    seed = result.setting.seed
+    _check_target(result, path)
+    keys, ids = [], CellIds(result.setting)
+    for cell in result.cells:
+        metric = _checked_metric(cell, ids, path)
+        if (count := recorded.outcomes[cell.cell_id].count(cell.aggregate)) != cell.n:
+            raise UserError(f"{path}: value has {count} numbers of cell {cell.cell_id}, but {RESULT} says n = {cell.n}")
+        _check_scores(cell, metric, recorded.outcomes[cell.cell_id], path)
+        keys.append(_derived_key(cell, metric))
+    rivals = max(by_metric(keys), key=len)
+    if len(rivals) > MOST_METHODS:
+        raise UserError(
+            f"{path.with_name(RESULT)} has {len(rivals)} methods by {rivals[0].metric_text}, of which a submission has "
+            f"at most {MOST_METHODS}"
+        )
+    parts = {key.cell_id: recorded.outcomes[key.cell_id].columns for key in keys if key.aggregate}
+    standings = ranked(keys, recorded.values, recorded.codes, seed, parts)
+    # `numbers_of` drops the parts once they are summarised; `result_of` and readers of the records need them.
+    all_parts = {cell_id: dict(outcome.parts) for cell_id, outcome in recorded.outcomes.items()}
+    numbers = {
+        cell_id: derived
+        for rivals in by_metric(keys)
+        for cell_id, derived in numbers_of(rivals, recorded.outcomes, recorded.codes, seed)
+    }
+    cells = []
+    for key, stated in zip(keys, result.cells, strict=True):
+        outcome = recorded.outcomes[key.cell_id]
+        outcome.parts.update(all_parts[key.cell_id])
+        derived = result_of(key, outcome, numbers[key.cell_id], stated.forward_passes, standings[key.cell_id])
+        if key.aggregate and aggregate_of(key) is None:  # made by a function that is not known here
+            derived = derived.model_copy(update={name: getattr(stated, name) for name in (*NUMBERS, "n", "median")})
+        _compare(derived, stated, path)
+        cells.append(derived)
+    return Checked(result, cells, recorded)
+
+
+def _check_target(result: Result, path: Path) -> None:
+    """Raise UserError if the words for what is explained are those of another rule than that of the setting."""
+    rule, words = result.setting.target.partition(" ")[0], result.target
+    rules = (*TARGETS, PREDICTED_BY.rstrip(":"))
+    stated = next((name for name in rules if words == name or words.startswith(f"{name}:")), None)
+    if stated != (rule if rule in rules else None):
+        raise UserError(f"{path.with_name(RESULT)}: target says {words}, but setting.target is {rule}")
+
+
+def _compare(derived: CellResult, stated: CellResult, path: Path) -> None:
+    """Raise UserError if a stated cell has other numbers, counts or ranks than the one derived from the records."""
+    where = f"cell {derived.cell_id}"
+    _check_numbers((*NUMBERS, "median"), derived, stated, where, path)
+    for name, part in derived.parts.items():
+        if part.n != stated.parts[name].n:
+            part_n = f"part {name} of {where} has {part.n} numbers"
+            raise UserError(f"{path}: {part_n}, but {RESULT} says n = {stated.parts[name].n}")
+        _check_numbers(NUMBERS, part, stated.parts[name], f"part {name} of {where}", path)
+    for name in (*COUNTS, *RANKS):
+        computed, claimed = getattr(derived, name), getattr(stated, name)
+        if computed != claimed and not (name == "scored" and same(computed, claimed)):
+            raise UserError(f"{path}: {name} of {where} comes to {computed}, but {RESULT} says {claimed}")
+
+
+def _check_numbers(
+    names: Iterable[str], derived: CellResult | PartResult, stated: CellResult | PartResult, where: str, path: Path
+) -> None:
+    """Raise UserError if a number of a cell or part differs from the derived one by more than its last digits.
+
+    Older submissions have narrower intervals where intervals are now widened for rare failures. There, `low` and `high`
+    are not compared, and the board shows the derived interval.
+    """
+    widened = ("low", "high") if derived.rare and not stated.rare else ()
+    for name in (name for name in names if name not in widened):
+        computed, claimed = getattr(derived, name), getattr(stated, name)
+        if not same(*(np.nan if number is None else number for number in (computed, claimed))):
+            raise UserError(f"{path}: {name} of {where} comes to {_text(computed)}, but {RESULT} says {_text(claimed)}")
+
+
+def _text(number: float | None) -> str:
+    return "none" if number is None else f"{number:.6g}"
+
+
+def _check_scores(cell: CellResult, metric: Metric | None, outcome: Outcome, path: Path) -> None:
+    """Raise UserError for scores outside of their range, or that do not follow from their parts.
+
+    Args:
+        cell: a cell of a submission.
+        metric: that is known of it.
+        outcome: what its records say.
+        path: of the records, for messages.
+    """
+    where = f"{path}: cell {cell.cell_id}"
+    check_range(outcome.scores, cell.limits, where)
+    for name, values in outcome.parts.items():
+        check_range(values, cell.limits, f"{path}: part {name} of cell {cell.cell_id}")
+    if metric is None:
+        return
+    if (metric.declaration.parts is None) != (not cell.parts):
+        raise UserError(f"{where} has {'parts' if cell.parts else 'no parts'}, unlike its metric")
+    if not cell.parts:
+        return
+    if (names := _part_names(metric)) and list(cell.parts) != names:
+        raise UserError(f"{where} has the parts {', '.join(cell.parts)}; those of its metric are {', '.join(names)}")
+    columns = outcome.columns
+    derived = np.full(len(columns), np.nan)  # of an aggregate, whose samples have no scores
+    if metric.aggregate is None:
+        derived = np.asarray(metric.reduced(columns), dtype=float)
+    if len(wrong := np.flatnonzero(np.isfinite(outcome.scores) & ~same(derived, outcome.scores))):
+        index = wrong[0]
+        raise UserError(
+            f"{where} has a score of {outcome.scores[index]:.6g}, where its parts make it {derived[index]:.6g}"
+        )
+
+
+def _part_names(metric: Metric) -> list[str]:
+    """Return the names of a metric's parts, or none if they depend on the classifier, which is not here."""
+    try:
+        return list(metric.parts(None))
+    except UserError:
+        return []
+
+
+def _checked_metric(cell: CellResult, ids: CellIds, path: Path) -> Metric | None:
+    """Return `known_metric`. Raise UserError if a cell contradicts what is known of it: direction, id, range.
+
+    Args:
+        cell: a cell of a submission.
+        ids: of the settings of the submission.
+        path: of the records, for messages.
+    """
+    about = path.with_name(RESULT)
+    try:
+        metric = known_metric(cell)
+    except UserError as error:
+        raise UserError(f"{about}: {error}") from error
+    if metric is None:
+        return None
+    where = f"of cell {cell.cell_id} ({metric})"
+    if cell.higher_is_better != metric.higher_is_better:
+        raise UserError(f"{about}: higher_is_better {where} must be {metric.higher_is_better}")
+    if cell.aggregate != (is_aggregate := metric.aggregate is not None):
+        raise UserError(f"{about}: aggregate {where} must be {is_aggregate}")
+    expected = ids.id_of(_versioned(cell), metric.identity, metric.inputs, cell.asked_for)
+    if cell.cell_id != expected:
+        raise UserError(f"{about}: cell_id {cell.cell_id} is not what its metric and settings make it, {expected}")
+    ranges = [bounds(metric.limits(target)) for target in _target_ranges(ids.identity)]
+    if ranges and cell.range not in ranges:
+        either = " or ".join(str(list(ends)) for ends in dict.fromkeys(ranges))
+        raise UserError(
+            f"{about}: range {where} must be {either}, not {list(cell.range)}; a run of an earlier version writes its "
+            "summary anew when it is started again with its --out"
+        )
+    return metric
+
+
+def _versioned(cell: CellKey) -> tuple[str, str, int | str]:
+    """Return what identifies an explainer: name, options and version."""
+    return cell.explainer, _text_of(cell.explainer_options), cell.explainer_version
+
+
+def _text_of(chosen: Mapping[str, Any]) -> str:
+    return options.text(tuple(sorted(chosen.items())))
+
+
+def _target_ranges(setting: Identity) -> list[TargetRange]:
+    """Return the ranges that the targets of a run may have; none if they cannot be known.
+
+    Targets of a file are single classes and groups, or contrasts. With a sigmoid they may be about any number of
+    classes, so that nothing can be said.
+    """
+    if setting.target_range is not None:
+        return [setting.target_range]
+    return [TargetRange.of_classes(1, minus) for minus in (0, 1)] if setting.activation == "softmax" else []

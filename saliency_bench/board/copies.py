@@ -1,0 +1,80 @@
+"""Find equal scores in two submissions: the same row twice, or a method under two names, as copied maps have."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from saliency_bench.board.checks import Checked, known_explainer
+from saliency_bench.board.standing import ScoredCell, question_of
+from saliency_bench.read.analysis.differences import NEGLIGIBLE, TOLERANCE, same
+from saliency_bench.read.identity import CellIds
+
+
+def covers(other: ScoredCell, cell: ScoredCell) -> bool:
+    """Return whether `other` has all samples of `cell`, in the same groups, with the same scores to the last digits."""
+    ours, theirs = cell.submission.recorded, other.submission.recorded
+    if ours.ids == theirs.ids:
+        return ours.groups == theirs.groups and bool(same(cell.scores, other.scores).all())
+    order = theirs.positions(ours.ids)
+    if (order < 0).any() or ours.groups != [theirs.groups[index] for index in order]:
+        return False
+    return bool(same(cell.scores, other.scores[order]).all())
+
+
+def agree(first: ScoredCell, second: ScoredCell) -> bool:
+    """Return whether two cells have the same scores of the same samples."""
+    return len(first.scores) == len(second.scores) and covers(first, second)
+
+
+def other_names(method: ScoredCell, others: Iterable[ScoredCell]) -> list[str]:
+    """Return which methods of another name have exactly the scores of this one, "NAME by SUBMITTER" each.
+
+    Explainers of the package are not looked up, and constant scores say nothing: several methods may have them.
+
+    Args:
+        method: the cell of a submitter's own method.
+        others: cells that can be compared with it.
+    """
+    cell = method.cell
+    if cell.value is None or known_explainer(cell) is not None or _is_constant(method.scores):
+        return []
+    near = 2 * max(TOLERANCE * abs(cell.value), NEGLIGIBLE)  # all that are `same`, and some more
+    return sorted(
+        f"{other.cell.explainer_text} by {other.submission.result.submitter}"
+        for other in others
+        if other.cell.value is not None
+        and other.cell.explainer_id != cell.explainer_id
+        and abs(cell.value - other.cell.value) <= near  # the means first: comparing all samples takes time
+        and same(cell.value, other.cell.value)
+        and agree(method, other)
+    )
+
+
+def notes(submission: Checked, published: Iterable[Checked]) -> list[str]:
+    """Return lines on what a submission repeats of `published`, submissions for the same dataset and model."""
+    published = list(published)
+    lines = []
+    for other in published:
+        shared = {cell.cell_id for cell in other.cells}
+        pairs = [(ScoredCell(submission, cell), ScoredCell(other, cell))
+                 for cell in submission.cells if cell.cell_id in shared]  # fmt: skip
+        if equal := sum(agree(*pair) for pair in pairs):
+            lines.append(f"{equal} of {len(submission.cells)} cells are on the board with the same scores, by "
+                         f"{other.result.submitter}")  # fmt: skip
+    by_question: dict[str, list[ScoredCell]] = {}
+    for other in published:
+        ids = CellIds(other.result.setting)
+        for cell in other.cells:
+            by_question.setdefault(question_of(cell, ids), []).append(ScoredCell(other, cell))
+    ids = CellIds(submission.result.setting)
+    for cell in submission.cells:
+        rivals = by_question.get(question_of(cell, ids), ())
+        lines += [f"{cell.explainer_text} has the scores of {name} on all samples by {cell.metric_text}"
+                  for name in other_names(ScoredCell(submission, cell), rivals)]  # fmt: skip
+    return lines
+
+
+def _is_constant(scores: np.ndarray) -> bool:
+    """Return whether all scores that there are have one value."""
+    finite = scores[np.isfinite(scores)]
+    return not len(finite) or bool(np.ptp(finite) == 0)

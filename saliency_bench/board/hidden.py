@@ -1,0 +1,177 @@
+"""The hidden track of a board: maps are scored with masks that nobody but the owner of the board has.
+
+Scores would tell about the masks if they were exact and as many as one likes. So a submitter has `PER_DAY` attempt a
+day and `PER_WEEK` in seven days, with a method or with explainers of the package, always on all images, and a value is
+rounded to `STEP` of the range of the metric, or 2/n of it where there are fewer than 200 images: twice what one image
+can move it by. Intervals are rounded outwards.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import date, timedelta
+from hashlib import shake_256
+from math import ceil, cos, floor, isfinite, pi
+from pathlib import Path
+
+import numpy as np
+from huggingface_hub import HfApi, snapshot_download
+from scipy.stats import rankdata
+
+from saliency_bench.board.known import Attempt, HiddenScore, Status
+from saliency_bench.board.source import asking
+from saliency_bench.errors import UserError
+from saliency_bench.read.cell import CellResult
+from saliency_bench.utils.messages import counted
+
+MOST_METRICS = 10  # of a method: each is told about the same maps
+PER_DAY, PER_WEEK = 1, 3  # attempts of a submitter on a dataset
+STEP = 0.01  # of the range of a metric
+WEEK = timedelta(days=7)
+BITS, GRID, NEARLY = 1024, 8, 0.95  # of a sketch: its length, the side of a coarse map, the correlation that is marked
+VIEWS = 3  # number of views of a map that are compared
+TINY = 1e-9  # of a step: 0.29 / 0.01 is just below 29
+
+
+def kept_masks(location: str, api: HfApi) -> Path:
+    """Return the folder of hidden masks: a folder, or what a private repository holds.
+
+    Raises:
+        UserError: There is no such repository, or it is public.
+    """
+    if Path(location).expanduser().is_dir():
+        return Path(location).expanduser()
+    with asking(location):
+        info = api.dataset_info(location)
+        if not info.private:
+            raise UserError(
+                f"{location} is public, so its masks are not hidden: nothing is scored with them; make it private, "
+                "and do not trust maps that were submitted meanwhile"
+            )
+        return Path(snapshot_download(
+            location, repo_type="dataset", revision=info.sha, endpoint=api.endpoint, token=api.token
+        ))  # fmt: skip
+
+
+def rounded(cell: CellResult) -> HiddenScore | None:
+    """Return the score of a cell as it may be published; None if it has none."""
+    if cell.value is None or not cell.n:
+        return None
+    low, high = cell.limits
+    step = (high - low if isfinite(high - low) else 1.0) * max(STEP, 2 / cell.n)
+    return HiddenScore(
+        value=_clipped(round(cell.value / step) * step, cell),
+        low=None if cell.low is None else _clipped(floor(cell.low / step + TINY) * step, cell),
+        high=None if cell.high is None else _clipped(ceil(cell.high / step - TINY) * step, cell),
+        n=cell.n,
+        clusters=cell.clusters,
+    )
+
+
+def _clipped(value: float, cell: CellResult) -> float:
+    """Return a value within the range of a cell's metric, without digits that only the multiplication has made."""
+    low, high = cell.limits
+    return round(min(max(value, low), high), 6)
+
+
+def attempts_of(statuses: Iterable[Status], submitter: str, fingerprint: str) -> list[Attempt]:
+    """Return all attempts of a submitter on a dataset, whatever the methods and networks; the Hub ignores case."""
+    return [
+        attempt
+        for status in statuses
+        for attempt in status.attempts
+        if (attempt.submitter.casefold(), attempt.fingerprint) == (submitter.casefold(), fingerprint)
+    ]
+
+
+def refusal(earlier: Sequence[Attempt], today: date) -> str | None:
+    """Return why no further attempt of a submitter is scored today; None if one may be."""
+    days = sorted(day for attempt in earlier if (day := date.fromisoformat(attempt.date)) > today - WEEK)
+    if len(days) >= PER_WEEK:
+        again = days[-PER_WEEK] + WEEK
+    elif days.count(today) >= PER_DAY:
+        again = today + timedelta(days=1)
+    else:
+        return None
+    return (
+        f"not scored with the hidden masks yet: {earlier[0].submitter} has had {counted(len(days), 'attempt')} in 7 "
+        f"days, of at most {PER_DAY} a day and {PER_WEEK} in 7 days; recompute it again from {again.isoformat()} on"
+    )
+
+
+def problem_of(name: str, maps: Mapping[str, np.ndarray], ids: Collection[str]) -> str | None:
+    """Return what is wrong with the images that the maps of a method are of: all must have one, and no others."""
+    known = set(ids)
+    if missing := sorted(known - set(maps)):
+        return (
+            f"{name} has no map of {counted(len(missing), 'image')}, such as {missing[0]}; maps of easy images alone "
+            "are no score"
+        )
+    if extra := sorted(set(maps) - known):
+        return f"{name} has maps of {counted(len(extra), 'image')} that the dataset does not have, such as {extra[0]}"
+    return None
+
+
+def sketch_of(maps: Mapping[str, np.ndarray]) -> str:
+    """Return hexadecimal digits that differ in the fewer bits the more two sets of maps of the same images correlate.
+
+    Each of the three `views` contributes the same number of digits: the maps, and what metrics see of them.
+    """
+    coarse = {image_id: [_coarse(view) for view in views(maps[image_id])] for image_id in sorted(maps)}
+    return "".join(_sketch({image_id: parts[view] for image_id, parts in coarse.items()}) for view in range(VIEWS))
+
+
+def views(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return a map (H, W), whether each pixel is above half of its range, and its ranks, where ties get their mean.
+
+    Metrics with a threshold see the second view, and metrics that order pixels see the third. A copy with other values
+    on the same sides of the threshold has the same second view, and a copy in the same order has the same third view.
+    """
+    values = values.astype(np.float64)
+    ranks = rankdata(values).reshape(values.shape)
+    return values, (values > (values.min() + values.max()) / 2).astype(np.float64), ranks
+
+
+def _sketch(coarse: Mapping[str, np.ndarray]) -> str:
+    """Return the hexadecimal digits for one view of all maps.
+
+    Each bit is the side of a random plane on which the maps lie, coarse, without their mean and of length 1 (Charikar,
+    2002): two correlations r apart differ in a share arccos(r) / pi of them. Multiples and shifts have the same bits.
+    """
+    sides = np.zeros(BITS)
+    for image_id, values in coarse.items():
+        centred = values.ravel() - values.mean()
+        draws = np.frombuffer(shake_256(image_id.encode()).digest(centred.size * BITS // 8), np.uint8)
+        length = np.linalg.norm(centred)
+        sides += np.unpackbits(draws).reshape(BITS, -1) @ (centred / length if length else centred)
+    return np.packbits(sides > 0).tobytes().hex()
+
+
+def _coarse(values: np.ndarray) -> np.ndarray:
+    """Return the means of a map (H, W) in `GRID` x `GRID` parts."""
+    starts = [np.linspace(0, size, min(GRID, size), endpoint=False).astype(int) for size in values.shape]
+    heights, widths = (np.diff(start, append=size) for start, size in zip(starts, values.shape, strict=True))
+    sums = np.add.reduceat(np.add.reduceat(values, starts[0], axis=0), starts[1], axis=1)
+    return sums / np.outer(heights, widths)
+
+
+def _correlation(first: str, second: str) -> float:
+    """Return the approximate correlation of the maps of two sketches, in the view where it is highest."""
+    digits = BITS // 4
+    differing = [
+        (int(first[start : start + digits], 16) ^ int(second[start : start + digits], 16)).bit_count()
+        for start in range(0, len(first), digits)
+    ]
+    return cos(pi * min(differing) / BITS)
+
+
+def copies_of(attempt: Attempt, statuses: Iterable[Status]) -> list[str]:
+    """Return a line for each other submitter who has had these maps scored, or nearly these."""
+    lines: dict[str, str] = {}
+    for other in (other for status in statuses for other in status.attempts):
+        if len(other.maps) != len(attempt.maps) or not attempt.maps:  # explainers of the package: anybody may run them
+            continue
+        is_other = other.submitter.casefold() != attempt.submitter.casefold()
+        if is_other and other.fingerprint == attempt.fingerprint and _correlation(other.maps, attempt.maps) > NEARLY:
+            nearly = "" if other.maps == attempt.maps else "nearly "
+            line = f"its maps are {nearly}those of {other.method} by {other.submitter}, scored on {other.date}"
+            lines.setdefault(other.submitter.casefold(), line)
+    return list(lines.values())

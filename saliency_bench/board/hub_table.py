@@ -1,0 +1,37 @@
+"""Files of a results repository made of its board: the table that the Hub shows, and the index (`index.py`).
+
+Its owner's commands write it anew whenever they change the board.
+"""
+
+from io import BytesIO
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from huggingface_hub import CommitOperationAdd, HfApi
+
+from saliency_bench.board.board import Board
+from saliency_bench.board.columns import COLUMNS, features
+from saliency_bench.board.index import INDEX, index_of
+from saliency_bench.board.source import Source
+
+ROWS = "board/rows.parquet"
+NO_RESULT = "no result: this row only shows the columns"
+
+
+def table_of(board: Board | None) -> bytes:
+    """Return the rows of a board as Parquet; without a board, one that only shows the columns."""
+    # The Hub and `datasets` show no table without a row.
+    rows = [dict.fromkeys(COLUMNS) | {"explainer": NO_RESULT}] if board is None else board.cells
+    with BytesIO() as buffer:
+        pq.write_table(pa.Table.from_pylist(rows, schema=features().arrow_schema), buffer)
+        return buffer.getvalue()
+
+
+def rewrite(repo: str, api: HfApi, commit: str | None = None) -> Any:
+    """Write table and index of a results repository as of a commit (default: the newest); return the Hub's answer."""
+    board, index = index_of(Source(repo, commit, api))
+    files = [CommitOperationAdd(ROWS, table_of(board)), CommitOperationAdd(INDEX, index)]
+    return api.create_commit(
+        repo, files, repo_type="dataset", commit_message="The board, for the viewer and to open fast"
+    )

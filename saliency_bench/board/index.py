@@ -1,0 +1,172 @@
+"""An index of a board: its rows as last computed, so that it opens without reading and ranking every submission.
+
+`board/rows.index` is written whenever the owner of a board reviews a folder, merges or recomputes. Its key is a hash of
+all that rows follow from: the files of each submission in full, what the owner vouches for, and the code of this
+package. The key is computed from the files that are there before any row is used, so the index of a board that has
+changed since, or of another version of the package, is not used, and the submissions are read.
+
+Rows are used only if their scores are those in `result.json` and their statuses those in `status/`. What is left to
+the index, such as ranks, is as trustworthy as `status/` itself: only the owner can write either, a pull request that
+touches one of them is refused, and the index of a pull request is never read.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+from pydantic import create_model
+
+from saliency_bench.board.board import Board, Contradiction, Refused, read_board
+from saliency_bench.board.cache import code_hash
+from saliency_bench.board.known import CHECKED, CLAIMED, HIDDEN, Known, KnownDataset, KnownModel, Status, content_of
+from saliency_bench.board.row import Row
+from saliency_bench.board.schema import RESULT, Result
+from saliency_bench.board.source import Source
+from saliency_bench.errors import UserError
+from saliency_bench.read.analysis.differences import same
+from saliency_bench.read.cell import StrictModel
+from saliency_bench.utils.files import read_bytes, write_with
+from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.messages import complain
+
+INDEX = "board/rows.index"
+LARGEST = 2**28  # bytes
+KEPT = [field.name for field in fields(Row) if field.name != "result"]  # `result` is read from the submission
+_HINTS = get_type_hints(Row)
+_FIELDS: dict[str, Any] = {name: (_HINTS[name], ...) for name in KEPT}
+IndexedRow: Any = create_model("IndexedRow", __base__=StrictModel, **_FIELDS)
+
+
+class Index(StrictModel):
+    """The content of an index.
+
+    Attributes:
+        key: hash of all that the rows follow from.
+        folders: those of valid submissions, in the order of the board.
+        rows: of the board, without what `result.json` says.
+        conflicts: between them.
+        refused: (folder, line) of each invalid file or submission.
+    """
+
+    key: str
+    folders: list[str]
+    rows: list[IndexedRow]
+    conflicts: list[Contradiction]
+    refused: list[tuple[str, str]]
+
+
+def contents_of(root: Path, folders: Sequence[str]) -> dict[str, str]:
+    """Return {folder of a submission: the hash of its files, or the kind of error if they cannot be read}."""
+    contents = {}
+    for folder in folders:
+        try:
+            contents[folder] = content_of(root / folder)
+        except (OSError, ValueError) as error:
+            contents[folder] = type(error).__name__
+    return contents
+
+
+def key_of(contents: Mapping[str, str], owners: Known, problems: Sequence[str]) -> str:
+    """Return the hash of all that the rows of a board follow from.
+
+    Args:
+        contents: of the submissions, by `contents_of`.
+        owners: what the owner vouches for.
+        problems: of the owner's files.
+    """
+    items: list[KnownDataset | KnownModel | Status] = [
+        *owners.datasets.values(), *owners.models.values(), *owners.statuses.values()
+    ]  # fmt: skip
+    vouched = sorted((item.name, item.model_dump_json()) for item in items)
+    return hash_of(code_hash(), sorted(contents.items()), vouched, list(problems))
+
+
+def packed(board: Board, key: str) -> bytes:
+    """Return the index of a board as bytes."""
+    rows = [IndexedRow.model_construct(**{name: getattr(row, name) for name in KEPT}) for row in board.rows]
+    refused = [(item.folder, item.line) for item in board.refused]
+    index = Index.model_construct(
+        key=key, folders=list(board.results), rows=rows, conflicts=board.conflicts, refused=refused
+    )
+    return index.model_dump_json().encode()
+
+
+def indexed_board(path: Path, key: str, root: Path, contents: Mapping[str, str], owners: Known) -> Board | None:
+    """Return the board that an index holds; None if there is none, or it is stale, damaged or contradicts the files.
+
+    Args:
+        path: of the index.
+        key: of the files that are there.
+        root: of the submissions.
+        contents: of the submissions.
+        owners: what the owner vouches for.
+    """
+    try:
+        content = read_bytes(path, LARGEST)
+        if not content.startswith(f'{{"key":"{key}"'.encode()):  # before all of it is parsed
+            return None
+        index = Index.model_validate_json(content)
+        results = {folder: Result.model_validate_json(read_bytes(root / folder / RESULT)) for folder in index.folders}
+        rows = [Row(result=results[row.folders[0]], **{name: getattr(row, name) for name in KEPT})
+                for row in index.rows]  # fmt: skip
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LookupError):
+        complain(f"{INDEX} is damaged, so the submissions are read; `saliency-bench review` writes it anew")
+        return None
+    if not _agree(rows, contents, owners):
+        complain(f"{INDEX} contradicts the submissions, which are read; `saliency-bench review` writes it anew")
+        return None
+    return Board(rows, index.conflicts, [Refused(*item) for item in index.refused], results)
+
+
+def _agree(rows: Sequence[Row], contents: Mapping[str, str], owners: Known) -> bool:
+    """Return whether scores are those in `result.json` or `status/`, and no status is better than `status/` says."""
+    claimed = {folder: {cell.cell_id: cell.value for cell in result.cells}
+               for folder, result in {row.folder: row.result for row in rows}.items()}  # fmt: skip
+    shown, expected = [], []
+    for row in rows:
+        value = claimed[row.folder].get(row.cell.cell_id)
+        if row.status not in (CHECKED, CLAIMED):
+            status = owners.statuses.get(contents[row.folder])
+            again = status.cells.get(row.cell.cell_id) if status else None
+            if again != row.recomputed or again is None:
+                return False
+            value = again.score.value if row.status == HIDDEN and again.score else value
+        shown.append(np.nan if row.value is None else row.value)
+        expected.append(np.nan if value is None else value)
+    return bool(same(shown, expected).all())
+
+
+def load_indexed(
+    source: Source, root: Path, folders: Sequence[str], owners: Known, problems: Sequence[str]
+) -> Board | None:
+    """Return the board of a source from its index; None if that cannot be used.
+
+    Of a repository the index of the main branch is read, because nobody but the owner writes there.
+    """
+    contents = contents_of(root, folders)
+    try:
+        path = source.root([INDEX], "main") / INDEX
+    except UserError:  # without a connection another revision may be all that is in the cache
+        return None
+    return indexed_board(path, key_of(contents, owners, problems), root, contents, owners)
+
+
+def index_of(source: Source) -> tuple[Board, bytes]:
+    """Return (the board of a source, read from its files, its index)."""
+    root, folders = source.folders()
+    owners, problems = source.known()
+    board = read_board(root, folders, owners, problems)
+    return board, packed(board, key_of(contents_of(root, folders), owners, problems))
+
+
+def write_index(board: Path) -> Board:
+    """Read the board in a folder, write its index, and return the board."""
+    read, content = index_of(Source(board))
+    with suppress(OSError):  # the folder cannot be written: it opens all the same
+        write_with(board / INDEX, lambda path: path.write_bytes(content))
+    return read

@@ -1,0 +1,232 @@
+"""What the owner of a board vouches for: files of the results repository that no submission may touch.
+
+    datasets/FINGERPRINT.json   the ids and groups of all samples of a split: `KnownDataset`
+    models/DIGEST.json          the name of a network: `KnownModel`
+    status/CONTENT.json         what recomputing a submission found, by the hash of its files: `Status`
+
+`saliency-bench recompute` writes them. For a pull request the files of the main branch are read, never its own.
+"""
+
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import Field, StringConstraints, ValidationError
+
+from saliency_bench.board.schema import RECORDS, RESULT, Day
+from saliency_bench.errors import one_line
+from saliency_bench.read.cell import Count, Hash, StrictModel, Text, field_line
+from saliency_bench.utils.files import check_readable, read_bytes, write_json
+
+DATASETS, MODELS, STATUS = "datasets", "models", "status"
+FOLDERS = (DATASETS, MODELS, STATUS)
+Kind = TypeVar("Kind", "KnownDataset", "KnownModel", "Status")
+
+
+class KnownDataset(StrictModel):
+    """The samples of a split.
+
+    Attributes:
+        samples: (id, group) of each, null for a sample in no group.
+        hidden: the private repository that holds the masks, where they are hidden (`hidden`).
+    """
+
+    format: Literal[1] = 1
+    id: Text
+    title: Text | None = None
+    repo: Text | None = None
+    revision: Text | None = None
+    split: Text
+    fingerprint: Hash
+    samples: list[tuple[str, str | None]]
+    hidden: Text | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return self.fingerprint
+
+
+class KnownModel(StrictModel):
+    """The name of a network, and where it is on the Hub."""
+
+    format: Literal[1] = 1
+    id: Text
+    repo: Text | None = None
+    revision: Text | None = None
+    digest: Hash
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return self.digest
+
+
+Trust = Literal["run by the board", "scored by the board, hidden masks", "scored by the board", "checked", "claimed"]
+RUN: Final = "run by the board"
+HIDDEN: Final = "scored by the board, hidden masks"
+SCORED: Final = "scored by the board"
+CHECKED: Final = "checked"
+CLAIMED: Final = "claimed"
+STATUSES: Final[tuple[Trust, ...]] = (RUN, HIDDEN, SCORED, CHECKED, CLAIMED)
+
+
+class HiddenScore(StrictModel):
+    """A score by hidden masks, rounded (`hidden.rounded`)."""
+
+    value: float
+    low: float | None
+    high: float | None
+    n: Count
+    clusters: Count
+
+
+class Attempt(StrictModel):
+    """A method, or explainers of the package, that were scored with hidden masks.
+
+    Attributes:
+        fingerprint: of the dataset.
+        date: by the clock of the board's owner.
+        maps: `hidden.sketch_of` them; "" for explainers of the package.
+    """
+
+    submitter: Text
+    fingerprint: Hash
+    method: Text
+    date: Day
+    maps: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{0,2000}$")] = ""
+
+
+class Recomputed(StrictModel):
+    """A recomputed cell: on how many samples, the largest difference, and from what: maps, or the explainer.
+
+    `score` is that of the board where masks are hidden: there the submission has none.
+    """
+
+    samples: Count
+    largest: Annotated[float, Field(ge=0)]
+    by: Literal["explainer", "maps"]
+    score: HiddenScore | None = None
+
+
+class Status(StrictModel):
+    """What recomputing a submission found.
+
+    Attributes:
+        content: hash of the submission's files, by `content_of`.
+        cells: {cell id: how it was recomputed}, for confirmed scores.
+        further: {cell id: why it was not recomputed}.
+        refused: what is wrong with the submission as a whole; null if nothing is.
+        suspicions: {method: what the owner should look at before its maps are believed}, such as maps that are nearly
+            the masks.
+        attempts: methods of the submission whose maps were scored with hidden masks.
+    """
+
+    format: Literal[1] = 1
+    content: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    folder: Text
+    cells: dict[Hash, Recomputed] = Field(default_factory=dict)
+    further: dict[Hash, Text] = Field(default_factory=dict)
+    refused: Text | None = None
+    suspicions: dict[Text, list[Text]] = Field(default_factory=dict)
+    attempts: list[Attempt] = Field(default_factory=list)
+    saliency_bench: Text
+    date: Day
+    device: Text
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return self.content
+
+
+class Known:
+    """All that the owner vouches for: datasets by (fingerprint, split), models by digest, statuses by content."""
+
+    def __init__(self, datasets: Iterable[KnownDataset] = (), models: Iterable[KnownModel] = (),
+                 statuses: Iterable[Status] = ()):  # fmt: skip
+        self.datasets = {(item.fingerprint, item.split): item for item in datasets}
+        self.models = {item.digest: item for item in models}
+        self.statuses = {item.content: item for item in statuses}
+
+    @classmethod
+    def read(cls, root: Path) -> tuple["Known", list[str]]:
+        """Return (what the files in a folder say, a line for each invalid file, which is left out)."""
+        problems: list[str] = []
+        return cls(
+            _files(root / DATASETS, KnownDataset, problems),
+            _files(root / MODELS, KnownModel, problems),
+            _files(root / STATUS, Status, problems),
+        ), problems
+
+    def adding(self, datasets: Iterable[KnownDataset]) -> "Known":
+        """Return the same with further datasets."""
+        return Known([*self.datasets.values(), *datasets], self.models.values(), self.statuses.values())
+
+
+def _files(folder: Path, kind: type[Kind], problems: list[str]) -> list[Kind]:
+    """Read the files in a folder, and add a line to `problems` for each invalid one."""
+    items: list[Kind] = []
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+        try:
+            item = kind.model_validate_json(read_bytes(path))
+            if item.name != path.stem:
+                raise ValueError(f"it is about {item.name}")
+            items.append(item)
+        except ValidationError as error:
+            problems.append(one_line(f"{folder.name}/{path.name}: {field_line(error)}"))
+        except (OSError, ValueError) as error:
+            problems.append(one_line(f"{folder.name}/{path.name} cannot be read: {error}"))
+    return items
+
+
+def write_known(root: Path, item: KnownDataset | KnownModel | Status) -> Path:
+    """Write the file for a dataset, model or status into `root`, and return its path."""
+    folder = {KnownDataset: DATASETS, KnownModel: MODELS, Status: STATUS}[type(item)]
+    write_json(path := root / folder / f"{item.name}.json", item.model_dump(mode="json"))
+    return path
+
+
+def content_of(folder: Path) -> str:
+    """Return the hash of the files of a submission, in full (256 bits), so that nobody can make two with the same hash.
+
+    Its maps are not read here; their hashes are in its result, so that other maps are no part of this submission.
+
+    Raises:
+        OSError: A file cannot be read.
+        ValueError: A file is not a regular file, or too large.
+    """
+    digest = sha256()
+    for name in (RESULT, RECORDS):
+        check_readable(folder / name, 2**30)
+        with (folder / name).open("rb") as file:
+            file_digest = sha256()
+            while block := file.read(2**20):
+                file_digest.update(block)
+        digest.update(file_digest.digest())
+    return digest.hexdigest()
+
+
+def known_dataset(name: Any, split: str = "test") -> KnownDataset:
+    """Return the samples of a split.
+
+    Args:
+        name: of the dataset, as `load_dataset` takes it, or a loaded dataset.
+        split: of the dataset.
+
+    Raises:
+        UserError: The dataset cannot be loaded.
+    """
+    # Of a board that only shows, and of the children that read for it, these would be half a second each.
+    from saliency_bench.compute.reading import group_names
+    from saliency_bench.data.fingerprints import fingerprint
+    from saliency_bench.data.loading import find, sample_ids
+
+    source = find(name)
+    rows, split = source.load_usual(split)
+    samples = list(zip(sample_ids(rows), group_names(rows), strict=True))
+    return KnownDataset(
+        id=source.name, title=source.title, repo=source.repo, revision=source.revision, split=split,
+        fingerprint=fingerprint(rows), samples=samples,
+    )  # fmt: skip

@@ -1,0 +1,41 @@
+"""`load_results`: a board from its index if that fits its files, else from its submissions."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from saliency_bench.board.board import Board, read_board
+from saliency_bench.board.index import load_indexed
+from saliency_bench.board.known import KnownDataset, known_dataset
+from saliency_bench.board.schema import RESULT
+from saliency_bench.board.source import source_at
+from saliency_bench.errors import UserError
+from saliency_bench.utils.messages import complain
+
+
+def load_results(location: str | Path, revision: str | None = None, *, known: Iterable[object] = ()) -> Board:
+    """Load and check all submissions in a local folder, or in a dataset repository "NAMESPACE/results" of the Hub.
+
+    An invalid submission is left out and named, on standard error and in `refused`. What was checked once is kept in
+    the cache folder, and in the index of the board (`board/index.py`), which is used while it fits the files.
+
+    Args:
+        location: a folder, or "NAMESPACE/results".
+        revision: a branch, commit or pull request ("refs/pr/1") of the repository.
+        known: datasets whose samples you know, as `load_dataset` takes them (split test) or as `KnownDataset`, besides
+            those that the owner of the board has listed. A submission with other samples of these is refused.
+
+    Raises:
+        UserError: The folder or repository holds no results, a dataset cannot be loaded, or the Hub cannot be reached.
+    """
+    source = source_at(location, revision)
+    root, folders = source.folders()
+    if not folders and not source.may_be_board():
+        raise UserError(f"{location} holds no results (DATASET/MODEL/SUBMITTER/{RESULT})")
+    owners, problems = source.known()
+    listed = [item if isinstance(item, KnownDataset) else known_dataset(item) for item in known]
+    board = load_indexed(source, root, folders, owners, problems) if not listed else None
+    if board is None:
+        board = read_board(root, folders, owners.adding(listed), problems)
+    for refused in board.refused:
+        complain(f"left out: {refused.line}")
+    return board

@@ -1,0 +1,242 @@
+"""Maps that a submitter publishes along with the scores, so that anybody can score them again.
+
+    FOLDER/maps-00000.npz   ids (n), values float16 (n, H, W), scale float32 (n); name: the method they are of
+
+A map is its values times its scale, rounded like the maps that a run keeps. Maps are rounded before they are scored, so
+the published maps give the published scores to the last bit. One shard at a time is in memory. Shards of strangers are
+read in a bounded child process. `result.json` has the SHA-256 of each, so that what the owner of a board says of a
+submission is about these maps and no others.
+"""
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from io import BytesIO
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.read.stored_maps import packed
+from saliency_bench.utils.bounded import bounded
+from saliency_bench.utils.files import check_readable, load_arrays, save_arrays
+from saliency_bench.utils.hashing import known_sha256, sha256_of
+
+SHARD = re.compile(r"maps-[0-9]{5}\.npz")
+LARGEST_SHARD = 64_000_000  # bytes, packed and unpacked
+PER_SHARD = 256  # maps at most
+MOST_VALUES = 12_000_000  # of a shard
+MOST_SHARDS = 2000
+PUBLISHED = "published-maps"  # in the folder of the run that scores them
+LARGEST_SCALE = 2.0**127  # the largest power of two that float32 holds
+# Of name, ids, values and scale: types, and numbers of axes.
+KINDS, AXES = ("U", "U", np.float16, np.float32), (0, 1, 3, 1)
+
+
+def shards_in(folder: Path) -> list[Path]:
+    """Return the files of maps in a folder, sorted; none if there is no such folder."""
+    return sorted(path for path in folder.iterdir() if SHARD.fullmatch(path.name)) if folder.is_dir() else []
+
+
+def hashes_of(folder: Path) -> list[str]:
+    """Return the SHA-256 of each file of maps in a folder, as `result.json` states them.
+
+    Raises:
+        UserError: They are not numbered from 0 without a gap.
+    """
+    paths = shards_in(folder)
+    if wrong := [path for number, path in enumerate(paths) if path.name != _name(number)]:
+        raise UserError(f"{wrong[0]} is one too far: files of maps are numbered from {_name(0)} without a gap")
+    return [sha256_of(path) for path in paths]
+
+
+def _name(number: int) -> str:
+    """Return the name of a file of maps."""
+    return f"maps-{number:05d}.npz"
+
+
+def stated_names(hashes: Sequence[str]) -> dict[str, str]:
+    """Return {name of a file of maps: its SHA-256, as a submission states them}."""
+    return {_name(number): stated for number, stated in enumerate(hashes)}
+
+
+def _shards(folder: Path, hashes: Sequence[str] | None) -> list[Path]:
+    """Return the files of maps that are read. Raise UserError for others than those whose SHA-256 is stated."""
+    if hashes is None:
+        return shards_in(folder)[:MOST_SHARDS]
+    paths = {folder / name: stated for name, stated in stated_names(hashes).items()}
+    for path, stated in paths.items():
+        try:
+            check_readable(path, LARGEST_SHARD)
+            found_hash = known_sha256(path)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+        if found_hash != stated:
+            raise UserError(f"{path} is not the file of maps that was submitted: its SHA-256 is another one")
+    return list(paths)
+
+
+def as_published(values: np.ndarray) -> np.ndarray:
+    """Return the map (H, W) float32 that readers of its published form get."""
+    rounded, scale = packed(values)
+    return rounded.astype(np.float32) * np.float32(scale)
+
+
+def write_maps(folder: Path, name: str, maps: Iterable[tuple[str, np.ndarray]]) -> list[Path]:
+    """Write the maps of the method `name` as shards, and return their paths.
+
+    Args:
+        folder: where they are written.
+        name: of the method.
+        maps: (image id, values (H, W)) of each map.
+
+    Raises:
+        UserError: There are more maps than a submission may have, or a map is too large for float32.
+    """
+    given = iter(maps)
+    written: list[Path] = []
+    step = PER_SHARD
+    while shard := list(islice(given, 1)):
+        # All maps have one size, that of the prepared frame; the first says how many a shard may have.
+        step = max(1, min(PER_SHARD, MOST_VALUES // max(shard[0][1].size, 1)))
+        shard += islice(given, step - 1)
+        if len(written) == MOST_SHARDS:
+            raise UserError(f"there are more than {MOST_SHARDS * step:,} maps, the most that a submission may have")
+        rounded = [packed(values) for _, values in shard]
+        for (image_id, _), (_, scale) in zip(shard, rounded, strict=True):
+            if not scale <= LARGEST_SCALE:
+                raise UserError(f"the map of image {image_id} has values that are not below 1.7e38; divide all maps")
+        save_arrays(
+            path := folder / _name(len(written)),
+            name=np.array(name), ids=np.array([image_id for image_id, _ in shard]),
+            values=np.stack([values for values, _ in rounded]),
+            scale=np.array([scale for _, scale in rounded], dtype=np.float32),
+        )  # fmt: skip
+        written.append(path)
+    return written
+
+
+class PublishedMaps(Mapping[str, np.ndarray]):
+    """{image id: map (H, W) float32} of a method, in the order of its shards, each of which is read when needed."""
+
+    def __init__(self, name: str, places: Mapping[str, Path]):
+        """Keep where the maps of the method `name` are: {image id: the shard that holds its map}."""
+        self._name, self._places = name, places
+        self._last: tuple[Path, dict[str, np.ndarray]] | None = None
+
+    def __getitem__(self, image_id: str) -> np.ndarray:
+        path = self._places[image_id]
+        if self._last is None or self._last[0] != path:
+            self._last = path, dict(_maps(path, [self._name]))
+        return self._last[1][image_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def maps_in(folder: Path, hashes: Sequence[str] | None = None) -> dict[str, PublishedMaps]:
+    """Check all maps in a submission's folder, and return {method: its maps}.
+
+    Args:
+        folder: of the submission.
+        hashes: of its files of maps, as its result states them; other files are not read. None: nothing is stated.
+
+    Raises:
+        UserError: A file of maps is invalid or is another one, or an image has two maps.
+    """
+    places: dict[str, dict[str, Path]] = {}
+    for path in _shards(folder, hashes):
+        name, ids = json.loads(_in_child(names_of, path))
+        _check_new(path, ids, known := places.setdefault(name, {}))
+        known.update(dict.fromkeys(ids, path))
+    return {name: PublishedMaps(name, shards) for name, shards in places.items()}
+
+
+def find_maps(
+    folder: Path, name: str, ids: Collection[str], hashes: Sequence[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Return {image id: map (H, W)} of the images `ids` by the method `name`, as far as they were submitted.
+
+    Args:
+        folder: of the submission.
+        name: of the method.
+        ids: of the images.
+        hashes: as for `maps_in`.
+
+    Raises:
+        UserError: As for `maps_in`.
+    """
+    maps: dict[str, np.ndarray] = {}
+    for path in _shards(folder, hashes):
+        _check_new(path, further := _maps(path, [name, *ids]), maps)
+        maps |= further
+    return maps
+
+
+def _check_new(path: Path, ids: Iterable[str], known: Collection[str]) -> None:
+    """Raise UserError if a shard has a map of an image that has one already: which is scored, and which is shown?"""
+    if twice := next((image_id for image_id in ids if image_id in known), None):
+        raise UserError(f"{path} cannot be read: image {one_line(twice, 100)} has a second map")
+
+
+def _maps(path: Path, wanted: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return {image id: map} of a shard, as `chosen_of` chooses them."""
+    with np.load(BytesIO(_in_child(chosen_of, path, wanted)), allow_pickle=False) as arrays:
+        ids, values, scale = (arrays[key] for key in ("ids", "values", "scale"))
+    return {
+        image_id: rounded.astype(np.float32) * factor
+        for image_id, rounded, factor in zip(ids.tolist(), values, scale, strict=True)
+    }
+
+
+def _in_child(function: Callable[..., bytes], path: Path, *args: object) -> bytes:
+    """Return what a function says of a stranger's shard. Raise UserError if the shard is invalid."""
+    try:
+        return bounded(function, str(path), *args)
+    except UserError as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+
+
+def names_of(path: str) -> bytes:
+    """Check a shard, and return JSON: [its method, the ids of its images]. Called in a bounded child process."""
+    arrays = _checked(Path(path))
+    return json.dumps([str(arrays["name"]), arrays["ids"].tolist()]).encode()
+
+
+def chosen_of(path: str, wanted: Sequence[str]) -> bytes:
+    """Return the ids, values and scales of chosen maps of a shard as .npz. Called in a bounded child process.
+
+    Args:
+        path: of the shard.
+        wanted: the method, and ids of images (none: all).
+    """
+    name, *ids = wanted
+    arrays = load_arrays(Path(path), LARGEST_SHARD, ("name", "ids"))  # values are unpacked where they are wanted only
+    chosen = np.full(arrays["ids"].shape, str(arrays["name"]) == name)
+    chosen &= np.isin(arrays["ids"], ids) if ids else True
+    if chosen.any():
+        arrays = _checked(Path(path))
+    buffer = BytesIO()
+    np.savez(buffer, **{key: arrays[key][chosen] if chosen.any() else [] for key in ("ids", "values", "scale")})
+    return buffer.getvalue()
+
+
+def _checked(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a shard. Raise ValueError, or whatever a damaged file makes its decoder raise."""
+    arrays = load_arrays(path, LARGEST_SHARD)
+    name, ids, values, scale = (arrays[key] for key in ("name", "ids", "values", "scale"))
+    kinds = (name.dtype.kind, ids.dtype.kind, values.dtype, scale.dtype)
+    axes = name.ndim, ids.ndim, values.ndim, scale.ndim
+    if (kinds, axes) != (KINDS, AXES) or not len(ids) == len(values) == len(scale):
+        raise ValueError("its arrays are not those of maps")
+    if len(np.unique(ids)) < len(ids):
+        raise ValueError("an image has two maps")
+    # Both may be finite and their product not.
+    largest = np.abs(values).max(axis=(1, 2), initial=0).astype(np.float64) * scale
+    if not (np.isfinite(values).all() and (np.abs(largest) <= np.finfo(np.float32).max).all()):
+        raise ValueError("a map holds NaN or infinite values")
+    return arrays

@@ -1,0 +1,580 @@
+"""Recompute scores of a submission, by the owner of a board.
+
+Explainers of the package are run on a few images, which are drawn at random so that no submitter knows them: such rows
+are "run by the board" and have official ranks. Submitted maps are all scored again ("scored by the board"), which says
+nothing about what made them; maps that no known explainer makes are named. A single score that differs by more than
+1e-4 refuses the submission. Where masks are hidden a submission has no scores; all of its maps are scored here
+(`board.hidden`).
+"""
+
+import secrets
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+from datasets import Dataset
+from huggingface_hub import CommitOperationAdd, HfApi
+
+import saliency_bench
+from saliency_bench.board import hidden as hidden_track
+from saliency_bench.board.checks import Checked, known_explainer, known_metric, needs_masks
+from saliency_bench.board.hub_table import rewrite
+from saliency_bench.board.index import write_index
+from saliency_bench.board.known import (
+    DATASETS,
+    FOLDERS,
+    Attempt,
+    Known,
+    KnownDataset,
+    KnownModel,
+    Recomputed,
+    Status,
+    known_dataset,
+    write_known,
+)
+from saliency_bench.board.published_maps import maps_in
+from saliency_bench.board.schema import Result
+from saliency_bench.board.source import asking, read_folder, source_at
+from saliency_bench.bound_explainer import Explainer, registered_explainer
+from saliency_bench.bound_metric import Metric
+from saliency_bench.compute.classifiers.own_networks import refuse_own
+from saliency_bench.compute.run import run
+from saliency_bench.data.hidden_masks import join_masks
+from saliency_bench.data.loading import find, load_dataset, sample_ids
+from saliency_bench.data.names import list_datasets
+from saliency_bench.errors import UserError
+from saliency_bench.hub import client
+from saliency_bench.hub.names import FORCED, could_be_on_the_hub
+from saliency_bench.read.cell import CellResult
+from saliency_bench.read.manifest import differing_settings, read_manifest
+from saliency_bench.read.network_answers import check_same_network
+from saliency_bench.read.public_names import FOLDER, public_name
+from saliency_bench.read.run_folder import RunData, read_run
+from saliency_bench.score_notes import PRECOMPUTED
+from saliency_bench.spec import PREDICTED_BY, TARGETS
+from saliency_bench.target_weights import asked_activation
+from saliency_bench.utils.messages import counted
+
+TOLERANCE = 1e-4  # of a score, relative where it is above 1
+# Maps that no known explainer makes: nearly the masks, or one map for all images.
+LIKE_MASKS, MOST_IMAGES = 0.95, 0.5
+MATCH = "saliency_miou"
+SAMPLES = 16
+SIDE = 224  # pixels
+MOST_PASSES, MOST_OF_SUBMISSION = 100_000, 2_000_000  # forward passes of an image, for a cell and for all
+CHOSEN = "chosen_to_recompute"
+PACKAGE = "explainers of the package"  # what an attempt with them is called; no method may have spaces in its name
+WITH_HIDDEN = " with hidden masks"  # after "maps" or "explainer": how a cell is recomputed
+
+
+def recompute(
+    root: Path,
+    folder: str,
+    *,
+    samples: int = SAMPLES,
+    seed: int | None = None,
+    progress: bool = True,
+    hidden: str | None = None,
+    owner: str = "",
+    api: HfApi | None = None,
+    **given: Any,
+) -> tuple[Status, KnownDataset | None, KnownModel | None]:
+    """Recompute the submission in `root`/`folder`.
+
+    Args:
+        root: of the results.
+        folder: of the submission.
+        samples: images on which each explainer of the package is run again.
+        seed: of their choice; default: drawn at random, so that nobody knows them.
+        progress: show bars.
+        hidden: where the masks are, if they are hidden: a private repository, or a folder; default: as the board lists.
+        owner: the account that recomputes, whose explainers of the package are scored without a limit.
+        api: of the owner of the board.
+        **given: settings of the run that cannot be read from the submission, such as `dataset` and `model` (default:
+            where the board lists them, else the repositories that the submission names), `target`, `groups` or
+            `label_map` files, `device`.
+
+    Returns:
+        What was found, and the dataset and the model to list on the board; None for those that it lists already, unless
+        they are given.
+
+    Raises:
+        UserError: The submission is invalid, or the settings are not those of the submission.
+    """
+    listed, _ = Known.read(root)
+    content, submission = read_folder(root, folder, Known(listed.datasets.values(), listed.models.values()))
+    setting, result = submission.result.setting, submission.result
+    old_dataset, old_model = _listed_dataset(listed, result), listed.models.get(setting.classifier)
+    renamed = {"dataset": bool(given.get("dataset")), "model": bool(given.get("model"))}
+    names = {
+        "dataset": given.pop("dataset", None) or _named(old_dataset, result.dataset),
+        "model": given.pop("model", None) or _named(old_model, result.model),
+    }
+    dataset = _dataset(names["dataset"], result, old_dataset)
+    masks, dataset = _masks_of(dataset, old_dataset, hidden, names["dataset"])
+    read_folder(root, folder, Known([dataset]))  # nobody has looked at its groups where the dataset was not listed
+    further: dict[str, str] = {}
+    cells: dict[str, Recomputed] = {}
+    about = {"samples": samples, "seed": secrets.randbits(32) if seed is None else seed}
+    device, model = "", None  # what was not loaded is not listed: its name would be the submitter's word
+    suspicions: dict[str, list[str]] = {}
+    maps = maps_in(root / folder, result.maps)
+    ways = _ways(submission, maps, further, has_hidden=masks is not None)
+    rows = with_masks = None
+    if any(by.endswith(WITH_HIDDEN) for by in ways):
+        rows = load_dataset(names["dataset"], setting.split)
+        _take_out_parts(ways, len(set(rows["image_id"]) - set(submission.recorded.ids)), further)
+    attempts, problem = _attempts(submission, ways, maps, listed, content, further, owner)
+    for by, some_cells in ways.items() if not problem else ():
+        settings = names | {"progress": progress, **given}
+        is_hidden, their_maps = by.endswith(WITH_HIDDEN), maps if by.startswith("maps") else {}
+        if is_hidden and masks is not None and rows is not None:
+            if with_masks is None:
+                kept = hidden_track.kept_masks(masks, api or client.default_api())
+                with_masks = join_masks(rows, kept, setting.split, dataset.repo)
+            settings["dataset"] = with_masks
+        their_maps = {cell.explainer: their_maps[cell.explainer] for cell in some_cells} if their_maps else {}
+        again = _run(submission, some_cells, their_maps, about, settings, is_hidden=is_hidden)
+        device, model = again.summary["provenance"]["device"], _model(again)
+        for name, line in (*_like_masks(again, is_hidden=is_hidden), *_all_the_same(their_maps)) if their_maps else ():
+            suspicions.setdefault(name, []).append(line)
+        for cell in some_cells:
+            if is_hidden:
+                compared = _scored(again, cell, "maps" if their_maps else "explainer")
+            else:
+                compared = _compared(submission, again, cell, by)
+            if isinstance(compared, str):
+                problem = problem or compared
+            else:
+                cells[cell.cell_id] = compared
+    for attempt in attempts:
+        if lines := hidden_track.copies_of(attempt, listed.statuses.values()):
+            suspicions.setdefault(attempt.method, []).extend(lines)
+    status = Status(
+        content=content, folder=folder, cells={} if problem else cells, further=further,
+        refused=problem or None, suspicions=suspicions, attempts=attempts, saliency_bench=saliency_bench.__version__,
+        date=datetime.now(UTC).date().isoformat(), device=device or "none",
+    )  # fmt: skip
+    return (
+        status,
+        dataset if old_dataset is None or renamed["dataset"] or dataset.hidden != old_dataset.hidden else None,
+        model if old_model is None or renamed["model"] else None,
+    )
+
+
+def _masks_of(
+    dataset: KnownDataset, listed: KnownDataset | None, hidden: str | None, name: Any
+) -> tuple[str | None, KnownDataset]:
+    """Return (where the hidden masks are, the dataset as the board lists it then); None where none are hidden.
+
+    Raises:
+        UserError: The masks are hidden, and nobody says where they are.
+    """
+    before = listed.hidden if listed else None
+    where = hidden or before
+    if where is None and find(name).hidden_masks == dataset.split:
+        raise UserError(f"the masks of the split {dataset.split} of {dataset.id} are hidden; give --hidden OWNER/NAME")
+    if where and where.startswith(FOLDER):
+        raise UserError(f"the hidden masks of {dataset.id} are in a folder, {where}; give --hidden where you have it")
+    is_folder = where is not None and Path(where).expanduser().is_dir()
+    public = f"{FOLDER}{Path(where).expanduser().resolve().name}" if where and is_folder else where
+    return where, dataset.model_copy(update={"hidden": public})
+
+
+def _take_out_parts(ways: dict[str, list[CellResult]], missing: int, further: dict[str, str]) -> None:
+    """Take cells that need hidden masks out of `ways` if images are missing: their masks would be told one by one."""
+    for by in [by for by in ways if by.endswith(WITH_HIDDEN) and missing]:
+        why = f"hidden masks score all images of the split, and this submission is without {missing} of them"
+        further |= dict.fromkeys((cell.cell_id for cell in ways.pop(by)), why)
+
+
+def _attempts(
+    submission: Checked,
+    ways: dict[str, list[CellResult]],
+    maps: Mapping[str, Mapping[str, np.ndarray]],
+    listed: Known,
+    content: str,
+    further: dict[str, str],
+    owner: str = "",
+) -> tuple[list[Attempt], str]:
+    """Take methods that may not be scored today out of `ways`, and put into `further` why.
+
+    A method of these very files that was scored before is scored again: that tells nothing new. Explainers of the
+    package count unless the owner of the board submits them: a seed, an option or a network makes other maps.
+
+    Returns:
+        The attempts of the submission, and what is wrong with its maps, or "".
+    """
+    result, statuses, today = submission.result, listed.statuses.values(), datetime.now(UTC).date()
+    before = {attempt.method: attempt for attempt in listed.statuses[content].attempts} \
+        if content in listed.statuses else {}  # fmt: skip
+    earlier = hidden_track.attempts_of(statuses, result.submitter, result.setting.fingerprint)
+    scored, methods = dict(before), _methods(ways, is_owner=result.submitter.casefold() == owner.casefold())
+    for name in methods:
+        if name in maps and (problem := hidden_track.problem_of(name, maps[name], submission.recorded.ids)):
+            return list(before.values()), problem
+    for name, cells in methods.items():
+        further |= _beyond(cells)
+        if name in before:
+            continue
+        if (why := hidden_track.refusal(earlier, today)) is not None:
+            further |= {cell.cell_id: why for cell in cells}
+            continue
+        scored[name] = Attempt(
+            submitter=result.submitter, fingerprint=result.setting.fingerprint, method=name, date=today.isoformat(),
+            maps=hidden_track.sketch_of(maps[name]) if name in maps else "",
+        )  # fmt: skip
+        earlier.append(scored[name])
+    for by in [by for by in ways if by.endswith(WITH_HIDDEN)]:
+        ways[by] = [cell for cell in ways[by] if cell.cell_id not in further]
+        if not ways[by]:
+            del ways[by]
+    return list(scored.values()), ""
+
+
+def _methods(ways: Mapping[str, Sequence[CellResult]], *, is_owner: bool) -> dict[str, list[CellResult]]:
+    """Return {what counts as one attempt: its cells}: a method whose maps were submitted, or explainers of the package.
+
+    Those with their default options count as one, any other options by themselves; the owner's (`is_owner`) not at all.
+    """
+    methods: dict[str, list[CellResult]] = {}
+    for cell in ways.get(f"maps{WITH_HIDDEN}", ()):
+        methods.setdefault(cell.explainer, []).append(cell)
+    for cell in () if is_owner else ways.get(f"explainer{WITH_HIDDEN}", ()):
+        explainer = known_explainer(cell)
+        is_default = explainer is None or explainer.options == registered_explainer(cell.explainer).options
+        methods.setdefault(PACKAGE if is_default else f"{PACKAGE}: {cell.explainer_text}", []).append(cell)
+    return methods
+
+
+def _beyond(cells: Sequence[CellResult]) -> dict[str, str]:
+    """Return {cell id: why it is not scored} of the cells of an explainer beyond the most metrics that it may have."""
+    by_explainer: dict[str, list[str]] = {}
+    for cell in cells:
+        by_explainer.setdefault(cell.explainer_id, []).append(cell.cell_id)
+    why = f"{hidden_track.MOST_METRICS} metrics of a method are scored with hidden masks"
+    return dict.fromkeys(
+        (cell_id for ids in by_explainer.values() for cell_id in ids[hidden_track.MOST_METRICS :]), why
+    )
+
+
+def _scored(again: RunData, cell: CellResult, by: Literal["explainer", "maps"]) -> Recomputed | str:
+    """Return the rounded score of a cell by hidden masks, or a line on why there is none."""
+    name = f"{cell.explainer_text} by {cell.metric_text}"
+    ours = next(
+        (item for item in again.cells if (item.explainer_id, item.metric_id) == (cell.explainer_id, cell.metric_id)),
+        None,
+    )
+    if ours is None:
+        return f"{name} has other maps than it states"
+    if (score := hidden_track.rounded(ours)) is None:
+        return f"{name} has no score"
+    return Recomputed(samples=ours.n, largest=0, by=by, score=score)
+
+
+def _like_masks(again: RunData, *, is_hidden: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield (method, a line about it) where maps match the masks better than explainers do, in most images.
+
+    With hidden masks (`is_hidden`) the line does not say in how many, which would tell more than the rounded score.
+    """
+    for cell in again.cells:
+        scores = again.values[cell.cell_id]
+        share = np.mean(scores[np.isfinite(scores)] > LIKE_MASKS) if np.isfinite(scores).any() else 0
+        if cell.metric == MATCH and share > MOST_IMAGES:
+            many = "most" if is_hidden else f"{share:.0%}"
+            yield cell.explainer, f"maps match the mask almost exactly in {many} of the images"
+
+
+def _all_the_same(maps: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[tuple[str, str]]:
+    """Yield (method, a line about it) where there is one and the same map, whatever image, class and network are."""
+    for name, by_image in maps.items():
+        most = Counter(sha256(values.tobytes()).digest() for values in by_image.values()).most_common(1)
+        if most and len(by_image) > 1 and (share := most[0][1] / len(by_image)) > MOST_IMAGES:
+            yield name, f"one map is that of {share:.0%} of the images, whatever their classes"
+
+
+def _listed_dataset(listed: Known, result: Result) -> KnownDataset | None:
+    """Return the dataset of a submission as the board lists it. Raise UserError if it is listed as another split."""
+    setting = result.setting
+    dataset = next((item for item in listed.datasets.values() if item.fingerprint == setting.fingerprint), None)
+    if dataset is not None and dataset.split != setting.split:
+        raise UserError(
+            f"{result.folder} is about the split {setting.split}; the board lists these samples as the split "
+            f"{dataset.split} of {dataset.id}"
+        )
+    return dataset
+
+
+def _dataset(name: Any, result: Result, listed: KnownDataset | None) -> KnownDataset:
+    """Load the dataset of a submission. Raise UserError if it is another one, or has other groups than listed."""
+    dataset = known_dataset(name, result.setting.split)
+    if dataset.fingerprint != result.setting.fingerprint:
+        raise UserError(f"{name} is not the dataset of {result.folder}; give --dataset")
+    if listed is not None and listed.samples != dataset.samples:
+        raise UserError(
+            f"the groups of {name} are not those that the board lists; give --dataset, or delete "
+            f"{DATASETS}/{dataset.fingerprint}.json to list them anew"
+        )
+    return dataset
+
+
+def _named(listed: Any, submitted: Any) -> str:
+    """Return what to load a dataset or model by: as the board lists it, if that can be loaded, or as it was submitted.
+
+    What a stranger writes is a name of the Hub or of the package, and no path on this machine.
+
+    Raises:
+        UserError: Only its submitter has it.
+    """
+    has_place = listed is not None and (listed.repo or not listed.id.startswith((FOLDER, "module:")))
+    loaded, kind = listed if has_place else submitted, type(submitted).__name__.lower()
+    name = loaded.repo or loaded.id
+    if kind == "model":
+        refuse_own(name)
+    if name in list_datasets() or name.startswith("torchvision:") or (has_place and not loaded.repo):
+        return name
+    if not could_be_on_the_hub(name) or (kind == "dataset" and "/" not in name):
+        raise UserError(f"the {kind} {name} is on no Hub; give --{kind} where you have it")
+    return f"{FORCED}{name}" + (f"@{loaded.revision}" if loaded.revision else "")
+
+
+def _ways(
+    submission: Checked, maps: Collection[str], further: dict[str, str], *, has_hidden: bool = False
+) -> dict[str, list[CellResult]]:
+    """Return {"explainer" or "maps": the cells to recompute from it}, and put into `further` why others cannot be.
+
+    With hidden masks (`has_hidden`), `WITH_HIDDEN` follows where a cell needs them.
+    """
+    ways: dict[str, list[CellResult]] = {}
+    passes_left = MOST_OF_SUBMISSION
+    for cell in submission.cells:
+        metric = known_metric(cell)
+        if metric is None:
+            further[cell.cell_id] = "its metric is not known here"
+        elif metric.declaration.keeps:
+            further[cell.cell_id] = "networks are retrained for it, which is not done again"
+        elif (passes := _passes(explainer := known_explainer(cell), metric)) > MOST_PASSES:
+            further[cell.cell_id] = f"it needs {passes:,} passes per image, more than the {MOST_PASSES:,} that are run"
+        elif explainer is None and not _has_maps(cell, maps):
+            further[cell.cell_id] = "its method is not known here, and its maps were not submitted"
+        elif passes > passes_left:
+            further[cell.cell_id] = f"its submission needs more than the {MOST_OF_SUBMISSION:,} passes that are run"
+        else:
+            passes_left -= passes
+            with_hidden = WITH_HIDDEN if has_hidden and needs_masks(metric) else ""
+            ways.setdefault(("maps" if explainer is None else "explainer") + with_hidden, []).append(cell)
+    return ways
+
+
+def _has_maps(cell: CellResult, maps: Collection[str]) -> bool:
+    """Return whether a cell is about maps that were submitted."""
+    return str(cell.explainer_version).startswith(PRECOMPUTED) and cell.explainer in maps
+
+
+def _passes(explainer: Explainer | None, metric: Metric) -> int:
+    """Return how many passes a cell needs per image, at most; explainer None: maps are given.
+
+    Options are the submitter's: rise:masks=1000000000 would keep the owner's machine busy for years. Where a metric
+    does not say what an option costs, its whole number, or the length of its list, counts as so many passes.
+    """
+    explain = 1 if explainer is None else explainer.declaration.passes_of(dict(explainer.options), SIDE, SIDE)
+    pictures, further_maps = metric.declaration.passes_of(dict(metric.options), SIDE, SIDE)
+    options = (*metric.options, *(explainer.options if explainer is not None else ()))
+    numbers = [abs(value) for _, value in options if type(value) is int]
+    numbers += [len(value) for _, value in options if isinstance(value, Sequence)]
+    return max(explain * (1 + further_maps) + pictures, *numbers, 0)
+
+
+def _run(
+    submission: Checked,
+    cells: Sequence[CellResult],
+    maps: Mapping,
+    about: Mapping,
+    given: Mapping,
+    *,
+    is_hidden: bool = False,
+) -> RunData:
+    """Recompute cells: from submitted maps if there are any, else with their explainers on randomly chosen samples.
+
+    With hidden masks (`is_hidden`) there is nothing to compare with, so that all samples are scored.
+    """
+    setting = submission.result.setting
+    settings: dict[str, Any] = {
+        "split": setting.split, "seed": setting.seed, "target": given.get("target") or target_of(submission.result),
+        "label_column": setting.label_column, "activation": asked_activation(setting.activation),
+        **_arithmetic(setting.precision),
+        "mask_values": setting.mask_values,
+        "metrics": list(dict.fromkeys(str(known_metric(cell)) for cell in cells)),
+    } | {name: value for name, value in given.items() if value is not None}  # fmt: skip
+    if maps:
+        settings |= {"explainers": [], "maps": maps}
+        if any("masks" in metric.inputs for cell in cells if (metric := known_metric(cell))):
+            settings["metrics"] = list(dict.fromkeys([*settings["metrics"], MATCH]))  # for `_like_masks`
+    else:
+        settings["explainers"] = list(dict.fromkeys(str(known_explainer(cell)) for cell in cells))
+    ids = submission.recorded.ids
+    # Scoring submitted maps runs no explainer, so all maps are scored. Explainers run on a few of the submitted samples
+    # only, because a run with a limit does not submit all samples of the dataset.
+    if not maps and not is_hidden:
+        few = min(len(ids), about["samples"])
+        chosen = np.random.default_rng(about["seed"]).choice(len(ids), few, replace=False)
+        settings["only"] = [f"{CHOSEN}=true"]
+        settings["dataset"] = _marked(given["dataset"], setting.split, {ids[place] for place in chosen})
+    with TemporaryDirectory() as out:
+        again = read_run(run(out=Path(out) / "run", **settings).folder)
+        answers = read_manifest(again.folder).answers.get("model")
+    if is_hidden and again.identity is not None:  # the published split has another fingerprint: that without masks
+        setting = setting.model_copy(update={"fingerprint": again.identity.fingerprint})
+    if again.identity is not None and (other := differing_settings(again.identity, setting)):
+        raise UserError(
+            f"recomputed with another {other[0]} than {submission.result.folder}; give that of the submission"
+        )
+    difference, fix = f"{submission.result.folder} has another model", "give the --model of the submission"
+    check_same_network(submission.result.answers, answers, setting.precision, difference, fix)
+    return again
+
+
+def target_of(result: Result) -> str:
+    """Return the target rule of a submission as `run` takes it.
+
+    Of `predicted-by` and of a file, the setting holds a hash. The other model is then read from the submission's words
+    if it is one of the Hub or of torchvision; a folder of this machine is never taken because a stranger names it.
+
+    Raises:
+        UserError: The rule is a file, or names a model that only the submitter has.
+    """
+    rule = result.setting.target.partition(" ")[0]
+    if rule in TARGETS:
+        return rule
+    model = result.target.removeprefix(PREDICTED_BY)
+    if rule != PREDICTED_BY.rstrip(":") or model == result.target:
+        raise UserError(f"maps explain the classes of the file {result.target}; give --target FILE where you have it")
+    if model.startswith((FOLDER, "module:")) or public_name(model) != model:
+        raise UserError(f"the model {model} that names the targets is on no Hub; give --target {PREDICTED_BY}MODEL")
+    return result.target
+
+
+def _marked(name: Any, split: str, chosen: set[str]) -> Dataset:
+    """Return a dataset with a column that says which samples were chosen; its fingerprint stays the same."""
+    rows = load_dataset(name, split)
+    return rows.add_column(CHOSEN, [image_id in chosen for image_id in sample_ids(rows)])
+
+
+def _arithmetic(precision: str) -> dict[str, Any]:
+    """Return the settings of a run that give the precision of a submission, such as "bf16, channels last"."""
+    first, *more = precision.split(", ")
+    settings = {} if first.endswith("weights") else {"precision": first}
+    return settings | {"channels_last": "channels last" in more or None, "compile": "compiled" in more or None}
+
+
+def _model(again: RunData) -> KnownModel:
+    """Return the model that was used for recomputing."""
+    model = again.summary["model"]
+    return KnownModel(id=model["id"], repo=model["repo"], revision=model["revision"], digest=model["digest"])
+
+
+def _compared(submission: Checked, again: RunData, cell: CellResult, by: str) -> Recomputed | str:
+    """Return how far the scores of a cell are from those computed here, or a line on the first that is too far."""
+    name = f"{cell.explainer_text} by {cell.metric_text}"
+    if cell.cell_id not in again.values:
+        return f"{name} has another cell id when it is computed here"
+    # A sample that was not submitted is at -1, the NaN at the end.
+    submitted = np.append(submission.recorded.outcomes[cell.cell_id].scores, np.nan)
+    stated = submitted[submission.recorded.positions(again.ids)]
+    ours = again.values[cell.cell_id]
+    scale = np.maximum(1, np.maximum(np.abs(stated), np.abs(ours)))
+    gaps = np.where(np.isnan(stated) & np.isnan(ours), 0, np.abs(stated - ours) / scale)
+    if len(wrong := np.flatnonzero(~(gaps <= TOLERANCE))):
+        first = wrong[0]
+        return f"{name} comes to {ours[first]:.6g} on image {again.ids[first]}, not {stated[first]:.6g}"
+    return Recomputed(samples=len(ours), largest=float(gaps.max(initial=0)), by="maps" if by == "maps" else "explainer")
+
+
+def vouch(
+    location: str, folder: str, *, dry_run: bool = False, api: HfApi | None = None, **given: Any
+) -> tuple[Status, list[str]]:
+    """Recompute a submission in a results repository (its main branch) or in a folder of results, and store the status.
+
+    Args:
+        location: NAMESPACE/results, or a folder.
+        folder: of the submission.
+        dry_run: do not store it.
+        api: of the owner of the board.
+        **given: as for `recompute`.
+
+    Returns:
+        What was found, and the same as lines.
+
+    Raises:
+        UserError: As for `recompute`; or, before anything is computed, the account may not write to the repository.
+    """
+    source = source_at(location, api=api)
+    is_folder = isinstance(source.location, Path)
+    if not is_folder and not dry_run and (rights := client.rights(source.api, location)).may is not True:
+        raise UserError(f"{location}: {rights.line}")
+    if not folder or ".." in folder.split("/") or len(folder.split("/")) != 3 or set(folder) & set("*?[]"):
+        raise UserError(f"{folder} is not DATASET/MODEL/SUBMITTER, the folder of a submission")
+    root = source.root([f"{folder}/*", *(f"{name}/*.json" for name in FOLDERS)])
+    status, *listed = recompute(root, folder, owner="" if is_folder else _account(source.api), api=source.api, **given)
+    files = [item for item in (status, *listed) if item is not None]
+    lines = _lines(status) + [_line(item, given) for item in listed if item is not None]
+    if dry_run:
+        return status, [*lines, "dry run: nothing was written"]
+    if is_folder:
+        written = [write_known(root, item) for item in files]
+        write_index(root)
+        return status, [*lines, *(f"written: {path}" for path in written)]
+    with TemporaryDirectory() as temporary, asking(location):
+        paths = [write_known(Path(temporary), item) for item in files]
+        commit = source.api.create_commit(
+            location,
+            [CommitOperationAdd(path.relative_to(temporary).as_posix(), path.read_bytes()) for path in paths],
+            repo_type="dataset",
+            commit_message=f"Recomputed: {folder}",
+        )
+        rewrite(location, source.api, commit.oid)
+    return status, [*lines, f"written: {commit.commit_url}"]
+
+
+def _account(api: HfApi) -> str:
+    """Return the name of the account, "" if nobody is logged in."""
+    if client.token_of(api) is None:
+        return ""
+    with asking("the Hub"):
+        return client.account(api).name
+
+
+def _line(listed: KnownDataset | KnownModel, given: Mapping[str, Any]) -> str:
+    """Say how the board will list a dataset or model."""
+    kind = "dataset" if isinstance(listed, KnownDataset) else "model"
+    source = "" if given.get(kind) else f", as the submission says; give --{kind} to list another"
+    return f"  the {kind} is listed as {listed.repo or listed.id}{source}"
+
+
+def _in_words(cell: Recomputed) -> str:
+    """Return the outcome of a cell in words."""
+    if (score := cell.score) is None:
+        return f"{counted(cell.samples, 'sample')} by {cell.by}, largest difference {cell.largest:.2g}"
+    interval = "" if score.low is None else f" [{score.low:g}, {score.high:g}]"
+    return f"{score.value:g}{interval}, {counted(score.n, 'sample')} by {cell.by}{WITH_HIDDEN}, rounded"
+
+
+def _lines(status: Status) -> list[str]:
+    """Return a status as lines."""
+    if status.refused:
+        return [f"{status.folder} is refused: {status.refused}"]
+    is_single = len(status.cells) == 1
+    if any(cell.score for cell in status.cells.values()):
+        done = "was scored" if is_single else "were scored"
+    else:
+        done = "matches" if is_single else "match"
+    lines = [f"{counted(len(status.cells), 'cell')} of {status.folder} {done}"]
+    lines += [f"  {name}: {_in_words(cell)}" for name, cell in status.cells.items()]
+    lines += [f"  {name}: not recomputed, {why}" for name, why in status.further.items()]
+    return lines + [f"  look at the maps of {name} before you believe them: {line}"
+                    for name, about in status.suspicions.items() for line in about]  # fmt: skip

@@ -1,0 +1,283 @@
+"""Review the pull request of a submission: who sends it, which files it touches, and whether its submissions are valid.
+
+Nothing of a pull request is executed, and only the files of submissions are downloaded, once their sizes are known.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from huggingface_hub import HfApi, RepoFile
+from huggingface_hub.community import DiscussionWithDetails
+
+from saliency_bench.board import copies
+from saliency_bench.board.board import contradictions
+from saliency_bench.board.checks import Checked
+from saliency_bench.board.hub_table import rewrite
+from saliency_bench.board.index import write_index
+from saliency_bench.board.known import Known
+from saliency_bench.board.published_maps import SHARD, stated_names
+from saliency_bench.board.schema import RECORDS, RESULT, Result
+from saliency_bench.board.source import Source, asking, read_folder
+from saliency_bench.board.submission import LARGEST, most_bytes, too_much
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.hub import client
+from saliency_bench.read.summary import table
+
+SHOWN = 10  # problems and paths that are named
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of reviewing a pull request.
+
+    Attributes:
+        commit: that was reviewed; later commits were not.
+        problems: why it must not be merged; empty if it may be.
+        notes: what the reader should know.
+        submissions: those that are valid.
+    """
+
+    repo: str
+    number: int
+    author: str
+    commit: str
+    folders: list[str]
+    problems: list[str]
+    notes: list[str]
+    submissions: list[Checked] = field(default_factory=list)
+
+    @property
+    def fine(self) -> bool:
+        """Return whether it may be merged."""
+        return not self.problems
+
+    def lines(self) -> list[str]:
+        """Return the verdict as printable lines; what strangers wrote is never more than a line."""
+        head = f"pull request {self.number} of {self.repo} by {self.author}, commit {self.commit[:12]}"
+        word = "checks out" if self.fine else "must not be merged"
+        lines = [f"{head}: {word}", *(f"- {one_line(problem, 500)}" for problem in self.problems[:SHOWN])]
+        if (more := len(self.problems) - SHOWN) > 0:
+            lines.append(f"- and {more} more")
+        lines += [f"note: {one_line(note, 500)}" for note in self.notes[:SHOWN]]
+        for submission in self.submissions:
+            lines += ["", *table(submission.cells, submission.result.dataset.used).splitlines()]
+        return lines
+
+    def markdown(self) -> str:
+        """Return the verdict as a comment: the lines in a block of code, which nothing in them can end."""
+        text = "\n".join(self.lines()).replace("```", "'''")
+        return f"```text\n{text}\n```\n"
+
+    def as_dict(self) -> dict:
+        """Return the verdict as plain data for `--json`."""
+        names = ("repo", "number", "author", "commit", "folders", "problems", "notes")
+        return {name: getattr(self, name) for name in names} | {"fine": self.fine}
+
+
+def review(repo: str, number: int, api: HfApi | None = None) -> Verdict:
+    """Review a pull request to a results repository.
+
+    It may be merged if its author is the submitter, it only adds files of submissions, and each submission is valid.
+
+    Raises:
+        UserError: There is no such open pull request, or the Hub cannot be reached.
+    """
+    api = api or client.default_api()
+    with asking(repo):
+        pull = api.get_discussion_details(repo, number, repo_type="dataset")
+        if not pull.is_pull_request or pull.status not in ("open", "draft"):
+            state = f"{pull.status}, not open" if pull.is_pull_request else "a discussion, not a pull request"
+            raise UserError(f"number {number} of {repo} is {state}")
+        files = _pulled(api, repo, number)
+    folders, problems = _touched(files)
+    if problems:
+        return Verdict(repo, number, pull.author, files.commit, folders, problems, [])
+    return _verdict(repo, pull, files, folders, api)
+
+
+def review_folder(board: Path) -> list[tuple[str, list[str]]]:
+    """Check the submissions of a board in a local folder, and write its index.
+
+    Returns:
+        [(folder of the submission, its problems)], sorted by folder.
+
+    Raises:
+        UserError: The folder holds no submissions, or files of the board's owner are invalid.
+    """
+    _, problems = Known.read(board)
+    if problems:
+        raise UserError(problems[0])
+    _, folders = Source(board).folders()
+    if not folders:
+        raise UserError(f"{board} holds no submissions; add one with `saliency-bench submit RUN --to {board}`")
+    refused = {item.folder: item.line for item in write_index(board).refused}
+    return [(folder, [refused[folder]] if folder in refused else []) for folder in folders]
+
+
+def open_pulls(repo: str, api: HfApi | None = None) -> list[int]:
+    """Return the numbers of the open pull requests. Raise UserError without such a repository or a connection."""
+    api = api or client.default_api()
+    with asking(repo):
+        pulls = api.get_repo_discussions(
+            repo, repo_type="dataset", discussion_type="pull_request", discussion_status="open"
+        )
+        return sorted(pull.num for pull in pulls)
+
+
+def comment(verdict: Verdict, api: HfApi | None = None) -> None:
+    """Post a verdict on its pull request, unless it is there already. Raise UserError if the account may not."""
+    api = api or client.default_api()
+    with asking(verdict.repo):
+        events = api.get_discussion_details(verdict.repo, verdict.number, repo_type="dataset").events
+        if not any(getattr(event, "content", None) == verdict.markdown() for event in events):
+            api.comment_discussion(verdict.repo, verdict.number, verdict.markdown(), repo_type="dataset")
+
+
+def merge(verdict: Verdict, api: HfApi | None = None) -> None:
+    """Merge a pull request that may be merged, at the commit that was reviewed.
+
+    The Hub merges whatever a pull request contains at that moment, so its content is compared just before and again
+    afterwards.
+
+    Raises:
+        UserError: It must not be merged, or it has changed since, even if that is noticed only afterwards.
+    """
+    api, repo = api or client.default_api(), verdict.repo
+    if not verdict.fine:
+        raise UserError(f"pull request {verdict.number} of {repo} must not be merged")
+    with asking(repo):
+        pull = _pulled(api, repo, verdict.number)
+        if pull.commit != verdict.commit:
+            raise UserError(f"pull request {verdict.number} of {repo} has changed since; review it again")
+        added = {path: file for path, file in pull.after.items() if path not in pull.before}
+        expected = _files(api, repo, "main") | added
+        api.merge_pull_request(repo, verdict.number, repo_type="dataset")
+        merged = _files(api, repo, "main")
+    # All of main, not only what changed: behind a forged history a merge deletes what nobody reviewed.
+    strange = [path for path in expected.keys() | merged.keys() if _blob(merged, path) != _blob(expected, path)]
+    if strange:
+        raise UserError(
+            f"pull request {verdict.number} of {repo} was merged, but {one_line(min(strange))} on main is not what was "
+            "reviewed: it changed in between, or the pull request has a forged history; look at the last commits of "
+            "main and revert them"
+        )
+    with asking(repo):
+        rewrite(repo, api)
+
+
+@dataclass(frozen=True)
+class _Pull:
+    """The files of a pull request.
+
+    Attributes:
+        commit: its last one.
+        before: files of main where it started.
+        now: files of main.
+        after: its files.
+    """
+
+    commit: str
+    before: dict[str, RepoFile]
+    now: dict[str, RepoFile]
+    after: dict[str, RepoFile]
+
+
+def _blob(files: dict[str, RepoFile], path: str) -> str | None:
+    """Return the content hash of a file, or None if there is no such file."""
+    return files[path].blob_id if path in files else None
+
+
+def _pulled(api: HfApi, repo: str, number: int) -> _Pull:
+    """Return the files of a pull request. Raise UserError if it is not made of commits on top of main."""
+    history, main = (
+        [entry.commit_id for entry in api.list_repo_commits(repo, repo_type="dataset", revision=revision)]
+        for revision in (f"refs/pr/{number}", "main")
+    )
+    # Newest first: commits of its own, then main's from where it started. Anything else, such as a merge of two states
+    # of main, can hide changes from whoever compares with one of them.
+    base = next((commit for commit in history if commit in main), None)
+    if base is None or history[history.index(base) :] != main[main.index(base) :]:
+        raise UserError(f"pull request {number} of {repo} is not based on its main branch; submit it again")
+    return _Pull(history[0], *(_files(api, repo, revision) for revision in (base, main[0], history[0])))
+
+
+def _files(api: HfApi, repo: str, revision: str) -> dict[str, RepoFile]:
+    """Return {path: file} of a revision."""
+    tree = api.list_repo_tree(repo, repo_type="dataset", revision=revision, recursive=True)
+    return {file.path: file for file in tree if isinstance(file, RepoFile)}
+
+
+def _touched(pull: _Pull) -> tuple[list[str], list[str]]:
+    """Return (the folders of submissions that are added, a line for each other change)."""
+    before, after = pull.before, pull.after
+    problems = [f"it deletes {path}" for path in sorted(before.keys() - after.keys())]
+    changed = (path for path in sorted(before.keys() & after.keys()) if _blob(before, path) != _blob(after, path))
+    problems += [f"it changes {path}" for path in changed]
+    added = sorted(after.keys() - before.keys())
+    problems += [f"it adds {path}, which main has by now" for path in added if path in pull.now]
+    folders = sorted({folder for folder, _, name in (path.rpartition("/") for path in added) if name == RESULT})
+    if not folders:
+        return [], [*problems, f"it adds no {RESULT}"]
+    if many := too_much({}, len(folders)):
+        return [], [*problems, *many]
+    for path in added:
+        folder = path.rpartition("/")[0]
+        if folder not in folders or folder.count("/") != 2 or most_bytes(path) is None:
+            problems.append(f"it adds {path}, which is no file of a submission")
+    problems += too_much({path: after[path].size for path in added}, len(folders))
+    missing = [f"{folder}/{RECORDS}" for folder in folders if f"{folder}/{RECORDS}" not in added]
+    return folders, problems + [f"it adds no {path}" for path in missing]
+
+
+def _verdict(repo: str, pull: DiscussionWithDetails, files: _Pull, folders: list[str], api: HfApi) -> Verdict:
+    """Download and check the submissions in these folders of a pull request."""
+    commit = files.commit
+    source = Source(repo, commit, api)
+    owners, problems = Source(repo, "main", api).known()
+    verdict = Verdict(
+        repo, pull.num, pull.author, commit, folders, [], [f"on the main branch: {line}" for line in problems]
+    )
+    root = source.root([f"{folder}/{name}" for folder in folders for name in LARGEST])
+    for folder in folders:
+        try:
+            _, submission = read_folder(root, folder, owners)
+        except UserError as error:
+            verdict.problems.append(str(error))
+            continue
+        if (submitter := submission.result.submitter) != pull.author:
+            verdict.problems.append(f"{pull.author} sends it, but {RESULT} says that {submitter} submits it")
+        verdict.problems.extend(_other_maps(submission.result, files.after))
+        verdict.notes.extend(_notes(submission, owners, repo, api))
+        verdict.submissions.append(submission)
+    return verdict
+
+
+def _other_maps(result: Result, files: dict[str, RepoFile]) -> list[str]:
+    """Return a line for each file of maps that a result does not state, or states otherwise; none is downloaded."""
+    stated = {f"{result.folder}/{name}": digest for name, digest in stated_names(result.maps).items()}
+    added = {
+        path: file for path, file in files.items()
+        if path.startswith(f"{result.folder}/") and SHARD.fullmatch(path.rpartition("/")[2])
+    }  # fmt: skip
+    lines = [f"it adds no {path}, which {RESULT} states" for path in stated if path not in added]
+    lines += [f"it adds {path}, which {RESULT} does not state" for path in added if path not in stated]
+    # The Hub knows the SHA-256 of large files; others are compared before they are scored or shown.
+    return lines + [
+        f"{path} is not the file that {RESULT} states: its SHA-256 is another one"
+        for path, file in added.items()
+        if path in stated and file.lfs is not None and file.lfs.sha256 != stated[path]
+    ]
+
+
+def _notes(submission: Checked, owners: Known, repo: str, api: HfApi) -> list[str]:
+    """Return what a submission contradicts or repeats of the board, or could not be compared with."""
+    setting = submission.result.setting
+    lines = []
+    if (setting.fingerprint, setting.split) not in owners.datasets:
+        lines.append(
+            f"the board does not list the dataset {submission.result.dataset.id} yet, so its image ids and groups were "
+            "not compared with the published ones; recompute --dataset lists it"
+        )
+    published = list(Source(repo, "main", api).beside(submission.result))
+    lines += [str(conflict) for other in published for conflict in contradictions(other, submission)]
+    return lines + copies.notes(submission, published)

@@ -1,0 +1,314 @@
+"""Published results: one folder per submission, checked when it is written and again when it is read.
+
+    DATASET-FINGERPRINT/MODEL-DIGEST/SUBMITTER-CONTENT/result.json       settings, cells, provenance, note: `Result`
+                                                       records.parquet   a row per cell and sample: `records.SCHEMA`
+
+The last folder is named after the submitter and a hash of the cells, so two submitters never write the same file. The
+id of a cell is a hash of everything that determines its number, and `result.json` has all of that, so a wrong id is
+detected. Nothing that is read here is executed: JSON and Parquet, checked against this schema.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from saliency_bench.board.published_maps import MOST_SHARDS
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.read import records
+from saliency_bench.read.cell import CellResult, Count, Hash, Interval, StrictModel, Text, field_line
+from saliency_bench.read.identity import CellIds, Identity
+from saliency_bench.read.network_answers import NetworkAnswers
+from saliency_bench.read.public_names import refused_label
+from saliency_bench.utils.files import parse_json, read_bytes
+from saliency_bench.utils.hashing import hash_of
+
+FORMAT = 3
+LICENSE: Literal["cc-by-4.0"] = "cc-by-4.0"  # of all results: numbers, records and provenance
+RESULT, RECORDS = "result.json", "records.parquet"
+SCHEMA = "schema.json"  # of a results repository, by which it is known as one before its first submission
+TEXTS = [field.name for field in records.SCHEMA if field.type == pa.string()]  # few different ones, but for ids
+LARGEST = 8_000_000  # bytes of a result.json
+LONGEST = 2000  # characters of a note
+LONGEST_TEXT = 10_000  # characters of any text
+MOST_CELLS = 2000
+MOST_NAMES = 1000  # of an object of JSON
+MOST_VALUES = 500_000  # of JSON
+MOST_ERRORS = 1000
+MOST_SEED = 2**53  # a whole number that JSON, floats and tables hold exactly
+# As `Classifier.arithmetic` says it.
+PRECISION = re.compile(
+    r"(fp32|tf32|bf16|fp16|[a-z0-9_]{4,20} weights)(, (tf32|bf16|fp16) operations)?(, channels last)?(, compiled)?"
+)
+SEVERAL_LINES = ("note", "command")
+
+
+def _link(text: str) -> str:
+    """Return an address as it is. Raise ValueError unless everybody can see where it leads."""
+    parts = urlsplit(text)
+    is_plain = text.isascii() and text.isprintable() and not set(text) & set(" <>\"'`\\")
+    if text and not (is_plain and parts.scheme == "https" and parts.hostname and "@" not in parts.netloc):
+        raise ValueError("must be an https address in ASCII, without a user name, such as https://example.org/code")
+    return text
+
+
+def _day(text: str) -> str:
+    """Return a day as it is. Raise ValueError if no calendar has it."""
+    date.fromisoformat(text)
+    return text
+
+
+Day = Annotated[str, StringConstraints(pattern=r"^20[0-9]{2}-[01][0-9]-[0-3][0-9]$"), AfterValidator(_day)]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Name = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class Dataset(StrictModel):
+    """The dataset of a run.
+
+    Attributes:
+        repo: the repository of the Hub that it was loaded from; null if it was not.
+        revision: the commit of that repository.
+        fingerprint: hash of its samples.
+        samples: how many the split has.
+        used: how many the run used.
+        chosen_by: the classifier by which the images were chosen, if it is another one than the model.
+    """
+
+    id: Text
+    title: Text | None = None
+    repo: Text | None = None
+    revision: Text | None = None
+    split: Text
+    fingerprint: Hash
+    samples: Count
+    used: Count
+    classes: Count
+    chosen_by: Text | None = None
+
+
+class Model(StrictModel):
+    """The classifier of a run.
+
+    Attributes:
+        repo: the repository of the Hub that it was loaded from; null if it was not.
+        revision: the commit of that repository, or the name of torchvision's weights.
+        digest: hash of the weights.
+        geometry: how images are resized and cropped, in words.
+        activation: that makes probabilities of logits.
+        activation_assumed: whether the checkpoint does not say which.
+        accuracy: on all samples of the dataset.
+        accuracy_kind: what `accuracy` is.
+        top5: accuracy of the five likeliest classes.
+        no_accuracy: why there is no accuracy.
+        no_class: images whose label is no class of the model, which do not count.
+        classes_by_position: whether the model has no class names, so its classes are assumed to be in the dataset's
+            order.
+    """
+
+    id: Text
+    repo: Text | None = None
+    revision: Text | None
+    digest: Hash
+    geometry: Text
+    classes: Count | None = None
+    activation: Literal["softmax", "sigmoid", "binary"] = "softmax"
+    activation_assumed: bool = False
+    accuracy: Interval
+    accuracy_kind: Text = "accuracy"
+    top5: Interval | None = None
+    no_accuracy: Text | None = None
+    no_class: Count = 0
+    classes_by_position: bool = False
+
+    @model_validator(mode="after")
+    def _shares(self) -> Self:
+        """Raise ValueError for accuracies outside of 0 to 1."""
+        for name in ("accuracy", "top5"):
+            stated = getattr(self, name)
+            for end in ("value", "low", "high"):
+                if stated is not None and not 0 <= (getattr(stated, end) or 0) <= 1:
+                    raise ValueError(f"{name}.{end} is {getattr(stated, end)}, outside of 0 to 1")
+        return self
+
+
+def ids_under(cell: CellResult, ids: CellIds) -> Iterator[str]:
+    """Yield the ids that a cell of this explainer and metric can have under the settings of `ids`."""
+    explainer = cell.explainer, json.dumps(cell.explainer_options, sort_keys=True), cell.explainer_version
+    metric = cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version
+    return ids.possible(explainer, metric, cell.asked_for)
+
+
+class Provenance(StrictModel):
+    """Versions and hardware; further entries are plain."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Text | int | float | bool | None]
+
+    saliency_bench: Text
+    python: Text
+    libraries: dict[str, Text]
+    device: Text
+
+
+class Result(StrictModel):
+    """All cells that one submitter publishes of one run, under `license`.
+
+    Of the attributes, `note`, `link`, the days, `seconds`, `peak_memory`, `command` and `provenance` cannot be checked.
+
+    Attributes:
+        link: to code or paper of the submitter's own method.
+        ran: the day of the run, by the clock of the submitter's machine.
+        submitted: the day of the submission, by the same clock.
+        seconds: {`explainer_id`: seconds of the run's latest start}; they count what that start computed.
+        peak_memory: bytes of the GPU, or else of the process, in that start.
+        target: what the maps explain, in words.
+        setting: everything that determines the scores but explainer and metric.
+        answers: the network's logits for fixed pictures; null if they cannot be compared.
+        maps: SHA-256 of each file of maps beside it (`published_maps`), in their order.
+    """
+
+    format: Literal[3] = 3
+    license: Literal["cc-by-4.0"]
+    submitter: Name
+    note: Annotated[str, StringConstraints(max_length=LONGEST)] = ""
+    link: Annotated[str, StringConstraints(max_length=500), AfterValidator(_link)] = ""
+    ran: Day | None = None
+    submitted: Day | None = None
+    seconds: dict[Hash, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    peak_memory: Annotated[int, Field(ge=0)] | None = None
+    dataset: Dataset
+    model: Model
+    target: Text
+    setting: Identity
+    answers: NetworkAnswers | None = None
+    cells: Annotated[list[CellResult], Field(min_length=1, max_length=MOST_CELLS)]
+    command: Annotated[str, StringConstraints(max_length=10_000)]
+    provenance: Provenance
+    maps: Annotated[list[Sha256], Field(max_length=MOST_SHARDS)] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        """Raise ValueError for fields that contradict each other."""
+        if not PRECISION.fullmatch(self.setting.precision):
+            raise ValueError(f"setting.precision is {self.setting.precision}, which no run writes")
+        if abs(self.setting.seed) > MOST_SEED:
+            raise ValueError(f"setting.seed is {self.setting.seed:.3g}, beyond what a table holds")
+        for field, value, setting in (
+            ("dataset.fingerprint", self.dataset.fingerprint, self.setting.fingerprint),
+            ("dataset.split", self.dataset.split, self.setting.split),
+            ("model.digest", self.model.digest, self.setting.classifier),
+        ):
+            if value != setting:
+                raise ValueError(f"{field} is {value}, but the settings say {setting}")
+        ids = CellIds(self.setting)
+        for index, cell in enumerate(self.cells):
+            _check_labels(cell, index)
+            if cell.cell_id not in ids_under(cell, ids):
+                expected = next(ids_under(cell, ids))
+                raise ValueError(f"cells.{index}.cell_id is {cell.cell_id}, but its settings make it {expected}")
+            if cell.n > self.dataset.used:
+                raise ValueError(f"cells.{index}.n is {cell.n}, but dataset.used is {self.dataset.used}")
+        if self.dataset.used > self.dataset.samples or self.model.accuracy.n > self.dataset.samples:
+            raise ValueError(f"dataset.samples is {self.dataset.samples}, fewer than are used")
+        twice, times = Counter(cell.cell_id for cell in self.cells).most_common(1)[0]
+        if times > 1:
+            raise ValueError(f"cells holds {twice} {times} times")
+        return self
+
+    @property
+    def group(self) -> str:
+        """The folder of all submissions for this dataset and model. Names are for people, hashes decide."""
+        dataset = f"{_slug(self.dataset.id)}-{_slug(self.dataset.split)}-{self.dataset.fingerprint[:8]}"
+        return f"{dataset}/{_slug(self.model.id)}-{self.model.digest[:8]}"
+
+    @property
+    def folder(self) -> str:
+        """The folder of this submission in its repository."""
+        content = sorted((cell.cell_id, cell.value, cell.n) for cell in self.cells)
+        return f"{self.group}/{self.submitter}-{hash_of(content)}"
+
+    def only(self, cells: set[str]) -> "Result":
+        """Return the result with the cells of these ids alone."""
+        return self.model_copy(update={"cells": [cell for cell in self.cells if cell.cell_id in cells]})
+
+
+def _check_labels(cell: CellResult, index: int) -> None:
+    """Raise ValueError for names of methods and metrics that could be mistaken for others, or cannot be read."""
+    for kind, name, chosen in (
+        ("explainer", cell.explainer, cell.explainer_options),
+        ("metric", cell.metric, cell.metric_options),
+    ):
+        if why := refused_label(name, chosen):
+            shown = name if len(name) <= 50 else f"{name[:50]}..."
+            raise ValueError(f"cells.{index}.{kind} {shown!a} {why}")
+
+
+def json_schema() -> dict:
+    """Return the JSON schema of `result.json`."""
+    return Result.model_json_schema() | {"title": f"A submission to saliency-bench, format {FORMAT}"}
+
+
+def read_result(path: Path) -> Result:
+    """Read a `result.json`.
+
+    Raises:
+        UserError: It does not fit the schema, or is too large; the text names file and field.
+    """
+    try:
+        text = read_bytes(path, LARGEST).decode()
+        # At most so many values: each follows one of these signs. Parsing first would make an object of each.
+        if (values := sum(map(text.count, ",[{"))) > MOST_VALUES:
+            raise ValueError(f"it holds {values:,} values, of which at most {MOST_VALUES:,} are read")
+        check_texts(parse_json(text, unique=True))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+    return validated(text, path)
+
+
+def validated(text: str, path: Path) -> Result:
+    """Return the result in a text of JSON. Raise UserError that names file and field if it is invalid."""
+    try:
+        return Result.model_validate_json(text)
+    except ValidationError as error:
+        many = error.error_count() > MOST_ERRORS  # listing them would take much memory
+        why = f"{error.error_count():,} fields do not fit the schema" if many else field_line(error)
+        raise UserError(f"{path}: {why}") from error
+
+
+def check_texts(content: object, place: str = "") -> None:
+    """Check that all texts of JSON can be printed: no escapes that move a cursor, no marks that reverse the writing.
+
+    Args:
+        content: of the JSON.
+        place: of the content, for messages.
+
+    Raises:
+        ValueError: A text cannot be printed or is too long, or an object has too many names; it says where.
+    """
+    if isinstance(content, str):
+        lines = content.splitlines() if place in SEVERAL_LINES else [content]
+        if len(content) > LONGEST_TEXT or not all(line.isprintable() for line in lines):
+            why = "cannot be printed" if len(content) <= LONGEST_TEXT else f"has {len(content):,} characters"
+            raise ValueError(f"the text of {place} {why}: {one_line(content, 50)}")
+    elif isinstance(content, dict):
+        if len(content) > MOST_NAMES:
+            raise ValueError(f"{place or 'it'} has {len(content):,} names, of which at most {MOST_NAMES:,} are read")
+        for key, value in content.items():
+            check_texts(key, f"a name in {place or 'it'}")
+            check_texts(value, f"{place}.{key}".strip("."))
+    elif isinstance(content, list):
+        for index, value in enumerate(content):
+            check_texts(value, f"{place}.{index}")
+
+
+def _slug(name: str) -> str:
+    """Return a name as a part of a path."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "unnamed"

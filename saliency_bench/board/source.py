@@ -1,0 +1,188 @@
+"""Read results from a folder, or from a repository of the Hub, of which only what is needed is downloaded."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+from huggingface_hub import HfApi, RepoFile, get_token, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+from saliency_bench.board.cache import read_cached
+from saliency_bench.board.checks import Checked, known_metric, needs_masks
+from saliency_bench.board.known import FOLDERS, Known, content_of
+from saliency_bench.board.published_maps import SHARD
+from saliency_bench.board.schema import RECORDS, RESULT, SCHEMA, Result, read_result
+from saliency_bench.errors import UserError, described
+from saliency_bench.hub import client, errors
+from saliency_bench.hub.names import could_be_on_the_hub
+from saliency_bench.utils.bounded import ReaderDiedError
+
+REFUSALS = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled)
+PULL_REQUEST = "refs/pr/"
+MOST_FETCHED = 200_000_000  # bytes of the maps of a submission, to show a few of them
+
+
+@contextmanager
+def asking(repo: str) -> Iterator[None]:
+    """Within this, errors of the Hub and the network become a UserError that says how to fix it; no progress bars."""
+    try:
+        with client.no_bars():
+            yield
+    except UserError:
+        raise
+    except Exception as error:
+        if isinstance(error, LocalEntryNotFoundError) and errors.status_of(error) is None:
+            raise UserError(f"{repo} is not in the cache, and the Hub cannot be reached; try again later") from error
+        if isinstance(error, REFUSALS) or errors.is_network_error(error):
+            errors.refuse(error, repo, get_token())
+        raise
+
+
+class Source:
+    """A folder of results (a path), or a repository of the Hub (a text).
+
+    Args:
+        location: the path, or NAMESPACE/results.
+        revision: of the repository.
+        api: of the account that reads it; default: the account that is logged in.
+    """
+
+    def __init__(self, location: str | Path, revision: str | None = None, api: HfApi | None = None):
+        self.location, self.revision, self.api = location, revision, api or client.default_api()
+        if not (location.is_dir() if isinstance(location, Path) else could_be_on_the_hub(location) and "/" in location):
+            problem = "is not a folder" if Path(location).exists() else "does not exist"
+            raise UserError(f"{location} {problem}; give a folder of results, or NAMESPACE/results of the Hub")
+
+    def root(self, patterns: Sequence[str], revision: str | None = None) -> Path:
+        """Return a folder on this machine with the files that match these patterns.
+
+        README.md comes too, because patterns that match nothing cause a warning.
+        """
+        if isinstance(self.location, Path):
+            return self.location
+        with asking(self.location):
+            return Path(snapshot_download(
+                self.location, repo_type="dataset", revision=revision or self.revision,
+                allow_patterns=[*patterns, "README.md"], endpoint=self.api.endpoint, token=self.api.token,
+            ))  # fmt: skip
+
+    def known(self) -> tuple[Known, list[str]]:
+        """Return what the owner of the board vouches for, and a line for each file of it that is invalid.
+
+        For a pull request it is what the main branch says, because the pull request is not the owner's.
+        """
+        revision = "main" if (self.revision or "").startswith(PULL_REQUEST) else self.revision
+        return Known.read(self.root([f"{folder}/*.json" for folder in FOLDERS], revision))
+
+    def folders(self, group: str = "*/*") -> tuple[Path, list[str]]:
+        """Return (the root, the folders in it of submissions whose first two levels match), with their files."""
+        root = self.root([*(f"{group}/*/{name}" for name in (RESULT, RECORDS)), SCHEMA])
+        return root, sorted(path.parent.relative_to(root).as_posix() for path in root.glob(f"{group}/*/{RESULT}"))
+
+    def may_be_board(self) -> bool:
+        """Return whether what holds no results may be a board: a repository that is new, with nothing else in it."""
+        if isinstance(self.location, Path):
+            return False
+        with asking(self.location):
+            files = self.api.list_repo_files(self.location, repo_type="dataset", revision=self.revision)
+        return SCHEMA in files or set(files) <= {"README.md", ".gitattributes"}
+
+    def maps(self, folder: str) -> Path | None:
+        """Return a folder on this machine with the maps of a submission, or None if they are too large to download."""
+        if isinstance(self.location, Path):
+            return self.location / folder
+        with asking(self.location):
+            tree = self.api.list_repo_tree(self.location, folder, repo_type="dataset", revision=self.revision)
+            sizes = {entry.path: entry.size for entry in tree if isinstance(entry, RepoFile)}
+        shards = [path for path in sizes if SHARD.fullmatch(path.rpartition("/")[2])]
+        if sum(sizes[path] for path in shards) > MOST_FETCHED:
+            return None
+        return self.root(shards) / folder
+
+    def beside(self, result: Result) -> Iterator[Checked]:
+        """Yield the valid submissions for the dataset and model of a result, whatever names they give these."""
+        owners, _ = self.known()
+        root, folders = self.folders(f"*-{result.dataset.fingerprint[:8]}/*-{result.model.digest[:8]}")
+        for folder in folders:
+            with suppress(UserError):  # an invalid submission is on no board
+                yield read_folder(root, folder, owners)[1]
+
+
+def source_at(location: str | Path, revision: str | None = None, api: HfApi | None = None) -> Source:
+    """Return the source that a user names: a folder if it exists, otherwise a repository."""
+    folder = Path(location).expanduser()
+    return Source(folder if isinstance(location, Path) or folder.is_dir() else str(location), revision, api)
+
+
+def read_folder(root: Path, folder: str, owners: Known) -> tuple[str, Checked]:
+    """Read and check a submission.
+
+    Args:
+        root: of the results.
+        folder: of the submission within it.
+        owners: what the owner of the board vouches for.
+
+    Returns:
+        The hash of its files, and the submission.
+
+    Raises:
+        UserError: It is invalid or cannot be read, in a line.
+    """
+    try:
+        if not (root / folder / RECORDS).exists():
+            read_result(root / folder / RESULT)  # its error, if there is one, says more than a missing file
+        content = content_of(root / folder)
+        submission = read_cached(content, root / folder)
+        _check_place(submission, folder)
+        _check_samples(submission, owners)
+        status = owners.statuses.get(content)
+        if status is not None and status.refused:
+            raise UserError(f"{folder}: refused by the owner of the board: {status.refused}")
+        return content, submission
+    except ReaderDiedError as error:
+        raise UserError(f"{folder} cannot be read: {error}") from error
+    except UserError as error:
+        raise UserError(str(error).replace(f"{root}/", "")) from error  # without the folder of the cache
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder}: {str(error).replace(f'{root}/', '')}") from error
+    except Exception as error:  # one submission is refused, and nothing else
+        raise UserError(f"{folder} cannot be read: {described(error)}") from error
+
+
+def _check_place(submission: Checked, folder: str) -> None:
+    """Raise UserError for a submission in another folder than its content names."""
+    if submission.result.folder != folder:
+        raise UserError(f"{folder}/{RESULT}: its content belongs in the folder {submission.result.folder}")
+
+
+def _check_no_scores(submission: Checked) -> None:
+    """Raise UserError for scores that nobody but the owner of the board can compute, as the masks are hidden."""
+    for cell in submission.cells:
+        metric = known_metric(cell)
+        outcome = submission.recorded.outcomes[cell.cell_id]
+        has_scores = any(np.isfinite(values).any() for values in (outcome.scores, *outcome.parts.values()))
+        if has_scores and (metric is None or needs_masks(metric)):
+            raise UserError(
+                f"{submission.result.folder}/{RECORDS}: it has scores by {cell.metric_text}, but the masks of this "
+                "dataset are hidden; submit maps, and no scores of your own"
+            )
+
+
+def _check_samples(submission: Checked, owners: Known) -> None:
+    """Raise UserError for samples that are not those of the dataset, if the owner of the board has listed it."""
+    setting = submission.result.setting
+    dataset = owners.datasets.get((setting.fingerprint, setting.split))
+    if dataset is None:
+        return
+    if dataset.hidden:
+        _check_no_scores(submission)
+    published = dict(dataset.samples)
+    where = f"{submission.result.folder}/{RECORDS}"
+    for image_id, group in zip(submission.recorded.ids, submission.recorded.groups, strict=True):
+        if image_id not in published:
+            raise UserError(f"{where}: image_id {image_id} is not in {dataset.id}")
+        if published[image_id] != group:
+            raise UserError(f"{where}: group of image {image_id} is {published[image_id]} in {dataset.id}, not {group}")
+    if submission.result.dataset.samples != len(published):
+        raise UserError(f"{submission.result.folder}/{RESULT}: dataset.samples must be {len(published)}")

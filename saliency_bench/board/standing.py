@@ -1,0 +1,212 @@
+"""Ranks on a board: the test of `read.statistics.ranking` over the rows of all submissions that share a question.
+
+Rows share a question if everything but the explainer is the same: dataset, model, target, seed and metric, with all
+that determines their scores. Official ranks are those among rows whose explainers the board has run. The rank "if true"
+of another row is the one that it would have beside these, if it and its submitter's other rows were true: what somebody
+else submits changes neither.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+
+import numpy as np
+
+from saliency_bench.board.checks import Checked, known_metric
+from saliency_bench.board.known import RUN
+from saliency_bench.board.row import Row
+from saliency_bench.read.cell import CellKey, CellResult, RankSet, is_best
+from saliency_bench.read.identity import CellIds
+from saliency_bench.read.statistics.ranking import ALONE, UNRANKED, Standing, ranked_among
+from saliency_bench.utils.hashing import hash_of
+
+ANY = ("", "{}", 0)  # stands for any explainer in the id of a question
+Signs = Mapping[tuple[str, str], int]  # {keys of a pair: 1 if the first is significantly better, -1 if worse, else 0}
+Sides = tuple[tuple[str, ...], tuple[str, ...]]
+NOT_RUN = "the board has not run its explainer"
+
+
+@dataclass(frozen=True)
+class ScoredCell:
+    """A cell of a submission, with its scores."""
+
+    submission: Checked
+    cell: CellResult
+
+    @property
+    def scores(self) -> np.ndarray:
+        """Return its scores, in the order of the submission's ids; NaN where there is none."""
+        return self.submission.recorded.outcomes[self.cell.cell_id].scores
+
+
+@dataclass(frozen=True)
+class Candidate(ScoredCell):
+    """A row of a board before it is ranked.
+
+    Attributes:
+        row: all else that is known of it.
+        content: hash of the submission's files.
+        key: unique on the board.
+    """
+
+    row: Row
+    content: str
+    key: str
+
+    @property
+    def official(self) -> bool:
+        """Return whether the board has run its explainer."""
+        return self.row.status == RUN
+
+    @property
+    def submitter(self) -> str:
+        """Return who submitted it first."""
+        return self.row.submitters[0]
+
+
+@dataclass(frozen=True)
+class Place:
+    """The ranks of a row.
+
+    Attributes:
+        rank: the official one.
+        if_true: the rank if the scores of its submitter are true; None for official rows.
+        why: why there is no official rank; else "".
+        best: whether its official rank includes 1, it beats every baseline with an official rank, and nearly all
+            samples are scored.
+        beats: baselines that it beats, by the test that gives its rank.
+        not_beaten: the other baselines that it was tested against.
+    """
+
+    rank: RankSet
+    if_true: RankSet
+    why: str
+    best: bool
+    beats: tuple[str, ...] = ()
+    not_beaten: tuple[str, ...] = ()
+
+
+def question_of(cell: CellKey, ids: CellIds) -> str:
+    """Return what rows share that can be compared: a hash of everything but the explainer.
+
+    Args:
+        cell: the cell of a row.
+        ids: of the settings of its submission.
+    """
+    metric = known_metric(cell)
+    if metric is None:
+        return hash_of(ids.identity.model_dump(mode="json"), cell.metric, cell.metric_options, cell.metric_version)
+    return ids.id_of(ANY, metric.identity, metric.inputs, cell.asked_for)
+
+
+def places(entries: Sequence[Candidate], seed: int) -> dict[str, Place]:
+    """Return {key: its place} of the rows of a question, all of which cover the same samples."""
+    official = [entry for entry in entries if entry.official]
+    baselines = {entry.key: entry.cell.explainer_text for entry in entries if entry.cell.baseline}
+    others: dict[str, list[Candidate]] = {}
+    for entry in entries:
+        if not entry.official:
+            others.setdefault(entry.submitter, []).append(entry)
+    ranked = _standings(official, list(others.values()), seed)
+    signs, standings = next(ranked)
+    # Where nobody is beaten, all are first, and "best" would say nothing.
+    several = any(other.rank and other.rank[0] > 1 for other in standings.values())
+    placed, against = {}, _against(signs, baselines)
+    for entry in official:
+        standing = standings[entry.key]
+        best = several and is_best(standing.rank, standing.scored, standing.beats_baselines)
+        why = "" if standing.rank else standing.unranked or ALONE
+        placed[entry.key] = Place(standing.rank, None, why, best and not entry.cell.baseline, *against(entry))
+    # Tests are adjusted for their number, so rows of others would widen a rank: each submitter's stand alone.
+    for theirs, (signs, standings) in zip(others.values(), ranked, strict=True):
+        against = _against(signs, baselines)
+        for entry in theirs:
+            placed[entry.key] = Place(None, standings[entry.key].rank, NOT_RUN, False, *against(entry))
+    return placed
+
+
+def hidden_places(entries: Sequence[Candidate]) -> dict[str, Place]:
+    """Return {key: its place} of the rows of a question that were scored with hidden masks.
+
+    Of these only rounded values and intervals are known, so that a row is better than another one where the intervals
+    do not overlap, which is stricter than the paired test of other rows.
+    """
+    placed = {}
+    for entry in entries:
+        rank, beats, not_beaten, why = None, [], [], "it has no interval"
+        if None not in (entry.row.low, entry.row.high):
+            signs = [(_sign(entry.row, other.row), other) for other in entries if other is not entry]
+            rank = 1 + sum(sign < 0 for sign, _ in signs), len(entries) - sum(sign > 0 for sign, _ in signs)
+            against = [pair for pair in signs if pair[1].cell.baseline and not entry.cell.baseline]
+            beats = sorted({other.cell.explainer_text for sign, other in against if sign > 0})
+            not_beaten = sorted({other.cell.explainer_text for sign, other in against if sign <= 0})
+            why = ALONE if len(entries) == 1 else ""
+        placed[entry.key] = Place(None if why else rank, None, why, False, tuple(beats), tuple(not_beaten))
+    return placed
+
+
+def _sign(row: Row, other: Row) -> int:
+    """Return 1 if the interval of a row lies on the better side of another row's, -1 if on the worse, else 0."""
+    if row.low is None or row.high is None or other.low is None or other.high is None:
+        return 0
+    sign = int(row.low > other.high) - int(row.high < other.low)
+    return sign if row.cell.higher_is_better else -sign
+
+
+def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[Candidate], Sides]:
+    """Return what says of a row (the baselines that it beats, those that it does not), of those that were tested.
+
+    Args:
+        signs: of the pairs that were tested.
+        baselines: {key: the text of its explainer} of baselines.
+    """
+    sides: dict[str, dict[bool, set[str]]] = {}
+    for (first, second), sign in signs.items():
+        for key, other, own_sign in ((first, second, sign), (second, first, -sign)):
+            if other in baselines and key not in baselines:
+                sides.setdefault(key, {True: set(), False: set()})[own_sign > 0].add(baselines[other])
+
+    def against(entry: Candidate) -> Sides:
+        of_row = sides.get(entry.key, {True: set(), False: set()})
+        # Of two rows of one baseline neither may be left unbeaten.
+        return tuple(sorted(of_row[True] - of_row[False])), tuple(sorted(of_row[False]))
+
+    return against
+
+
+def _standings(
+    official: Sequence[Candidate], others: Sequence[Sequence[Candidate]], seed: int
+) -> Iterator[tuple[Signs, Mapping[str, Standing]]]:
+    """Yield (the sign of each pair that was tested, {key: its standing}): of official rows, then of these and others.
+
+    Args:
+        official: rows that the board has run.
+        others: the rows of a submitter each.
+        seed: of the sign flips.
+    """
+    if not official:  # each of the others begins with a row of its own, which says what scores are within
+        yield {}, {}
+        for theirs in others:
+            yield from _ranked(theirs, [range(len(theirs))], seed)
+        return
+    ends = np.cumsum([len(official), *map(len, others)])
+    run = range(len(official))
+    groups = [run, *([*run, *range(first, last)] for first, last in pairwise(ends.tolist()))]
+    yield from _ranked([*official, *chain.from_iterable(others)], groups, seed)
+
+
+def _ranked(
+    entries: Sequence[Candidate], groups: Sequence[Sequence[int]], seed: int
+) -> Iterator[tuple[Signs, Mapping[str, Standing]]]:
+    """Yield (the sign of each pair that was tested, {key: its standing}) of each group of entries."""
+    question, first = entries[0].cell, entries[0].submission.recorded
+    scores = {}
+    for entry in entries:
+        scores[entry.key] = column = np.full(len(first.ids), np.nan)
+        column[first.positions(entry.submission.recorded.ids)] = entry.scores
+    keys = [entry.cell.model_copy(update={"cell_id": entry.key}) for entry in entries]
+    if question.aggregate:
+        for group in groups:
+            yield {}, {keys[index].cell_id: Standing(None, UNRANKED, 1.0) for index in group}
+        return
+    yield from ranked_among(keys, scores, first.codes, seed, groups)

@@ -1,0 +1,175 @@
+"""A submission in memory: made from a run, written as files, read back with its records."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from io import BytesIO
+from pathlib import Path
+from time import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from saliency_bench.board.cache import pack, unpack
+from saliency_bench.board.checks import Checked, checked
+from saliency_bench.board.published_maps import LARGEST_SHARD, MOST_SHARDS, SHARD
+from saliency_bench.board.recorded import LARGEST as LARGEST_RECORDS
+from saliency_bench.board.recorded import Recorded, recorded
+from saliency_bench.board.schema import LARGEST as LARGEST_RESULT
+from saliency_bench.board.schema import LICENSE, RECORDS, RESULT, TEXTS, Result, validated
+from saliency_bench.errors import UserError
+from saliency_bench.read import records
+from saliency_bench.read.cell import as_json
+from saliency_bench.read.manifest import read_manifest
+from saliency_bench.read.public_names import public_maps, public_name, public_spec
+from saliency_bench.read.run_folder import read_run
+from saliency_bench.read.statistics.ranking import ranked
+from saliency_bench.utils.bounded import ReaderDiedError, bounded
+from saliency_bench.utils.files import write_json
+
+LARGEST = {RESULT: LARGEST_RESULT, RECORDS: LARGEST_RECORDS}  # bytes of each file
+MOST = 100  # submissions of a pull request, such as the runs of a suite
+
+
+def most_bytes(path: str) -> int | None:
+    """Return the largest size of a file of a submission in bytes, or None for a path that no submission has."""
+    name = path.rpartition("/")[2]
+    return LARGEST_SHARD if SHARD.fullmatch(name) else LARGEST.get(name)
+
+
+def too_much(sizes: Mapping[str, int], submissions: int) -> list[str]:
+    """Return a line for each bound that a pull request breaks.
+
+    Args:
+        sizes: {path: bytes} of its files.
+        submissions: how many it adds.
+    """
+    problems = [f"it adds {submissions} submissions, of which at most {MOST} are read"] * (submissions > MOST)
+    problems += [
+        f"{path} has {size:,} bytes, of which at most {most:,} are read"
+        for path, size in sizes.items()
+        if (most := most_bytes(path)) is not None and size > most
+    ]
+    shards = Counter(path.rpartition("/")[0] for path in sizes if SHARD.fullmatch(path.rpartition("/")[2]))
+    return problems + [
+        f"{folder} has {count:,} files of maps, of which at most {MOST_SHARDS:,} are read"
+        for folder, count in shards.items()
+        if count > MOST_SHARDS
+    ]
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A result with its records in memory.
+
+    Attributes:
+        result: the content of `result.json`.
+        recorded: the scores in these records.
+        where: names the submission in messages.
+    """
+
+    result: Result
+    records: pa.Table
+    recorded: Recorded
+    where: str
+
+    def write(self, root: Path) -> list[Path]:
+        """Write `root`/DATASET/MODEL/SUBMITTER/{result.json, records.parquet}, and return both paths."""
+        folder = root / self.result.folder
+        write_json(folder / RESULT, self.result.model_dump(mode="json"))
+        pieces = (pa.Table.from_batches([batch]) for batch in self.records.to_batches(max_chunksize=records.ROWS))
+        records.concat(pieces, folder / RECORDS, records.SCHEMA)
+        return [folder / RESULT, folder / RECORDS]
+
+    def only(self, cells: set[str]) -> "Submission":
+        """Return the cells of these ids alone, ranked among themselves."""
+        rows = self.records.filter(pc.is_in(self.records["cell_id"], pa.array(sorted(cells))))
+        result = self.result.only(cells)
+        recorded = replace(self.recorded, outcomes={key: self.recorded.outcomes[key] for key in cells})
+        standings = ranked(result.cells, recorded.values, recorded.codes, result.setting.seed)
+        cells_in_order = [cell.model_copy(update=standings[cell.cell_id].as_dict()) for cell in result.cells]
+        return Submission(result.model_copy(update={"cells": cells_in_order}), rows, recorded, self.where)
+
+    @property
+    def checked(self) -> Checked:
+        """Its scores, to be compared with others."""
+        return Checked(self.result, self.result.cells, self.recorded)
+
+
+def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -> Submission:
+    """Return the results of a finished run, without the names of folders on this machine (`read.public_names`).
+
+    Args:
+        folder: of the run.
+        submitter: account on the Hub.
+        note: a few words for readers.
+        link: https address of code or paper.
+
+    Raises:
+        UserError: The folder holds no finished run, or its files contradict each other.
+    """
+    folder = Path(folder)
+    run = read_run(folder)
+    summary = run.summary
+    dataset, model = summary["dataset"], summary["model"]
+    manifest = read_manifest(folder)
+    names = {"dataset": dataset["id"], "model": public_name(model["id"], model.get("repo") is None)}
+    public = public_spec(manifest.spec, **{kind: _pinned(summary[kind], names[kind]) for kind in names})
+    maps = {explainer: public_maps(entry) for explainer, entry in manifest.maps.items()}
+    explained = {cell.explainer_id for cell in run.cells}
+    content = {
+        "submitter": submitter,
+        "note": note,
+        "link": link,
+        "ran": _day(run.timings.get("started")),
+        "submitted": _day(time()),
+        "seconds": {key: value for key, value in run.timings.get("explainers", {}).items() if key in explained},
+        "peak_memory": run.timings.get("peak_memory"),
+        "dataset": dataset | {"id": names["dataset"]},
+        "license": LICENSE,
+        "model": model | {"id": names["model"]},
+        "target": summary["target"],
+        "setting": manifest.identity.model_dump(mode="json"),
+        "answers": None if (answers := manifest.answers.get("model")) is None else answers.model_dump(mode="json"),
+        "cells": as_json(run.cells),
+        "command": manifest.model_copy(update={"spec": public, "maps": maps}).commands(run.cells),
+        "provenance": summary["provenance"],
+    }
+    result = validated(json.dumps(content), folder / "summary.json")
+    table = pq.read_table(folder / RECORDS, read_dictionary=TEXTS).replace_schema_metadata(None).unify_dictionaries()
+    outcomes = checked(result, recorded(result, table, folder / RECORDS), folder / RECORDS).recorded
+    return Submission(result, table, outcomes, str(folder))
+
+
+def of_upload(folder: str | Path, submitter: str, note: str = "", link: str = "") -> Submission:
+    """Return `of_run` of a run that a stranger has uploaded, which is read in a bounded child process."""
+    try:
+        packed = bounded(run_packed, str(folder), submitter, note, link)
+    except ReaderDiedError as error:
+        raise UserError(f"the run cannot be read: {error}") from error
+    submission = unpack(packed)
+    with np.load(BytesIO(packed), allow_pickle=False) as arrays:
+        table = pq.read_table(BytesIO(arrays["records"].tobytes()), read_dictionary=TEXTS)
+    return Submission(submission.result, table.unify_dictionaries(), submission.recorded, str(folder))
+
+
+def run_packed(folder: str, submitter: str, note: str, link: str) -> bytes:
+    """Pack a run as a submission, with its records written anew, so that they are as pyarrow writes them."""
+    submission = of_run(folder, submitter, note, link)
+    buffer = BytesIO()
+    pq.write_table(submission.records, buffer)
+    return pack(submission.checked, records=np.frombuffer(buffer.getvalue(), dtype=np.uint8))
+
+
+def _day(seconds: float | None) -> str | None:
+    """Return the day (UTC) of a time, YYYY-MM-DD."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).date().isoformat()
+
+
+def _pinned(source: dict, name: str) -> str:
+    """Return the name that loads the same dataset or model again, with its commit if it is on the Hub."""
+    return f"{source['repo']}@{source['revision']}" if source.get("repo") else name

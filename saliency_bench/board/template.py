@@ -1,0 +1,321 @@
+"""Templates for precomputed maps: what to explain, in which frame; and scoring the maps that were made from one.
+
+OUT/samples.csv     image_id, file (of its map), label, target in words, plus and minus: classes of the model
+OUT/template.json   settings, identity, size of the prepared frame: `Template`
+OUT/example.py      makes maps with a small method, to be replaced by yours
+OUT/README.md       instructions
+OUT/images/         the prepared frames, on request
+"""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any, Final, Literal, Unpack
+
+import numpy as np
+import torch
+from jinja2 import Template as Text
+from PIL import Image
+from pydantic import Field, ValidationError
+
+from saliency_bench.board.published_maps import PUBLISHED, as_published, write_maps
+from saliency_bench.bound_metric import Metric, as_metric, registered_metric
+from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.finished import Run
+from saliency_bench.compute.loading.load import load
+from saliency_bench.compute.precomputed import PrecomputedMaps, explainer_of, file_of, refuse, wants_more
+from saliency_bench.compute.preflight import check_empty, check_run_folder, check_settings
+from saliency_bench.compute.python_objects import describe
+from saliency_bench.compute.run import compute
+from saliency_bench.compute.targets.rules import RULES
+from saliency_bench.data.loading import find
+from saliency_bench.data.names import list_datasets
+from saliency_bench.errors import UserError
+from saliency_bench.read.analysis.verdict import listed
+from saliency_bench.read.cell import Count, StrictModel, field_line
+from saliency_bench.read.identity import Identity
+from saliency_bench.read.manifest import NAMED, check_format
+from saliency_bench.registry import usable_names
+from saliency_bench.settings import SampleSettings
+from saliency_bench.spec import RunSpec, hint, takes_settings
+from saliency_bench.target_weights import no_probabilities
+from saliency_bench.types import Scores
+from saliency_bench.utils.csv_text import csv_text, unescaped
+from saliency_bench.utils.devices import device_of
+from saliency_bench.utils.files import read_json, write_json, write_text, write_with
+from saliency_bench.utils.overlays import eight_bit
+from saliency_bench.utils.processes import accelerator_on
+from saliency_bench.utils.progress import bar, without_bars
+from saliency_bench.utils.untouched import untouched
+
+FORMAT: Final = 2
+TEMPLATE, SAMPLES, MAPS = "template.json", "samples.csv", "maps"
+COLUMNS = ("image_id", "file", "label", "target", "plus", "minus")
+IMAGES = ("png", "npy")
+NOT_YET = ("explainers", "metrics", "maps", "other_model", "other_label")  # settings that a template does not have
+Scorer = str | Metric | Callable[..., Scores]
+
+
+class Template(StrictModel):
+    """The content of `template.json`.
+
+    Attributes:
+        spec: settings of the run to come, without explainers and metrics; files and folders by their full path.
+        identity: of dataset, model and target, so that maps are never scored on other data.
+        size: (H, W) of the prepared frame.
+    """
+
+    format: Literal[2] = FORMAT
+    spec: RunSpec
+    identity: Identity
+    size: Annotated[list[int], Field(min_length=2, max_length=2)]
+    samples: Count
+
+
+@takes_settings(*NOT_YET)
+@untouched()
+def template(
+    dataset: str,
+    model: str,
+    out: str | Path,
+    *,
+    images: str | None = None,
+    progress: bool = True,
+    **settings: Unpack[SampleSettings],
+) -> Path:
+    """Write what is needed to make maps without the package into a new folder, and return the folder.
+
+    Args:
+        dataset: as for `run`.
+        model: as for `run`.
+        out: the folder.
+        images: "png" (8 bits per channel) or "npy" (float32 (3, H, W) in [0, 1], to the last bit what the classifier
+            gets) to have the prepared frames written too.
+        progress: show a bar.
+        **settings: SETTINGS
+
+    Raises:
+        UserError: `run` would refuse the settings, `out` is not empty, the model has no fixed frame, or a setting is a
+            Python object, which a template cannot hold.
+    """
+    if images not in (None, *IMAGES):
+        raise UserError(f"images must be png or npy; got '{images}'")
+    if extra := set(settings) & set(NOT_YET):
+        raise UserError(f"a template takes no {extra.pop()}")
+    required = {"dataset": dataset, "model": model, "out": out}
+    spec, objects = describe({**required, **settings, "explainers": [], "metrics": []})
+    if objects:
+        raise UserError(f"a template holds names and files only; got {', '.join(map(str, objects))}")
+    folder = Path(spec.out)
+    check_settings(dict(spec))
+    check_empty(folder)
+    with without_bars(not progress):
+        context = load(spec, objects, device_of(spec.device))
+        rows, size = _samples(context, images, progress)
+    write_text(folder / SAMPLES, csv_text(COLUMNS, ([row.get(name) for name in COLUMNS] for row in rows)))
+    content = Template(spec=_absolute(context.spec), identity=context.identity, size=list(size), samples=len(rows))
+    words = dict(content.spec) | {"size": size, "samples": len(rows), "images": images}
+    hides_masks = find(spec.dataset).hidden_masks == context.identity.split
+    words |= {"geometry": str(context.classifier.geometry), "hides_masks": hides_masks}
+    prompts = context.classifier.prompts
+    words["texts"] = "" if prompts is None else f", prompts={prompts!r}"
+    words["texts"] += f", labels={context.classifier.labels!r}" if isinstance(prompts, list) else ""
+    for name, source in (("README.md", "template.md.j2"), ("example.py", "template.py.j2")):
+        text = Text(Path(__file__).with_name(source).read_text(encoding="utf-8"), keep_trailing_newline=True)
+        write_text(folder / name, text.render(**words))
+    write_json(folder / TEMPLATE, content.model_dump(mode="json"))  # last: a folder that has it is whole
+    return folder
+
+
+def _absolute(spec: RunSpec) -> RunSpec:
+    """Return the settings with full paths of files and folders, so that they are found from any folder."""
+    paths = {name: value for name, value in spec if hint(name, "path") and isinstance(value, str)}
+    changed: dict[str, object] = {name: _full(value) for name, value in paths.items()}
+    if isinstance(spec.prompts, tuple):
+        changed["prompts"] = tuple(map(_full, spec.prompts))
+    return spec.model_copy(update=changed)
+
+
+def _full(name: str) -> str:
+    """Return the full path of a file or folder; other names, such as those of datasets, stay as they are."""
+    path = Path(name).expanduser()
+    return str(path.resolve()) if path.exists() and name not in (*RULES, *list_datasets()) else name
+
+
+def _samples(context: RunContext, images: str | None, progress: bool) -> tuple[list[dict], tuple[int, int]]:
+    """Return (the rows of samples.csv, the size of the prepared frame); write the frames if `images` says how."""
+    rows: list[dict] = []
+    sizes: set[tuple[int, int]] = set()
+    names = context.classifier.labels
+    for number, _ in bar(
+        ((number, None) for number in context.chunks),
+        shown=progress,
+        desc="samples",
+        unit="batch",
+        total=len(context.chunks),
+    ):
+        chunk = context.chunk(number)
+        if (batch := chunk.batch) is None:  # a run leaves out what cannot be read as well
+            continue
+        sizes.add((batch.images.shape[2], batch.images.shape[3]))
+        logits, left_out = torch.empty(len(batch.ids), 0), np.zeros(len(batch.ids), dtype=bool)
+        if context.question.rule.asks_classifier:
+            with torch.no_grad():
+                logits = context.classifier(batch.images).cpu()
+            left_out = no_probabilities(logits, context.classifier.activation)
+        for index, (position, image_id) in enumerate(zip(chunk.readable, batch.ids, strict=True)):
+            if number * context.spec.batch_size + position >= context.data.count:
+                break
+            if left_out[index]:  # by a run as well
+                continue
+            about = chunk.rows[position]
+            target = context.question.target_of(about, logits[index].numpy())
+            file = file_of(image_id, len(rows))
+            label = context.question.label_of(about)
+            row = {"image_id": image_id, "file": file, "label": label, "target": target.text(names)}
+            rows.append(row | {"plus": "|".join(map(str, target.plus)), "minus": "|".join(map(str, target.minus))})
+            if images:
+                _write_frame(context.out / "images" / file, batch.images[index], images)
+    if len(sizes) > 1 or (
+        context.classifier.geometry.crop is None and isinstance(context.classifier.geometry.resize, int)
+    ):
+        raise UserError(
+            f"{context.classifier.id} has no fixed frame, so maps have no fixed size; give a model that has one"
+        )
+    return rows, sizes.pop()
+
+
+def _write_frame(path: Path, image: torch.Tensor, kind: str) -> None:
+    """Write a prepared frame as .npy or .png."""
+    if kind == "npy":
+        write_with(path, lambda temporary: _save(temporary, image.cpu().numpy()))
+    else:
+        picture = Image.fromarray(eight_bit(image))
+        write_with(path.with_suffix(".png"), lambda temporary: picture.save(temporary, format="png"))
+
+
+def _save(path: Path, values: np.ndarray) -> None:
+    """Write an array."""
+    with path.open("wb") as file:  # numpy adds an ending to the name of a path
+        np.save(file, values, allow_pickle=False)
+
+
+def read_template(folder: str | Path) -> tuple[Template, dict[str, str]]:
+    """Return (the content of template.json, {image id: the file of its map}).
+
+    Raises:
+        UserError: The folder is not a template, or was changed; the text names file and field.
+    """
+    path, table = Path(folder) / TEMPLATE, Path(folder) / SAMPLES
+    if not path.is_file() or not table.is_file():
+        raise UserError(f"{folder} is not a template; make one with `saliency-bench template`")
+    stored = read_json(path)
+    check_format(path, stored, FORMAT, "make the template again")
+    try:
+        content = Template.model_validate_json(json.dumps(stored))
+        text = table.read_text(encoding="utf-8")
+    except ValidationError as error:
+        raise UserError(f"{path}: {field_line(error)}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{table} cannot be read ({error}); make the template again") from error
+    rows = list(csv.DictReader(io.StringIO(text)))
+    if any(None in row.values() or set(row) != set(COLUMNS) for row in rows) or len(rows) != content.samples:
+        raise UserError(f"{table} was changed; make the template again")
+    ids = [unescaped(row["image_id"]) for row in rows]
+    files = {image_id: file_of(image_id, position) for position, image_id in enumerate(ids)}
+    if len(files) < len(rows):
+        raise UserError(f"{table} names an image twice; make the template again")
+    return content, files
+
+
+def score_maps(
+    maps: str | Path,
+    name: str,
+    *,
+    template: str | Path | None = None,
+    metrics: Scorer | Sequence[Scorer] | None = None,
+    out: str | Path | None = None,
+    partial: bool = False,
+    batch_size: int | None = None,
+    device: str | None = None,
+    with_maps: bool = False,
+    progress: bool = True,
+    say: Callable[[str], object] = lambda line: None,
+) -> Run:
+    """Score precomputed maps as a run scores those of its explainers, with the same metrics and chunks.
+
+    Args:
+        maps: a filled-in template (maps in its folder `maps` or its file `maps.parquet`), or, with `template`, a folder
+            or file of maps (`compute.maps.map_files`).
+        name: of the method.
+        template: folder of the template, if the maps are elsewhere.
+        metrics: that score the maps; default: all that need only one map per image.
+        out: folder of the run; default: a folder next to the maps, named after method and maps.
+        partial: leave out and count images without a map, instead of refusing.
+        batch_size: default: the template's.
+        device: as for `run`.
+        with_maps: round the maps as for publishing (`published_maps`: float16 with a scale) before they are scored, and
+            write them into the folder of the run.
+        progress: show a bar.
+        say: is called with a line on what will be scored.
+
+    Raises:
+        UserError: The maps are not as the template says, `run` refuses the settings, or dataset, model or target are no
+            longer those of the template.
+    """
+    started = perf_counter()
+    folder = Path(maps if template is None else template)
+    content, files = read_template(folder)
+    source = Path(maps) if template is not None else _maps_in(Path(maps))
+    if not source.exists():
+        raise UserError(f"there are no maps: {source} does not exist (nor {MAPS}.parquet beside it)")
+    scorers = _scorers(metrics)
+    refuse(scorers, name)
+    settings: dict[str, Any] = dict(content.spec) | {"metrics": scorers, "device": device}
+    settings |= {} if batch_size is None else {"batch_size": batch_size}
+    describe(settings)  # raises for invalid settings before maps are read, which takes time
+    if out is not None:
+        check_run_folder(Path(out))
+    needed, fix = () if partial else files, "add them, or leave them out with --partial"
+    size = (content.size[0], content.size[1])
+    change = as_published if with_maps else None
+    method = explainer_of(name, source, files, size, content.spec.seed, needed, fix, change)
+    out = source.parent / f"scored-{name}-{method.version}" if out is None else out
+    spec, objects = describe(settings | {"explainers": [method], "out": out})
+    accelerator = accelerator_on(spec.device)
+    with without_bars(not progress):
+        context = load(spec, objects, accelerator.device)
+    if metrics is None and context.question.groups is None:
+        context = _without_groups(context)
+    for entry, value in context.identity:
+        if value != getattr(content.identity, entry):
+            setting = NAMED.get(entry, entry)
+            raise UserError(f"the {setting} is no longer the one that {folder / TEMPLATE} was made for; make it again")
+    say(f"{name}: scoring {context.data.count} maps by {listed(map(str, context.metrics))} into {context.out}")
+    done = compute(context, accelerator, started, progress=progress)
+    if with_maps:
+        assert isinstance(method.function, PrecomputedMaps)
+        write_maps(done.folder / PUBLISHED, name, method.function.items())
+    return done
+
+
+def _maps_in(folder: Path) -> Path:
+    """Return where the maps of a template are: its folder, or its Parquet file."""
+    return next((path for path in (folder / MAPS, folder / f"{MAPS}.parquet") if path.exists()), folder / MAPS)
+
+
+def _scorers(metrics: Scorer | Sequence[Scorer] | None) -> list[Metric]:
+    """Return the metrics, by default all that need only one map per image."""
+    if metrics is None:
+        return [metric for metric in map(registered_metric, usable_names("metrics")) if not wants_more(metric)]
+    return [as_metric(metric) for metric in ([metrics] if isinstance(metrics, str) or callable(metrics) else metrics)]
+
+
+def _without_groups(context: RunContext) -> RunContext:
+    """Leave out the metrics that need groups of classes, because there are none."""
+    kept = [metric for metric in context.metrics if "groups" not in metric.inputs]
+    return replace(context, metrics=kept, spec=context.spec.model_copy(update={"metrics": tuple(map(str, kept))}))

@@ -1,0 +1,146 @@
+"""A board with what its page shows of it: its rows, and scores and maps of single samples, read when needed."""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from huggingface_hub import DatasetInfo
+
+from saliency_bench.board.board import Board
+from saliency_bench.board.checks import Checked
+from saliency_bench.board.known import RUN, Known
+from saliency_bench.board.opening import load_results
+from saliency_bench.board.published_maps import find_maps
+from saliency_bench.board.row import Row
+from saliency_bench.board.schema import RECORDS
+from saliency_bench.board.source import Source, asking, read_folder, source_at
+from saliency_bench.board.view.overall import Scored
+from saliency_bench.board.view.pictures import Pictured, Pictures, drawn
+from saliency_bench.board.view.rows import ShownRow, shown
+from saliency_bench.errors import UserError
+from saliency_bench.hub import client
+from saliency_bench.utils.bounded import bounded
+
+KEPT = 8  # submissions whose scores are kept in memory
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A board and its files; load it with `Archive.load`.
+
+    Attributes:
+        name: of the board: the folder, or NAMESPACE/results.
+        root: folder of the downloaded files.
+        updated: the minute of its last change; "" if it is unknown.
+        commit: of a repository; "" for a folder.
+        pictures: the datasets that are on this machine.
+    """
+
+    name: str
+    board: Board
+    source: Source
+    root: Path
+    updated: str
+    commit: str
+    pictures: Pictures = field(default_factory=Pictures)
+    _submissions: dict[str, Checked] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def load(cls, location: str | Path, data: Sequence[str | Path] = ()) -> "Archive":
+        """Load the board of a folder, or of the newest commit of a repository.
+
+        Args:
+            location: of the results, as for `load_results`.
+            data: folders of datasets whose pictures are shown under maps.
+
+        Raises:
+            UserError: As for `load_results`.
+        """
+        source, pictures = source_at(location), Pictures(data)
+        place = source.location
+        if isinstance(place, Path):
+            changed = max((path.stat().st_mtime for path in place.rglob("*.json")), default=place.stat().st_mtime)
+            time = _minute(datetime.fromtimestamp(changed, UTC))
+            return cls(place.resolve().name, load_results(place), source, place, time, "", pictures)
+        repo, info = place, _info(place)
+        source.revision = info.sha
+        time, root = _minute(info.last_modified) if info.last_modified else "", source.folders()[0]
+        return cls(repo, load_results(repo, info.sha), source, root, time, info.sha or "", pictures)
+
+    @cached_property
+    def rows(self) -> list[ShownRow]:
+        """The rows of the board, as the page shows them."""
+        return [shown(row) for row in self.board.rows]
+
+    @cached_property
+    def by_key(self) -> dict[str, tuple[ShownRow, Row]]:
+        """Each row, as the page shows it and as the board has it, by the key that names it in addresses."""
+        return {shown_row.key: (shown_row, row) for shown_row, row in zip(self.rows, self.board.rows, strict=True)}
+
+    def sampled(self, row: Row) -> Scored:
+        """Return the scores of a row's samples. Raise UserError if its files are gone since."""
+        submission = self._read(row.folder)
+        if (outcome := submission.recorded.outcomes.get(row.cell.cell_id)) is None:
+            raise UserError(f"{row.folder} no longer holds this row")
+        recorded = submission.recorded
+        return Scored(recorded.ids, recorded.groups, outcome.scores, row.status == RUN, row.cell.limits)
+
+    def _read(self, folder: str) -> Checked:
+        """Return the submission in a folder, and forget the oldest of those that are in memory."""
+        if folder not in self._submissions:
+            submission = read_folder(self.root, folder, self.known)[1]
+            while len(self._submissions) >= KEPT:
+                self._submissions.pop(next(iter(self._submissions)), None)
+            self._submissions[folder] = submission
+        return self._submissions[folder]
+
+    @cached_property
+    def known(self) -> Known:
+        """What the owner of the board vouches for."""
+        return self.source.known()[0]
+
+    def pictured(self, row: Row, ids: Collection[str]) -> Pictured:
+        """Return pictures of the submitted maps of these samples. Raise UserError for maps that cannot be read."""
+        # Of its first submission alone: whoever repeats its scores may add other maps.
+        setting, hashes = row.result.setting, row.result.maps
+        place = self.source.maps(row.folder) if hashes else Path()
+        if place is None:
+            return Pictured({}, "Maps were submitted, too many to download for a look at a few of them.")
+        if not (maps := find_maps(place, row.cell.explainer, ids, hashes)):
+            return Pictured({}, "")
+        listed = self.known.datasets.get((setting.fingerprint, setting.split))
+        return drawn(maps, setting, self.pictures.of_dataset(setting, listed))
+
+    def labels_of(self, row: Row, ids: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Return {image id: {"label", "prediction", "target"}} of these samples, as the records say."""
+        return json.loads(bounded(labels_in, str(self.root / row.folder / RECORDS), row.cell.cell_id, list(ids)))
+
+
+def labels_in(path: str, cell_id: str, ids: Sequence[str]) -> bytes:
+    """Return `Archive.labels_of` as JSON, of records that a stranger wrote: called in a bounded child process."""
+    columns = ["image_id", "label", "prediction", "target"]
+    wanted = (pc.field("cell_id") == cell_id) & pc.field("part").is_null() & pc.field("image_id").isin(list(ids))
+    table = pq.read_table(path, columns=columns, filters=wanted)
+    return json.dumps({labels.pop("image_id"): labels for labels in table.to_pylist()}).encode()
+
+
+def commit_of(repo: str) -> str:
+    """Return the newest commit of a repository of results. Raise UserError if the Hub cannot be reached."""
+    return _info(repo).sha or ""
+
+
+def _info(repo: str) -> DatasetInfo:
+    """Return what the Hub says of a repository of results."""
+    with asking(repo):
+        return client.default_api().dataset_info(repo)
+    raise AssertionError  # `asking` has raised
+
+
+def _minute(time: datetime) -> str:
+    """Return a time as text, to the minute, in UTC."""
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"

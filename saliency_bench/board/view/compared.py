@@ -1,0 +1,120 @@
+"""The samples behind a row: the best, the worst and the most disputed; and two rows compared sample by sample."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from saliency_bench.board.row import Row
+from saliency_bench.board.view.archive import Archive
+from saliency_bench.board.view.overall import Scored
+from saliency_bench.board.view.rows import ShownRow
+from saliency_bench.read.statistics.clusters import Matched, cluster_codes
+from saliency_bench.read.statistics.intervals import Estimate, paired_difference
+
+SHOWN = 5  # samples of a kind
+MOST_RIVALS = 40
+MOST_DOTS = 2000
+Both = tuple[str, float, float]  # a sample and its scores
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample of a row.
+
+    Attributes:
+        low: its lowest score in all rows that can be compared.
+        high: its highest score in these.
+        label: its class.
+        prediction: the class that the classifier sees.
+    """
+
+    image_id: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    label: str = ""
+    prediction: str = ""
+
+
+def samples_of(archive: Archive, key: str) -> dict[str, list[Sample]]:
+    """Return {"best", "worst", "most disputed": samples} of a row, or nothing if its metric scores no single sample.
+
+    Disputed are the samples on which the rows that can be compared are furthest apart.
+    """
+    shown, row = archive.by_key[key]
+    scored = archive.sampled(row)
+    scored_indices = np.flatnonzero(np.isfinite(scored.scores))
+    if not len(scored_indices):
+        return {}
+    low, high = _spread(archive, shown, scored)
+    better = scored.scores if shown.higher_is_better else -scored.scores
+    order = scored_indices[np.argsort(-better[scored_indices], kind="stable")]
+    indices_by_kind = {"best": order[:SHOWN], "worst": order[::-1][:SHOWN]}
+    disputed = scored_indices[np.argsort(-(high - low)[scored_indices], kind="stable")][:SHOWN]
+    if (high - low)[disputed].max(initial=0) > 0:
+        indices_by_kind["most disputed"] = disputed
+    shown_indices = np.unique(np.concatenate(list(indices_by_kind.values())))
+    labels = archive.labels_of(row, [scored.ids[index] for index in shown_indices])
+    return {
+        kind: [
+            Sample(scored.ids[index], float(scored.scores[index]), float(low[index]), float(high[index]),
+                   *(labels.get(scored.ids[index], {}).get(name) or "" for name in ("label", "prediction")))
+            for index in indices
+        ]
+        for kind, indices in indices_by_kind.items()
+    }  # fmt: skip
+
+
+def _spread(archive: Archive, shown: ShownRow, scored: Scored) -> tuple[np.ndarray, np.ndarray]:
+    """Return (the lowest, the highest) score of each sample of a row among all rows that can be compared with it."""
+    low = high = scored.scores
+    rivals = [
+        row
+        for shown_row, row in archive.by_key.values()
+        if shown_row.question == shown.question and shown_row.key != shown.key
+    ]
+    for row in rivals[:MOST_RIVALS]:
+        theirs = archive.sampled(row).over(scored.ids)
+        low, high = np.fmin(low, theirs), np.fmax(high, theirs)  # which ignore NaN
+    return low, high
+
+
+@dataclass(frozen=True)
+class Pairwise:
+    """Two rows on the samples that both have.
+
+    Attributes:
+        estimate: the mean of first minus second, not corrected for multiple comparisons.
+        better: on how many samples the first is better, the second is better, both are equal.
+        dots: (n, 2) scores of both, of at most `MOST_DOTS` samples, evenly spaced.
+        furthest: samples on which the first is better by most, and those on which the second is: (id, first, second).
+    """
+
+    estimate: Estimate
+    better: tuple[int, int, int]
+    dots: np.ndarray
+    furthest: tuple[list[Both], list[Both]]
+
+
+def pairwise(archive: Archive, first: Row, second: Row) -> Pairwise:
+    """Compare two rows of the same question."""
+    ours = archive.sampled(first)
+    paired = archive.sampled(second).over(ours.ids)
+    matched = Matched([ours.scores, paired], cluster_codes(ours.ids, ours.groups), first.cell.limits)
+    both = np.flatnonzero(np.isfinite(ours.scores) & np.isfinite(paired))
+    sign = 1 if first.cell.higher_is_better else -1
+    gains = sign * (ours.scores - paired)[both]
+    order = both[np.argsort(-gains, kind="stable")]
+    every = max(1, -(-len(both) // MOST_DOTS))
+    return Pairwise(
+        paired_difference(matched, 0, 1),
+        (int((gains > 0).sum()), int((gains < 0).sum()), int((gains == 0).sum())),
+        np.stack([ours.scores[both][::every], paired[both][::every]], axis=1),
+        (_named(ours, paired, order[:SHOWN], sign), _named(ours, paired, order[::-1][:SHOWN], -sign)),
+    )
+
+
+def _named(ours: Scored, paired: np.ndarray, indices: np.ndarray, sign: int) -> list[Both]:
+    """Return (id, first score, second score) of those samples on which the side of this sign is better."""
+    return [(ours.ids[index], float(ours.scores[index]), float(paired[index])) for index in indices
+            if sign * (ours.scores[index] - paired[index]) > 0]  # fmt: skip

@@ -1,0 +1,98 @@
+"""The core of a board, over which scores are averaged: `core.yaml` lists datasets, each with a classifier.
+
+The board itself may hold it, beside its submissions, which cannot touch it; `saliency-bench launch` writes it there.
+
+name: of the core. datasets: a list, with these entries each:
+
+    dataset, split, fingerprint   name and hash; null: not published yet, so nothing is averaged over it
+    model, digest                 its classifier and the hash of its weights; null likewise
+    families                      of the metrics that it counts for
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+
+from saliency_bench.board.source import Source
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.read.cell import Hash, StrictModel, Text, field_line
+from saliency_bench.utils.bounded import bounded
+from saliency_bench.utils.files import read_bytes
+from saliency_bench.utils.plain_yaml import parse_yaml
+
+FILE = "core.yaml"
+LARGEST = 100_000  # bytes
+
+
+class CoreCell(StrictModel):
+    """A dataset of the core with its classifier."""
+
+    dataset: Text
+    split: Text = "test"
+    fingerprint: Hash | None
+    model: Text
+    digest: Hash | None
+    families: Annotated[list[Literal["alignment", "faithfulness", "sensitivity"]], Field(min_length=1)]
+
+    @property
+    def fixed(self) -> bool:
+        """Whether both hashes are published."""
+        return self.fingerprint is not None and self.digest is not None
+
+
+class Core(StrictModel):
+    """The content of `core.yaml`."""
+
+    name: Text
+    datasets: Annotated[list[CoreCell], Field(min_length=1, max_length=50)]
+
+    def of_family(self, family: str) -> list[CoreCell]:
+        """Return the datasets that count for the metrics of a family."""
+        return [cell for cell in self.datasets if family in cell.families]
+
+
+def read_core(path: str | Path) -> Core:
+    """Read a core. Raise UserError that names file and field if it is invalid."""
+    try:
+        content = parse_yaml(read_bytes(Path(path), LARGEST), aliases=False)
+        return Core.model_validate(content)
+    except ValidationError as error:
+        raise UserError(f"{path}: {field_line(error)}") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+
+
+def core_of_board(source: Source) -> Core | None:
+    """Return the core that a board holds, or None. Raise UserError if it is invalid."""
+    path = source.root([FILE]) / FILE
+    if not path.exists():
+        return None
+    try:
+        return Core.model_validate_json(bounded(core_as_json, str(path)))  # whoever owns the board may be a stranger
+    except UserError as error:
+        raise UserError(f"{FILE} of the board is invalid: {str(error).removeprefix(f'{path}: ')}") from error
+
+
+def core_as_json(path: str) -> bytes:
+    """Return the core in a file as JSON."""
+    return read_core(path).model_dump_json().encode()
+
+
+def core_as_yaml(core: Core) -> bytes:
+    """Return the content of `core.yaml`."""
+    head = "# What scores are averaged over on the page *Overall*, by the hashes of samples and weights.\n"
+    return (head + yaml.safe_dump(core.model_dump(mode="json"), sort_keys=False)).encode()
+
+
+def not_fixed(cells: Sequence[CoreCell]) -> list[str]:
+    """Return a line for each dataset of the core with an unpublished dataset or model."""
+    lines = []
+    for cell in cells:
+        missing = [kind for kind, value in (("dataset", cell.fingerprint), ("model", cell.digest)) if value is None]
+        if missing:
+            names = {"dataset": cell.dataset, "model": cell.model}
+            lines.append(" and ".join(f"{kind} {names[kind]}" for kind in missing))
+    return lines

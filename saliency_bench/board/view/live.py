@@ -1,0 +1,61 @@
+"""A board that is read again when its repository has changed, while the page keeps showing the last state."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock, Thread
+from time import monotonic
+
+from saliency_bench.board.view.archive import Archive, commit_of
+from saliency_bench.board.view.core import Core, core_of_board
+from saliency_bench.board.view.page import Page
+from saliency_bench.errors import UserError
+from saliency_bench.utils.messages import complain
+
+EVERY = 300.0  # seconds between two checks for a newer commit
+
+
+class Live:
+    """The page of a board in its newest state.
+
+    Args:
+        location: as for `Archive.load`.
+        core: as for `Page`, in the place of the board's own.
+        every: seconds between two checks for a newer commit.
+        data: as for `Archive.load`.
+        default: the core of a board that has none of its own.
+
+    Raises:
+        UserError: The board cannot be read at first.
+    """
+
+    def __init__(
+        self, location: str | Path, core: Core | None = None, every: float = EVERY, data: Sequence[str | Path] = (),
+        default: Core | None = None,
+    ):  # fmt: skip
+        self.location, self.core, self.every, self.data, self.default = location, core, every, data, default
+        self._page = self._read()
+        self._checked_at, self._lock = monotonic(), Lock()
+
+    @property
+    def page(self) -> Page:
+        """The newest state that has been read; looks for a newer one in the background now and then."""
+        with self._lock:
+            due = bool(self._page.archive.commit) and monotonic() - self._checked_at > self.every
+            if due:
+                self._checked_at = monotonic()
+        if due:
+            Thread(target=self.refresh, daemon=True).start()
+        return self._page
+
+    def refresh(self) -> None:
+        """Read the board again if it has changed. On an error keep the last state and log a line that says why."""
+        try:
+            if commit_of(str(self.location)) != self._page.archive.commit:
+                self._page = self._read()
+        except UserError as error:
+            complain(f"the board could not be read again: {error}")
+
+    def _read(self) -> Page:
+        """Return the page of the newest state."""
+        archive = Archive.load(self.location, self.data)
+        return Page(archive, self.core or core_of_board(archive.source) or self.default)

@@ -1,0 +1,153 @@
+"""What a board opens on: explainers by metrics for one dataset and classifier, of the rows that the board has run."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from saliency_bench.board.known import HIDDEN, RUN
+from saliency_bench.board.view.rows import FAMILIES, ShownRow
+from saliency_bench.board.view.state import View
+
+OFFICIAL = (RUN, HIDDEN)
+TASKS = {
+    "alignment": "Points at the object",
+    "faithfulness": "The network relies on it",
+    "sensitivity": "Changes as it should",
+    "other": "Other metrics",
+}
+
+Scene = tuple[str, str, str]  # dataset, model, settings that are not the usual ones
+
+
+@dataclass(frozen=True)
+class MatrixCell:
+    """A score in the matrix.
+
+    Attributes:
+        row: of the board.
+        share: of the bar's width that the score takes.
+        line: of the bar's width up to the best baseline; None without one.
+        behind: the baselines that it is not shown to beat.
+    """
+
+    row: ShownRow
+    share: float
+    line: float | None
+    behind: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Explainers by metrics.
+
+    Attributes:
+        scene: what is shown.
+        scenes: all datasets and classifiers of the board.
+        metrics: a row of each, for its name and direction.
+        methods, baselines: (explainer, its cells in the order of the metrics, None where there is none).
+        official: whether the rows were run by the board; if not, the board has run none of this scene.
+    """
+
+    scene: Scene
+    scenes: list[Scene]
+    metrics: list[ShownRow]
+    methods: list[tuple[str, list[MatrixCell | None]]]
+    baselines: list[tuple[str, list[MatrixCell | None]]]
+    official: bool
+
+
+def is_official(row: ShownRow) -> bool:
+    """Return whether the board has run a row, or scored it with hidden masks."""
+    return row.status in OFFICIAL
+
+
+def matrix(rows: Sequence[ShownRow], view: View) -> Matrix | None:
+    """Return the matrix of a view: its dataset, model and family, or the scene with most official rows. None: no rows.
+
+    Of the settings that give a metric different questions, the one with most rows is shown; of rows that contradict
+    each other the first. All of them are in the list.
+    """
+    scored = [row for row in rows if row.value is not None]
+    counts = Counter(_scene(row) for row in scored)
+    officials = Counter(_scene(row) for row in scored if is_official(row))
+    scenes = sorted(counts, key=lambda scene: (-officials[scene], -counts[scene], scene))
+    wanted = [scene for scene in scenes if _passes(scene[0], view.dataset) and _passes(scene[1], view.model)]
+    if not wanted:
+        return None
+    scene = wanted[0]
+    official = officials[scene] > 0
+    inside = [row for row in scored if _scene(row) == scene and (is_official(row) or not official)]
+    shown = [row for row in inside if _passes(row.family, view.family)] or inside
+    by_metric = {metric: _of_question([row for row in shown if row.metric == metric]) for metric in _metrics(shown)}
+    names = list(dict.fromkeys(row.explainer for of_metric in by_metric.values() for row in of_metric))
+    cells = {metric: _cells(of_metric) for metric, of_metric in by_metric.items()}
+    table = [(name, [cells[metric].get(name) for metric in by_metric]) for name in names]
+    return Matrix(
+        scene,
+        scenes,
+        [of_metric[0] for of_metric in by_metric.values()],
+        [entry for entry in table if not _is_baseline(entry)],
+        [entry for entry in table if _is_baseline(entry)],
+        official,
+    )
+
+
+def _scene(row: ShownRow) -> Scene:
+    """Return what a row is about, but for its metric."""
+    return row.dataset, row.model, row.asks
+
+
+def _passes(value: str, wanted: tuple[str, ...]) -> bool:
+    """Return whether a filter lets a value pass."""
+    return not wanted or value in wanted
+
+
+def _is_baseline(entry: tuple[str, list[MatrixCell | None]]) -> bool:
+    """Return whether an explainer ignores the network."""
+    return any(cell is not None and cell.row.baseline for cell in entry[1])
+
+
+def _metrics(rows: Sequence[ShownRow]) -> list[str]:
+    """Return the metrics of rows, those of a family together."""
+    families = list(FAMILIES)
+    return sorted({row.metric for row in rows}, key=lambda metric: next(
+        (families.index(row.family), metric) for row in rows if row.metric == metric))  # fmt: skip
+
+
+def _of_question(rows: Sequence[ShownRow]) -> list[ShownRow]:
+    """Return the rows of the question that most rows ask, the best first."""
+    counts = Counter(row.question for row in rows)
+    question = min(counts, key=lambda question: (-counts[question], question))
+    return sorted((row for row in rows if row.question == question), key=lambda row: (-_oriented(row), row.explainer))
+
+
+def _oriented(row: ShownRow) -> float:
+    """Return the value of a row, negated where lower is better."""
+    value = 0.0 if row.value is None else row.value
+    return value if row.higher_is_better else -value
+
+
+def _cells(rows: Sequence[ShownRow]) -> dict[str, MatrixCell]:
+    """Return {explainer: its cell} of the rows of one question; of several rows the first with the best status."""
+    values = [row.value for row in rows if row.value is not None]
+    low, high = min(0.0, *values), max(0.0, *values)
+
+    def share(value: float) -> float:
+        """Return the place of a value on the bar."""
+        return round((value - low) / (high - low), 4) if high > low else 0.0
+
+    best = max((row for row in rows if row.baseline), key=_oriented, default=None)
+    line = None if best is None or best.value is None else share(best.value)
+    cells: dict[str, MatrixCell] = {}
+    for row in sorted(rows, key=lambda row: (not is_official(row), row.key)):
+        cells.setdefault(row.explainer, MatrixCell(row, share(row.value or 0.0), line, _behind(row, best)))
+    return cells
+
+
+def _behind(row: ShownRow, best: ShownRow | None) -> tuple[str, ...]:
+    """Return the baselines that a row is not shown to beat, by the board's test; without one, the best if not worse."""
+    if row.baseline:
+        return ()
+    if row.beats or row.not_beaten or row.beats_if_true or row.not_beaten_if_true:
+        return row.not_beaten or row.not_beaten_if_true
+    return (best.explainer,) if best is not None and _oriented(row) <= _oriented(best) else ()

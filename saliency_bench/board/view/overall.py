@@ -1,0 +1,259 @@
+"""Scores across datasets: how much better than `random` an explainer is, by a metric, over the core of a board.
+
+    score     S = (1 / D) sum_d s m_d     m_d: mean of (explainer - random) on the samples both have; s = 1 where higher
+                                          is better, else -1, so that more is always better
+    interval  S +- t sqrt(sum_d se_d^2) / D,  "for these datasets"; t of C - 1 degrees of freedom, C the fewest clusters
+              of any dataset; with six datasets or more also that of Student's t over the D means, "for new datasets"
+    ranks     sets, by the paired test of `read.statistics.paired_test` over all pairs, cluster sums weighted by 1 / (D n_d);
+              n_d: the samples of d that `random` has scored; a difference must outlast rare failures as well
+
+Only rows that the board has run are ranked, and only explainers that have one for each dataset of the core; others get
+a line that says what is missing. Nothing is ever averaged over a part of the core, and metrics are not averaged.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+
+import numpy as np
+
+from saliency_bench.read.cell import is_best
+from saliency_bench.read.statistics.clusters import Matched, cluster_codes, effective_clusters
+from saliency_bench.read.statistics.intervals import (
+    Estimate,
+    difference,
+    error_and_far,
+    is_bounded,
+    p_of_failures,
+    t_quantile,
+)
+from saliency_bench.read.statistics.paired_test import ALPHA, Pair, adjusted_p, outlasting_failures
+from saliency_bench.read.statistics.ranking import ALONE, RANKED_FROM, TOO_FEW, beat_baselines, rank_sets, sign_of
+
+REFERENCE = "random"
+NEW_FROM = 6  # datasets
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The scores of a row.
+
+    Attributes:
+        groups: of the samples `ids`, None for a sample in no group.
+        scores: (n,) of these samples, NaN where there is none.
+        official: whether the board has run the explainer.
+        limits: (low, high) of the metric; either may be infinite.
+    """
+
+    ids: Sequence[str]
+    groups: Sequence[str | None]
+    scores: np.ndarray
+    official: bool = True
+    limits: tuple[float, float] = (-np.inf, np.inf)
+
+    def over(self, ids: Iterable[str]) -> np.ndarray:
+        """Return the scores of the samples `ids`, NaN where there is none."""
+        scores = dict(zip(self.ids, self.scores, strict=True))
+        return np.array([scores.get(image_id, np.nan) for image_id in ids], dtype=float)
+
+
+@dataclass(frozen=True)
+class Overall:
+    """An explainer across the core, by a metric.
+
+    Attributes:
+        value: S; None if a dataset is missing.
+        low: lower end of the interval for these datasets.
+        high: upper end of the interval for these datasets.
+        new: interval for new datasets; None with fewer than `NEW_FROM` datasets.
+        by_dataset: {dataset: s m_d} for the datasets that it has.
+        rank: its rank set.
+        unranked: why it has none.
+        beats_baselines: whether it beats the baselines, from `ranking.beat_baselines`.
+    """
+
+    name: str
+    baseline: bool
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    new: tuple[float, float] | None = None
+    by_dataset: Mapping[str, float] = field(default_factory=dict)
+    rank: tuple[int, int] | None = None
+    unranked: str = ""
+    beats_baselines: bool | None = None
+
+    @property
+    def best(self) -> bool:
+        """Return whether it is best, provided that any two explainers differ."""
+        return not self.baseline and is_best(self.rank, 1.0, self.beats_baselines)
+
+
+def overall(
+    scored: Mapping[str, Mapping[str, Scored]], core: Sequence[str], baselines: frozenset[str], higher_is_better: bool
+) -> list[Overall]:
+    """Return all explainers of a metric, those with a rank first, then by score.
+
+    Args:
+        scored: {explainer: {dataset of the core: its scores}}.
+        core: datasets that count for the metric.
+        baselines: the explainers that ignore the network.
+        higher_is_better: direction of the metric.
+    """
+    reference = scored.get(REFERENCE, {})
+    results = [
+        _without_rank(name, scored[name], reference, core, name in baselines, higher_is_better) for name in scored
+    ]
+    complete = {result.name: scored[result.name] for result in results if not result.unranked}
+    decided, reason = _decided(complete, reference, core, higher_is_better) if complete else ([], "")
+    sets = {} if reason else rank_sets(list(complete), decided)
+    beats = beat_baselines(list(sets), baselines, decided)
+    results = [
+        result
+        if result.unranked
+        else replace(
+            result,
+            rank=sets.get(result.name),
+            unranked="" if result.name in sets else reason,
+            beats_baselines=beats.get(result.name),
+        )
+        for result in results
+    ]
+    return sorted(
+        results, key=lambda result: (result.rank is None, result.value is None, -(result.value or 0), result.name)
+    )
+
+
+def _without_rank(
+    name: str, scores: Mapping[str, Scored], reference: Mapping[str, Scored], core: Sequence[str], baseline: bool,
+    higher_is_better: bool,
+) -> Overall:  # fmt: skip
+    """Return an explainer without its rank; `unranked` says what is missing for one."""
+    sign = 1 if higher_is_better else -1
+    estimates = {dataset: _minus(scores[dataset], reference[dataset]) for dataset in core
+                 if dataset in scores and dataset in reference}  # fmt: skip
+    estimates = {dataset: estimate for dataset, estimate in estimates.items() if estimate.n}
+    means = {dataset: sign * estimate.value + 0.0 for dataset, estimate in estimates.items()}
+    missing = [f"no scores on {dataset}" for dataset in core if dataset not in scores]
+    missing += [f"no sample in common with {REFERENCE} on {dataset}" for dataset in core
+                if dataset in scores and dataset not in means]  # fmt: skip
+    pending = [
+        f"not run by the board on {dataset}" for dataset in core if dataset in scores and not scores[dataset].official
+    ]
+    pending += [f"{REFERENCE} is not run by the board on {dataset}" for dataset in core
+                if dataset in reference and not reference[dataset].official and name != REFERENCE]  # fmt: skip
+    unranked = "; ".join([*missing, *pending])
+    if missing:
+        return Overall(name, baseline, by_dataset=means, unranked=unranked)
+    value, low, high = _mean(list(estimates.values()), sign)
+    return Overall(name, baseline, value, low, high, _for_new(list(means.values())), means, None, unranked)
+
+
+def _minus(first: Scored, second: Scored) -> Estimate:
+    """Return the mean difference over the samples that both have."""
+    return difference(_matched(first, second), 0, 1)
+
+
+def _matched(first: Scored, second: Scored) -> Matched:
+    """Return the scores of two rows, over the samples of both."""
+    return Matched(_aligned([first, second]), cluster_codes(*_samples([first, second])), first.limits)
+
+
+def _samples(several: Sequence[Scored]) -> tuple[list[str], list[str | None]]:
+    """Return (the ids of all samples, their groups)."""
+    groups = {image_id: group for scored in several for image_id, group in zip(scored.ids, scored.groups, strict=True)}
+    return list(groups), list(groups.values())
+
+
+def _aligned(several: Sequence[Scored]) -> list[np.ndarray]:
+    """Return the scores of each over all samples, NaN where there is none."""
+    ids = _samples(several)[0]
+    return [scored.over(ids) for scored in several]
+
+
+def _mean(estimates: Sequence[Estimate], sign: int) -> tuple[float, float | None, float | None]:
+    """Return (S, the lower and the upper end of its interval for these datasets)."""
+    value = sign * float(np.mean([estimate.value for estimate in estimates])) + 0.0  # never -0
+    if any(np.isnan(estimate.low) for estimate in estimates):
+        return value, None, None
+    # The standard error of each dataset follows from the width of its interval.
+    errors = [(estimate.high - estimate.low) / 2 / t_quantile(estimate.freedom) for estimate in estimates]
+    error = float(np.sqrt(np.square(errors).sum())) / len(errors)
+    half = error * t_quantile(min(estimate.freedom for estimate in estimates))
+    return value, value - half, value + half
+
+
+def _for_new(means: Sequence[float]) -> tuple[float, float] | None:
+    """Return the interval of S for new datasets: Student's t over the means of these."""
+    count = len(means)
+    if count < NEW_FROM:
+        return None
+    half = t_quantile(count - 1) * float(np.std(means, ddof=1)) / count**0.5
+    return float(np.mean(means)) - half, float(np.mean(means)) + half
+
+
+def _decided(
+    scored: Mapping[str, Mapping[str, Scored]], reference: Mapping[str, Scored], core: Sequence[str],
+    higher_is_better: bool,
+) -> tuple[list[tuple[str, str]], str]:  # fmt: skip
+    """Return ([(better, worse) of each significant pair], reason why there are no ranks, or "")."""
+    names = list(scored)
+    columns: list[list[np.ndarray]] = [[] for _ in names]
+    codes, clusters = [], 0
+    for dataset in core:
+        several = [scored[name][dataset] for name in names]
+        dataset_codes = cluster_codes(*_samples(several))
+        # Datasets count the same whatever their size, and clusters of two datasets are never the same.
+        weight = 1 / (len(core) * max(int(np.isfinite(reference[dataset].scores).sum()), 1))
+        for column, values in zip(columns, _aligned(several), strict=True):
+            column.append(weight * values)
+        codes.append(dataset_codes + clusters)
+        clusters += int(dataset_codes.max(initial=-1)) + 1
+        if effective_clusters(np.bincount(dataset_codes)) < RANKED_FROM:
+            return [], TOO_FEW
+    if len(names) < 2:
+        return [], ALONE
+    matched = Matched([np.concatenate(column) for column in columns], np.concatenate(codes))
+    pairs: list[Pair] = list(combinations(range(len(names)), 2))
+    differences = {pair: _sum_of_differences(matched, pair) for pair in pairs}
+    matched.forget()
+    decided = []
+    for pair, p in adjusted_p([matched], [pairs], seed=SEED)[0].items():
+        first, second = (names[index] for index in pair)
+        if p < ALPHA:
+            both = [_matched(scored[first][dataset], scored[second][dataset]) for dataset in core]
+            p = outlasting_failures(p, _p_with_failures(both), len(names))
+        if sign := sign_of(differences[pair], p, higher_is_better):
+            decided.append((first, second) if sign > 0 else (second, first))
+    return decided, ""
+
+
+def _p_with_failures(datasets: Sequence[Matched]) -> tuple[float, float]:
+    """Return `p_with_failures` of the mean over D datasets of the difference of two explainers.
+
+    Failures on the dataset of the fewest clusters C are the hardest to see. They move the mean by a share of 1 / D, as
+    failures on all datasets do that are seen as rarely as among C D clusters.
+    """
+    estimates = [difference(matched, 0, 1) for matched in datasets]
+    bounded = all(is_bounded(matched.limits) for matched in datasets)
+    if not bounded or any(np.isnan(estimate.low) for estimate in estimates):
+        return 0.0, 0.0
+    known = [error_and_far(matched, 0, 1, estimate) for matched, estimate in zip(datasets, estimates, strict=True)]
+    count = len(datasets)
+    error = float(np.sqrt(sum(error**2 for error, _ in known))) / count
+    low, high = (float(np.mean([ends[side] for _, ends in known])) for side in (0, 1))
+    freedom = min(estimate.freedom for estimate in estimates)
+    value = float(np.mean([estimate.value for estimate in estimates]))
+    half = t_quantile(freedom) * error
+    pooled = estimates[0]._replace(
+        value=value, low=value - half, high=value + half, freedom=freedom,
+        effective=count * min(estimate.effective for estimate in estimates),
+    )  # fmt: skip
+    return p_of_failures(pooled, error, (low, high))
+
+
+def _sum_of_differences(matched: Matched, pair: Pair) -> float:
+    """Return the sum of the weighted differences of two explainers, whose sign says which is better."""
+    first, second, _ = matched.pair(*pair)
+    return float((matched.columns[first] - matched.columns[second]).sum())

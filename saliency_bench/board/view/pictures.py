@@ -1,0 +1,114 @@
+"""Pictures of a row's samples: their submitted maps, over the images if the dataset is on this machine.
+
+Maps and geometry come from strangers, so they are bounded before anything is drawn. No dataset is downloaded for
+pictures. They are from the folders that were given when the board was started, or, for a dataset that the owner of the
+board has listed, from this machine's cache of the Hub; either must have the fingerprint of the row.
+"""
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from datasets import Dataset
+
+from saliency_bench.board.known import KnownDataset
+from saliency_bench.data.fingerprints import fingerprint
+from saliency_bench.data.frames import AtHand
+from saliency_bench.data.hub_datasets import Commit, load_from_hub
+from saliency_bench.data.loading import load_dataset
+from saliency_bench.errors import UserError
+from saliency_bench.notebook_views import png
+from saliency_bench.read.identity import Identity
+from saliency_bench.utils.overlays import LEVELS, heat_map, overlay, scaled
+
+SIDE = 192  # pixels of the longer side of what is shown
+MOST_VALUES = 4_000_000  # of a map that is drawn
+LONGEST = 100  # largest ratio of the sides of a map
+SCALE = "Each has its own scale: brighter counts more; with negative values, red is above zero and blue below."
+
+
+class Pictures:
+    """The datasets on this machine: those in the given folders, and those in the cache of the Hub."""
+
+    def __init__(self, folders: Sequence[str | Path] = ()):
+        self.folders = tuple(map(str, folders))
+        self._cached: dict[tuple[str, str], AtHand | None] = {}
+
+    def of_dataset(self, setting: Identity, listed: KnownDataset | None) -> AtHand | None:
+        """Return the dataset of a row, or None if it is not on this machine.
+
+        Args:
+            setting: of the row.
+            listed: the dataset as the owner of the board has listed it.
+        """
+        key = setting.fingerprint, setting.split
+        if key not in self._cached:
+            self._cached[key] = self._find(*key, listed)
+        return self._cached[key]
+
+    def _find(self, wanted: str, split: str, listed: KnownDataset | None) -> AtHand | None:
+        """Look for the dataset with the fingerprint `wanted`."""
+        for folder in self.folders:
+            rows = _loaded(folder, split)
+            if rows is not None and fingerprint(rows) == wanted:
+                return AtHand(f"the folder {Path(folder).name}", rows)
+        if listed is not None and listed.repo and listed.revision:
+            try:
+                rows = load_from_hub(Commit(listed.repo, listed.revision, reached=False), split)
+            except UserError:  # it is not in the cache
+                return None
+            if fingerprint(rows) == wanted:
+                return AtHand(f"{listed.repo} in the local Hub cache", rows)
+        return None
+
+
+@cache
+def _loaded(folder: str, split: str) -> Dataset | None:
+    """Load a split from a folder; None if there is no such split, or it cannot be read."""
+    try:
+        return load_dataset(Path(folder), split)
+    except UserError:
+        return None
+
+
+@dataclass(frozen=True)
+class Pictured:
+    """Pictures of samples.
+
+    Attributes:
+        shown: {image id: a PNG as a data URI}.
+        caption: what they show, or why there are none; "" if no maps were submitted.
+    """
+
+    shown: dict[str, str]
+    caption: str
+
+
+def drawn(maps: Mapping[str, np.ndarray], setting: Identity, at_hand: AtHand | None) -> Pictured:
+    """Draw maps, over their pictures if these are on this machine; leave out maps that are too large.
+
+    Args:
+        maps: {image id: map (H, W)}.
+        setting: of the row, whose geometry makes the pictures' frames.
+        at_hand: the dataset, if it is on this machine.
+    """
+    shown, overlaid = {}, 0
+    for image_id, values in maps.items():
+        # A map of a million by one would make a picture that no browser shows, and much memory for it here.
+        if not 0 < values.size <= MOST_VALUES or max(values.shape) > LONGEST * min(values.shape):
+            continue
+        picture = at_hand.picture(image_id, setting.geometry) if at_hand else None
+        if picture is not None and (picture.height, picture.width) == values.shape:
+            image, overlaid = overlay(np.asarray(picture), values), overlaid + 1
+        else:
+            image = heat_map((LEVELS * scaled(values)).astype(np.float32)).convert("RGB")
+        image.thumbnail((SIDE, SIDE))
+        shown[image_id] = f"data:image/png;base64,{b64encode(png(image)).decode()}"
+    if not shown:
+        return Pictured({}, "The submitted maps are too large to be drawn.")
+    if overlaid and at_hand is not None:
+        return Pictured(shown, f"The submitted maps over pictures of {at_hand.where}. {SCALE}")
+    return Pictured(shown, f"The submitted maps alone: the pictures are not on the machine that shows this. {SCALE}")

@@ -1,0 +1,136 @@
+"""The state of the page, which is in its address: `View`, to and from a query string.
+
+Addresses come from strangers: unknown fields and values are left out, and so are characters that cannot be printed.
+"""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode
+
+from saliency_bench.board.known import STATUSES
+
+LONGEST = 12_000  # characters of an address
+LONGEST_VALUE = 200
+MOST_FIELDS = 400
+MOST_CHOSEN = 50  # values of one filter
+PAGES: Final = {"board": "Scores", "overall": "Overall", "plots": "Plots", "about": "How we check"}
+# {column: its heading}, in the order of the table
+COLUMNS: Final = {
+    "explainer": "Explainer",
+    "dataset": "Dataset",
+    "model": "Model",
+    "metric": "Metric",
+    "score": "Score and 95 % interval",
+    "rank": "Rank",
+    "n": "n",
+    "status": "Status",
+    "passes": "Passes per image",
+    "seconds": "Seconds per image",
+    "device": "Device",
+    "submitters": "Submitted by",
+}
+ALWAYS: Final = ("explainer", "score")
+USUAL: Final = ("explainer", "score", "rank", "n", "status", "passes", "submitters")
+FILTERS: Final = ("dataset", "model", "family", "metric", "explainer", "status")
+SORTS: Final = tuple(name for name in COLUMNS if name != "device")
+
+
+@dataclass(frozen=True)
+class View:
+    """What is shown. Each filter (`dataset` to `status`) has the values that pass it; () lets all pass.
+
+    Attributes:
+        tab: one of PAGES.
+        search: words that a row must have.
+        sort: a column of SORTS; by "score" the best come first under each heading, whichever direction is better.
+        reverse: the order of `sort`.
+        columns: of the table, some of COLUMNS, with those of ALWAYS.
+        number: of the part of a long table, from 1.
+        row: key of the row that is open.
+        other: key of the row that it is compared with.
+        x: metric of the horizontal axis.
+        y: metric of the vertical axis.
+        cost: "passes" or "seconds".
+        as_list: whether rows are listed even where a matrix would show them.
+    """
+
+    tab: str = "board"
+    dataset: tuple[str, ...] = ()
+    model: tuple[str, ...] = ()
+    explainer: tuple[str, ...] = ()
+    family: tuple[str, ...] = ()
+    metric: tuple[str, ...] = ()
+    status: tuple[str, ...] = ()
+    search: str = ""
+    sort: str = "score"
+    reverse: bool = False
+    columns: tuple[str, ...] = USUAL
+    number: int = 1
+    row: str = ""
+    other: str = ""
+    x: str = ""
+    y: str = ""
+    cost: str = "passes"
+    as_list: bool = False
+
+    @property
+    def is_list(self) -> bool:
+        """Return whether rows are listed: on demand, or as filters, an order or columns are chosen."""
+        plain = View(tab=self.tab, dataset=self.dataset, model=self.model, family=self.family)
+        parts = ("metric", "explainer", "status", "search", "sort", "reverse", "columns", "number")
+        return self.as_list or any(getattr(self, name) != getattr(plain, name) for name in parts)
+
+    def query(self, **changes: Any) -> str:
+        """Return the address of this view with these changes, without the question mark."""
+        view, usual = replace(self, **changes), View()
+        pairs = [
+            (field.name, text)
+            for field in fields(View)
+            if (value := getattr(view, field.name)) != getattr(usual, field.name)
+            for text in (value if field.name in FILTERS else [_written(value)])
+        ]
+        return urlencode(pairs)
+
+    @classmethod
+    def read(cls, query: str) -> "View":
+        """Return the view of an address; missing or invalid fields have their defaults."""
+        try:
+            pairs = parse_qsl(query[:LONGEST].removeprefix("?"), max_num_fields=MOST_FIELDS)
+        except ValueError:  # too many fields
+            pairs = []
+        given: dict[str, list[str]] = {}
+        for name, text in pairs:
+            if printable := "".join(filter(str.isprintable, text))[:LONGEST_VALUE].strip():
+                given.setdefault(name, []).append(printable)
+        single: dict[str, str] = {
+            field.name: given[field.name][-1]
+            for field in fields(cls)
+            if field.name in given and field.name not in FILTERS
+        }
+        values: dict[str, Any] = single | {"columns": _columns([text for name, text in pairs if name == "columns"])}
+        values |= {name: single.get(name) == "yes" for name in ("reverse", "as_list")}
+        values["number"] = _number(single.get("number", "1"))
+        for name, allowed in (("tab", PAGES), ("sort", SORTS), ("cost", ("passes", "seconds"))):
+            if single.get(name) not in allowed:
+                values.pop(name, None)
+        values |= {name: tuple(dict.fromkeys(given.get(name, ())))[:MOST_CHOSEN] for name in FILTERS}
+        values["status"] = tuple(name for name in STATUSES if name in values["status"])
+        return cls(**values)
+
+
+def _written(value: object) -> str:
+    """Return the value of a field as text of an address."""
+    if isinstance(value, tuple):
+        return ".".join(value)
+    return "yes" if value is True else str(value)
+
+
+def _columns(texts: list[str]) -> tuple[str, ...]:
+    """Return the columns that an address names, together ("a.b") or each in a field, in the order of the table."""
+    named = {name for text in texts for name in text.split(".")} & set(COLUMNS)
+    return tuple(name for name in COLUMNS if name in named or name in ALWAYS) if named else USUAL
+
+
+def _number(text: str) -> int:
+    """Return a number of an address, at least 1."""
+    return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 7 else 1

@@ -1,0 +1,203 @@
+"""Test whether a layer is a full cut, and whether gradients leave out a part of a network.
+
+Grad-CAM and similar methods show the evidence that a layer holds. In a chain of layers that is all evidence, but not if
+another branch bypasses the layer, or if the network runs the layer on several views of the image. The test: do the
+logits still depend on the image while the layer's last output is held fixed?
+
+Gradients leave out what `forward` computes under `no_grad` or detaches. The test: is the gradient another one if
+autograd follows these parts too?
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.errors import UserError
+from saliency_bench.types import Images
+from saliency_bench.utils.devices import is_out_of_memory
+from saliency_bench.utils.messages import complain
+from saliency_bench.utils.seeds import seed_of, uniform
+from saliency_bench.utils.untouched import untouched
+
+TOLERANCE = 1e-4  # of the largest logit; both passes compute the same, but a GPU may choose other algorithms
+CHANGE = 1e-3  # of the norm of the gradient, likewise
+
+
+def is_full_cut(classifier: Classifier, image: Images, module: nn.Module, runs: int) -> bool:
+    """Return whether the logits do not depend on the image while the last output of a module is held fixed.
+
+    Two images are passed through the network, the second with the module's output for the first: the logits must be
+    equal, and have no gradient at either image. Comparing only values would miss effects too small beside large logits;
+    checking only gradients would miss parts computed without them (a frozen branch).
+
+    Args:
+        classifier: the network.
+        image: (1, 3, H, W).
+        module: one of its modules.
+        runs: how often a forward pass calls the module.
+    """
+    noise = torch.from_numpy(uniform(seed_of("full cut"), image.numel())).view_as(image).to(image)
+    kept: list[Tensor] = []
+    with untouched(classifier), classifier.uncounted():
+        logits = [_logits(classifier, picture, module, runs, kept) for picture in (image, (image + noise) / 2)]
+    first, second = logits
+    if first is None or second is None:
+        return False
+    largest = first.nan_to_num(0, 0, 0).abs().max().item()
+    return torch.allclose(first, second, rtol=0, atol=TOLERANCE * largest, equal_nan=True)
+
+
+def _logits(classifier: Classifier, image: Images, module: nn.Module, runs: int, kept: list[Tensor]) -> Tensor | None:
+    """Return the logits with the module's last output held fixed; None if they have a gradient at the image.
+
+    Also None if the number of runs of the module depends on the image.
+    """
+    inputs = image.clone().requires_grad_()
+    for is_recording in (True, False):
+        with torch.set_grad_enabled(is_recording), _last_output_held(module, runs, kept) as calls:
+            torch.manual_seed(0)  # a network may draw random numbers; `untouched` restores the generators
+            try:
+                logits = classifier(inputs if is_recording else image)
+                count = len(calls)
+                gradient = _gradient(logits, inputs)
+            except (UserError, RuntimeError) as error:  # no gradients possible: NumPy, or in-place changes
+                if not is_recording or is_out_of_memory(error):
+                    raise
+                continue
+        is_cut = count == runs and (gradient is None or bool((gradient == 0).all()))
+        return logits.detach() if is_cut else None
+    raise AssertionError
+
+
+def _gradient(logits: Tensor, inputs: Images) -> Tensor | None:
+    """Return the gradient of a sum in which no logit cancels another; None if there is none."""
+    if not logits.requires_grad:
+        return None
+    weights = torch.arange(1, logits.shape[1] + 1, device=logits.device).cos().expand_as(logits)
+    return torch.autograd.grad(logits, inputs, weights, allow_unused=True)[0]
+
+
+@contextmanager
+def _last_output_held(module: nn.Module, runs: int, kept: list[Tensor]) -> Iterator[list[None]]:
+    """Hold the output of a module's last call fixed, and yield a list with one entry per call.
+
+    The output is replaced by the one in `kept`; if `kept` is empty, the output is stored there.
+    """
+    calls: list[None] = []
+
+    def hold(module: nn.Module, inputs: object, output: Tensor) -> Tensor | None:
+        """Return the replacement of the last output; None leaves the other outputs unchanged."""
+        calls.append(None)
+        if len(calls) != runs:
+            return None
+        if not kept:
+            kept.append(output.detach().clone())
+        return kept[0].clone()  # later operations may write to it
+
+    handle = module.register_forward_hook(hold, prepend=True)  # before hooks of the network, which may use the output
+    try:
+        yield calls
+    finally:
+        handle.remove()
+
+
+class Uncut(TorchFunctionMode):
+    """Let gradients pass where a network switches them off or detaches, inside `with`."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return call_uncut(function, args, kwargs or {})
+
+
+def call_uncut(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Call a torch function with autograd on; a function that detaches returns its input instead."""
+    if function in (torch.detach, Tensor.detach) or getattr(function, "__self__", None) is Tensor.data:
+        return args[0].view_as(args[0])
+    if function is Tensor.detach_:
+        return args[0]
+    if function in (Tensor.numpy, Tensor.__array__):
+        args = (args[0].detach(), *args[1:])
+    with torch.inference_mode(False), torch.enable_grad():
+        return function(*args, **kwargs)
+
+
+_partial: WeakKeyDictionary[Classifier, dict[tuple, bool]] = WeakKeyDictionary()  # results of `is_gradient_partial`
+_named: WeakSet[Classifier] = WeakSet()  # classifiers whose message was printed
+
+
+def check_gradient(classifier: Classifier, images: Images, module: nn.Module | None = None) -> None:
+    """Print a message, once per network, if gradients miss a part of it.
+
+    Args:
+        classifier: the network.
+        images: (B, 3, H, W).
+        module: the one whose last output the gradients are taken at; None: they are taken at the images.
+    """
+    if classifier not in _named and is_gradient_partial(classifier, images[:1], module):
+        _named.add(classifier)
+        complain(
+            f"{classifier.id} computes a part of its forward without gradients (no_grad or detach), and "
+            "gradient-based maps miss that part; occlusion and rise cover all of it"
+        )
+
+
+def is_gradient_partial(classifier: Classifier, image: Images, module: nn.Module | None = None) -> bool:
+    """Return whether a gradient leaves out a part that is computed without gradients; False if there is no gradient.
+
+    The result is kept for each image size and module.
+
+    Args:
+        classifier: the network.
+        image: (1, 3, H, W).
+        module: as in `check_gradient`.
+    """
+    results = _partial.setdefault(classifier, {})
+    key = (image.shape[2:], id(module))
+    if key not in results:
+        results[key] = _leaves_out(classifier, image, module)
+    return results[key]
+
+
+def _leaves_out(classifier: Classifier, image: Images, module: nn.Module | None) -> bool:
+    """Return whether the gradient changes if the network cannot switch gradients off."""
+    noise = torch.from_numpy(uniform(seed_of("gradient"), image.numel())).view_as(image).to(image)
+    gradients = []
+    with untouched(classifier), classifier.uncounted():
+        for mode in (nullcontext(), Uncut()):
+            inputs = ((image.detach() + noise) / 2).requires_grad_()
+            torch.manual_seed(0)  # a network may draw random numbers; `untouched` restores the generators
+            try:
+                with mode, nullcontext([inputs]) if module is None else _last_output_of(module) as outputs:
+                    logits = classifier(inputs)
+                gradients.append(_gradient(logits, outputs[-1]))
+            except Exception as error:  # without `no_grad`, networks may raise any exception
+                if is_out_of_memory(error):
+                    raise
+                return False
+    partial, whole = gradients
+    if partial is None or whole is None:
+        return False
+    return not bool((whole - partial).norm() <= CHANGE * whole.norm())
+
+
+@contextmanager
+def _last_output_of(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Yield a list that receives the outputs of a module, each with a gradient."""
+    outputs: list[Tensor] = []
+
+    def keep(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
+        """Keep the output and return a copy, which later operations may write to."""
+        kept = output.clone()
+        outputs.append(kept if kept.requires_grad else kept.requires_grad_())
+        return outputs[-1].clone()
+
+    handle = module.register_forward_hook(keep, prepend=True)  # before hooks of the network, which may use the output
+    try:
+        yield outputs
+    finally:
+        handle.remove()

@@ -1,0 +1,149 @@
+"""Load a classifier from a name, a folder or a model object."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from saliency_bench.compute.classifiers import checkpoints, model_objects, own_networks
+from saliency_bench.compute.classifiers.classifier import Classifier, check_finite
+from saliency_bench.compute.classifiers.networks import Select
+from saliency_bench.compute.classifiers.prompts import read_prompts, texts_of
+from saliency_bench.compute.classifiers.zero_shot import check_given
+from saliency_bench.errors import UserError
+from saliency_bench.utils.devices import device_of
+from saliency_bench.utils.interrupts import handlers_end_work
+from saliency_bench.utils.untouched import untouched
+
+
+@handlers_end_work()
+@untouched()
+def load_classifier(
+    model: Any,
+    *,
+    device: str | torch.device | None = None,
+    revision: str | None = None,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
+    layer: str | None = None,
+    labels: Sequence[str] | None = None,
+    size: int | tuple[int, int] | None = None,
+    precision: str | None = None,
+    channels_last: bool | None = None,
+    compile: bool | None = None,
+    activation: str | None = None,
+    logits: Select | None = None,
+    name: str | None = None,
+    prompts: Any = None,
+) -> Classifier:
+    """Load a classifier from a Hub id, a local folder, "torchvision:resnet18", or a model object that returns logits.
+
+    Weights are read as safetensors, or with `weights_only=True`; nothing downloaded is executed. A folder of exactly
+    this name is used, and a line says so; "hub:owner/name" is the Hub's model in any case, "owner/name@revision" one
+    commit or branch of it.
+
+    Your own network can be given as a text, too: "./net.py:make" (a function or class that returns one),
+    "timm:resnet18:weights=best.safetensors", "torchvision:resnet18:weights=best.pth" or "./net.pt" (TorchScript);
+    `mean`, `std`, `size`, `labels` and `name` may follow as options (`compute.classifiers.own_networks`).
+
+    A model object is any nn.Module, or a `transformers` pipeline. Normalisation, resizing and class names of a
+    `transformers` or `timm` model are known (see `model_objects`); of any other module, give `mean` and `std`. What is
+    given replaces what the object knows. A module of one channel gets its images in grey, which a line says. What
+    torch.compile or DataParallel wraps is used unwrapped. TorchScript has outputs and gradients, but no layers, which
+    some explainers read.
+
+    The model is put into evaluation mode. A `Classifier` is returned as it is, or, with other settings, as a second one
+    with the same weights; the given one keeps its settings.
+
+    Args:
+        model: The name, folder or object.
+        device: By default "cuda" if available, else "cpu"; a model object stays where it is.
+        revision: Branch, tag or commit of a Hub id.
+        mean: Mean of the normalisation that comes before a module, a number or one per channel; mean=0, std=1 for a
+            module that takes images in [0, 1].
+        std: Its standard deviation, likewise.
+        layer: The layer that Grad-CAM reads.
+        labels: Class names.
+        size: What `prepare` squashes images to, by default unchanged.
+        precision: "fp32" (default), "bf16", or on a GPU "fp16" or "tf32".
+        channels_last: Memory layout.
+        compile: Whether methods that only look at outputs use a network that torch.compile has compiled, which takes
+            seconds for each image size and needs a compiler (Triton on a GPU, else g++ or another for C++).
+        activation: "softmax", or "sigmoid" for multi-label and single-logit heads; by default what the checkpoint's
+            config says, and a softmax for any other model object (`classifier.assumed` is then true).
+        logits: Function that takes the logits (B, K) from what the module returns, where that is more:
+            logits=lambda out: out["scores"].
+        name: What results and reports call a module, instead of the name of its class.
+        prompts: Texts that a vision-language model (CLIP, SigLIP) compares pictures with: templates such as
+            ["a photo of a {}", "a drawing of a {}"], where {} is replaced by each of `labels`; {label: [texts]}; or a
+            file with either. The normalised embeddings of all texts of a class are averaged. Logits are the model's
+            own similarities. The default activation is softmax, for SigLIP sigmoid.
+
+    Raises:
+        UserError: The model is unknown (with the nearest names), mean and std are unknown, weights are not finite,
+            there is a single logit without activation, or masks cannot follow the image processor.
+    """
+    # None leaves a model object where it is.
+    target = None if device is None and not isinstance(model, str | Path) else device_of(device)
+    if prompts is not None:
+        labels = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else labels
+        prompts = read_prompts(prompts, labels)
+        texts = texts_of(prompts, labels)  # fails before anything is loaded
+        # For a single logit the classifier has two class names, so they differ from a single given name.
+        prompts = texts if len(texts) == 1 else prompts
+    given = model_objects.Given(mean, std, size, labels, logits, name, prompts)
+    if isinstance(model, str | Path) and own_networks.is_own(str(model)):
+        _refuse(None, revision, "")
+        model, written = own_networks.opened(str(model))
+        arguments = {key: value for key, value in vars(given).items() if value is not None}
+        given = model_objects.Given(**(written | arguments))
+    if isinstance(model, Classifier):
+        _refuse(given, revision, "a Classifier has its own")
+        return model.variant(layer, precision, channels_last, target, activation, compile).eval()
+    if isinstance(model, nn.Module) or model_objects.is_pipeline(model):
+        _refuse(None, revision, "")
+        classifier = model_objects.from_object(model, given, layer, target)
+    elif isinstance(model, str | Path):
+        of_checkpoint = given if prompts is None else replace(given, prompts=None, labels=None)
+        _refuse(of_checkpoint, None, "a checkpoint brings its own")
+        classifier = _named(str(model), revision, layer, activation, given, target)
+    elif isinstance(model, Mapping) and any(isinstance(value, torch.Tensor) for value in model.values()):
+        raise UserError("these are weights without their network; give the network itself, after load_state_dict(...)")
+    else:
+        raise UserError(
+            f"{type(model).__name__} is not a classifier; give a Hub id, a folder, torchvision:NAME, or a torch module "
+            "(a function or a model of another library fits into a module whose forward calls it)"
+        )
+    check_finite(classifier.model, classifier.id)
+    if activation is not None:
+        classifier.activate(activation)
+    if isinstance(prompts, dict) and len(prompts) == 1 and classifier.activation == "softmax":
+        raise UserError(f"{classifier.id} has only one class, whose softmax is always 1; give the other classes too")
+    return classifier.to(target or classifier.place).eval().computing(precision, channels_last, compile)
+
+
+def _named(
+    name: str,
+    revision: str | None,
+    layer: str | None,
+    activation: str | None,
+    given: model_objects.Given,
+    device: torch.device | None,
+) -> Classifier:
+    """Load a checkpoint by its name."""
+    if name.startswith("torchvision:"):
+        _refuse(None, revision, "")
+        check_given(given.prompts, name, compares=False)
+        return checkpoints.torchvision(name.partition(":")[2], layer)
+    return checkpoints.transformers(name, revision, layer, activation, given.prompts, given.labels, device)
+
+
+def _refuse(given: model_objects.Given | None, revision: str | None, reason: str) -> None:
+    """Raise UserError for settings that do not go with this kind of model; `reason` says why."""
+    if given is not None and any(value is not None for value in vars(given).values()):
+        raise UserError(f"mean, std, size, labels, prompts, logits and name are for a torch module; {reason}")
+    if revision is not None:
+        raise UserError(f"revision={revision} is for a Hub id; leave it out")

@@ -1,0 +1,328 @@
+"""Inspect networks: the logits among their outputs, whether they take one channel or three, and their structure."""
+
+import io
+import pickle
+import re
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import FunctionType
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from saliency_bench.compute.classifiers.content import ContentHasher, Place, UnhashableError, names_in
+from saliency_bench.data.geometry import Geometry
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.types import Images
+from saliency_bench.utils.messages import complain
+from saliency_bench.utils.source_code import is_library
+
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+NAMES = ("children", "weights")  # entries of a structure that are lists of names
+UNSTABLE = "unstable: "  # followed by the reason
+# Entries of a transformers config that may differ between equal networks.
+VOLATILE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "_commit_hash")
+# Attributes that do not affect results: torch's own, and library attributes on origin, training and compilation.
+NO_SETTINGS = {
+    *vars(nn.Module()),
+    "_compiled_call_impl",
+    "_is_hf_initialized",
+    "generation_config",
+    "warnings_issued",
+    "grad_checkpointing",
+    "gradient_checkpointing",
+    "_gradient_checkpointing_func",
+    "_trainer",
+    "_fabric",
+    "_hf_hook",
+    "_old_forward",
+    "hf_device_map",
+}
+# Attributes where libraries store the origin of a network; left out unless your own code names them.
+ORIGIN = {"name_or_path", "pretrained_cfg", "default_cfg", "qconfig"}
+FEW = 4  # elements; smaller library buffers may be arguments, such as mean and std, and are not left out
+SIDE = 224  # of the picture that a network of any size is tried with
+GREY = (0.299, 0.587, 0.114)  # ITU-R 601, as in PIL's mode "L" and torchvision's Grayscale
+Select = Callable[[Any], Tensor]  # what a network gives -> logits (B, K)
+
+
+def logits_in(output: Any, select: Select | None, name: str) -> Tensor:
+    """Return the logits (B, K) in a network's output: what `select` takes of it, or its `logits`, or itself.
+
+    Raises:
+        UserError: They are not there; the message says what the network gives, and the fix.
+    """
+    logits = _selected(output, select, name)
+    if isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[1] >= 1:
+        return logits
+    if select is not None:
+        raise UserError(f"logits= of {name} gives {_described(logits)} instead of logits (B, K)")
+    raise UserError(f"{name} gives {_described(output, logits)} instead of logits (B, K); {_fix(output, logits)}")
+
+
+def _selected(output: Any, select: Select | None, name: str) -> Any:
+    """Return what `select`, or the convention of transformers, takes from an output."""
+    if select is None:
+        return output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", output)
+    try:
+        return select(output)
+    except UserError:
+        raise
+    except (TypeError, KeyError, AttributeError, IndexError, ValueError) as error:
+        reason = f"{type(error).__name__}: {one_line(error, 200)}"
+        raise UserError(f"logits= fails on what {name} gives, {_described(output)} ({reason})") from error
+
+
+def _described(output: Any, logits: Any = None) -> str:
+    """Describe an output for a message."""
+    if isinstance(shown := output if isinstance(output, Tensor) else logits, Tensor):
+        return str(tuple(shown.shape))
+    if isinstance(output, Mapping):
+        return f"a dict of {', '.join(map(str, output))}"
+    return f"a {type(output).__name__} of {len(output)}" if isinstance(output, tuple | list) else type(output).__name__
+
+
+def _fix(output: Any, logits: Any) -> str:
+    """Say what to do about an output that is not logits, by what it looks like."""
+    parts = _parts(output)
+    first = output[0] if isinstance(output, tuple | list) and output else output
+    if {"boxes", "pred_boxes"} & {key for key, _ in [*parts, *_parts(first)]}:
+        return "it detects objects, and a classifier of whole images is needed"
+    for key, value in parts:
+        if isinstance(value, Tensor) and value.ndim == 2 and value.is_floating_point():
+            return f"say where they are: load_classifier(model, logits=lambda out: out[{key!r}], ...)"
+    tensor = logits if isinstance(logits, Tensor) else next((v for _, v in parts if isinstance(v, Tensor)), None)
+    if tensor is None or tensor.ndim not in (1, 4):
+        return "load_classifier(model, logits=..., ...) takes a function of its output that gives them"
+    if tensor.ndim == 4:
+        where = "out" if tensor is output else f"out[{next(k for k, v in parts if v is tensor)!r}]"
+        return (
+            "a network without its head gives features, one for segmentation a map for each class, whose mean are "
+            f"logits: load_classifier(model, logits=lambda out: {where}.mean((2, 3)), ...)"
+        )
+    if not tensor.is_floating_point():
+        return "give the network without the argmax at its end"
+    return (
+        "if it is one logit for each image: load_classifier(model, logits=lambda out: out[:, None], "
+        'activation="sigmoid", ...)'
+    )
+
+
+def _parts(output: Any) -> list[tuple[Any, Any]]:
+    """Return (key, value) of an output that holds several."""
+    if isinstance(output, Mapping):
+        return list(output.items())
+    return list(enumerate(output)) if isinstance(output, tuple | list) else []
+
+
+def grey(images: Images) -> Tensor:
+    """Convert RGB images to grey, Float (B, 1, H, W); a picture of three equal channels becomes its first."""
+    return (images * images.new_tensor(GREY).view(1, 3, 1, 1)).sum(dim=1, keepdim=True)
+
+
+def _takes_grey(model: nn.Module, size: tuple[int, int]) -> bool:
+    """Return whether a network takes images of one channel, which shows by its complaint about three.
+
+    It is tried only where the first layer is linear, a convolution of one channel, or not to be seen (TorchScript).
+    """
+    if hasattr(config := getattr(model, "config", None), "num_channels"):
+        return cast(Any, config).num_channels == 1
+    first = next((module for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)), None)
+    if isinstance(first, nn.Conv2d) and first.in_channels != 1:
+        return False
+    if first is None and not isinstance(model, torch.jit.ScriptModule):
+        return False
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
+    if is_lazy(like):
+        return False
+    try:
+        with torch.no_grad():
+            model.eval()(torch.zeros(1, 3, *size, device=like.device, dtype=like.dtype))
+    except Exception as error:  # of any other kind the first image will say
+        if shapes := re.search(r"cannot be multiplied \(1x(\d+) and (\d+)x", str(error)):
+            return int(shapes[1]) == 3 * int(shapes[2])
+        return "to have 1 channels, but got 3" in str(error)
+    return False
+
+
+def channels_of(model: nn.Module, name: str, geometry: Geometry, mean: Sequence[float], std: Sequence[float]) -> int:
+    """Return 1 for a network that takes grey images, after a line that says so, else 3.
+
+    Args:
+        model: The network.
+        name: Its name, for messages.
+        geometry: Its geometry, which gives the size of the picture that it is tried with.
+        mean: Mean of its normalisation, which must be one number for a network of one channel.
+        std: Standard deviation, likewise.
+
+    Raises:
+        UserError: The mean or standard deviation are those of three channels.
+    """
+    size = geometry.crop or geometry.resize or SIDE
+    if not _takes_grey(model, size if isinstance(size, tuple) else (size, size)):
+        return 3
+    for setting, values in (("mean", mean), ("std", std)):
+        if len(set(values)) > 1:
+            raise UserError(f"{name} takes one channel, and {setting} has three; give {setting}= as one number")
+    complain(f"{name} takes one channel: images are converted to grey (0.299 R + 0.587 G + 0.114 B)")
+    return 1
+
+
+def structure_of(model: nn.Module, hasher: ContentHasher) -> dict[str, str]:
+    """Describe everything but the weights, for the classifier's digest.
+
+    For every module this is its class, the names of its children and parameters, its hooks and its attributes, private
+    ones included, each by content (`ContentHasher`): settings, tensors, arrays, objects, functions with the globals
+    that they name. Attributes that do not affect results (`NO_SETTINGS`, `ORIGIN`) and buffers that a library derives
+    from its settings are left out.
+
+    Args:
+        model: The network.
+        hasher: A hasher from `hasher_of_networks`; its `places` are filled with those of the network.
+
+    Returns:
+        {"PATH ATTRIBUTE": hash}; `UNSTABLE` and the reason for a value whose content differs between processes.
+    """
+    structure: dict[str, str] = {}
+    for path, module, name, value in _network(model, hasher):
+        try:
+            # Libraries read their dicts by key; your code may go through one, operation after operation.
+            modes = ["unordered"] * (is_library(type(module).__module__) and not name.startswith(HOOKS))
+            with hasher.inside(*modes, *["whole"] * (name in NAMES)):
+                content = hasher.hash_in(module, name, value)
+            if content:  # not left out
+                structure[f"{path} {name}"] = content
+        except UnhashableError as error:
+            structure[f"{path} {name}"] = f"{UNSTABLE}{error}"
+    return structure
+
+
+def hasher_of_networks(left_out: Collection[Place] = ()) -> ContentHasher:
+    """Return a hasher for `structure_of` that leaves out these places."""
+    return ContentHasher(_replacement, left_out)
+
+
+def _network(model: nn.Module, hasher: ContentHasher) -> list[tuple[str, nn.Module, str, Any]]:
+    """Return (path, module, name, value) of everything but the weights. The hasher hashes modules by their paths."""
+    scripts = [module for module in model.modules() if isinstance(module, torch.jit.ScriptModule)]
+    inner = {id(module) for script in scripts for module in list(script.modules())[1:]}
+    modules = [(path, module) for path, module in model.named_modules() if id(module) not in inner]
+    for path, module in modules:
+        hasher.names.setdefault(id(module), f"module {path}")
+    ignored = NO_SETTINGS | (ORIGIN - _named(model))
+    return [(path, module, *setting) for path, module in modules for setting in _settings(module, ignored)]
+
+
+def _named(model: nn.Module) -> set[str]:
+    """Return the names in your own code that `forward` of a network may run."""
+    classes = {type(module) for module in model.modules() if not is_library(type(module).__module__)}
+    return {word for kind in classes for word in names_in(kind)}
+
+
+def keeps_gradients(model: nn.Module) -> bool:
+    """Return whether your own code registers hooks on tensors, as it does to store gradients."""
+    return bool(_named(model) & {"register_hook", "retain_grad"})
+
+
+def _settings(module: nn.Module, ignored: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Yield (name, value) of everything that a module computes with, except its weights."""
+    if isinstance(module, torch.jit.ScriptModule):
+        yield "script", _script(module)
+        return
+    attributes = vars(module)
+    yield "class", type(module)
+    yield "children", [(name, child) for name, child in attributes["_modules"].items()]
+    yield "weights", [*attributes["_parameters"], *attributes["_buffers"]]
+    for hooks in HOOKS:
+        yield from ((f"{hooks} {index}", hook) for index, hook in enumerate((attributes.get(hooks) or {}).values()))
+    # Pruning and the older weight norms recompute these attributes from other weights before each pass.
+    before = [hook for hook in attributes["_forward_pre_hooks"].values() if is_library(type(hook).__module__)]
+    derived = {getattr(hook, name, None) for hook in before for name in ("name", "_tensor_name")}
+    is_own = not is_library(type(module).__module__)
+    for name in attributes["_non_persistent_buffers_set"]:  # `state_dict` leaves these out
+        buffer = attributes["_buffers"].get(name)
+        if buffer is not None and (is_own or not buffer.is_floating_point() or buffer.numel() <= FEW):
+            yield name, buffer
+    for name, value in attributes.items():
+        if name not in ignored and name not in derived:
+            yield name, value
+            method = getattr(type(module), value, None) if is_own and isinstance(value, str) else None
+            if isinstance(method, FunctionType):  # as in getattr(self, self.mode)
+                yield f"{name} {value}", method
+
+
+def _replacement(hasher: ContentHasher, value: Any) -> bytes | list[tuple[Any, str, Any]] | None:
+    """Return what to hash in place of a value that holds more than settings, else None.
+
+    A transformers config is replaced by the entries that it saves. A module that is not registered, such as one in a
+    list, is hashed with its weights.
+    """
+    if isinstance(value, nn.Module):
+        network = [(module, f"{path} {name}", item) for path, module, name, item in _network(value, hasher)]
+        weights = [*value.named_parameters(), *value.named_buffers()]
+        return [*network, *((value, f"weight {name}", tensor) for name, tensor in weights)]
+    if isinstance(value, torch.fx.Graph):
+        code = value.python_code("self")
+        return hasher.unordered((code.src, code.globals))
+    if hasattr(type(value), "to_diff_dict"):
+        return hasher.unordered({key: item for key, item in value.to_diff_dict().items() if key not in VOLATILE})
+    return None
+
+
+def _script(module: torch.jit.ScriptModule) -> str:
+    """Describe TorchScript by code, attributes and constants of its file, wherever it was traced and lies now.
+
+    Constants are those of a frozen module, its weights. Only files are read that torch writes here.
+    """
+    buffer = io.BytesIO()
+    torch.jit.save(module, buffer)
+    parts = []
+    with zipfile.ZipFile(buffer) as packed:
+        for name in packed.namelist():
+            _, _, inside = name.partition("/")
+            if inside == "data.pkl":
+                parts.append(f"attributes {_Attributes(io.BytesIO(packed.read(name))).load()}")
+            elif inside.endswith(".py"):
+                # A class stands in a file with others or, with its name mangled, in one of its own: each is a part.
+                for code in filter(None, re.split("^class ", packed.read(name).decode(), flags=re.MULTILINE)):
+                    # Constants of a class come in any order.
+                    lines = sorted(code.splitlines(), key=lambda line: line if ": Final[" in line else "")
+                    parts.append("\n".join([inside, *lines]))
+            elif inside.startswith("constants/"):
+                parts.append(f"{inside} {packed.read(name)!r}")
+    return "\n".join(sorted(re.sub(r"[./]_*torch_mangle_\d+", "", part) for part in parts))
+
+
+class _Attributes(pickle.Unpickler):
+    """Reads the attributes of TorchScript as text; of tensors the shape, and nothing is built or called."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a stand-in for a class or function of the pickle."""
+        return _shape if name.startswith("_rebuild") else _ScriptObject
+
+    def persistent_load(self, index: Any) -> None:
+        """Leave out the storage of a tensor."""
+        return None
+
+
+def _shape(storage: None, offset: int, size: tuple, *others: object) -> str:
+    """Describe a tensor."""
+    return f"tensor {size}"
+
+
+class _ScriptObject:
+    """An object of TorchScript: what it was made of, and its attributes but for its mode."""
+
+    content: tuple = ()
+
+    def __init__(self, *content: object):
+        self.content = content
+
+    def __setstate__(self, state: Any) -> None:
+        plain = {k: v for k, v in state.items() if k != "training"} if isinstance(state, dict) else state
+        self.content = (*self.content, plain)
+
+    def __repr__(self) -> str:
+        return repr(self.content)

@@ -1,0 +1,326 @@
+"""Load your own network from a model text: a function in a file, an architecture with weights, or TorchScript.
+
+    ./net.py:make                                     a function or class that returns a module or a classifier
+    ./net.py:make:depth=18,weights=best.ckpt          arguments of the function, and a file of weights
+    timm:resnet18:weights=best.safetensors            an architecture of timm or torchvision
+    ./net.pt                                          TorchScript
+
+`mean`, `std`, `size`, `labels` and `name` of `load_classifier` follow in the same way: `mean=[0.5,0.5,0.5],size=224`,
+and `labels=classes.txt`. Only what you write yourself, in a command or call, is opened so; what a file of results, a
+submission or the Hub names is never run (`refuse_own`).
+"""
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saliency_bench import options, user_files
+from saliency_bench.compute.classifiers.untrusted import CLASSES
+from saliency_bench.errors import UserError, described, no_exit, one_line, unknown
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+LIBRARIES = ("timm", "torchvision")
+SCRIPT = re.compile(r"(?P<file>.+\.(?:pt|pth|ts|torchscript))(?::(?P<options>.*))?", re.DOTALL)
+LOADING = ("mean", "std", "size", "labels", "name")  # arguments of `load_classifier`
+NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "module",
+          "state_dict_ema", "model_ema", "ema_state_dict", "ema")  # fmt: skip
+RUN_FIRST = "run it first with --model, and give predicted-by: the folder of that run"
+HOW_TO_GIVE = "give --model ./net.py:make, timm:NAME:weights=FILE or torchvision:NAME:weights=FILE"
+
+
+def is_own(text: str) -> bool:
+    """Return whether a model text names your own network rather than a checkpoint."""
+    library, _, rest = text.partition(":")
+    if library == "hub":
+        return False
+    if user_files.is_in_file(text) or (library == "torchvision" and ":" in rest):
+        return True
+    return library == "timm" or (SCRIPT.fullmatch(text) is not None and not Path(text).is_dir())
+
+
+def refuse_own(name: str, fix: str = "give the network itself with --model or model=") -> None:
+    """Raise UserError if a name from an untrusted file is the text of an own network; `fix` ends the message."""
+    if is_own(name):
+        raise UserError(
+            f"the model {one_line(name, 100)} belongs to the machine of its author and is not opened by its name; {fix}"
+        )
+
+
+def check(text: str) -> None:
+    """Raise UserError for a file that is missing or an unknown function, before torch is imported."""
+    if user_files.is_in_file(text):
+        user_files.check(text)
+        given = user_files.options_of(text)
+    else:
+        name, given = _parsed(text)
+        if ":" not in name and not Path(name).expanduser().is_file():
+            raise UserError(f"there is no file {name}; {HOW_TO_GIVE}")
+        if ":" in name:
+            _check_architecture(name, given)
+    for key in ("weights", "labels"):
+        if isinstance(file := given.get(key), str) and not Path(file).expanduser().is_file():
+            raise UserError(f"{key}={file} is not a file; give the file of the {key}")
+
+
+def _check_architecture(name: str, given: Mapping[str, object]) -> None:
+    """Raise UserError for options that an architecture does not take, or without weights."""
+    if lost := sorted(given.keys() - {"weights", *LOADING}):
+        raise unknown("option", lost[0], ("weights", *LOADING), owner=name)
+    if "weights" not in given:
+        hub = f"; for weights of the Hub, give timm/{name.partition(':')[2]}" if name.startswith("timm:") else ""
+        raise UserError(f"{name} has no weights; give {name}:weights=FILE{hub}")
+
+
+def opened(text: str) -> tuple[Any, dict[str, Any]]:
+    """Return (the module, classifier or pipeline that a text names, arguments for `load_classifier`).
+
+    Raises:
+        UserError: The network cannot be made or its weights do not fit.
+    """
+    check(text)
+    if user_files.is_in_file(text):
+        function, given = user_files.function_of(text)
+        model, given = _made(function, given, text)
+    else:
+        name, given = _parsed(text)
+        model = _architecture(name, str(given.pop("weights"))) if ":" in name else _script(Path(name).expanduser())
+    settings = {key: given[key] for key in LOADING if given.get(key) is not None}
+    if isinstance(labels := settings.get("labels"), str):
+        settings["labels"] = _lines(Path(labels).expanduser())
+    if not user_files.is_in_file(text):
+        settings.setdefault("name", Path(name.rpartition(":")[2]).stem if ":" not in name else name.partition(":")[2])
+    return model, settings
+
+
+def _parsed(text: str) -> tuple[str, dict[str, object]]:
+    """Return (timm:NAME, torchvision:NAME or a file, the options that follow)."""
+    library, _, rest = text.partition(":")
+    if library in LIBRARIES:
+        name, given = options.parse(rest)
+        return f"{library}:{name}", given
+    match = SCRIPT.fullmatch(text)
+    assert match is not None, text
+    given = options.parse(f"script:{match['options'] or ''}")[1]
+    if lost := sorted(given.keys() - set(LOADING)):
+        raise unknown("option", lost[0], LOADING, owner=match["file"])
+    return match["file"], given
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the class names in a text file, one per line."""
+    try:
+        return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"labels={path} cannot be read as text; write one class name per line") from error
+
+
+def _made(function: Any, given: dict[str, object], text: str) -> tuple[Any, dict[str, object]]:
+    """Call the function in a file and return (the network, the options left for loading)."""
+    from torch import nn
+
+    from saliency_bench.compute.classifiers.model_objects import is_pipeline
+
+    takes = {} if isinstance(function, nn.Module) else inspect.signature(function).parameters
+    takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in dict(takes).values())
+    arguments = {key: value for key, value in given.items()
+                 if key in takes or (takes_all and key not in ("weights", *LOADING))}  # fmt: skip
+    rest = {key: value for key, value in given.items() if key not in arguments}
+    if lost := sorted(rest.keys() - {"weights", *LOADING}):
+        raise unknown("option", lost[0], (*takes, "weights", *LOADING), owner=user_files.without_options(text))
+    weights = rest.pop("weights", None)
+    content = None if weights is None else _content(Path(str(weights)).expanduser())
+    if isinstance(function, type) and isinstance(content, Mapping):  # Lightning stores the arguments of the class
+        stored = content.get("hyper_parameters")
+        known = {key: value for key, value in dict(stored).items() if key in takes} if stored else {}
+        arguments = known | arguments
+    model = function if isinstance(function, nn.Module) else _called(function, arguments, text)
+    if not isinstance(model, nn.Module) and not is_pipeline(model):
+        raise UserError(
+            f"{text} returned {type(model).__name__}; it must return a torch module or what load_classifier returns"
+        )
+    if content is not None:
+        network = getattr(model, "model", model) if is_pipeline(model) or _is_classifier(model) else model
+        fill(network, content, str(weights))
+    return model, rest
+
+
+def _is_classifier(model: object) -> bool:
+    """Return whether a model is what `load_classifier` returns."""
+    from saliency_bench.compute.classifiers.classifier import Classifier
+
+    return isinstance(model, Classifier)
+
+
+def _called(function: Callable[..., Any], arguments: dict[str, object], text: str) -> Any:
+    """Call the function and turn anything that it raises into a UserError."""
+    try:
+        with no_exit():
+            return function(**arguments)
+    except UserError:
+        raise
+    except Exception as error:  # any code of the user
+        raise UserError(f"{text} raised {described(error)}") from error
+
+
+def _architecture(name: str, weights: str) -> "nn.Module":
+    """Build an architecture of timm or torchvision with as many classes as the weights have, and load the weights."""
+    import torch
+
+    library, _, wanted = name.partition(":")
+    build = _of_timm(wanted) if library == "timm" else _of_torchvision(wanted)
+    content = _content(Path(weights).expanduser())
+    with torch.device("meta"):
+        shapes = {key: value.shape for key, value in build().state_dict().items()}
+    state, _ = _matching(_state_of(content, weights), set(shapes))
+    counts = {
+        len(value)
+        for key, value in state.items()
+        if key in shapes and value.ndim and value.shape != shapes[key] and value.shape[1:] == shapes[key][1:]
+    }
+    if counts and max(counts) > CLASSES:
+        raise UserError(f"weights={weights} have a last layer of {max(counts):,} classes, more than {CLASSES:,}")
+    model = build(num_classes=counts.pop()) if len(counts) == 1 else build()
+    fill(model, content, weights)
+    return model
+
+
+def _of_timm(name: str) -> Callable[..., "nn.Module"]:
+    """Return the function that builds an architecture of timm with random weights."""
+    try:
+        import timm
+    except ImportError as error:
+        raise UserError(f"timm:{name} needs the library timm; pip install timm") from error
+    if not timm.is_model(name.partition(".")[0]):
+        raise unknown("timm model", name, timm.list_models())
+    return lambda **further: timm.create_model(name, pretrained=False, **further)
+
+
+def _of_torchvision(name: str) -> Callable[..., "nn.Module"]:
+    """Return the function that builds an architecture of torchvision with random weights."""
+    from torchvision import models
+
+    if name not in (names := models.list_models(module=models)):
+        raise unknown("torchvision model", name, names)
+    extra = {"init_weights": False} if name in ("inception_v3", "googlenet") else {}
+    return lambda **further: models.get_model(name, weights=None, **extra, **further)
+
+
+def _script(path: Path) -> "nn.Module":
+    """Return the TorchScript network in a file.
+
+    Raises:
+        UserError: The file holds something else.
+    """
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch advises another format to those who write files
+            return torch.jit.load(str(path), map_location="cpu")
+    except Exception as error:
+        raise UserError(
+            f"{path} holds no TorchScript network; for weights give ./net.py:make:weights={path} with a function that "
+            f"returns the network, timm:NAME:weights={path} or torchvision:NAME:weights={path}; a pickled network is "
+            "not opened: save its state_dict()"
+        ) from error
+
+
+def _content(path: Path) -> Any:
+    """Return the content of a file of weights; nothing in it is executed.
+
+    Raises:
+        UserError: It holds more than tensors, or cannot be read.
+    """
+    import pickle
+
+    import torch
+
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"weights={path} holds more than tensors and is not opened, as it could run code; save the weights alone: "
+            "torch.save(network.state_dict(), FILE)"
+        ) from error
+    except Exception as error:  # damaged files raise many kinds of errors
+        raise UserError(f"weights={path} cannot be read: {one_line(error, 200)}") from error
+
+
+def _state_of(content: Any, file: str) -> "dict[str, Tensor]":
+    """Return the weights {name: tensor} in the content of a file, which may be nested under a usual key.
+
+    Raises:
+        UserError: There are no tensors.
+    """
+    from torch import Tensor
+
+    if isinstance(content, Mapping):
+        if sets := _sets(content):
+            return _state_of(content[sets[0]], file)
+        if tensors := {str(key): value for key, value in content.items() if isinstance(value, Tensor)}:
+            return tensors
+    raise UserError(f"weights={file} holds no weights {{name: tensor}}; save network.state_dict()")
+
+
+def _sets(content: Any) -> list[str]:
+    """Return the usual keys under which a file has weights; the first one is used."""
+    from torch import Tensor
+
+    def has_weights(inner: object) -> bool:
+        return isinstance(inner, Mapping) and (any(isinstance(value, Tensor) for value in inner.values())
+                                               or any(has_weights(inner.get(key)) for key in NESTED))  # fmt: skip
+
+    return [key for key in NESTED if isinstance(content, Mapping) and has_weights(content.get(key))]
+
+
+def _matching(state: "dict[str, Tensor]", names: set[str]) -> "tuple[dict[str, Tensor], str]":
+    """Return (weights under the names of a network, the prefix that was removed).
+
+    Training code stores a network inside another one: `model.fc.weight` for `fc.weight`. The prefix under which most
+    names are found is removed; with equal numbers the shortest.
+    """
+    prefixes = sorted({key[: -len(name)] for key in state for name in _ends_of(key) if name in names}, key=len)
+    best = max(prefixes, key=lambda prefix: sum(prefix + name in state for name in names), default="")
+    return {key.removeprefix(best): value for key, value in state.items() if key.startswith(best)}, best
+
+
+def _ends_of(key: str) -> Iterator[str]:
+    """Yield a dotted name and its suffixes."""
+    parts = key.split(".")
+    return (".".join(parts[start:]) for start in range(len(parts)))
+
+
+def fill(network: "nn.Module", content: Any, file: str) -> None:
+    """Load weights into a network; every weight of the network must be there.
+
+    Raises:
+        UserError: Weights are missing, left over or of another shape.
+    """
+    from saliency_bench.utils.messages import complain
+
+    state, weights = _state_of(content, file), network.state_dict()
+    if len(sets := _sets(content)) > 1:
+        complain(f"weights={file}: the weights under '{sets[0]}' are used, not those under '{sets[1]}'; for these, "
+                 f"save them alone: torch.save(torch.load(FILE)['{sets[1]}'], NEW)")  # fmt: skip
+    chosen, prefix = _matching(state, set(weights))
+    missing, spare = sorted(weights.keys() - chosen.keys()), sorted(chosen.keys() - weights.keys())
+    shapes = [key for key in weights if key in chosen and weights[key].shape != chosen[key].shape]
+    if missing or spare:
+        lacks = f"lacks {missing[0]}" if missing else f"has {spare[0]}, which the network lacks"
+        match = f"{len(weights) - len(missing)} of {len(weights)} weights match"
+        raise UserError(f"weights={file} {lacks} ({match}); they are of another network")
+    if shapes:
+        there, wanted = (tuple(values[shapes[0]].shape) for values in (chosen, weights))
+        raise UserError(f"weights={file} has {shapes[0]} of shape {there}, but the network has {wanted}")
+    if left := len(state) - len(chosen):
+        complain(f"weights={file}: weights under '{prefix}' are used, {left:,} under other names are not")
+    network.load_state_dict(chosen)

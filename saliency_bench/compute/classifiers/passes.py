@@ -1,0 +1,153 @@
+"""Classify many pictures made of each image: the one loop of every method that needs them.
+
+A pass holds the pictures of one image, in ceil(n / P) equal pieces, of which the last is filled up with copies of its
+last picture. So the shape of a pass depends on n alone, and no bit of a result on the size of a chunk, on the order of
+the images or on what else is in a batch. Two exceptions: where an image needs one picture only, the pass is the batch
+itself; and on a GPU, which few pictures would leave idle, a pass holds the pictures of up to `TOGETHER` images if they
+fit, filled up again.
+
+P is fixed by the kind of device and the size of the pictures. Where a pass does not fit in memory P is halved, which
+`Classifier.halved` counts; nothing else chooses it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.fast_forward import fast_forward
+from saliency_bench.target_weights import score
+from saliency_bench.types import Images, Target
+from saliency_bench.utils.devices import is_out_of_memory
+
+# 10 images of 224 x 224 on the CPU, where more leave its cache and take longer each; 256 on a GPU.
+PIXELS_PER_PASS = {"cpu": 2**19, "cuda": 256 * 224**2}
+TOGETHER = {"cpu": 1, "cuda": 8}  # images in a pass; on a CPU a picture's position in a pass may change last bits
+
+# (samples, pictures) -> Float (n, 3, H, W), picture number pictures[i] of image samples[i]; both as in `Pass`
+Draw = Callable[[Tensor, Tensor], Images]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one pass holds: equally many pictures of each of `images`, and behind them what fills it up.
+
+    Attributes:
+        images: Indices of its images.
+        samples: Int (1,), the index of the only image, or Int (n,), that of each picture.
+        pictures: Int (n,), the number of each picture among those of its image.
+        count: How many of the pictures count; the others fill up the pass.
+    """
+
+    images: range
+    samples: Tensor
+    pictures: Tensor
+    count: int
+
+
+def forward_many(
+    classifier: nn.Module,
+    images: Images,
+    count: int,
+    draw: Draw,
+    read: Callable[[Tensor, Tensor], Tensor],
+    batch_size: int | None = None,
+) -> Tensor:
+    """Return what `read` makes of the logits of `count` pictures of each image, (B, count, ...).
+
+    Only one pass of pictures is in memory at a time. The network runs as its faster copy (`fast_forward`), but for a
+    single picture of each image.
+
+    Args:
+        classifier: The classifier.
+        images: The images.
+        count: Pictures of each image.
+        draw: (samples, pictures) -> these pictures, see `Pass`.
+        read: (logits (n, K), samples) -> (n, ...), row by row.
+        batch_size: Pictures in a pass, by default `pictures_per_pass`.
+    """
+    forward = fast_forward(classifier, images) if count > 1 else classifier
+
+    def work(passes: Iterator[Pass]) -> Tensor:
+        """Return what is read of all passes, without what fills them up."""
+        rows = (read(forward(draw(item.samples, item.pictures)), item.samples)[: item.count] for item in passes)
+        return torch.cat(list(rows))
+
+    with torch.no_grad():
+        values = in_passes(classifier, images, count, batch_size, work)
+    return values.view(len(images), count, *values.shape[1:])
+
+
+def scores_of(
+    classifier: nn.Module,
+    images: Images,
+    target: Target,
+    count: int,
+    draw: Draw,
+    on: str,
+    batch_size: int | None = None,
+) -> Tensor:
+    """Return the scores of `count` pictures made of each image, Float (B, count), see `forward_many`."""
+
+    def read(logits: Tensor, samples: Tensor) -> Tensor:
+        """Return the score of each picture by the target of its image."""
+        return score(logits, target[samples], on, classifier)
+
+    return forward_many(classifier, images, count, draw, read, batch_size)
+
+
+def in_passes(
+    classifier: nn.Module,
+    images: Images,
+    count: int,
+    batch_size: int | None,
+    work: Callable[[Iterator[Pass]], Result],
+) -> Result:
+    """Call `work` with the passes of `count` pictures of each image, in passes of half the size if memory runs out.
+
+    A `Classifier` counts the pictures, without those that fill up passes.
+    """
+    size = len(images) if count == 1 else pictures_per_pass(images, batch_size)
+    counter = classifier if isinstance(classifier, Classifier) else None
+    before = counter.passes if counter else 0
+    while True:
+        try:
+            result = work(plan(len(images), count, size, images.device, TOGETHER[images.device.type]))
+            break
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error) or min(size, count if count > 1 else len(images)) == 1:
+                raise
+        size //= 2
+        if counter:
+            counter.halved += 1
+    if counter:
+        counter.passes = before + len(images) * count
+    return result
+
+
+def plan(images: int, count: int, size: int, device: torch.device, most: int = 1) -> Iterator[Pass]:
+    """Yield the passes of `count` pictures of each image: `size` pictures and `most` images in each, at most.
+
+    With one picture of each image, `most` does not count. The numbers are made on the device: nothing waits for it.
+    Images in a pass are a power of two, as chunks usually are: five would fill up a fifth of the passes of 16 images.
+    """
+    together = min(images, size) if count == 1 else 2 ** (max(1, min(size // count, most)).bit_length() - 1)
+    each = count if together > 1 or count == 1 else -(-count // -(-count // size))
+    numbers = torch.arange(-(-count // each) * each, device=device).clamp(max=count - 1)
+    samples = torch.arange(images + together, device=device).clamp(max=images - 1)
+    for first in range(0, images, together):
+        indices = range(first, min(first + together, images))
+        numbers_of_images = samples[first : first + together]
+        for start in range(0, count, each):
+            pictures = numbers[start : start + each]
+            rows = numbers_of_images.repeat_interleave(each) if together > 1 else numbers_of_images
+            yield Pass(indices, rows, pictures.repeat(together), len(indices) * min(each, count - start))
+
+
+def pictures_per_pass(images: Images, batch_size: int | None = None) -> int:
+    """Return `batch_size`, or how many pictures hold `PIXELS_PER_PASS` pixels."""
+    return batch_size or max(1, PIXELS_PER_PASS[images.device.type] // (images.shape[2] * images.shape[3]))

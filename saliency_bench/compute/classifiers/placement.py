@@ -1,0 +1,180 @@
+"""Test whether a layer's map is aligned with the image: whether each place of it looks at the same place of the image.
+
+It does not if `forward` crops, pads, mirrors or turns the image first, or if tokens are in another order than row by
+row: those of Hiera are in that of its pooling. Enlarged to the image, such a map would show the wrong places.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.types import Images
+from saliency_bench.utils.seeds import seed_of, uniform
+from saliency_bench.utils.untouched import untouched
+
+CELLS = 4  # along each side of the image
+# A map is misplaced if its changes go with distances in a mirrored, turned or shifted image (`FIT`, a correlation; 0.58
+# or more in networks that do this, 0.46 or less in others) and clearly less with those in the image itself (`AHEAD`).
+FIT, AHEAD = 0.5, 0.2
+# Neither may fit: in some order of tokens, or where all places are mixed. In the latter case, replacing its own cell
+# changes a place at least this share as much as replacing any other (0.2 or less for tokens of Hiera), and half as
+# much as replacing that of the moved image.
+SHARE = 0.4
+BAND = 8  # the part of the image at each side in which a stem is tested, 1 / BAND
+SPREAD = 0.15  # standard deviation of the places that a band changes, at most, unless a stem mixes all places
+FAINT = 1e-2  # smaller changes than this share of the largest count as equal
+
+
+def lies_as_the_image(
+    classifier: Classifier,
+    image: Images,
+    module: nn.Module,
+    grid: tuple[int, int],
+    channels_first: Callable[[Tensor], Tensor],
+) -> bool:
+    """Return whether each place of a module's map depends on the same place of the image.
+
+    The image is replaced by noise in one cell after the other. How much this changes a place of the map must go with
+    how near the cell is to it, more than with how near it would be in a mirrored, turned or shifted image. What lies at
+    the border of the image must change the map too: half a cell of the map at the top and on the left, and a whole one
+    at the bottom and on the right, where strides leave pixels over.
+
+    Args:
+        classifier: the network.
+        image: (1, 3, H, W).
+        module: one of its modules.
+        grid: (h, w) of its map.
+        channels_first: makes (n, C, h, w) of its output.
+    """
+    (h, w), (height, width) = grid, image.shape[2:]
+    tall, wide = min(height, CELLS), min(width, CELLS)
+    cells = _cells(height, width, tall, wide)
+    replaced = [cells == cell for cell in range(tall * wide)]
+    borders = list(_borders(height, width, h, w))
+    changes = _changes(classifier, image, module, [*replaced, *borders], channels_first)  # (n, h * w)
+    of_cells, of_borders = changes[: len(replaced)], changes[len(replaced) :]
+    if not (of_cells > 0).any():  # a network that is the same for all images
+        return True
+    return _is_in_place(of_cells, (h, w), (tall, wide)) and bool((of_borders > 0).any(dim=1).all())
+
+
+def stem_lies_as_the_image(
+    classifier: Classifier, image: Images, convolution: nn.Module, grid: tuple[int, int], allowed: tuple[float, float]
+) -> bool:
+    """Return whether the first convolution sees the image in place, neither padded, cropped, moved nor mirrored.
+
+    Noise replaces the part at each side of the image; the mean place of what this changes must be there.
+
+    Args:
+        classifier: the network.
+        image: (1, 3, H, W).
+        convolution: the first convolution.
+        grid: (h, w) of its map.
+        allowed: (rows, columns), how far the mean place may be away, as a share of the side.
+    """
+    height, width = image.shape[2:]
+    cells = [_cells(height, width, BAND, 1), _cells(height, width, 1, BAND)]
+    bands = [of_axis == band for of_axis in cells for band in (0, BAND - 1)]
+    changes = _changes(classifier, image, convolution, bands, lambda output: output).view(2, 2, *grid)
+    for axis in (0, 1):
+        profiles = changes[axis].sum(dim=2 - axis)  # (2, places along the axis)
+        if not (profiles.sum(dim=1) > 0).all():
+            continue  # cropped away, which the borders of the map show
+        places = (torch.arange(grid[axis], dtype=torch.float32) + 0.5) / grid[axis]
+        weights = profiles / profiles.sum(dim=1, keepdim=True)
+        means = weights @ places
+        spread = (weights * (places - means[:, None]) ** 2).sum(dim=1).sqrt()
+        is_off = (means - torch.tensor([0.5 / BAND, 1 - 0.5 / BAND])).abs() > allowed[axis]
+        if bool((is_off & (spread <= SPREAD)).any()):
+            return False
+    return True
+
+
+def _is_in_place(changes: Tensor, grid: tuple[int, int], cells: tuple[int, int]) -> bool:
+    """Return whether noise in a cell changes the map at the place of that cell, given the changes (cells, places)."""
+    largest = changes.amax(dim=0)
+    shares = changes / largest.clamp(min=1e-30)
+    profile = _centred(shares.clamp(min=FAINT).log())
+    sources, places = _coordinates(cells), _coordinates(grid)
+
+    def fit(moved: Tensor) -> float:
+        """Return the correlation of changes with the nearness of cells to places moved in this way."""
+        nearness = _centred(-torch.cdist(sources, moved))
+        return float((profile * nearness).sum() / (profile.norm() * nearness.norm()).clamp(min=1e-30))
+
+    reach = torch.tensor([max(1 / cell, 1 / place) / 2 for cell, place in zip(cells, grid, strict=True)]) + 1e-6
+
+    def share(moved: Tensor) -> float:
+        """Return the mean share of the largest change that is due to the cells at places moved in this way."""
+        is_own = ((sources[:, None] - moved).abs() < reach).all(dim=2)
+        return float((shares * is_own).amax(dim=0)[largest > 0].mean())
+
+    itself, moved = fit(places), max(map(fit, _moved(places)))
+    if itself >= FIT:
+        return True
+    if moved >= FIT and moved > itself + AHEAD:
+        return False
+    return share(places) >= max(SHARE, max(map(share, _moved(places))) / 2)
+
+
+def _moved(places: Tensor) -> Iterator[Tensor]:
+    """Yield the positions in [0, 1]^2 of the places in mirrored, turned and half-shifted images."""
+    turned = places.flip(1)
+    for points in (places, turned):
+        for mirrored in ((True, False), (False, True), (True, True)):
+            yield torch.where(torch.tensor(mirrored), 1 - points, points)
+    yield turned
+    for shift in ((0.5, 0), (0, 0.5), (0.5, 0.5)):
+        yield (places + torch.tensor(shift)) % 1
+
+
+def _centred(values: Tensor) -> Tensor:
+    """Return a matrix without the means of its rows and columns: some cells and some places change more than others."""
+    return values - values.mean(dim=0) - values.mean(dim=1, keepdim=True) + values.mean()
+
+
+def _coordinates(shape: tuple[int, int]) -> Tensor:
+    """Return the centres (row, column) of each place of a grid over [0, 1]^2, Float (h * w, 2)."""
+    rows, columns = ((torch.arange(count, dtype=torch.float32) + 0.5) / count for count in shape)
+    return torch.cartesian_prod(rows, columns)
+
+
+def _changes(
+    classifier: Classifier,
+    image: Images,
+    module: nn.Module,
+    replaced: list[Tensor],
+    channels_first: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Return how much each place of the map changes when noise replaces the pixels of each mask, (n, h * w)."""
+    noise = torch.from_numpy(uniform(seed_of("placement"), image.numel())).view_as(image).to(image)
+    outputs: list[Tensor] = []
+    handle = module.register_forward_hook(lambda module, inputs, output: outputs.append(output), prepend=True)
+    maps = []
+    try:
+        with untouched(classifier), classifier.uncounted(), torch.no_grad():
+            for mask in [torch.zeros(image.shape[2:], dtype=torch.bool), *replaced]:
+                torch.manual_seed(0)  # a network may draw random numbers; `untouched` restores the generators
+                classifier(torch.where(mask.to(image.device), noise, image))
+                maps.append(channels_first(outputs[-1])[0].float().flatten(1).cpu())
+                outputs.clear()
+    finally:
+        handle.remove()
+    return torch.stack([(other - maps[0]).norm(dim=0) for other in maps[1:]])
+
+
+def _cells(height: int, width: int, tall: int, wide: int) -> Tensor:
+    """Return the cell of each of height x width places, Int (height, width), of tall x wide cells."""
+    rows, columns = torch.arange(height) * tall // height, torch.arange(width) * wide // width
+    return rows[:, None] * wide + columns
+
+
+def _borders(height: int, width: int, h: int, w: int) -> Iterator[Tensor]:
+    """Yield masks (height, width) of the borders: half a cell at the start of each side, and a cell at its end."""
+    for axis, length, cells in ((0, height, h), (1, width, w)):
+        places = torch.arange(length).view((-1, 1) if axis == 0 else (1, -1)).expand(height, width)
+        if length >= 2 * cells:
+            yield places < length // (2 * cells)
+        yield places >= length - -(-length // cells)

@@ -1,0 +1,176 @@
+"""Read the geometry of image processors: how transformers, timm and torchvision resize, crop and normalise."""
+
+from collections.abc import Iterable, Sequence
+from math import isqrt
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from saliency_bench.data.geometry import Frame, Geometry
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.utils.messages import complain
+
+MAX_SIDE = 4096  # pixels
+LARGEST_STD = 10  # of images in [0, 1] after any sensible scaling; on a scale up to 255 it is 50 or 60
+MAX_FRAME = 2**22  # pixels; 50 MB for one image in float32, and the features of a network are many times that
+
+
+def frame_of(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
+    """Return geometry, frame function, mean and std of an image processor of transformers, or of timm's wrapper.
+
+    Raises:
+        UserError: Masks cannot follow its steps, or its settings cannot be used.
+    """
+    try:
+        return (_timm_frame if hasattr(processor, "val_transforms") else _transformers_frame)(processor, name)
+    except UserError:
+        raise
+    except (TypeError, ValueError, KeyError, ArithmeticError) as error:
+        reason = f"{type(error).__name__} {one_line(error, 200)}"
+        raise UserError(f"the image processor of {name} has settings that cannot be used: {reason}") from error
+
+
+def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
+    """Like `frame_of`, for a processor of transformers."""
+    settings, where = processor.to_dict(), f"the image processor of {name}: "
+    if settings.get("do_pad"):
+        raise UserError(f"the image processor of {name} pads images (do_pad), which masks cannot follow")
+    normalised = settings.get("do_normalize", True)
+    mean = channels(f"{where}image_mean", settings.get("image_mean") if normalised else 0)
+    std = channels(f"{where}image_std", settings.get("image_std") if normalised else 1)
+    resample = Image.Resampling(settings.get("resample") or 2)
+    if "max_num_patches" in settings:
+        return *_patches_frame(settings, where, resample, name), mean, std
+    size, crop_size = (_lengths(settings.get(key)) for key in ("size", "crop_size"))
+    resize: int | tuple[int, int] | None = None
+    crop: tuple[int, int] | None = None
+    if settings.get("do_resize", True):
+        resize = (size["height"], size["width"]) if "height" in size else size.get("shortest_edge")
+        if resize is None or "longest_edge" in size:
+            raise UserError(f"the image processor of {name} resizes by {one_line(size, 80)}, which masks cannot follow")
+        check_sides(f"{where}size", size.values())
+        if isinstance(resize, int) and settings.get("crop_pct"):
+            # ConvNeXT: enlarge and crop below 384, squash from there on.
+            square = (resize, resize)
+            resize, crop = (int(resize / settings["crop_pct"]), square) if resize < 384 else (square, None)
+            check_sides(f"{where}size by crop_pct", _sides(resize))
+    if settings.get("do_center_crop"):
+        crop = (crop_size["height"], crop_size["width"])
+        check_sides(f"{where}crop_size", crop)
+
+    def frame(image: Image.Image) -> torch.Tensor:
+        """Return a picture as the processor prepares it, without normalisation."""
+        return processor(images=image, do_normalize=False, return_tensors="pt")["pixel_values"][0].float()
+
+    return Geometry(resize, crop, "floor", resample.name.lower()), frame, mean, std
+
+
+def _patches_frame(
+    settings: dict[str, Any], where: str, resample: Image.Resampling, name: str
+) -> tuple[Geometry, Frame]:
+    """Return the geometry and frame of a processor that cuts pictures of any shape into patches (SigLIP 2 with NaFlex).
+
+    All pictures of a run must have one size, so pictures are squashed to the size that a square picture would get.
+    """
+    from torchvision.transforms.v2 import functional as T
+
+    side = isqrt(settings["max_num_patches"]) * settings["patch_size"]
+    check_sides(f"{where}max_num_patches", (side,))
+    complain(
+        f"{name} accepts pictures of any shape; here all are squashed to {side} x {side}, whatever their aspect ratio"
+    )
+    interpolation = T.InterpolationMode(resample.name.lower())
+
+    def frame(image: Image.Image) -> torch.Tensor:
+        """Return a picture squashed to the square."""
+        return T.resize(T.pil_to_tensor(image), [side, side], interpolation, antialias=True).float() / 255
+
+    return Geometry(resize=(side, side), resample=resample.name.lower()), frame
+
+
+def _lengths(size: Any) -> dict[str, int]:
+    """Return the lengths that a size of transformers gives."""
+    return {key: value for key, value in dict(size or {}).items() if value is not None}
+
+
+def _timm_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
+    """Like `frame_of`, for a processor of timm's wrapper."""
+    from torchvision import transforms as T
+
+    steps = [step for step in processor.val_transforms.transforms if not isinstance(step, T.Normalize)]
+    resize: int | tuple[int, int] | None = None
+    crop: tuple[int, int] | None = None
+    resample = "bilinear"
+    for step in steps:
+        if isinstance(step, T.Resize):
+            resize, resample = pair_of(step.size), step.interpolation.value
+        elif isinstance(step, T.CenterCrop):
+            crop = tuple(step.size)
+        elif not type(step).__name__.endswith("ToTensor"):
+            raise UserError(f"the timm transform {type(step).__name__} of {name} is one that masks cannot follow")
+    data, where = processor.data_config, f"the image processor of {name}: "
+    for size in (resize, crop):
+        check_sides(f"{where}input_size", _sides(size))
+    mean, std = channels(f"{where}mean", data["mean"]), channels(f"{where}std", data["std"])
+    return Geometry(resize, crop, "round", resample), T.Compose(steps), mean, std
+
+
+def pair_of(size: Any) -> int | tuple[int, int] | None:
+    """Return a size that torchvision writes as 256, [256] or [224, 224]."""
+    if size is None or isinstance(size, int):
+        return size
+    return int(size[0]) if len(size) == 1 else (int(size[0]), int(size[1]))
+
+
+def _sides(size: int | tuple[int, int] | None) -> tuple[int, ...]:
+    """Return the sides that a size has."""
+    return () if size is None else size if isinstance(size, tuple) else (size,)
+
+
+def check_sides(name: str, sides: Iterable[Any]) -> None:
+    """Raise UserError for a side of a frame that is not a whole number from 1 to `MAX_SIDE`, or too large an area.
+
+    Args:
+        name: What they are the sides of, for messages.
+        sides: Sides in pixels; None is ignored, and one side alone is that of a square.
+    """
+    given = [side for side in sides if side is not None]
+    for side in given:
+        if not (type(side) is int and 1 <= side <= MAX_SIDE):
+            got = one_line(repr(side), 80)
+            raise UserError(f"{name} has a side of {got}; whole numbers of pixels from 1 to {MAX_SIDE} are possible")
+    if given and given[0] * given[-1] > MAX_FRAME:
+        raise UserError(
+            f"{name} of {given[0]} x {given[-1]} has more than {MAX_FRAME} pixels ({int(MAX_FRAME**0.5)} x "
+            f"{int(MAX_FRAME**0.5)}); choose a smaller one"
+        )
+
+
+def channels(name: str, values: Any) -> Sequence[float]:
+    """Return three numbers, one per channel, of one for all channels or three.
+
+    Args:
+        name: What they are, for messages; a name that ends in "std" is that of a standard deviation, which must be
+            above 0.
+        values: The numbers.
+
+    Raises:
+        UserError: They are anything else, or belong to images from 0 to 255.
+    """
+    try:
+        numbers = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        numbers = np.empty(0)
+    positive = name.endswith("std")
+    if numbers.shape not in ((), (1,), (3,)) or not np.isfinite(numbers).all() or (positive and (numbers <= 0).any()):
+        kind = "one number above 0, or three" if positive else "one number, or three"
+        raise UserError(f"{name} must be {kind}, one per channel; got {one_line(repr(values), 80)}")
+    if numbers.max() > (LARGEST_STD if positive else 1):
+        fix = ", ".join(f"{number / 255:.4g}" for number in numbers.flat)
+        raise UserError(
+            f"{name} is that of images from 0 to 255, and these are from 0 to 1; divide by 255: "
+            f"{fix} instead of {one_line(repr(values), 80)}"
+        )
+    return np.broadcast_to(numbers, 3).tolist()

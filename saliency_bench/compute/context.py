@@ -1,0 +1,321 @@
+"""What a run works on, and its cells: one explainer scored by one metric."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import datasets
+import numpy as np
+from pydantic import ValidationError
+
+from saliency_bench import options
+from saliency_bench.bound_explainer import Explainer
+from saliency_bench.bound_metric import Metric
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.loaded import Question, Retraining
+from saliency_bench.compute.loading.table import Table
+from saliency_bench.compute.reading import OWN_LABEL, Selection, read_chunk, relabelled
+from saliency_bench.compute.scoring.partners import PartnerPlan, PartnerSamples
+from saliency_bench.errors import UserError
+from saliency_bench.read.cell import CellKey, bounds, field_line
+from saliency_bench.read.identity import PARTNERS, Identity
+from saliency_bench.read.manifest import Loaded
+from saliency_bench.read.parts import run_id
+from saliency_bench.read.public_names import public_name, recorded_name
+from saliency_bench.spec import PythonObject, RunSpec
+from saliency_bench.target_weights import TargetRange
+from saliency_bench.types import Chunk
+from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.mask_values import spelled
+from saliency_bench.utils.seeds import seed_of
+
+TRAINED_ON, INITIAL = "set of training images", "initial weights"  # in the ids of cells
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One explainer scored by one metric: a number of the leaderboard.
+
+    Attributes:
+        id: a hash of everything that its scores depend on.
+        explainer: makes the maps.
+        metric: scores them.
+        target: the range of the target's value, which bounds some metrics.
+        asked_for: {what the metric asks for besides: its hash}.
+    """
+
+    id: str
+    explainer: Explainer
+    metric: Metric
+    target: TargetRange
+    asked_for: dict[str, str]
+
+    @property
+    def is_planned(self) -> bool:
+        """Return whether its id is known: the partners of samples are, if its metric asks for them."""
+        return self.metric.declaration.plan is None or PARTNERS in self.asked_for
+
+    @cached_property
+    def key(self) -> CellKey:
+        """Return what files say of the cell.
+
+        Raises:
+            UserError: No file of results can hold a name, such as one with a line break.
+        """
+        try:
+            return CellKey(
+                cell_id=self.id,
+                explainer_id=hash_of(self.explainer.identity),
+                explainer=self.explainer.name,
+                explainer_options=json.loads(options.text(self.explainer.options)),
+                explainer_text=str(self.explainer),
+                explainer_version=self.explainer.version,
+                baseline=self.explainer.baseline,
+                metric=self.metric.name,
+                metric_options=json.loads(options.text(self.metric.options)),
+                metric_text=str(self.metric),
+                metric_version=self.metric.version,
+                higher_is_better=self.metric.higher_is_better,
+                range=bounds(self.metric.limits(self.target)),
+                explainer_about=self.explainer.about,
+                metric_about=self.metric.about,
+                aggregate=self.metric.aggregate is not None,
+                note=self.metric.declaration.note,
+                asked_for=self.asked_for,
+            )
+        except ValidationError as error:
+            raise UserError(f"{self.explainer} by {self.metric}: {field_line(error)}") from error
+
+
+@dataclass(frozen=True)
+class KeptMaps:
+    """The maps of an explainer, of a run that keeps them: planned and resumed like a cell."""
+
+    explainer: Explainer
+
+    @cached_property
+    def id(self) -> str:
+        """Return what the maps are called in plans."""
+        return hash_of("maps", self.explainer.identity)
+
+
+Output = Cell | KeptMaps
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """Hold what a run works on, loaded once.
+
+    Attributes:
+        spec: the settings.
+        out: the run's folder, absolute: an explainer may change the working directory.
+        explainers: those to run.
+        metrics: those to score with.
+        data: the split of its dataset, with its samples in the order of the run.
+        question: what it asks of each of them.
+        classifier: the network.
+        columns: {column that metrics ask for: a hash of what it holds}.
+        selection: the samples that are explained; None: all.
+        maps: {explainer id: its entry in `spec.maps`} of precomputed maps.
+        other: the same run of the other model, whose label is another column; None where there is none.
+        folder: the folder in `out` of what the classifier says.
+        plans: of the metrics that ask for partners; none before all samples are predicted.
+        retraining: what networks are retrained on.
+        misfits: {explainer that does not fit the network: the reason}; these are not among `explainers`.
+    """
+
+    spec: RunSpec
+    out: Path
+    explainers: list[Explainer]
+    metrics: list[Metric]
+    data: Table
+    question: Question
+    classifier: Classifier
+    columns: dict[str, str] = field(default_factory=dict)
+    selection: Selection | None = None
+    maps: dict[str, str | PythonObject] = field(default_factory=dict)
+    other: "RunContext | None" = None
+    folder: str = "predictions"
+    plans: dict[Metric, PartnerPlan] = field(default_factory=dict)
+    retraining: Retraining = field(default_factory=Retraining)
+    misfits: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def in_memory(self) -> list[PythonObject]:
+        """Return the precomputed maps that no file holds, each with the id of its explainer as digest."""
+        objects = ((key, entry) for key, entry in self.maps.items() if isinstance(entry, PythonObject))
+        return [entry.model_copy(update={"digest": key}) for key, entry in objects]
+
+    @property
+    def dataset(self) -> str:
+        """Return what the dataset is called in results, wherever it was loaded from."""
+        return self.data.source.name
+
+    @property
+    def model(self) -> str:
+        """Return what the classifier is called in results, wherever it was loaded from."""
+        return public_name(self.classifier.id, self.classifier.repo is None)
+
+    @cached_property
+    def recorded(self) -> dict[str, str]:
+        """Return dataset, split and model as every record names them."""
+        return {
+            "dataset": recorded_name(self.dataset, self.identity.fingerprint),
+            "split": self.spec.split,
+            "model": recorded_name(self.model, self.identity.classifier),
+        }
+
+    @property
+    def loaded_dataset(self) -> Loaded:
+        """Return where the dataset was loaded from."""
+        return Loaded(id=self.data.source.name, repo=self.data.source.repo, revision=self.data.source.revision)
+
+    @property
+    def loaded_model(self) -> Loaded:
+        """Return where the classifier was loaded from."""
+        return Loaded(id=self.model, repo=self.classifier.repo, revision=self.classifier.revision)
+
+    @property
+    def rows(self) -> datasets.Dataset:
+        """Return all samples of the split, in the run's order."""
+        return self.data.samples.rows
+
+    @property
+    def of_both(self) -> "list[RunContext]":
+        """Return this run, and the same of the other model where there is one."""
+        return [self] if self.other is None else [self, self.other]
+
+    def of_other(self, chunk: Chunk) -> Chunk:
+        """Return a chunk with the labels of the other model."""
+        assert self.other is not None
+        column = self.other.spec.label_column
+        if column == self.spec.label_column:
+            return chunk
+        return relabelled(chunk, OWN_LABEL if column == "label" else column, self.other.question.names or [])
+
+    @property
+    def chunks(self) -> range:
+        """Return the numbers of the chunks."""
+        return range(-(-self.data.count // self.spec.batch_size))
+
+    @cached_property
+    def hashes(self) -> tuple[str, dict[str, str]]:
+        """Return the digest of the classifier, and the hashes of its parts."""
+        return self.classifier.hashes()
+
+    @cached_property
+    def identity(self) -> Identity:
+        """Return what all cells have in common."""
+        entries = {
+            "fingerprint": self.data.fingerprint,
+            "label_column": self.spec.label_column,
+            "split": self.spec.split,
+            "classifier": self.hashes[0],
+            "geometry": self.classifier.geometry.as_dict(),
+            "layer": self.classifier.layer,
+            "target": self.question.rule.identity,
+            "labels": self.question.members or [],
+            "activation": self.classifier.activation,
+            "precision": self.classifier.arithmetic,
+            "seed": self.spec.seed,
+            "groups": None if self.question.groups is None else self.question.groups.identity,
+            "mask_values": spelled(" ".join(self.spec.mask_values or ())),
+        }
+        return Identity.model_validate_json(json.dumps(entries))  # tuples become lists, as in a file
+
+    @cached_property
+    def target_range(self) -> TargetRange:
+        """Return the range of the target's value; of a file of targets, as wide as the widest of them."""
+        if (known := self.identity.target_range) is not None:
+            return known
+        terms = (self.question.rule.by_id or {}).values()
+        plus, minus = (max((len(set(getattr(term, side))) for term in terms), default=0) for side in ("plus", "minus"))
+        return TargetRange.of_classes(plus, minus, self.classifier.activation)
+
+    @cached_property
+    def run_id(self) -> str:
+        """Return what the part files of the run share."""
+        return run_id(self.identity, self.spec.batch_size)
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """Return every explainer by every metric.
+
+        Raises:
+            UserError: A metric needs groups of classes, and none are known.
+        """
+        for metric in self.metrics:
+            if "groups" in metric.inputs and self.question.groups is None:
+                raise UserError(
+                    f"{metric.name} needs groups of classes, and none are known for these; "
+                    "give --groups FILE, JSON {group: [class, ...]} or CSV with class,group, or leave the metric out"
+                )
+        return [
+            self._cell(explainer, metric)
+            for explainer in self.explainers
+            for metric in self.metrics
+            if metric.declaration.keeps or explainer not in self.retraining.controls
+        ]
+
+    def _cell(self, explainer: Explainer, metric: Metric) -> Cell:
+        """Return the cell of an explainer and a metric."""
+        columns, declared = self.columns, metric.declaration
+        asked_for = {f"column {name}": columns[name] for name in declared.columns if name in columns}
+        if "other" in metric.inputs and self.other is not None:
+            asked_for["other model"] = hash_of(self.other.identity.model_dump(mode="json"), self.other.columns)
+        asked_for |= {PARTNERS: self.plans[metric].identity} if metric in self.plans else {}
+        asked_for |= {TRAINED_ON: self.retraining.trained_on} if declared.keeps else {}
+        base = self.retraining.base if starts_from_base(metric) else None
+        asked_for |= {INITIAL: base.digest} if base is not None else {}
+        cell_id = self.identity.cell_id(explainer.identity, metric.identity, metric.inputs, asked_for)
+        return Cell(cell_id, explainer, metric, self.target_range, asked_for)
+
+    @cached_property
+    def outputs(self) -> list[Output]:
+        """Return the cells, and the maps that the run keeps."""
+        return [*self.cells, *(KeptMaps(explainer) for explainer in self.explainers if self.spec.keep_maps)]
+
+    def seed_for(self, image_id: str, purpose: str) -> int:
+        """Return the seed of a sample for a purpose, which does not depend on its batch."""
+        return seed_of(self.spec.seed, image_id, purpose)
+
+    def chunk(self, number: int) -> Chunk:
+        """Return the samples of one chunk.
+
+        Raises:
+            UserError: One cannot be read, and the run is strict.
+        """
+        start = number * self.spec.batch_size
+        stop = min(start + self.spec.batch_size, len(self.rows))
+        return read_chunk(self.data.samples, self.classifier, range(start, stop), self.spec.strict)
+
+    def partners(self, positions: Sequence[int]) -> PartnerSamples:
+        """Return the samples at these positions, to go with others."""
+        positions = tuple(positions)
+        if positions not in self._loaded:
+            self._loaded.clear()  # explainers follow each other on the same chunk
+            chunk = read_chunk(self.data.samples, self.classifier, positions, strict=False)
+            for place, reason in chunk.faults.items():  # it could be read when it was predicted
+                raise UserError(f"image {chunk.rows[place]['image_id']}: {reason}")
+            assert chunk.batch is not None
+            right = [self.question.right(row) for row in chunk.rows]
+            nothing = np.zeros(self.question.classes, dtype=bool)
+            self._loaded[positions] = PartnerSamples(
+                ids=chunk.batch.ids,
+                images=chunk.batch.images,
+                right=np.stack([nothing if classes is None else classes for classes in right]),
+                seeds=[self.seed_for(image_id, "explain") for image_id in chunk.batch.ids],
+            )
+        return self._loaded[positions]
+
+    @cached_property
+    def _loaded(self) -> dict[tuple[int, ...], PartnerSamples]:
+        """The partners that were read last, by their positions; filled by `partner_samples`."""
+        return {}
+
+
+def starts_from_base(metric: Metric) -> bool:
+    """Return whether the networks of a metric start from the weights that the classifier's training started from."""
+    return bool(metric.declaration.keeps) and dict(metric.options).get("initial") == "base"

@@ -1,0 +1,98 @@
+"""Samples worth looking at: best, worst and most disputed, kept with their images and small maps."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch.nn import functional as F
+
+from saliency_bench.read import records
+from saliency_bench.read.cell import CellResult, of_samples
+from saliency_bench.read.parts import POSITION, thumbnail_parts, thumbnails
+from saliency_bench.read.run_folder import SCORES, Scores
+from saliency_bench.types import Batch, Maps
+from saliency_bench.utils.files import save_arrays
+from saliency_bench.utils.overlays import LEVELS, eight_bit, scaled
+
+SIDE = 56  # pixels of a thumbnail's longer side, enough for any map that was enlarged from a feature map
+PER_KIND = 4
+THUMBNAILS = pa.schema([(POSITION, pa.int64()), ("height", pa.int32()), ("levels", pa.binary())])
+
+
+def thumbnail_rows(maps: Maps, positions: Sequence[int]) -> pa.Table:
+    """Return maps reduced to `SIDE` and the levels of `heat_map`: for pictures only, never for scores.
+
+    Args:
+        maps: (n, H, W).
+        positions: of their samples in the run.
+    """
+    height, width = maps.shape[1:]
+    scale = min(1.0, SIDE / max(height, width))
+    size = max(1, round(height * scale)), max(1, round(width * scale))
+    values = torch.from_numpy(np.stack([scaled(values) for values in maps.cpu().numpy()]))[:, None]
+    small = F.interpolate(values, size=size, mode="area")[:, 0].numpy()
+    # Means of values of both signs are smaller than these.
+    small = np.stack([scaled(values) if (values < 0).any() else values for values in small])
+    levels = [values.tobytes() for values in np.round(LEVELS * small).astype("<i2")]
+    columns = [list(positions), [size[0]] * len(small), levels]
+    return pa.table(columns, schema=THUMBNAILS)
+
+
+def choose(folder: Path, cells: Sequence[CellResult]) -> list[tuple[str, str]]:
+    """Return [(image id, kind)], by the first metric's mean score over explainers, and by how much explainers differ.
+
+    Baselines do not count. Where no metric scores single samples, the first that take part.
+    """
+    scoring = of_samples(cells)
+    if not scoring:
+        part = next(iter(cells[0].parts), None)
+        first = Scores.read(records.by_cell(folder / "records.parquet", SCORES, [cells[0].cell_id]), part)
+        scored = np.isfinite(first.values.get(cells[0].cell_id, np.empty(0)))
+        return [(first.ids[index], "first") for index in np.flatnonzero(scored)[:PER_KIND]]
+    rivals = [cell for cell in scoring if not cell.baseline] or scoring[:1]
+    signs = {cell.cell_id: 1.0 if cell.higher_is_better else -1.0 for cell in rivals}
+    scores = Scores.read(records.by_cell(folder / "records.parquet", SCORES, signs.keys()))
+    table = np.stack([sign * scores.values[cell_id] for cell_id, sign in signs.items()], axis=1)
+    scored = np.isfinite(table).any(axis=1)
+    ids, table = np.array(scores.ids)[scored], table[scored]
+    spread = np.nanmax(table, axis=1) - np.nanmin(table, axis=1)
+    by_mean = ids[np.lexsort((ids, -np.nanmean(table, axis=1)))].tolist()
+    by_spread = ids[np.lexsort((ids, -spread))].tolist() if len(signs) > 1 else []
+    chosen: dict[str, str] = {}
+    for kind, ranked in (("best", by_mean), ("worst", by_mean[::-1]), ("most disputed", by_spread)):
+        fresh = [image_id for image_id in ranked if image_id not in chosen]
+        chosen |= dict.fromkeys(fresh[:PER_KIND], kind)
+    return list(chosen.items())
+
+
+def write_examples(folder: Path, run: str, cells: Sequence[CellResult], prepared: Callable[[int], Batch]) -> None:
+    """Write examples.npz: ids, kinds, images (n, H, W, 3) and masks of chosen samples, and thumbnails per explainer.
+
+    Args:
+        folder: of the run.
+        run: `run_id` of the run.
+        cells: of the run.
+        prepared: position of a sample in the run -> a batch of it alone.
+    """
+    chosen = choose(folder, cells)
+    if not chosen:
+        return
+    ids = pq.read_table(folder / "predictions.parquet", columns=["image_id"])["image_id"].to_pylist()
+    position_of = {image_id: position for position, image_id in enumerate(ids)}
+    positions = [position_of[image_id] for image_id, _ in chosen]
+    batches = [prepared(position) for position in positions]
+    arrays = {
+        "ids": np.array([image_id for image_id, _ in chosen]),
+        "kinds": np.array([kind for _, kind in chosen]),
+        "images": np.stack([eight_bit(batch.images[0]) for batch in batches]),
+        "masks": np.stack([batch.masks[0].numpy() for batch in batches]),
+    }
+    parts = [part for part in thumbnail_parts(folder, run).parts() if part.is_whole()]
+    for explainer_id in dict.fromkeys(cell.explainer_id for cell in cells):
+        pictures = thumbnails(parts, explainer_id, positions)
+        if pictures.keys() >= set(positions):
+            arrays[f"maps/{explainer_id}"] = np.stack([pictures[position] for position in positions])
+    save_arrays(folder / "examples.npz", **arrays)

@@ -1,0 +1,231 @@
+"""Explain: the maps of a batch by one explainer, and whether they depend on what else is in the batch.
+
+A map that is not finite, and an explainer that raises, become the reason why samples have no score; a strict run stops.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from weakref import WeakSet
+
+import torch
+from torch import Tensor
+
+from saliency_bench.bound_explainer import Explainer
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.maps.map_provider import halving, not_finite, reason_of
+from saliency_bench.compute.precomputed import PrecomputedMaps
+from saliency_bench.errors import UserError
+from saliency_bench.score_notes import NOT_FINITE
+from saliency_bench.types import Batch, Images, Maps, Target
+from saliency_bench.utils.messages import complain
+from saliency_bench.utils.untouched import untouched
+
+# Relative to the contrast of a map. The batch size changes only the last bits, 1e-5 of a map's norm; but these decide
+# whether a ReLU lets values near zero pass, which changed the gradient of one photograph by 4e-3.
+BATCH_TOLERANCE, FAR = 1e-3, 0.1
+FLAT = 1e-2  # lower bound of the contrast, relative to the norm of a map
+MIXING = 1e-4  # relative to the norm of logits or a gradient; the batch size changes less than 1e-5 in float32
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The maps of a batch.
+
+    Attributes:
+        maps: (B, H, W), zeros where a map is not finite; None if the explainer raised.
+        faults: {index in the batch: what is wrong with its map}.
+        passes: images that went through the classifier.
+        halved: how often a batch was halved because it did not fit in memory.
+        reliability: reliability of each map, as in `MadeMaps`.
+        draws: number of random draws that each map averages, as in `MadeMaps`.
+        cells: (height, width) of the maps before enlargement, as in `MadeMaps`.
+    """
+
+    maps: Maps | None = None
+    faults: dict[int, str] = field(default_factory=dict)
+    passes: int = 0
+    halved: int = 0
+    reliability: list[float | None] = field(default_factory=list)
+    draws: int | None = None
+    cells: tuple[int, int] | None = None
+
+    @property
+    def about(self) -> dict[str, object]:
+        """Return what part files store about the maps: their size before enlargement and any negative values."""
+        if self.maps is None:
+            return {}
+        return {"cells": self.cells and list(self.cells), "negative": bool((self.maps < 0).any())}
+
+    def reliability_of(self, index: int | None) -> float | None:
+        """Return the reliability of the map of a sample in the batch; None if it is unknown or there is no map."""
+        return None if index is None or self.maps is None or index in self.faults else self.reliability[index]
+
+
+def explain(context: RunContext, batch: Batch, explainer: Explainer, target: Target) -> Explained:
+    """Return the maps of a batch.
+
+    Raises:
+        UserError: A refusal by name, which holds for every chunk; in a strict run whatever is wrong.
+    """
+    seeds = [context.seed_for(image_id, "explain") for image_id in batch.ids]
+    before = context.classifier.passes
+    try:
+        made, halved = halving(explainer.seeded(context.spec.seed), context.classifier, batch.images, target, seeds)
+    except UserError as error:
+        raise UserError(f"{explainer}: {error}") from error
+    except Exception as error:
+        reason = reason_of(error)
+        if context.spec.strict:
+            raise UserError(f"{explainer}, {images_text(batch)}: {reason}") from error
+        return Explained(None, dict.fromkeys(range(len(batch)), reason), context.classifier.passes - before)
+    maps = made.maps
+    bad = not_finite(maps)
+    reason = getattr(explainer.function, "not_finite", NOT_FINITE)
+    if bad and context.spec.strict:
+        raise UserError(f"{explainer}, image {batch.ids[bad[0]]}: {reason}")
+    maps = maps.nan_to_num(0, 0, 0) if bad else maps
+    passes, faults = context.classifier.passes - before, dict.fromkeys(bad, reason)
+    return Explained(maps, faults, passes, halved, made.reliability, made.draws, made.cells)
+
+
+def depends_on_batch(
+    context: RunContext, batch: Batch, explainer: Explainer, target: Target, maps: Maps | None, logits: Sequence[float]
+) -> bool:
+    """Return whether images of a batch get other maps when they are explained without the rest of it.
+
+    An explainer from outside this package explains the first half again. The package's own explainers are tested not to
+    mix images, so they are checked only if the network mixes them: on single images, and with one pass for each picture
+    that the explainer makes of an image, because the network would mix these too.
+
+    Args:
+        context: what the run works on.
+        batch: the samples.
+        explainer: that made the maps.
+        target: (B, K) or (1, K).
+        maps: (B, H, W), of the whole batch; None if there are none.
+        logits: (K,), of the last image within the batch.
+    """
+    again, groups = _alone(explainer, len(batch)) if explainer.is_bundled else (explainer, [range(len(batch) // 2)])
+    if maps is None or explainer.baseline or isinstance(explainer.function, PrecomputedMaps):
+        return False
+    if again is explainer and len(groups[0]) in (0, len(batch)):
+        return False
+    if explainer.is_bundled:
+        if not mixes_images(context.classifier, batch.images, logits):
+            return False
+        _complain_once(context.classifier)
+    target = target.expand(len(batch), -1)
+    seeds = [context.seed_for(image_id, "explain") for image_id in batch.ids]
+    again = again.seeded(context.spec.seed)
+    with context.classifier.uncounted():
+        try:
+            others = [
+                again(
+                    context.classifier, batch.images[chosen], target[chosen], seeds=[seeds[index] for index in chosen]
+                )
+                for chosen in map(list, groups)
+            ]
+        except Exception:  # what an explainer raises for fewer images says nothing about its maps
+            return False
+    return differ(torch.cat(others), maps[list(chain(*groups))])
+
+
+_mixing: WeakSet[Classifier] = WeakSet()  # classifiers that a message was printed about
+
+
+def _complain_once(classifier: Classifier) -> None:
+    """Print, once, that a network mixes the images of a batch."""
+    if classifier not in _mixing:
+        _mixing.add(classifier)
+        complain(
+            f"{classifier.id} mixes the images of a batch (statistics over the batch in its forward?): the logits or "
+            "gradients of an image depend on the other images, and so do metrics that pass many pictures at once"
+        )
+
+
+def _alone(explainer: Explainer, images: int) -> tuple[Explainer, list[range]]:
+    """Return (explainer that passes the pictures of an image one by one, groups of images to explain with it).
+
+    An explainer without `batch_size` is returned itself, with each image as a group.
+    """
+    chosen = dict(explainer.options)
+    if "batch_size" not in chosen:
+        return explainer, [range(index, index + 1) for index in range(images)]
+    few = dict.fromkeys((0, images - 1))  # many passes take long
+    options = tuple(sorted((chosen | {"batch_size": 1}).items()))
+    return replace(explainer, options=options), [range(index, index + 1) for index in few]
+
+
+def mixes_images(classifier: Classifier, images: Images, logits: Sequence[float]) -> bool:
+    """Return whether the network's answer to an image, or its gradient, depends on what else is in the batch.
+
+    The logits of the last image alone are compared with its logits beside the others, and beside a darker copy, which
+    explainers may make. Also, the logits of one of two images must have no gradient at the other.
+
+    Args:
+        classifier: the network.
+        images: (B, 3, H, W).
+        logits: (K,), of the last image beside the others.
+    """
+    last = images[-1:]
+    copies = torch.cat([last, last / 2])
+    with untouched(classifier), classifier.uncounted():
+        try:
+            with torch.no_grad():
+                alone = torch.cat([classifier(image) for image in copies.split(1)])
+                beside = classifier(copies)
+        except Exception:  # networks may raise anything for one image
+            return True
+        known = torch.tensor(logits).to(alone)
+        if _changes(alone[0], known) or _changes(alone, beside):
+            return True
+        pair = copies if len(images) == 1 else torch.cat([images[:1], last])
+        with torch.enable_grad():
+            return _gradients_mix(classifier, pair)
+
+
+def _gradients_mix(classifier: Classifier, pair: Images) -> bool:
+    """Return whether the logits of either of two images have a gradient at the other."""
+    pair = pair.clone().requires_grad_()
+    try:
+        logits = classifier(pair)
+        if not logits.requires_grad:
+            return False
+        weights = torch.arange(1, logits.shape[1] + 1, device=logits.device).cos()  # no logit cancels another
+        gradients = [
+            torch.autograd.grad(logits[index], pair, weights, retain_graph=True, allow_unused=True)[0]
+            for index in (0, 1)
+        ]
+    except (UserError, RuntimeError):  # the network does not accept images with gradients
+        return False
+    shares = (
+        (gradient[index], gradient[1 - index]) for index, gradient in enumerate(gradients) if gradient is not None
+    )
+    return any(bool(other.norm() > MIXING * itself.norm()) for itself, other in shares)
+
+
+def _changes(alone: Tensor, together: Tensor) -> bool:
+    """Return whether logits differ by more than `MIXING` of their norm, or are NaN."""
+    counts = together.isfinite() | (alone != together)  # a masked-out class has -infinity in both
+    change = (alone - together)[counts].norm() / together[counts].norm().clamp(min=1e-30)
+    return not bool(change <= MIXING)
+
+
+def differ(alone: Maps, together: Maps) -> bool:
+    """Return whether most maps (B, H, W) differ by more than `BATCH_TOLERANCE` of their contrast, or one by `FAR`.
+
+    The contrast is the norm of a map minus its mean: RISE maps are a large constant with small deviations.
+    """
+    flat = together.flatten(1)
+    contrast = (flat - flat.mean(dim=1, keepdim=True)).norm(dim=1)
+    least = (FLAT * flat.norm(dim=1)).clamp(min=1e-30)  # the last bits of a flat map are not contrast
+    change = (alone - together).flatten(1).norm(dim=1) / contrast.maximum(least)
+    return bool((change > BATCH_TOLERANCE).sum() > len(change) / 2) or bool((change > FAR).any())
+
+
+def images_text(batch: Batch) -> str:
+    """Name the images of a batch in a message; their order is that of the run, so that no range of ids names them."""
+    first, *rest = batch.ids
+    return f"images {first} ... {rest[-1]} ({len(batch)} images)" if rest else f"image {first}"

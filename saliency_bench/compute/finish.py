@@ -1,0 +1,145 @@
+"""Finish: part files become tables, summary, examples and page.
+
+OUT/written.json notes what these files were made of, with their hashes: a start that finds the same again, and the
+files as they were written, writes nothing.
+"""
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import saliency_bench
+from saliency_bench import registry
+from saliency_bench.bound_explainer import Explainer
+from saliency_bench.bound_metric import Metric
+from saliency_bench.compute.classifiers.passes import PIXELS_PER_PASS
+from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.examples import write_examples
+from saliency_bench.compute.merging import Parts, merge
+from saliency_bench.errors import UserError
+from saliency_bench.read import WRITTEN
+from saliency_bench.read.cell import read_cells
+from saliency_bench.read.statistics.reliability import FILE as RELIABILITY
+from saliency_bench.read.summary import summarise
+from saliency_bench.registry import owner_of
+from saliency_bench.utils.devices import peak_memory
+from saliency_bench.utils.files import read_json, write_json
+from saliency_bench.utils.hashing import hash_of, sha256_of
+from saliency_bench.utils.provenance import provenance
+
+FORMAT = 2  # of the note; another one writes everything anew
+TABLES = ("records.parquet", "predictions.parquet", "other_predictions.parquet", RELIABILITY)
+FILES = (*TABLES, "summary.json", "timings.json", "examples.npz", "report.html")
+PACKAGE = Path(saliency_bench.__file__).parent
+
+
+def finish(context: RunContext, seconds: float, timings: dict) -> dict:
+    """Write all that follows from the part files unless it is there, and return the summary.
+
+    Args:
+        context: what the run works on.
+        seconds: since the start.
+        timings: what else timings.json says.
+
+    Raises:
+        UserError: No sample fits the selection, or a part was damaged or lost since the run computed it.
+    """
+    out, parts = context.out, Parts.read(context)
+    if not parts.shown.any():
+        raise UserError(f"no sample of the run fits --only {' '.join(context.spec.only or ())}")
+    facts = run_facts(context, int(parts.shown.sum()))
+    origin = made_of(parts, facts)
+    if is_written(out, origin):
+        return read_json(out / "summary.json")
+    from saliency_bench.read.report.page import report  # which imports what draws plots
+
+    merge(context, parts)
+    summary = summarise(out, facts)
+    memory = peak_memory(context.classifier.device)
+    times = {"started": time.time() - seconds, "seconds": seconds, "peak_memory": memory}
+    write_json(out / "timings.json", times | timings)
+    cells = read_cells(summary["cells"])
+    prepare, mask_values = context.classifier.prepare, context.spec.mask_values
+    write_examples(out, context.run_id, cells, lambda index: prepare([context.rows[index]], mask_values=mask_values))
+    report([out])
+    note_written(out, origin)
+    return summary
+
+
+def made_of(parts: Parts, facts: dict[str, Any]) -> str:
+    """Return a hash of all that the files follow from."""
+    return hash_of(FORMAT, parts.identity, facts, _code())
+
+
+def is_written(out: Path, origin: str) -> bool:
+    """Return whether a finished start has written all files from the same, and nobody has changed them."""
+    try:
+        return read_json(out / WRITTEN) == _note(out, origin)
+    except (UserError, OSError):
+        return False
+
+
+def note_written(out: Path, origin: str) -> None:
+    """Note that all files are written, and what they were made of."""
+    write_json(out / WRITTEN, _note(out, origin))
+
+
+def _note(out: Path, origin: str) -> dict:
+    """Return the content of the note: the hashes of the files that are there."""
+    names = [name for name in FILES if (out / name).is_file()]
+    return {"format": FORMAT, "of": origin, "files": {name: sha256_of(out / name) for name in names}}
+
+
+def _code() -> str:
+    """Return a hash of all code of the core, which makes summary and page, and of what a page says of methods."""
+    core = (path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".css", ".js", ".j2"})
+    metrics = (registry.score_file("metrics", name) for name in registry.names("metrics"))
+    return hash_of([sha256_of(path) for path in sorted({*core, *metrics, *registry.files("explainers").values()})])
+
+
+def run_facts(context: RunContext, explained: int) -> dict[str, Any]:
+    """Return what summary.json says of a run besides its records, in its layout; `explained` samples are explained."""
+    spec, groups, other = context.spec, context.question.groups, context.other
+    return {
+        "dataset": {
+            **context.loaded_dataset.model_dump(),
+            "title": context.data.source.title,
+            "split": spec.split,
+            "fingerprint": context.identity.fingerprint,
+            "samples": len(context.rows),
+            "used": context.data.count,
+            "classes": len(context.question.names or ()),
+        },
+        "model": _model(context),
+        "other_model": None if other is None else _model(other) | {"label_column": other.spec.label_column},
+        "only": None if spec.only is None else {"conditions": list(spec.only), "samples": explained},
+        "target": context.question.rule.name,
+        "groups": None if groups is None else {"name": groups.name, "identity": groups.identity},
+        "precision": context.identity.precision,
+        **({"misfits": context.misfits} if context.misfits else {}),
+        "seed": spec.seed,
+        "batch_size": spec.batch_size,
+        "provenance": provenance(context.classifier.device, _plugins((*context.explainers, *context.metrics)))
+        | {"pixels_per_pass": PIXELS_PER_PASS[context.classifier.device.type]},
+    }
+
+
+def _model(context: RunContext) -> dict[str, Any]:
+    """Return what summary.json says of a classifier besides its accuracy."""
+    classifier = context.classifier
+    return {
+        **context.loaded_model.model_dump(),
+        "digest": context.identity.classifier,
+        "geometry": str(classifier.geometry),
+        "classes": context.question.classes,
+        "activation": context.identity.activation,
+        "activation_assumed": classifier.assumed,
+        "no_accuracy": context.question.unlabelled or None,
+        **({"classes_by_position": True} if context.question.by_position else {}),
+    }
+
+
+def _plugins(items: Iterable[Explainer | Metric]) -> list[str]:
+    """Return the names of the other packages that add some of these."""
+    return sorted({owner_of(item.version).partition(" ")[0] for item in items if owner_of(item.version)})

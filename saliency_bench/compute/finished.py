@@ -1,0 +1,206 @@
+"""A finished run as Python users see it: what `run` returns, and `load_run` gives again later."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import datasets
+import pyarrow.parquet as pq
+
+from saliency_bench import notebook_views
+from saliency_bench.read.accuracy import below_chance
+from saliency_bench.read.analysis.correctness import by_correctness
+from saliency_bench.read.analysis.differences import differences
+from saliency_bench.read.analysis.frames import check
+from saliency_bench.read.analysis.paper_table import PaperTable, PaperTables, table_of_cells
+from saliency_bench.read.analysis.verdict import Verdict
+from saliency_bench.read.cell import CellResult, best, read_cells
+from saliency_bench.read.run_folder import load_maps, read_run
+from saliency_bench.read.statistics.ranking import read_contrasts
+from saliency_bench.read.statistics.reliability import read_reliability, reliability_line
+from saliency_bench.read.stored_maps import StoredMaps
+from saliency_bench.read.summary import covered, in_short, lines_below, maps_line, misfits, table, table_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, repr=False)
+class Run(PaperTables):
+    """A finished run; printed, it says what the command says.
+
+    Attributes:
+        folder: where it was written.
+        summary: the contents of summary.json; {} in a process that is not the main one.
+        complete: whether the folder already held every score, so that nothing was computed.
+    """
+
+    folder: Path
+    summary: dict
+    complete: bool = False
+
+    @property
+    def report(self) -> Path:
+        """Return the path of the page of this run."""
+        return self.folder / "report.html"
+
+    def records(self) -> datasets.Dataset:
+        """Return the records: a row per sample, explainer and metric, and per named part of a score."""
+        return self._rows("records")
+
+    def predictions(self) -> datasets.Dataset:
+        """Return what the classifier says of each sample: logits, predicted class, whether it is right."""
+        return self._rows("predictions")
+
+    def _rows(self, name: str) -> datasets.Dataset:
+        """Return a table of the folder."""
+        return datasets.Dataset(pq.read_table(self.folder / f"{name}.parquet"))
+
+    def maps(self) -> dict[str, StoredMaps]:
+        """Return {explainer: {image id: map (H, W)}} of a run with `keep_maps`, as `load_maps` does."""
+        return load_maps(self)
+
+    @property
+    def verdict(self) -> list[str]:
+        """Return who beats the baselines and who is best, in sentences."""
+        return Verdict(self.cells, read_contrasts(self.summary["comparisons"])).sentences()
+
+    @property
+    def cells(self) -> list[CellResult]:
+        """Return a result per explainer and metric, with value, interval, ranks, n and what was left out."""
+        return read_cells(self.summary["cells"])
+
+    @property
+    def lines(self) -> list[str]:
+        """Return the lines below the table, of which the last names the page of the run."""
+        about = [maps_line(self.summary, self.cells), reliability_line(self.summary, self.cells)]
+        short = in_short(self.summary, self.cells)
+        return [*self.verdict, *misfits(self.summary), *filter(None, about), short, f"report: {self.report}"]
+
+    @property
+    def doubt(self) -> str:
+        """Return what is probably wrong with the run as a whole; mostly ""."""
+        other = self.summary["other_model"]
+        doubt_of_other = below_chance(other) if other else ""
+        return below_chance(self.summary["model"]) or (doubt_of_other and f"other model: {doubt_of_other}")
+
+    def compare(self, other: "Run | str | Path") -> "pd.DataFrame":
+        """Compare the explainers and metrics that two runs share, sample by sample.
+
+        Args:
+            other: a run over the same dataset and split, or its folder.
+
+        Returns:
+            A row per explainer and metric, with the `mean` of the other run minus this one over the `n` samples that
+            both have scored, its 95 % interval `low` to `high`, `p` of a paired test adjusted over all rows (from 50
+            clusters on), and the shares of samples on which the other is `better`, `equal` or `worse`.
+
+        Raises:
+            UserError: The runs are over different datasets or share no explainer and metric, or a folder holds no
+                finished run.
+        """
+        import pandas as pd
+
+        rows = differences(self.folder, other.folder if isinstance(other, Run) else other)
+        return pd.DataFrame(rows).drop(columns=["cell_ids", "largest"], errors="ignore")
+
+    def check(
+        self, *requirements: str, against: "Run | str | Path | None" = None, strict: bool = False
+    ) -> "pd.DataFrame":
+        """Return a row per requirement, judged together, as `sb.check` does.
+
+        run.check("gradcam:saliency_miou>=0.3", "gradcam:saliency_miou>random")["passed"].all()
+        """
+        return check(self, *requirements, against=against, strict=strict)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return a row per explainer and metric: value, 95 % interval, samples, ranks, and whether it is best.
+
+        `best` is as in the printed table. `beats_baselines` is None if the run has no baseline to compare with.
+        `rare_failures` is True if the interval is wider because the samples do not rule out rare failures.
+        A number that is not known is NaN: no value where no sample has a score, no rank for a baseline or few samples.
+        Your own function has one row per version, as text in `explainer_version` or `metric_version`; `cell_id` is that
+        of the records. `reliability` is the median over the maps of an explainer that averages random draws.
+        """
+        import pandas as pd
+
+        cells, marked = self.cells, best(self.cells)
+        known = read_reliability(self.summary)
+        columns = {
+            "explainer": [cell.explainer_text for cell in cells],
+            "metric": [cell.metric_text for cell in cells],
+            "explainer_version": [str(cell.explainer_version) for cell in cells],
+            "metric_version": [str(cell.metric_version) for cell in cells],
+            "cell_id": [cell.cell_id for cell in cells],
+            "higher_is_better": [cell.higher_is_better for cell in cells],
+            "value": [cell.value for cell in cells],
+            "low": [None if cell.ends is None else cell.ends[0] for cell in cells],
+            "high": [None if cell.ends is None else cell.ends[1] for cell in cells],
+            "n": [cell.n for cell in cells],
+            "clusters": [cell.clusters for cell in cells],
+            "rank_low": [None if cell.rank is None else cell.rank[0] for cell in cells],
+            "rank_high": [None if cell.rank is None else cell.rank[1] for cell in cells],
+            "best": [cell.cell_id in marked for cell in cells],
+            "beats_baselines": pd.Series([cell.beats_baselines for cell in cells], dtype=object),
+            "rare_failures": [cell.rare for cell in cells],
+            "baseline": [cell.baseline for cell in cells],
+            "reliability": [known[key].median if (key := cell.explainer_id) in known else None for cell in cells],
+        }
+        kinds = dict.fromkeys(("value", "low", "high", "rank_low", "rank_high", "reliability"), float)
+        return pd.DataFrame(columns).astype(kinds)
+
+    def by_correct(self) -> "pd.DataFrame":
+        """Return the mean scores of images that the classifier gets `right` and of images that it gets `wrong`.
+
+        Returns:
+            A row per explainer, metric and group of `images`: `value`, its 95 % interval `low` to `high`, and `n`.
+
+        Raises:
+            UserError: No image has a known label.
+        """
+        import pandas as pd
+
+        means = by_correctness(read_run(self.folder))
+        return pd.DataFrame(means.rows, columns=list(means.header)).astype(
+            dict.fromkeys(("value", "low", "high"), float)
+        )
+
+    def paper_table(self) -> PaperTable:
+        """Return the table of `to_latex` and `to_markdown`."""
+        names = (self.summary[kind]["id"] for kind in ("model", "dataset"))
+        return table_of_cells(self.cells, covered(self.summary), " on ".join(names))
+
+    def __str__(self) -> str:
+        if not self.summary:
+            return f"written by another process: {self.folder}"
+        return "\n".join([table(self.cells, covered(self.summary)), "", *filter(None, [*self.lines, self.doubt])])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """Return the table, with what the command line says below it, for notebooks."""
+        header, *rows = table_rows(self.cells, covered(self.summary))
+        best_at = [
+            (row, place) for row, cells in enumerate(rows) for place, text in enumerate(cells) if " best" in text
+        ]
+        names = (self.summary[kind]["id"] for kind in ("model", "dataset"))
+        title = f"{' on '.join(names)}, {covered(self.summary)} samples"
+        below = [*lines_below(self.cells), *self.lines, self.doubt]
+        shown = [notebook_views.paragraph(title, strong=True), notebook_views.table(rows, header, best_at)]
+        return "\n".join(shown + [notebook_views.paragraph(line) for line in below if line])
+
+
+def load_run(folder: str | Path) -> Run:
+    """Return a finished run again, as `run` returned it; every file that it was made of is checked.
+
+        run = sb.load_run("runs/first")
+        print(run)
+        run.to_pandas().pivot(index="explainer", columns="metric", values="value")
+
+    Args:
+        folder: the `out` of the run.
+
+    Raises:
+        UserError: The folder holds no finished run, or a file in it is damaged.
+    """
+    return Run(Path(folder).resolve(), read_run(Path(folder)).as_json(), complete=True)

@@ -1,0 +1,310 @@
+"""Fits a classifier by a recipe: Adam, keeping the epoch with the best validation accuracy (P0).
+
+Where images have several classes, each logit is trained by itself, and the mean average precision takes the place of
+accuracy.
+
+    recipe = Recipe(epochs=5)
+    train, validation = Rows(classifier, train_rows), Rows(classifier, validation_rows)
+    log = fit(recipe, classifier, train, validation)   # the classifier then has the best weights
+
+The order of the samples and dropout depend on the recipe's seed alone, so equal recipes, rows and initial weights give
+equal weights to the bit, also when the training was interrupted.
+"""
+
+import json
+import math
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.errors import UserError
+from saliency_bench.read.accuracy import average_precision
+from saliency_bench.types import Images
+from saliency_bench.utils.files import write_with
+from saliency_bench.utils.messages import complain
+from saliency_bench.utils.progress import bar
+from saliency_bench.utils.seeds import random_bits, seed_of
+
+KEPT = 1 << 27  # bytes of prepared images that are kept from epoch to epoch
+MASKED = 1e4  # sigmoid(-MASKED) is 0
+SMALLEST = 16  # pixels; networks halve an image several times
+
+
+class DivergedError(UserError):
+    """A training whose loss is not a number; its state leads nowhere."""
+
+
+class Source(Protocol):
+    """Images with their labels, to train or validate on."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
+        """Return images in the prepared frame, and labels, of these samples on the classifier's device.
+
+        Labels are Int (B,); of images with several classes Float (B, K), 1 for each of theirs and 0 for the others.
+        """
+
+
+class Rows:
+    """The rows of a dataset, prepared anew for each batch; once and for all where all of them take little memory.
+
+    Args:
+        classifier: The classifier that prepares them.
+        rows: The rows.
+        labels: Class numbers of each row, where images have several classes and rows are images.
+    """
+
+    def __init__(self, classifier: Classifier, rows: Dataset, labels: list[list[int]] | None = None):
+        self.classifier = classifier
+        self.rows = rows.select_columns([name for name in ("image", "label", "image_id") if name in rows.column_names])
+        self.classes: Tensor | None = None
+        if labels is not None:
+            self.classes = torch.zeros(len(labels), len(classifier.labels or ()))
+            for row, numbers in zip(self.classes, labels, strict=True):
+                row[numbers] = 1
+        self._kept: dict[int, tuple[Tensor, Tensor]] = {}  # {row: image and label}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
+        """Return the images and labels of these rows."""
+        wanted = [int(position) for position in positions]
+        if all(position in self._kept for position in wanted):
+            images, numbers = map(torch.stack, zip(*(self._kept[position] for position in wanted), strict=True))
+        else:
+            batch = self.classifier.prepare(self.rows[positions])
+            images, numbers = batch.images, batch.labels
+            # An image is prepared alike in any batch, so that what is kept is what would be prepared again.
+            if len(self.rows) * images[0].numel() * images.element_size() <= KEPT:
+                self._kept |= dict(zip(wanted, zip(images, numbers, strict=True), strict=True))
+        labels = numbers if self.classes is None else self.classes[torch.from_numpy(positions)]
+        return images, labels.to(self.classifier.device)
+
+
+class Counted:
+    """A source that advances a progress bar with each batch."""
+
+    def __init__(self, source: Source, step: Callable[[], object]):
+        self.source, self.step = source, step
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
+        """Return a batch of the source, counting it."""
+        self.step()
+        return self.source.batch(positions)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a classifier is trained.
+
+    Attributes:
+        epochs: Passes over the training images.
+        learning_rate: Learning rate of Adam.
+        batch_size: Images per step.
+        size: Side of the square that images are squashed to, in pixels.
+        seed: Seed of the initial weights, the order of the samples and dropout.
+        limit: Number of training images, drawn by the seed as whole groups; None for all.
+
+    Raises:
+        UserError: A value cannot be trained with.
+    """
+
+    epochs: int = 30
+    learning_rate: float = 1e-3
+    batch_size: int = 32
+    size: int = 224
+    seed: int = 0
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "size", "limit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"--{name.replace('_', '-')} {value} is too small; it must be at least 1")
+        if not self.learning_rate > 0:
+            raise UserError(f"--learning-rate {self.learning_rate} is too small; it must be above 0")
+        if self.size < SMALLEST:
+            raise UserError(f"--size {self.size} is too small for a network; use {SMALLEST} or more")
+
+
+@dataclass
+class Training:
+    """A training between two epochs: optimizer state, weights of the best epoch so far, and log of the epochs."""
+
+    recipe: Recipe
+    classifier: Classifier
+    best: dict[str, Tensor] = field(default_factory=dict)
+    log: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.optimizer = torch.optim.Adam(self.classifier.parameters(), lr=self.recipe.learning_rate)
+
+    def next_epoch(self, train: Source, validation: Source) -> dict[str, Any]:
+        """Train one epoch, validate, and return its entry in the log."""
+        recipe, epoch = self.recipe, len(self.log)
+        seed = seed_of(recipe.seed, "epoch", epoch)
+        loss = one_epoch(self.classifier, self.optimizer, train, recipe.batch_size, seed)
+        accuracy = accuracy_of(self.classifier, validation, recipe.batch_size)
+        if accuracy > max((entry["validation_accuracy"] for entry in self.log), default=-1.0):
+            weights = self.classifier.model.state_dict()
+            self.best = {key: value.detach().cpu().clone() for key, value in weights.items()}
+        self.log.append({"epoch": epoch, "loss": loss, "validation_accuracy": accuracy})
+        return self.log[-1]
+
+    def write(self, state_file: Path, settings: dict[str, Any]) -> None:
+        """Write the state atomically; `settings` tell later whose state it is."""
+        state = {"settings": json.dumps(settings), "model": self.classifier.model.state_dict(), "best": self.best,
+                 "log": self.log, "optimizer": self.optimizer.state_dict()}  # fmt: skip
+
+        def save(temporary: Path) -> None:
+            with temporary.open("wb") as file:  # given a path, torch does not say why it cannot write
+                torch.save(state, file)
+
+        write_with(state_file, save)
+
+    def resume(self, state_file: Path, settings: dict[str, Any]) -> None:
+        """Continue an interrupted training, if `state_file` exists and is whole.
+
+        Raises:
+            UserError: The state is that of a training with other settings.
+        """
+        if not state_file.exists():
+            return
+        try:
+            state = torch.load(state_file, weights_only=True, map_location=self.classifier.device)
+        except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError):
+            complain(f"{state_file} cannot be read; the training starts from the beginning")
+            return
+        if state["settings"] != json.dumps(settings):
+            raise UserError(
+                f"{state_file} is the state of a training with other settings; delete it or choose another --out"
+            )
+        self.classifier.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.best, self.log = state["best"], state["log"]
+
+
+def fit(
+    recipe: Recipe,
+    classifier: Classifier,
+    train: Source,
+    validation: Source,
+    *,
+    state_file: Path | None = None,
+    settings: dict[str, Any] | None = None,
+    progress: bool = True,
+) -> list[dict[str, Any]]:
+    """Train a classifier in place; it ends with the weights of the epoch that is best on `validation`.
+
+    Args:
+        recipe: How to train.
+        classifier: The classifier.
+        train: Images to train on.
+        validation: Images that choose the epoch.
+        state_file: Written after each epoch; a later call with equal `settings` resumes from it.
+        settings: What the state depends on, by default the recipe.
+        progress: Whether a bar is shown.
+
+    Returns:
+        Number, mean training loss and validation accuracy of each epoch.
+    """
+    training, settings = Training(recipe, classifier), settings or asdict(recipe)
+    if state_file is not None:
+        training.resume(state_file, settings)
+    start = len(training.log)
+    batches_per_epoch = sum(math.ceil(len(source) / recipe.batch_size) for source in (train, validation))
+    initial, total = start * batches_per_epoch, recipe.epochs * batches_per_epoch
+    with bar(shown=progress, desc="train", unit="batch", initial=initial, total=total) as shown:
+        train, validation = Counted(train, shown.update), Counted(validation, shown.update)
+        for epoch in range(start, recipe.epochs):
+            entry = training.next_epoch(train, validation)
+            accuracy = f"{entry['validation_accuracy']:.3f}"
+            shown.set_postfix(epoch=f"{epoch + 1}/{recipe.epochs}", loss=f"{entry['loss']:.3f}", validation=accuracy)
+            if state_file is not None:
+                training.write(state_file, settings)
+    classifier.model.load_state_dict(training.best)
+    return training.log
+
+
+def one_epoch(
+    classifier: Classifier,
+    optimizer: torch.optim.Optimizer,
+    source: Source,
+    batch_size: int,
+    seed: int,
+) -> float:
+    """Train for one epoch and return the mean loss.
+
+    The order and dropout depend on the seed alone, so an epoch is the same in a resumed training.
+    """
+    order = np.argsort(random_bits(seed, len(source)), kind="stable")
+    classifier.train()
+    total = 0.0
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for images, labels in batches(source, order, batch_size):
+            if len(images) == 1 and len(source) > 1:  # batch norm cannot learn from a single image
+                continue
+            loss = loss_of(classifier(images), labels)
+            total += check_loss(loss.item(), optimizer.param_groups[0]["lr"]) * len(images)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return total / len(source)
+
+
+def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross-entropy of a softmax or, where images have several classes, of each logit's sigmoid.
+
+    Raises:
+        UserError: The logit of a label is minus infinity, which training cannot change.
+    """
+    of_labels = logits.gather(1, labels[:, None]) if labels.ndim == 1 else logits[labels > 0]
+    if of_labels.isneginf().any():
+        raise UserError(
+            "the network gives the class of a training image a logit of minus infinity, so it cannot learn that class; "
+            "leave the class unmasked, or leave its images out"
+        )
+    if labels.ndim == 1:
+        return nn.functional.cross_entropy(logits, labels)
+    # For a masked-out class with a logit of -infinity, torch would compute 0 times infinity.
+    logits = logits.masked_fill(logits.isneginf() & (labels == 0), -MASKED)
+    return nn.functional.binary_cross_entropy_with_logits(logits, labels)
+
+
+def check_loss(loss: float, learning_rate: float) -> float:
+    """Return the loss; DivergedError if it is NaN or infinite."""
+    if not math.isfinite(loss):
+        raise DivergedError(f"the loss became {loss}; use a smaller --learning-rate than {learning_rate:g}")
+    return loss
+
+
+@torch.no_grad()
+def accuracy_of(classifier: Classifier, source: Source, batch_size: int) -> float:
+    """Return the accuracy, or the mean average precision where images have several classes."""
+    classifier.eval()
+    every = batches(source, np.arange(len(source)), batch_size)
+    outputs = [(classifier(images).cpu(), labels.cpu()) for images, labels in every]
+    logits, labels = (torch.cat(parts) for parts in zip(*outputs, strict=True))
+    if labels.ndim == 1:
+        return int((logits.argmax(dim=1) == labels).sum()) / len(source)
+    return average_precision(logits.numpy(), labels.numpy() > 0)
+
+
+def batches(source: Source, order: np.ndarray, batch_size: int) -> Iterator[tuple[Images, Tensor]]:
+    """Yield (images, labels) of a source in this order."""
+    for start in range(0, len(order), batch_size):
+        yield source.batch(order[start : start + batch_size])

@@ -1,0 +1,97 @@
+"""What a run is loaded as: its data, the question it asks of each sample, and what networks are retrained on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from saliency_bench.bound_explainer import Explainer
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.reading import TrainingRows
+from saliency_bench.compute.targets.class_groups import ClassGroups
+from saliency_bench.compute.targets.label_maps import Members
+from saliency_bench.compute.targets.rules import TargetRule
+from saliency_bench.compute.targets.terms import TargetTerms
+from saliency_bench.read.network_answers import NetworkAnswers
+from saliency_bench.utils.hashing import hash_of
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a run asks the network of each sample.
+
+    Attributes:
+        names: of the dataset's classes; None of a dataset without labels.
+        classes: the number of the network's classes.
+        activation: of the network's logits.
+        members: for each class of the dataset, the classes of the model that stand for it; None where none do.
+        unlabelled: why `members` is None, in a few words.
+        groups: groups of the model's classes; None where none are known.
+        rule: gives each sample its target.
+        named_by: answers to fixed pictures of the model that names the targets; None without such a model.
+        by_position: whether the model has no class names, so its classes are assumed to be in the dataset's order.
+    """
+
+    names: list[str] | None
+    classes: int
+    activation: str
+    members: Members | None
+    unlabelled: str
+    groups: ClassGroups | None
+    rule: TargetRule
+    named_by: NetworkAnswers | None = None
+    by_position: bool = False
+
+    def right(self, row: Mapping) -> np.ndarray | None:
+        """Return bool (K,), the classes that are right for a sample; None where no label is known.
+
+        These are the classes of its label, and none without a label. Of an image with several labels, the classes of
+        all of them are right for a softmax, which can name only one.
+        """
+        if self.members is None:
+            return None
+        label, several = row["label"], row["labels"]
+        alone = label is not None and (self.activation != "softmax" or several is None)
+        right = np.zeros(self.classes, dtype=bool)
+        right[[member for number in ([label] if alone else several or []) for member in self.members[number]]] = True
+        return right
+
+    def target_of(self, row: Mapping, logits: np.ndarray) -> TargetTerms:
+        """Return the target of a sample whose logits (K,) the network gives.
+
+        Raises:
+            UserError: It has none.
+        """
+        return self.rule.terms(row["image_id"], row["label"], logits, self.members)
+
+    def has_target(self, row: Mapping) -> bool:
+        """Return whether a sample has a target."""
+        return self.rule.has_target(row["image_id"], row["label"], self.members)
+
+    def label_of(self, row: Mapping) -> str | None:
+        """Return the name of a sample's label."""
+        return None if self.names is None or row["label"] is None else self.names[row["label"]]
+
+
+@dataclass(frozen=True)
+class Retraining:
+    """What retraining metrics work on; empty where a run has none.
+
+    Attributes:
+        rows: {split: rows} that networks are retrained on.
+        base: what the training of the classifier started from; None where no metric starts from it.
+        controls: explainers that retraining metrics are compared with, which no other metric scores.
+        classes: {cell id: (N, P), the classes that its networks give the samples}; filled by `retraining.stage` before
+            chunks are computed.
+    """
+
+    rows: dict[str, TrainingRows] = field(default_factory=dict)
+    base: Classifier | None = None
+    controls: frozenset[Explainer] = frozenset()
+    classes: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @cached_property
+    def trained_on(self) -> str:
+        """Return a hash of the images that networks are retrained on."""
+        return hash_of([split.content for split in self.rows.values()])

@@ -1,0 +1,162 @@
+"""The target rule `predicted-by:MODEL`: maps explain the class that another model names.
+
+MODEL is a model, which then predicts the samples of the run first, or the folder of a run of it with the same data,
+whose predictions are read. Both give the same cells: their identity holds the other model's weights, geometry and
+arithmetic, and which class of the model each of its classes is where their orders differ, but nothing of where its
+predictions came from or of how many samples the run has.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from saliency_bench.compute.answers import answers_of
+from saliency_bench.compute.classified import classified
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.own_networks import RUN_FIRST, refuse_own
+from saliency_bench.compute.loading.table import Table
+from saliency_bench.compute.loading.texts import load_with_texts, texts_for
+from saliency_bench.compute.python_objects import Objects
+from saliency_bench.compute.reading import read_chunk
+from saliency_bench.compute.targets.label_maps import Members, is_unnamed, same_classes
+from saliency_bench.compute.targets.rules import TargetRule, ordered_classes
+from saliency_bench.compute.targets.terms import TargetTerms
+from saliency_bench.errors import UserError
+from saliency_bench.read.manifest import MANIFEST, read_manifest
+from saliency_bench.read.network_answers import NetworkAnswers, check_same_network
+from saliency_bench.read.public_names import public_name
+from saliency_bench.spec import PREDICTED_BY, RunSpec
+from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.messages import complain
+from saliency_bench.utils.progress import bar
+
+Predicted = Iterator[tuple[str, Sequence[float]]]  # (image id, logits)
+
+
+def predicted_by(
+    spec: RunSpec, objects: Objects, table: Table, model: Classifier, classes: int, members: Members | None
+) -> tuple[TargetRule, NetworkAnswers | None]:
+    """Return the target rule for `predicted-by:MODEL`, and that model's answers to fixed pictures.
+
+    Args:
+        spec: The settings of the run.
+        objects: The Python objects that the spec mentions.
+        table: Samples of the run.
+        model: Classifier of the run; targets are among its classes.
+        classes: Number of logits of that classifier.
+        members: Classes of that classifier for each class of the dataset; None if they are not known.
+
+    Raises:
+        UserError: MODEL cannot be loaded or lacks classes, its run has other data or too few samples, or it has the
+            same weights and settings but other logits for fixed pictures.
+    """
+    name = spec.target.removeprefix(PREDICTED_BY)
+    if not names_a_model(spec.target):
+        labels, by_data, identity, title, answers, predicted = _of_run(Path(name).expanduser(), spec, table)
+    else:
+        refuse_own(name, RUN_FIRST)
+        texts, is_required = texts_for(spec, objects, table.names), model.prompts is None and spec.other_model is None
+        other = load_with_texts(name, texts, is_required, device=model.device, **spec.computing)
+        by_data = [[number] for number in range(len(table.names or ()))]  # as assumed for a model without class names
+        labels, title = other.labels, public_name(other.id, other.repo is None)
+        identity = _identity(other.digest, other.geometry.as_dict(), other.arithmetic)
+        answers, predicted = answers_of(other, table.samples), _of_model(other, spec, table)
+    if identity == _identity(model.digest, model.geometry.as_dict(), model.arithmetic):
+        now = answers_of(model, table.samples)
+        check_same_network(answers, now, model.arithmetic, f"{name} is a run of another {model.id}", "run it again")
+        return TargetRule("predicted", "predicted"), None  # the model of the run itself
+    by_id: dict[str, TargetTerms] = {}
+    places: list[int] = []
+    own_labels = _named_by_data(model.labels, members, classes, table)
+    for image_id, logits in predicted:
+        places = places or _places(
+            _named_by_data(labels, by_data, len(logits), table), len(logits), own_labels, classes, name
+        )
+        by_id[image_id] = TargetTerms((places[ordered_classes(np.asarray(logits))[0]],))
+    if places != list(range(len(places))):  # the models have their classes in another order
+        identity = f"{identity} {hash_of(places)}"
+    return TargetRule(f"{PREDICTED_BY}{title}", f"predicted-by {identity}", by_id), answers
+
+
+def _places(first: list[str] | None, count: int, second: list[str] | None, classes: int, name: str) -> list[int]:
+    """Return the result of `same_classes`, and print a warning if only one of the models has class names."""
+    places = same_classes(first, count, second, classes, name)
+    if (first is None) != (second is None):
+        unnamed, named = (name, "the model") if first is None else ("the model", name)
+        complain(f"the class names of {unnamed} are not known: its class 0 is taken as class 0 of {named}, and so on")
+    return places
+
+
+def _named_by_data(labels: list[str] | None, members: Members | None, count: int, table: Table) -> list[str] | None:
+    """Return the class names of a model. Without any, use the dataset's names if its classes cover the model's."""
+    if labels is not None and not is_unnamed(labels):
+        return labels
+    named = {
+        places[0]: name for places, name in zip(members or (), table.names or (), strict=False) if len(places) == 1
+    }
+    return [named[place] for place in range(count)] if sorted(named) == list(range(count)) else None
+
+
+def names_a_model(target: str) -> bool:
+    """Return whether a target rule is `predicted-by:` with a model, not with the folder of a run."""
+    name = Path(target.removeprefix(PREDICTED_BY)).expanduser()
+    return target.startswith(PREDICTED_BY) and not (name / MANIFEST).is_file()
+
+
+def _identity(digest: str, geometry: dict[str, Any], arithmetic: str) -> str:
+    """Return a hash of what the predictions of a model on a dataset depend on."""
+    return hash_of(digest, geometry, arithmetic)
+
+
+def _of_model(other: Classifier, spec: RunSpec, table: Table) -> Predicted:
+    """Yield what a model says of the samples, in the chunks in which a run of it would predict them."""
+    ordered, size = table.samples, spec.batch_size
+    for start in bar(range(0, table.count, size), desc=f"predict by {other.id}", unit="batch"):
+        positions = range(start, min(start + size, len(ordered.ids)))
+        chunk, logits = classified(other, read_chunk(ordered, other, positions, spec.strict))
+        if chunk.batch is not None and logits is not None:
+            yield from zip(chunk.batch.ids, logits.tolist(), strict=True)
+
+
+def _of_run(
+    folder: Path, spec: RunSpec, table: Table
+) -> tuple[list[str] | None, Members, str, str, NetworkAnswers | None, Predicted]:
+    """Return (labels, classes of each class of the dataset, identity, name, answers to fixed pictures, logits).
+
+    All belong to the run's model; the logits are for the samples. The model itself is not opened: its name is the word
+    of whoever made the folder.
+
+    Raises:
+        UserError: The run has other samples, or fewer.
+    """
+    manifest, path = read_manifest(folder), folder / "predictions.parquet"
+    if (manifest.identity.fingerprint, manifest.identity.split) != (table.fingerprint, spec.split):
+        raise UserError(f"{folder} is a run of other data, so its predictions are no targets here; give --target "
+                        f"{PREDICTED_BY}MODEL, which predicts the samples first")  # fmt: skip
+    if not path.is_file():
+        raise UserError(f"{folder} has no predictions yet (no {path.name}); finish that run first")
+    file = pq.ParquetFile(path)
+    known = set(file.read(["image_id"])["image_id"].to_pylist())
+    if missing := [image_id for image_id in table.samples.ids[: table.count] if image_id not in known]:
+        raise UserError(f"{folder} has no prediction of {len(missing)} images, such as {missing[0]}; give that run the "
+                        "--limit of this one")  # fmt: skip
+
+    def predicted() -> Predicted:
+        for batch in file.iter_batches(1024, columns=["image_id", "logits"]):
+            yield from (
+                (image_id, logits) for image_id, logits in zip(*batch.to_pydict().values(), strict=True) if logits
+            )
+
+    identity = manifest.identity
+    title = public_name(str(manifest.spec.model) if manifest.model is None else manifest.model.id)
+    return (
+        manifest.class_names,
+        identity.labels,
+        _identity(identity.classifier, identity.geometry, identity.precision),
+        title,
+        manifest.answers.get("model"),
+        predicted(),
+    )

@@ -1,0 +1,161 @@
+"""The rows of a run's dataset, with the columns that its settings and metrics ask for; no network is needed yet."""
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import datasets
+
+from saliency_bench.bound_metric import Metric
+from saliency_bench.compute.ordering import Order, order_of
+from saliency_bench.compute.reading import (
+    Samples,
+    Selection,
+    check_further,
+    group_names,
+    label_names,
+    labelled,
+    readable,
+    selection_of,
+)
+from saliency_bench.data.build_report import HIDDEN
+from saliency_bench.data.fingerprints import column_of, content_of
+from saliency_bench.data.loading import Found, find, sample_ids, with_pictures
+from saliency_bench.data.untrusted import check_samples
+from saliency_bench.errors import UserError
+from saliency_bench.spec import RunSpec
+from saliency_bench.utils.messages import complain
+
+
+@dataclass(frozen=True)
+class Table:
+    """Hold the split of a dataset that a run is about: in its own order, and in that of the run.
+
+    Attributes:
+        spec: the settings, with the split that was found.
+        source: where the dataset was found.
+        published: as it was loaded, further columns as pictures where they are.
+        labelled: the same with the label that the spec names.
+        names: of its classes; None of a dataset without labels.
+        further: the columns that metrics ask for and that are there.
+        selection: the samples that are explained; None: all.
+    """
+
+    spec: RunSpec
+    source: Found
+    published: datasets.Dataset
+    labelled: datasets.Dataset
+    names: list[str] | None
+    further: list[str]
+    selection: Selection | None
+
+    @cached_property
+    def rows(self) -> datasets.Dataset:
+        """Return the columns that a run reads, in the dataset's order."""
+        return readable(self.labelled, self.further)
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """Return the ids of the images.
+
+        Raises:
+            UserError: An id occurs twice: records, draws and pictures go by it.
+        """
+        ids = sample_ids(self.rows)
+        if len(set(ids)) < len(ids):
+            twice, times = Counter(ids).most_common(1)[0]
+            raise UserError(f"the image id {twice} occurs {times} times; every sample needs its own id")
+        return ids
+
+    @cached_property
+    def contents(self) -> dict[str, tuple[str, list[str]]]:
+        """Return {further column: (a hash of it, digests of its pictures)}."""
+        return {name: column_of(self.published, name) for name in self.further}
+
+    @cached_property
+    def content(self) -> tuple[str, list[str]]:
+        """Return (the fingerprint, digests of the samples)."""
+        return content_of(self.published)
+
+    @cached_property
+    def order(self) -> Order:
+        """Return the run's order."""
+        return order_of(self.ids, group_names(self.rows), self.spec.seed, self.fingerprint)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the split, in the dataset's order."""
+        return self.content[0]
+
+    @property
+    def count(self) -> int:
+        """Return how many samples the run is about: the first of its order, in whole groups."""
+        return self.order.first(self.spec.limit)
+
+    @cached_property
+    def samples(self) -> Samples:
+        """Return all samples in the run's order."""
+        places, digests = self.order.positions, self.content[1]
+        return Samples(
+            self.rows.select(places),
+            [self.ids[place] for place in places],
+            [digests[place] for place in places],
+            {name: [further[place] for place in places if further] for name, (_, further) in self.contents.items()},
+            self.spec.mask_values,
+        )
+
+
+def table_of(spec: RunSpec, dataset: Any, metrics: list[Metric]) -> Table:
+    """Return the dataset of a spec; a line says which columns are missing, and what follows from that.
+
+    Raises:
+        UserError: The dataset cannot be loaded, is empty, or lacks the label that the spec names.
+    """
+    source = find(dataset)
+    published, split = source.load_usual(spec.split)
+    spec = spec.model_copy(update={"split": split})
+    if len(published) == 0:
+        raise UserError(f"the split {spec.split} of {spec.dataset} is empty")
+    further = _further_columns(published, metrics, source.name)
+    published = with_pictures(published, further)
+    check_further(published, further)
+    rows = labelled(published, spec.label_column)
+    check_samples(rows)
+    _say_what_is_missing(published, metrics, is_hidden=source.hidden_masks == split)
+    names = label_names(rows)
+    return Table(spec, source, published, rows, names, further, selection_of(spec.only, rows, names))
+
+
+def _further_columns(rows: datasets.Dataset, metrics: list[Metric], name: str) -> list[str]:
+    """Return the columns that metrics ask for and that are there; say in a line each which are not.
+
+    Args:
+        rows: of the dataset.
+        metrics: that may ask for columns.
+        name: of the dataset.
+    """
+    asking: dict[str, list[str]] = {}
+    for metric in metrics:
+        for column in metric.declaration.columns:
+            asking.setdefault(column, []).append(metric.name)
+    for column in asking.keys() - set(rows.column_names):
+        shown = f"{', '.join(asking[column])} {'show' if len(asking[column]) > 1 else 'shows'} -"
+        complain(f"the dataset {name} has no column {column} (it has: {', '.join(rows.column_names)}): {shown}")
+    return [column for column in asking if column in rows.column_names]
+
+
+def _say_what_is_missing(rows: datasets.Dataset, metrics: list[Metric], *, is_hidden: bool) -> None:
+    """Say in one line which columns there are not, or that masks are hidden, and what follows from it."""
+    asking = [metric.name for metric in metrics if "masks" in metric.inputs]
+    masks = rows.data.column("mask") if "mask" in rows.column_names else None
+    missing = ["image_id"] * ("image_id" not in rows.column_names) + ["mask"] * (masks is None and bool(asking))
+    follows = ["samples are called by their positions"] if "image_id" in missing else []
+    if asking and (masks is None or masks.null_count == len(masks)):
+        follows.append(f"without masks {', '.join(asking)} {'show' if len(asking) > 1 else 'shows'} -")
+    named = f"has no column {' and no column '.join(missing)} (it has: {', '.join(rows.column_names)})"
+    if follows:
+        if is_hidden:
+            named, missing = "hides the masks of this split", [HIDDEN]
+            follows.append("a board scores maps that are submitted with their values (submit --with-maps)")
+        complain(f"the dataset {named if missing else 'has no masks'}: {'; '.join(follows)}")

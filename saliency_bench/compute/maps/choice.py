@@ -1,0 +1,64 @@
+"""The explainer for a network that nobody chose one for."""
+
+import torch
+
+from saliency_bench.compute.classifiers.attention import tokens_of
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.cuts import is_gradient_partial
+from saliency_bench.compute.classifiers.layers import has_feature_maps, is_cut, last_feature_map
+from saliency_bench.errors import UserError
+from saliency_bench.types import Images
+from saliency_bench.utils.devices import is_out_of_memory
+
+
+def fitting(classifier: Classifier, images: Images) -> tuple[str, str]:
+    """Return (name of a cheap explainer that is defined for a network, why it was chosen).
+
+    gae if several blocks attend from all patches to all patches: it follows the attention of every block, not only that
+    of the last one; gradcam if a feature map holds all evidence; integrated_gradients for any other network; rise if
+    the gradient that these would use is missing or leaves out a part of the network.
+    """
+    if not _has_gradient(classifier, images):
+        return "rise", "it has no gradients"
+    name, why, layer = _by_gradient(classifier, images)
+    module = None if layer is None else classifier.module_named(layer)
+    if is_gradient_partial(classifier, images[:1], module):
+        return "rise", "it computes a part of its forward without gradients"
+    return name, why
+
+
+def _by_gradient(classifier: Classifier, images: Images) -> tuple[str, str, str | None]:
+    """Return (name of an explainer, why, the layer that it reads), if all gradients are there."""
+    if layer := classifier.layer:
+        if is_cut(classifier, images, layer):
+            return "gradcam", f"it was loaded with layer={layer}", layer
+        return "integrated_gradients", f"its layer {layer} holds only part of the evidence", None
+    if _blocks(classifier, images) > 1:
+        return "gae", "it is a vision transformer", None
+    if layer := last_feature_map(classifier, images):
+        return "gradcam", "it has feature maps", layer
+    if has_feature_maps(classifier, images):
+        why = "no layer holds all evidence (it has several branches, or views of the image)"
+        return "integrated_gradients", why, None
+    return "integrated_gradients", "it has neither feature maps nor attention between patches that can be read", None
+
+
+def _has_gradient(classifier: Classifier, images: Images) -> bool:
+    """Return whether a gradient comes back from the logits."""
+    with torch.enable_grad():
+        image = images[:1].clone().requires_grad_()
+        try:
+            total = classifier(image).sum()
+            return total.requires_grad and torch.autograd.grad(total, image, allow_unused=True)[0] is not None
+        except (UserError, RuntimeError) as error:  # a pass without gradients went well
+            if is_out_of_memory(error):
+                raise
+            return False
+
+
+def _blocks(classifier: Classifier, images: Images) -> int:
+    """Number of consecutive attentions over the patches; 0 of a network without."""
+    try:
+        return tokens_of(classifier, images).blocks
+    except UserError:
+        return 0

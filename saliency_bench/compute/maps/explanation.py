@@ -1,0 +1,215 @@
+"""Explains one picture, for use in a notebook."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from saliency_bench import notebook_views
+from saliency_bench.bound_explainer import load_explainer
+from saliency_bench.compute import targets
+from saliency_bench.compute.classifiers.loading import load_classifier
+from saliency_bench.compute.maps.choice import fitting
+from saliency_bench.compute.targets.class_groups import ClassGroups, load_groups
+from saliency_bench.compute.targets.label_maps import index_of
+from saliency_bench.compute.targets.terms import TargetTerms
+from saliency_bench.errors import UserError, unknown, without_controls
+from saliency_bench.target_weights import BINARY, two_weights, weighs_infinite
+from saliency_bench.types import Maps, Target
+from saliency_bench.utils.interrupts import handlers_end_work
+from saliency_bench.utils.messages import complain
+from saliency_bench.utils.overlays import eight_bit, overlay
+from saliency_bench.utils.seeds import seed_of
+from saliency_bench.utils.untouched import untouched
+
+Asked = str | int | Sequence[str | int]  # a class, or several
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """The prediction and the saliency map of one picture; a notebook shows the picture and the map side by side.
+
+    map           float32 (H, W), as the explainer returned it, in the prepared frame
+    prediction    class name (or number) with the highest probability, and its `probability`
+    target        what the map explains, as text
+    explainer     its name and options
+    why           why this explainer, where none was named
+    reliability   expected correlation of a map that averages random draws with one of other draws; None for others
+    overlay       the prepared picture in grey with the map over it: blue below zero and red above if it is signed
+    picture       the prepared picture, as the classifier saw it
+    """
+
+    map: np.ndarray
+    prediction: str
+    probability: float
+    target: str
+    explainer: str
+    overlay: Image.Image
+    picture: Image.Image
+    why: str = ""
+    reliability: float | None = None
+
+    def __repr__(self) -> str:
+        height, width = self.map.shape
+        chosen = f" (chosen: {self.why})" if self.why else ""
+        return without_controls(
+            f"{self.prediction} ({self.probability:.1%}), {self.explainer}{chosen} of {self.target}, "
+            f"map {height} x {width}" + (f", {self._reliable}" if self._reliable else "")
+        )
+
+    @property
+    def _reliable(self) -> str:
+        """Return the reliability of the map as text, or "" if it is unknown."""
+        return "" if self.reliability is None else f"reliability {self.reliability:.2f}"
+
+    @property
+    def caption(self) -> list[str]:
+        """The lines below the map in a strip."""
+        lines = [self.explainer, f"{self.prediction} ({self.probability:.1%})"]
+        lines += [f"map of {self.target}"] * (self.target != self.prediction)
+        return lines + [self._reliable] * bool(self._reliable)
+
+    def _repr_png_(self) -> bytes:
+        """Return the overlay as a PNG, for notebooks."""
+        return notebook_views.png(
+            notebook_views.strip([(self.picture, ["as the network sees it"]), (self.overlay, self.caption)])
+        )
+
+    def _repr_html_(self) -> str:
+        """Return picture and text, for notebooks."""
+        names = f"{self.prediction} ({self.probability:.1%})", f"{self.explainer} of {self.target}"
+        return notebook_views.pictures(dict(zip(names, (self.picture, self.overlay), strict=True)))
+
+
+@handlers_end_work()
+@untouched()
+def explain(
+    image: Image.Image | str | Path,
+    model: Any,
+    explainer: str | Callable[..., Maps] | None = None,
+    *,
+    target: Asked | Target | None = None,
+    against: Asked | None = None,
+    groups: ClassGroups | Mapping | str | Path | None = None,
+    image_id: str | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    **options: object,
+) -> Explanation:
+    """Explain one picture: return its saliency map.
+
+        sb.explain(picture, "microsoft/resnet-18", "rise", masks=1000).overlay
+        sb.explain(picture, "microsoft/resnet-18", "gradcam", target="tabby", against=["Egyptian cat", "tiger cat"])
+
+    Args:
+        image: a PIL image, or a file.
+        model: what `load_classifier` takes.
+        explainer: a name, or a function (classifier, images, target) -> maps; None: one that fits the network
+            (`choice.fitting`), which a line and the result's `why` say.
+        target: None for the predicted class; a class by name or number; a group, by its name, as a list of classes, or
+            as names joined by "|"; or weights (1, K), for a single logit (1, 1).
+        against: the class or group that speaks against the target; "A against a group that holds A" is against its
+            other members.
+        groups: what `load_groups` takes; those of ImageNet, pets, VOC and shapes are known.
+        image_id: of a run, whose very map this is then, whatever is drawn at random; None: the seed of the sample is
+            `seed`.
+        seed: of a run, or of the sample.
+        device: to compute on.
+        **options: of the explainer.
+
+    Raises:
+        UserError: A class or group is unknown (with the nearest names), the explainer has no such options, or logits
+            of the target are NaN or infinite.
+    """
+    if options and not isinstance(explainer, str | None):
+        raise UserError("options are for an explainer given by name; bind them to the function with functools.partial")
+    why, method = "", None if explainer is None else load_explainer(explainer, **options)
+    if isinstance(target, torch.Tensor) and against is not None:
+        raise UserError("weights say everything; leave out against, or give the target as a class or group")
+    if isinstance(image, str | Path) and not Path(image).is_file():
+        raise UserError(f"there is no picture {image}; give the name of a file, or a PIL image")
+    classifier = load_classifier(model, device=device)
+    called = image if isinstance(image, str | Path) else "given to explain"
+    images = classifier.prepare([{"image": image, "image_id": called}]).images
+    with torch.no_grad():
+        logits = classifier(images)
+    if targets.no_probabilities(logits, classifier.activation).any():
+        raise UserError(f"{classifier.id} gives NaN or infinite logits for this picture, so it predicts no class")
+    p, best = targets.probabilities(logits, classifier.activation)[0], int(logits[0].argmax())
+    if isinstance(target, torch.Tensor):
+        is_one = classifier.activation == BINARY and target.ndim == 2 and target.shape[1] == 1
+        weights, words = two_weights(target) if is_one else target, "your own weights"
+    else:
+        terms = _terms(best if target is None else target, against, classifier.labels, len(p), groups)
+        weights, words = terms.row(len(p)), terms.text(classifier.labels)
+    if weights.shape[-1] == logits.shape[1] and weighs_infinite(logits, weights).any():
+        raise UserError(
+            f"the logit of {classifier.id} for {words} is infinite, whatever the picture; explain another class"
+        )
+    if method is None:
+        name, why = fitting(classifier, images)
+        complain(f"{classifier.id}: using {name}, because {why}; name an explainer to override this")
+        method = load_explainer(name, **options)
+    if against is not None and method.ignores_against:
+        raise UserError(f"{method} explains a class against all others; leave out against, or take on=logit")
+    sample_seed = seed if image_id is None else seed_of(seed, image_id, "explain")
+    made = method.seeded(seed).made(classifier, images, weights, seeds=[sample_seed])
+    values = made.maps[0].cpu().numpy()
+    return Explanation(
+        map=values,
+        prediction=_name(best, classifier.labels),
+        probability=float(p[best]),
+        target=words,
+        explainer=str(method),
+        overlay=overlay(eight_bit(images[0]), values),
+        picture=Image.fromarray(eight_bit(images[0])),
+        why=why,
+        reliability=made.reliability[0],
+    )
+
+
+def _terms(
+    target: Asked,
+    against: Asked | None,
+    names: list[str] | None,
+    classes: int,
+    groups: ClassGroups | Mapping | str | Path | None,
+) -> TargetTerms:
+    """Return the target of a question about classes."""
+    known = load_groups(groups, names, classes)
+    plus = _members(target, names, classes, known)
+    if against is None:
+        return TargetTerms(plus)
+    minus = _members(against, names, classes, known)
+    others = tuple(member for member in minus if member not in plus) if len(plus) == 1 else minus
+    if not others or set(others) == set(plus):
+        raise UserError(f"target={target} and against={against} are the same; every such map is zero")
+    return TargetTerms(plus, others)
+
+
+def _members(wanted: Asked, names: list[str] | None, classes: int, groups: ClassGroups | None) -> tuple[int, ...]:
+    """Return the classes that are asked for: a class, several, or a group by its name where no class is called so."""
+    if isinstance(wanted, str) and wanted not in (names or ()):
+        called = dict(zip(groups.called, groups.members, strict=False)) if groups else {}
+        if wanted in called:
+            return called[wanted]
+        if "|" in wanted:
+            wanted = [part.strip() for part in wanted.split("|") if part.strip()]
+    listed = list(wanted) if isinstance(wanted, Iterable) and not isinstance(wanted, str) else [wanted]
+    if not listed:
+        raise UserError("a group needs at least one class")
+    try:
+        return tuple(dict.fromkeys(index_of(member, names, classes) for member in listed))
+    except UserError as error:
+        if isinstance(wanted, str) and groups and groups.called and str(error).startswith("unknown"):
+            raise unknown("class or group of the model", wanted, {*(names or ()), *groups.called}) from error
+        raise
+
+
+def _name(index: int, names: list[str] | None) -> str:
+    """Return the name of a class."""
+    return names[index] if names else str(index)

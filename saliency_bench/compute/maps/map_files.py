@@ -1,0 +1,310 @@
+"""Saliency maps from files and arrays, each checked: of the right size, finite, of an image that is known.
+
+A folder holds one file per image, `IMAGE-ID.npy`, `.npz` (one array), `.pt` (one tensor) or `.png` (grey), or the
+Parquet files of maps that a run has kept (`stored_maps`). A single file is a Parquet file with the columns `image_id`
+and `map` (H lists of W numbers, or H * W numbers row by row), or a `.npy`, `.npz` or `.pt` file (N, H, W) in the order
+of the dataset. No file can run code, and only files that are named after a known image are opened.
+"""
+
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from io import BytesIO
+from itertools import chain
+from math import prod
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from PIL import Image
+
+from saliency_bench.compute.maps.tensor_files import load_tensor
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.maps import read_array
+from saliency_bench.spec import MAP_FORMS
+from saliency_bench.utils.files import check_regular, load_arrays, read_bytes, read_header
+
+# what zipfile and its readers raise for a damaged, encrypted or unusual archive
+DAMAGED = (OSError, EOFError, KeyError, ValueError, RuntimeError, zlib.error, BadZipFile)
+BATCH = 16  # rows of Parquet in memory at once
+LARGEST_TENSOR = 2**28  # bytes of a .pt file: a tensor that is a part of another one is saved with all of that
+GREY = ("1", "L", "I", "I;16", "I;16B", "I;16L")
+Size = tuple[int, int]
+Found = Iterator[tuple[str, np.ndarray]]
+
+
+def in_memory(name: str, given: object) -> np.ndarray | dict[str, np.ndarray]:
+    """Return maps that were given as arrays: (N, H, W), or {image id: (H, W)}.
+
+    Raises:
+        UserError: They are something else.
+    """
+    try:
+        if isinstance(given, Mapping):
+            return {str(image_id): read_array("maps", values, "(H, W)") for image_id, values in given.items()}
+        array = read_array("maps", given, "(N, H, W)")
+    except ValueError as error:
+        raise UserError(f"maps {name}: {error}") from error
+    if array.ndim != 3 or given is None:
+        raise UserError(
+            f"maps {name} must be a folder, a file, {{image id: map}} or an array (N, H, W); got "
+            f"{f'shape {array.shape}' if array.ndim else type(given).__name__}"
+        )
+    return array
+
+
+def digest_of(maps: np.ndarray | Mapping[str, np.ndarray]) -> str:
+    """Return a hash of maps in memory."""
+    digest = blake2b(digest_size=8)
+    named = [("", maps)] if isinstance(maps, np.ndarray) else sorted(maps.items())
+    for image_id, values in named:
+        digest.update(
+            repr((image_id, values.shape, values.dtype.str)).encode() + np.ascontiguousarray(values).tobytes()
+        )
+    return digest.hexdigest()
+
+
+def read_maps_of(
+    source: Path | np.ndarray | Mapping[str, np.ndarray], name: str, files: Mapping[str, str], size: Size
+) -> Found:
+    """Yield (image id, float32 (H, W)) of each map of the method `name`, in any order.
+
+    Args:
+        source: the maps, or the file or folder that holds them.
+        name: of the method, for messages.
+        files: {image id: name of its .npy file, "" for none}, in the order of the dataset.
+        size: (H, W) of the frame.
+
+    Raises:
+        UserError: A map is anything but finite numbers of that size for a known image; names the file or image.
+    """
+    if isinstance(source, Mapping):
+        return _from_mapping(source, name, files, size)
+    if isinstance(source, np.ndarray):
+        return _in_order(source, f"maps {name}", files, size)
+    if not source.exists():
+        raise UserError(f"there are no maps {source}; give {MAP_FORMS}")
+    if source.is_dir():
+        kept = sorted(source.glob("*.parquet"))
+        return (
+            chain.from_iterable(_from_parquet(path, files, size) for path in kept)
+            if kept
+            else _from_folder(source, files, size)
+        )
+    try:
+        check_regular(source)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{source} is not a regular file or folder of maps") from error
+    if source.suffix in READERS:
+        return _in_order(READERS[source.suffix](source, (len(files), *size), size), str(source), files, size)
+    return _from_parquet(source, files, size)
+
+
+def _from_mapping(maps: Mapping[str, np.ndarray], name: str, files: Collection[str], size: Size) -> Found:
+    """Yield maps of {image id: map}."""
+    for image_id, values in maps.items():
+        where = f"maps {name}, image {image_id}"
+        if image_id not in files:
+            raise UserError(f"{where}: the dataset has no such image")
+        if values.shape != size:
+            raise _wrong_size(where, values.shape, size)
+        yield image_id, _checked(values, size, where)
+
+
+def _in_order(maps: np.ndarray, where: str, files: Mapping[str, str], size: Size) -> Found:
+    """Yield a map per sample, in the order of the dataset."""
+    if len(maps) != len(files):
+        raise UserError(
+            f"{where}: {len(maps):,} maps for {len(files):,} samples; give one for each sample of the split, in its "
+            "order, or name them by image id"
+        )
+    if maps.shape[1:] != size:
+        raise _wrong_size(where, maps.shape[1:], size)
+    for image_id, values in zip(files, maps, strict=True):
+        yield image_id, _checked(values, size, f"{where}, image {image_id}")
+
+
+def _from_folder(folder: Path, files: Mapping[str, str], size: Size) -> Found:
+    """Yield maps of a folder of files."""
+    known = {image_id: image_id for image_id in files}
+    known |= {file.removesuffix(".npy"): image_id for image_id, file in files.items() if file}
+    readers = READERS | {".png": _picture}
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        if any(part.startswith(".") for part in inside.parts) or path.suffix not in readers:
+            continue
+        name = inside.with_suffix("").as_posix()  # an id may have a slash
+        if name not in known:
+            expected = next(filter(None, files.values()), "IMAGE-ID.npy")
+            raise UserError(f"{path} is not the map of a known image; files are named after image ids, as {expected}")
+        if path.is_symlink() or not path.is_file():
+            raise UserError(f"{path} is not a regular file")
+        yield known[name], _checked(readers[path.suffix](path, size, size), size, str(path))
+
+
+def _stored(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
+    """Return the array of a .npy file.
+
+    The header says what will be read, and the size of the file must agree, before anything is read.
+    """
+    try:
+        with path.open("rb") as file:
+            stored_shape, dtype = read_header(file)
+            begin = file.tell()
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{path} is not a .npy file ({one_line(error)}); write it with numpy.save") from error
+    if dtype.kind not in "fiub":
+        raise UserError(f"{path} holds {dtype}, not numbers; write float32")
+    if len(shape) == 3 and len(stored_shape) == 2:
+        raise UserError(
+            f"{path} holds one map, {stored_shape[0]} x {stored_shape[1]}; a .npy file holds that of every sample, "
+            "(N, H, W), in the order of the dataset; a folder of IMAGE-ID.npy files holds one map each"
+        )
+    if len(stored_shape) != len(shape) or stored_shape[-2:] != size:
+        raise _wrong_size(path, tuple(stored_shape), size)
+    if path.stat().st_size != begin + dtype.itemsize * int(np.prod(stored_shape, dtype=object)):
+        raise UserError(f"{path} has {path.stat().st_size:,} bytes, which is not what its header says; write it again")
+    return np.load(path, allow_pickle=False, mmap_mode="r" if len(stored_shape) > 2 else None)
+
+
+def _packed(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
+    """Return the array of an .npz file."""
+    try:
+        arrays = list(load_arrays(path, 32 * prod(shape) + 10_000).values())
+    except DAMAGED as error:
+        raise UserError(f"{path} is not an .npz file of one array ({one_line(error)})") from error
+    if len(arrays) != 1:
+        raise UserError(f"{path} holds {len(arrays)} arrays; save one in each file")
+    return _of_shape(path, arrays[0], shape, size)
+
+
+def _tensor(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
+    """Return the tensor of a .pt file, as torch.save writes it."""
+    try:
+        tensor = load_tensor(path, max(LARGEST_TENSOR, 32 * prod(shape)))
+    except DAMAGED as error:
+        raise UserError(
+            f"{path} is not a .pt file of one tensor ({one_line(error, 150)}); save the maps alone, as "
+            "torch.save(maps.detach().cpu().clone(), file)"
+        ) from error
+    return _of_shape(path, tensor, shape, size)
+
+
+READERS = {".npy": _stored, ".npz": _packed, ".pt": _tensor}  # {suffix: (path, shape, size of a map) -> array}
+
+
+def _of_shape(path: Path, array: np.ndarray, shape: tuple[int, ...], size: Size) -> np.ndarray:
+    """Return an array of a file; raise UserError if it has another shape, but for the number of maps."""
+    if array.dtype.kind not in "fiub":
+        raise UserError(f"{path} holds {array.dtype}, not numbers; write float32")
+    if array.ndim != len(shape) or array.shape[-2:] != size:
+        raise _wrong_size(path, array.shape, size)
+    return array
+
+
+def _picture(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
+    """Return a grey PNG of 1, 8 or 16 bits; its size is checked before it is decoded."""
+    try:
+        with Image.open(BytesIO(read_bytes(path)), formats=["PNG"]) as image:
+            if image.mode not in GREY:
+                raise UserError(
+                    f"{path} is a picture in colour ({image.mode}); save the map itself, in grey or as .npy"
+                )
+            if (image.height, image.width) != size:
+                raise _wrong_size(path, (image.height, image.width), size)
+            return np.asarray(image)
+    except UserError:
+        raise
+    except Exception as error:  # whatever Pillow raises for a damaged file
+        raise UserError(f"{path} is not a PNG file ({one_line(error)})") from error
+
+
+def _from_parquet(path: Path, files: Mapping[str, str], size: Size) -> Found:
+    """Yield maps of a Parquet file."""
+    try:
+        file = pq.ParquetFile(path)
+        _check_parquet(path, file, len(files), size)
+        names = [name for name in ("image_id", "map", "scale") if name in file.schema_arrow.names]
+        for batch in file.iter_batches(batch_size=BATCH, columns=names):
+            for index, image_id in enumerate(batch["image_id"].to_pylist()):
+                row, where = batch["map"][index], f"{path}, image {image_id}"
+                scale = batch["scale"][index].as_py() if "scale" in names else 1
+                if scale is None and not row.is_valid:  # a run keeps a row of each sample
+                    continue
+                if image_id not in files:
+                    raise UserError(f"{path}: image {str(image_id)[:100]!r} is not a known image")
+                values = _row(row, size, where)
+                yield image_id, _checked(values if scale == 1 else _scaled(values, scale, where), size, where)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path} is not a Parquet file of maps ({one_line(error)})") from error
+
+
+def _check_parquet(path: Path, file: pq.ParquetFile, most: int, size: Size) -> None:
+    """Raise UserError for a Parquet file that holds no maps, or more than there are images."""
+    schema = file.schema_arrow
+    for column in ("image_id", "map"):
+        if column not in schema.names:
+            raise UserError(f"{path} has no column {column}; it needs image_id and map")
+    kind = schema.field("map").type
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        raise UserError(f"{path}: map holds {kind}, not lists of numbers")
+    texts = pa.types.is_string, pa.types.is_large_string  # the second is that of pandas
+    if not any(is_text(schema.field("image_id").type) for is_text in texts):
+        raise UserError(f"{path}: image_id must be string, not {schema.field('image_id').type}")
+    if file.metadata.num_rows > most:
+        raise UserError(f"{path} has {file.metadata.num_rows:,} rows for {most:,} images")
+    for group in range(file.metadata.num_row_groups):
+        rows = file.metadata.row_group(group)
+        for column in map(rows.column, range(rows.num_columns)):
+            inside = column.path_in_schema.partition(".")[0] == "map"
+            if inside and column.num_values > rows.num_rows * size[0] * size[1]:
+                raise UserError(f"{path} holds more numbers than maps of {size[0]} x {size[1]} have")
+
+
+def _scaled(values: np.ndarray, scale: object, where: str) -> np.ndarray:
+    """Return a map times its scale."""
+    if not isinstance(scale, int | float):
+        raise UserError(f"{where}: scale is {scale!r}, not a number")
+    return values.astype(np.float64) * scale
+
+
+def _row(row: pa.ListScalar, size: Size, where: str) -> np.ndarray:
+    """Return a row of lists as an array, without going through Python numbers."""
+    if not row.is_valid:
+        raise UserError(f"{where}: the map is null")
+    values, shape = row.values, [len(row.values)]
+    while not (pa.types.is_primitive(values.type) or pa.types.is_boolean(values.type)):
+        lengths = pc.unique(pc.list_value_length(values)).to_pylist()
+        if len(lengths) != 1 or lengths[0] is None:
+            raise UserError(f"{where}: the rows of the map differ in length")
+        shape.append(lengths[0])
+        values = values.flatten()
+    if values.null_count:
+        raise UserError(f"{where}: the map holds null")
+    if shape not in ([size[0] * size[1]], list(size)):
+        raise _wrong_size(where, tuple(shape), size)
+    return values.to_numpy(zero_copy_only=False).reshape(size)
+
+
+def _checked(values: np.ndarray, size: Size, where: str) -> np.ndarray:
+    """Return a map as float32.
+
+    Raises:
+        UserError: It has another size, or a value that is not finite.
+    """
+    with np.errstate(over="ignore"):
+        values = np.ascontiguousarray(values.reshape(size), dtype=np.float32)
+    if not np.isfinite(values).all():
+        raise UserError(f"{where}: the map holds NaN or infinite values (as float32); every value must be finite")
+    return values
+
+
+def _wrong_size(where: object, shape: Sequence[int], size: Size) -> UserError:
+    """Return the error for a map of another size."""
+    given = " x ".join(map(str, shape)) or "one number"
+    return UserError(f"{where} is {given}, but the prepared frame is {size[0]} x {size[1]}; maps have its size")

@@ -1,0 +1,298 @@
+"""Explainers of other packages, as they are: one line makes each an explainer here.
+
+    peers.captum(captum.attr.IntegratedGradients(model), n_steps=20)
+    peers.grad_cam(GradCAMPlusPlus(model=model, target_layers=[model.layer4]))  # of pytorch_grad_cam
+    peers.quantus(explain, method="Saliency")                                   # explain(model, inputs, targets)
+    peers.zennit(Gradient(model, composite))
+
+The network of the object must be that of the run: `sb.run(model=model)`. It is given what it is made for, normalised
+images, and an object that was made with `load_classifier(model, ...)` images in [0, 1]. What comes back becomes a map
+per image: the sum over channels, enlarged to the image where it is smaller. The version of such an explainer is a hash
+of its class, its settings and the version of its package; the network is in the identity of a run already.
+"""
+
+import copy
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib import metadata
+from inspect import Parameter, signature
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from saliency_bench.bound_explainer import Explainer, as_explainer, real_numbers
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.networks import logits_in
+from saliency_bench.data.geometry import enlarge
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.options import check_names
+from saliency_bench.types import Images, Maps, Target
+
+VERSION = 2
+OF_CAPTUM = ("inputs", "target", "additional_forward_args")  # what `attribute` is given
+# Attributes that are no settings, and so no part of the version: the network with its hooks, and the last outputs.
+LEFT_OUT = re.compile(r"activations_and_grads|outputs|.*(hook|handle).*")
+
+
+class PeerExplainer:
+    """An object or function of another package as a function (classifier, images, target) -> maps.
+
+    Attributes:
+        peer: the object or function.
+        network: what it was made with; None of a function, which is given the network.
+        how: how(peer, network, its input, target, options) -> Float (B, H, W), (B, h, w) or (B, C, h, w).
+        options: for the peer.
+    """
+
+    def __init__(
+        self, package: str, peer: Any, network: Any, how: Callable[..., Any], options: dict[str, Any], settings: object
+    ):
+        self.peer, self.network, self.how, self.options = peer, network, how, options
+        name = getattr(peer, "__name__", type(peer).__name__)
+        self.__name__ = f"{package}.{name}"
+        try:
+            version = metadata.version(package.replace("pytorch_grad_cam", "grad-cam"))
+        except metadata.PackageNotFoundError:
+            version = "?"
+        self.description = (VERSION, package, name, version, settings, sorted(options.items()))
+
+    def __getstate__(self) -> tuple:
+        """Return what the version is a hash of: everything but the network."""
+        return self.description
+
+    def explainer(self) -> Explainer:
+        """Return it with what reports say of it."""
+        _, package, name, version, *_ = self.description
+        options = tuple(sorted(self.options.items()))
+        return replace(as_explainer(self), options=options, about=f"{name} of {package} {version}.")
+
+    def __call__(self, classifier: Classifier, images: Images, target: Target, **options: Any) -> Maps:
+        """Return the maps of a batch; `options` are those of the peer, as the explainer has them bound."""
+        network = classifier if self.network is None else self.network
+        if not any(network is module for module in classifier.modules()):
+            raise UserError(
+                f"{self.__name__} was made with another network than {classifier.id}; make it with the model that the "
+                "run is given"
+            )
+        scored = _ScoredNetwork(network, classifier)
+        given = images if network is classifier else classifier.normalised(images)
+        returned = self.how(self.peer, scored, given.detach().requires_grad_(), target, options)
+        maps = real_numbers(returned, self.__name__, images).to(images.dtype)
+        size = images.shape[2:]
+        is_channels_last = maps.ndim == 4 and maps.shape[1:3] == size != maps.shape[2:]
+        if maps.ndim not in (3, 4) or not maps.numel() or is_channels_last:
+            fix = ", with the channels after the batch" if is_channels_last else ""
+            raise UserError(
+                f"{self.__name__} returned maps of shape {tuple(maps.shape)}, not (B, H, W) or (B, C, H, W){fix}"
+            )
+        maps = maps.sum(dim=1) if maps.ndim == 4 else maps
+        return maps if maps.shape[1:] == images.shape[2:] else enlarge(maps, images)
+
+
+class _ScoredNetwork(nn.Module):
+    """The network of a peer, which counts its passes and gives logits, or with a target one number per image."""
+
+    def __init__(self, network: nn.Module, classifier: Classifier):
+        super().__init__()
+        self.network = network
+        # No part of this module: packages that walk through its children would see all layers twice.
+        self._classifier = (classifier,)
+
+    @property
+    def classifier(self) -> Classifier:
+        """Return the classifier that the network is of."""
+        return self._classifier[0]
+
+    def forward(self, given: Tensor, target: Target | None = None) -> Tensor:
+        """Return the logits (B, K), or (B,) what the target weighs of them."""
+        if self.network is self.classifier:
+            logits = self.classifier(given)
+        else:
+            logits = logits_in(self.network(given), self.classifier.logits, self.classifier.id)
+            self.classifier.passes += len(given)
+        return logits if target is None else (logits * target).sum(dim=1)
+
+
+def captum(attribution: Any, **options: Any) -> Explainer:
+    """Return an explainer of an attribution of captum.
+
+    Args:
+        attribution: such as `captum.attr.Saliency(model)` or `captum.attr.LayerGradCam(model, model.layer4)`.
+        **options: of its `attribute`, such as `n_steps=20`.
+
+    Raises:
+        UserError: It has no `attribute`, or that does not take these options.
+    """
+    if isinstance(attribution, type) or not callable(getattr(attribution, "attribute", None)):
+        name = getattr(attribution, "__name__", type(attribution).__name__)
+        raise UserError(f"captum's attributions are objects with a method attribute, made of a network; {name} is none")
+    called = f"captum.{type(attribution).__name__}"
+    _check_options(called, [nested.attribute for nested in _nested(attribution)], options, OF_CAPTUM)
+    network = getattr(attribution, "model", None) or attribution.forward_func
+    settings = _settings(attribution, network)
+    return PeerExplainer("captum", attribution, network, _by_captum, options, settings).explainer()
+
+
+def _nested(attribution: Any) -> Iterator[Any]:
+    """Yield an attribution and those that it is made of."""
+    yield attribution
+    for value in vars(attribution).values():
+        if callable(getattr(value, "attribute", None)):
+            yield from _nested(value)
+
+
+def _by_captum(attribution: Any, scored: _ScoredNetwork, given: Tensor, target: Target, options: dict) -> Tensor:
+    """Return the attributions of a batch, for the target's weighted logits."""
+    attributions = _retarget(attribution, scored).attribute(given, additional_forward_args=(target,), **options)
+    return attributions[0] if isinstance(attributions, tuple) else attributions
+
+
+def _retarget(attribution: Any, scored: nn.Module) -> Any:
+    """Return a copy of an attribution, and of those that it is made of, that asks another network."""
+    retargeted = copy.copy(attribution)
+    for key, value in vars(attribution).items():
+        if key in ("forward_func", "model"):  # model: of those that put hooks on its modules
+            setattr(retargeted, key, scored)
+        elif callable(getattr(value, "attribute", None)):
+            setattr(retargeted, key, _retarget(value, scored))
+    return retargeted
+
+
+def grad_cam(cam: Any, **options: Any) -> Explainer:
+    """Return an explainer of a CAM of pytorch_grad_cam.
+
+    Args:
+        cam: such as `GradCAM(model=model, target_layers=[model.layer4])`.
+        **options: of its call, such as `eigen_smooth=True`.
+
+    Raises:
+        UserError: It is no CAM, or its call does not take these options.
+    """
+    if not hasattr(cam, "activations_and_grads"):
+        name = getattr(cam, "__name__", type(cam).__name__)
+        raise UserError(f"pytorch_grad_cam's objects have activations_and_grads; {name} has none")
+    _check_options(f"pytorch_grad_cam.{type(cam).__name__}", [cam.__call__], options, ("input_tensor", "targets"))
+    settings = _settings(cam, cam.model)
+    return PeerExplainer("pytorch_grad_cam", cam, cam.model, _by_grad_cam, options, settings).explainer()
+
+
+def _by_grad_cam(cam: Any, scored: _ScoredNetwork, given: Tensor, target: Target, options: dict) -> Tensor:
+    """Return the CAMs of a batch, each scaled to [0, 1] by the package."""
+    targets = [lambda logits, weights=weights: (logits * weights).sum() for weights in target]
+    network, cam.model = cam.model, scored
+    cam.activations_and_grads.model = scored
+    try:
+        return torch.from_numpy(np.asarray(cam(input_tensor=given, targets=targets, **options)))
+    finally:
+        cam.model = cam.activations_and_grads.model = network
+        cam.activations_and_grads.activations, cam.activations_and_grads.gradients = [], []
+
+
+def quantus(explain: Callable[..., Any], **options: Any) -> Explainer:
+    """Return an explainer of a function as Quantus takes it.
+
+    Args:
+        explain: function of model, inputs and targets, which are classes, that gives (B, H, W) or (B, C, H, W).
+        **options: for the function, such as `method="Saliency"`.
+
+    Raises:
+        UserError: It is no function of these, does not take these options, or has no such method.
+    """
+    if not callable(explain):
+        method = explain if isinstance(explain, str) else "Saliency"
+        raise UserError(
+            f'peers.quantus takes a function and its options; write peers.quantus(quantus.explain, method="{method}")'
+        )
+    name = getattr(explain, "__name__", type(explain).__name__)
+    try:
+        signature(explain).bind("model", "inputs", "targets", **options)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"quantus.{name} cannot be called as {name}(model, inputs, targets, ...): {error}") from error
+    if explain is getattr(sys.modules.get("quantus"), "explain", None) and "xai_lib" not in options:
+        from quantus.helpers.constants import AVAILABLE_XAI_METHODS_CAPTUM as METHODS
+
+        if (method := options.get("method", METHODS[0])) not in METHODS:
+            raise unknown("method", str(method), METHODS, owner=f"quantus.{name}")
+    return PeerExplainer("quantus", explain, None, _by_quantus, options, explain).explainer()
+
+
+def _by_quantus(explain: Callable, scored: _ScoredNetwork, given: Tensor, target: Target, options: dict) -> Any:
+    """Return what the function gives for the class of each target.
+
+    Raises:
+        UserError: A target is no single class.
+    """
+    if not bool(((target == 1).sum(dim=1) == 1).all() and ((target != 0).sum(dim=1) == 1).all()):
+        raise UserError("functions of Quantus explain one class; give the target label or predicted")
+    return explain(scored, given.detach().cpu().numpy(), target.argmax(dim=1).cpu().numpy(), **options)
+
+
+def zennit(attributor: Any, **options: Any) -> Explainer:
+    """Return an explainer of an attributor of zennit.
+
+    Args:
+        attributor: such as `zennit.attribution.Gradient(model, EpsilonPlusFlat())`, of a network that returns logits.
+        **options: none; an attributor and its composite have theirs already.
+
+    Raises:
+        UserError: It is no attributor, or there are options.
+    """
+    if not hasattr(attributor, "composite"):
+        name = getattr(attributor, "__name__", type(attributor).__name__)
+        raise UserError(f"zennit's attributors have a composite; {name} has none")
+    if options:
+        raise UserError(
+            f"zennit.{type(attributor).__name__} takes no options when it is called; give {', '.join(options)} to the "
+            "attributor or its composite where you make them"
+        )
+    settings = type(attributor).__name__, attributor.composite
+    return PeerExplainer("zennit", attributor, attributor.model, _by_zennit, {}, settings).explainer()
+
+
+def _by_zennit(attributor: Any, scored: _ScoredNetwork, given: Tensor, target: Target, options: dict) -> Tensor:
+    """Return the relevance of a batch."""
+    scored.classifier.passes += len(given)
+    with attributor:
+        return attributor(given, target)[1]
+
+
+def _check_options(owner: str, functions: list[Callable], options: dict[str, Any], given: tuple[str, ...]) -> None:
+    """Check the names of the options of a peer, which it would refuse in the middle of a run, or ignore.
+
+    Args:
+        owner: the peer, for messages.
+        functions: that take them together.
+        options: for the peer.
+        given: what the run gives.
+
+    Raises:
+        UserError: An option is not known, missing, or given by the run.
+    """
+    parameters = {key: p for function in functions for key, p in signature(function).parameters.items()}
+    named = [key for key, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    for key in options:
+        if key in given:
+            raise UserError(f"{owner}: {key} is given by the run; leave it out")
+    check_names(owner, options, [key for key in named if key not in given])
+    for key in named:
+        if parameters[key].default is Parameter.empty and key not in (*given, *options):
+            raise UserError(f"{owner} needs the option {key}; give it beside the object: {key}=...")
+
+
+def _settings(peer: Any, network: Any) -> dict[str, Any]:
+    """Return the settings of an object, the names of its layers in the network, and the same of its parts."""
+    names = {module: name for name, module in network.named_modules()} if isinstance(network, nn.Module) else {}
+    settings: dict[str, Any] = {"class": type(peer).__name__}
+    for key, value in sorted(vars(peer).items()):
+        items = value if isinstance(value, list | tuple) else [value]
+        if all(isinstance(item, nn.Module) for item in items):
+            settings[key] = [names.get(item, "") for item in items]
+        elif callable(getattr(value, "attribute", None)):
+            settings[key] = _settings(value, network)
+        elif not LEFT_OUT.fullmatch(key):
+            settings[key] = value
+    return settings

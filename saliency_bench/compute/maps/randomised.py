@@ -1,0 +1,114 @@
+"""A network whose layers are re-initialised one after the other, from the logits down (Adebayo et al., 2018).
+
+A layer is a module with weights of its own: a convolution, a linear layer, an attention, an embedding. What has only
+factors and offsets, such as a normalisation, belongs to the layer before it. Weights and biases are drawn as torch
+draws those of its convolutions and linear layers, uniform in +-1 / sqrt(inputs); a normalisation gets factors of 1,
+offsets of 0 and fresh statistics. The draws are those of a seed and of a module's place in the network, the same on
+every machine and whatever a network is wrapped in.
+"""
+
+import copy
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.errors import UserError, described
+from saliency_bench.utils.seeds import seed_of, uniform
+
+
+def layer_names(classifier: nn.Module) -> list[str]:
+    """Return the names of the layers, from the logits down.
+
+    Raises:
+        UserError: The network has no weights.
+    """
+    return [name for name, _ in reversed(_layers(classifier))]
+
+
+def cascade(classifier: nn.Module, seed: int) -> Iterator[tuple[str, nn.Module]]:
+    """Yield (name of a layer, a copy with it and all above re-initialised), from the logits down: always the same copy.
+
+    Raises:
+        UserError: The network has no weights, or cannot be copied.
+    """
+    copied = _copy(classifier)
+    for name, modules in reversed(_layers(copied)):
+        for place, module in modules:
+            _reinitialise(module, seed_of(seed, "randomised", place))
+        yield name, copied
+
+
+def _layers(classifier: nn.Module) -> list[tuple[str, list[tuple[int, nn.Module]]]]:
+    """Return [(name, [(place, module)])], from the image up.
+
+    Places count the modules that have parameters of their own.
+    """
+    layers: list[tuple[str, list[tuple[int, nn.Module]]]] = []
+    before: list[tuple[int, nn.Module]] = []  # what comes before all weights
+    for place, (name, module) in enumerate(
+        (name, module) for name, module in classifier.named_modules() if _own(module)
+    ):
+        if _has_weights(module):
+            shown = name.removeprefix("model.") if isinstance(classifier, Classifier) else name
+            layers.append((shown or type(module).__name__, [(place, module)]))
+        else:
+            (layers[-1][1] if layers else before).append((place, module))
+    if not layers:
+        who = getattr(classifier, "id", type(classifier).__name__)
+        raise UserError(f"{who} has no weights that could be re-initialised; leave out what randomises it")
+    layers[0][1].extend(before)
+    return layers
+
+
+def _has_weights(module: nn.Module) -> bool:
+    """Return whether a module has weights of its own."""
+    return isinstance(module, nn.Linear | nn.modules.conv._ConvNd) or any(map(_is_matrix, _own(module)))
+
+
+def _is_matrix(parameter: Tensor) -> bool:
+    """Return whether more than one of its dimensions is more than 1: a class token or the scale of a layer is none."""
+    return sum(length > 1 for length in parameter.shape) > 1
+
+
+def _own(module: nn.Module) -> list[Tensor]:
+    """Return the parameters of a module itself."""
+    return [parameter for parameter in module.parameters(recurse=False) if parameter.is_floating_point()]
+
+
+def _copy(classifier: nn.Module) -> nn.Module:
+    """Return a copy of a network."""
+    memo: dict[int, object] = {id(classifier.frame): classifier.frame} if isinstance(classifier, Classifier) else {}
+    try:
+        return copy.deepcopy(classifier, memo)
+    except Exception as error:
+        who = getattr(classifier, "id", type(classifier).__name__)
+        raise UserError(
+            f"{who} cannot be copied ({described(error)}), and its own weights are never changed; "
+            "leave out what randomises it"
+        ) from error
+
+
+@torch.no_grad()
+def _reinitialise(module: nn.Module, seed: int) -> None:
+    """Draw the weights of a module anew."""
+    drawn = _has_weights(module)
+    inputs = max([1, *(_inputs(parameter) for parameter in _own(module) if parameter.ndim > 1)])
+    for name, parameter in module.named_parameters(recurse=False):
+        if not parameter.is_floating_point():
+            continue
+        if drawn:
+            bound = (_inputs(parameter) if _is_matrix(parameter) else inputs) ** -0.5
+            values = bound * (2 * uniform(seed_of(seed, name), parameter.numel()) - np.float32(1))
+            parameter.copy_(torch.from_numpy(values).view(parameter.shape))
+        else:
+            parameter.fill_(0.0 if any(word in name for word in ("bias", "beta")) else 1.0)
+    if callable(reset := getattr(module, "reset_running_stats", None)):
+        reset()
+
+
+def _inputs(parameter: Tensor) -> int:
+    """Return how many numbers go into one of its outputs."""
+    return max(1, parameter.numel() // parameter.shape[0])

@@ -1,0 +1,51 @@
+"""Several explanations of one picture: the explainers side by side, a row for each question."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.maps.explanation import Explanation, explain
+from saliency_bench.notebook_views import stacked, strip
+
+
+def explain_many(
+    picture: str | Path,
+    classifier: Classifier,
+    explainers: Sequence[str],
+    wanted: Sequence[str] = (),
+    against: Sequence[str] = (),
+    groups: Any = None,
+) -> tuple[list[Explanation], Image.Image]:
+    """Return (an explanation by each explainer, or by one that fits the network if none is named; the picture of them).
+
+    A row of the picture begins with the picture as the network sees it.
+
+    Args:
+        picture: a file.
+        classifier: the network.
+        explainers: names.
+        wanted: classes or groups; (): the predicted class. The picture has a row for each of them by itself, then for
+            it against each of `against`.
+        against: classes or groups.
+        groups: as of `explain`.
+
+    Raises:
+        UserError: As `explain`.
+    """
+    targets: Sequence[str | None] = wanted or [None]
+    questions = [
+        (target, other) for target in targets for other in (None, *(name for name in against if name != target))
+    ]
+    rows = [
+        [
+            explain(picture, classifier, name, target=target, against=other, groups=groups)
+            for name in (*explainers, *[None] * (not explainers))
+        ]
+        for target, other in questions
+    ]
+    first = rows[0][0].picture, [Path(picture).name, "as the network sees it"]
+    drawn = stacked([strip([first, *((entry.overlay, entry.caption) for entry in row)]) for row in rows])
+    return [entry for row in rows for entry in row], drawn

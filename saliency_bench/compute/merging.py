@@ -1,0 +1,242 @@
+"""Part files become records.parquet and predictions.parquet: the same bytes, however the parts were computed."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from saliency_bench import options
+from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.plan import wanted
+from saliency_bench.compute.predictions import (
+    StoredPredictions,
+    prediction_parts,
+    prediction_schema,
+    read_predictions,
+    stored_predictions,
+)
+from saliency_bench.compute.store import score_parts
+from saliency_bench.errors import UserError
+from saliency_bench.read import records
+from saliency_bench.read.cell import CellKey
+from saliency_bench.read.manifest import read_manifest
+from saliency_bench.read.parts import POSITION, Part, in_order, stored_samples
+from saliency_bench.read.statistics.reliability import FILE as RELIABILITY
+from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.messages import complain
+
+PREDICTIONS_AT_ONCE = 2048  # rows
+RECORDS_AT_ONCE = 2**20  # rows in memory, unless a cell has more
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Contents of the tables of a run.
+
+    Attributes:
+        scores: the part files of the scores.
+        predictions: the predictions of the classifier, and of the other model where there is one.
+        cells: those that have all samples.
+        shown: Bool (samples of all chunks,), which of them have records.
+    """
+
+    scores: list[Part]
+    predictions: list[StoredPredictions]
+    cells: list[CellKey]
+    shown: np.ndarray
+
+    @classmethod
+    def read(cls, context: RunContext) -> "Parts":
+        """Return what the folder of a run holds; their bytes are not checked.
+
+        Cells of an earlier start that cover fewer samples than this one are named and left out.
+
+        Raises:
+            UserError: A part was lost since the run computed it.
+        """
+        predictions = list(map(stored_predictions, context.of_both))
+        if not all(number in chunks for chunks in predictions for number in context.chunks):
+            raise _lost(context, "predictions")
+        chosen, scores = wanted(context, predictions[0]), score_parts(context).parts()
+        cells = _complete_cells(context, scores, chosen)
+        # Chunks are computed whole, also the last one, whose samples beyond the limit are stored and not shown.
+        return cls(scores, predictions, cells, chosen.ravel() & (np.arange(chosen.size) < context.data.count))
+
+    @property
+    def identity(self) -> str:
+        """Return a hash of all that the tables depend on; the names of part files hold the hashes of their contents."""
+        files = [part.path for part in chain(self.scores, *(stored.parts for stored in self.predictions))]
+        names = [f"{path.parent.name}/{path.name}" for path in files]
+        cells = [key.model_dump(mode="json") for key in self.cells]
+        return hash_of(str(records.SCHEMA), names, cells, np.packbits(self.shown).tobytes().hex())
+
+
+def merge(context: RunContext, parts: Parts) -> None:
+    """Make records.parquet and predictions.parquet of the part files, cut to the run's samples.
+
+    records.parquet is sorted by the ids of explainer and cell, the sample's place in the run, and part, the score
+    first. A few cells are in memory at once: it grows with the samples, not with the cells.
+
+    Raises:
+        UserError: A part was damaged since the run computed it.
+    """
+    if not all(folder.is_whole() for folder in (score_parts(context), *map(prediction_parts, context.of_both))):
+        raise _lost(context, "its files")
+    for run, predictions in zip(context.of_both, parts.predictions, strict=True):
+        _write_predictions(run, predictions)
+    samples = _samples(context, parts.predictions[0])
+    of_maps: dict[str, pa.Table] = {}
+
+    def cells() -> Iterator[pa.Table]:
+        """Yield the records of each cell, and collect the reliability of its maps."""
+        for key, rows in _rows_of_cells(parts.scores, parts.cells):
+            shown = _shown(context, key, rows, parts.shown)
+            _keep_reliability(of_maps, key, shown, samples["image_id"])
+            yield _cell(context, key, shown, samples)
+
+    records.concat(cells(), context.out / "records.parquet", records.SCHEMA)
+    if of_maps:
+        tables = (of_maps[explainer_id] for explainer_id in sorted(of_maps))
+        records.concat(tables, context.out / RELIABILITY, records.RELIABILITY)
+    else:
+        (context.out / RELIABILITY).unlink(missing_ok=True)
+
+
+def _keep_reliability(of_maps: dict[str, pa.Table], key: CellKey, rows: pa.Table, ids: pa.Array) -> None:
+    """Store the reliability of an explainer's maps from the rows of a cell, if they cover more maps than stored rows.
+
+    Cells computed by an earlier version have no reliability.
+
+    Args:
+        of_maps: {explainer id: rows of `records.RELIABILITY`}; changed in place.
+        key: the cell.
+        rows: rows of the cell's samples.
+        ids: ids of the images of the run.
+    """
+    rows = rows.filter(pc.is_valid(rows["draws"]))
+    before = of_maps.get(key.explainer_id)
+    if len(rows) == 0 or (before is not None and len(before) >= len(rows)):
+        return
+    of_explainer = {
+        "explainer_id": key.explainer_id,
+        "explainer": key.explainer,
+        "explainer_options": options.text(tuple(key.explainer_options.items())),
+    }
+    columns = {name: pa.repeat(pa.scalar(value, pa.string()), len(rows)) for name, value in of_explainer.items()}
+    columns |= {"image_id": ids.take(rows[POSITION].combine_chunks())}
+    columns |= {column.name: rows[column.name] for column in records.OF_MAP}
+    of_maps[key.explainer_id] = pa.table(columns, schema=records.RELIABILITY)
+
+
+def _write_predictions(context: RunContext, predictions: StoredPredictions) -> None:
+    """Write predictions.parquet."""
+    schema = prediction_schema(context)
+    tables = _first((table for _, table in read_predictions(context, predictions, schema.names)), context.data.count)
+    records.concat(tables, context.out / f"{context.folder}.parquet", schema, PREDICTIONS_AT_ONCE)
+
+
+def _rows_of_cells(parts: Sequence[Part], keys: Iterable[CellKey]) -> Iterator[tuple[CellKey, pa.Table]]:
+    """Yield (cell, its rows in all parts) by the ids of explainer and cell.
+
+    An explainer's rows are read for as many of its cells at once as fit into `RECORDS_AT_ONCE`.
+    """
+    by_ids = sorted(keys, key=lambda key: (key.explainer_id, key.cell_id))
+    for explainer_id, of_explainer in groupby(by_ids, key=lambda key: key.explainer_id):
+        cells = list(of_explainer)
+        counts = Counter[str]()
+        for part in parts:
+            counts.update(part.groups.get(explainer_id, {}))
+        # A part is a row group per explainer, so that one reading serves several cells; memory decides how many.
+        at_once = max(1, RECORDS_AT_ONCE // max(counts[key.cell_id] for key in cells))
+        for first in range(0, len(cells), at_once):
+            tables: dict[str, list[pa.Table]] = {key.cell_id: [] for key in cells[first : first + at_once]}
+            for part in parts:
+                for cell_id, rows in part.read(explainer_id).items():
+                    if cell_id in tables:
+                        # A copy, or else the rows of all other cells stay in memory as well.
+                        tables[cell_id].append(records.stored(pa.concat_tables([rows]).combine_chunks()))
+            for key in cells[first : first + at_once]:
+                yield key, in_order(tables.pop(key.cell_id))
+
+
+def _first(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """Yield tables until there are so many rows."""
+    for table in tables:
+        yield table.slice(0, rows)
+        rows -= min(rows, len(table))
+
+
+def _shown(context: RunContext, key: CellKey, table: pa.Table, shown: np.ndarray) -> pa.Table:
+    """Return the rows of a cell in the part files, for samples that have records: `shown` is Bool, one per sample.
+
+    Raises:
+        UserError: A sample has no rows.
+    """
+    positions = table[POSITION].to_numpy()
+    # An earlier start may have had a wider limit.
+    table = table.filter((positions < len(shown)) & shown[np.minimum(positions, len(shown) - 1)])
+    if table["part"].null_count != shown.sum():
+        raise _lost(context, f"{key.explainer_text} by {key.metric_text}")
+    return table
+
+
+def _cell(context: RunContext, key: CellKey, table: pa.Table, samples: dict[str, pa.Array]) -> pa.Table:
+    """Return the records of a cell from its rows in the part files; `samples` is the result of `_samples`."""
+    positions = table[POSITION]
+    of_cell = {
+        "cell_id": key.cell_id,
+        **context.recorded,
+        "explainer": key.explainer,
+        "explainer_options": options.text(tuple(key.explainer_options.items())),
+        "metric": key.metric,
+        "metric_options": options.text(tuple(key.metric_options.items())),
+    }
+    columns = {name: pa.repeat(pa.scalar(value, pa.string()), len(table)) for name, value in of_cell.items()}
+    columns |= {name: values.take(positions.combine_chunks()) for name, values in samples.items()}
+    columns |= {name: table[name] for name in table.column_names}
+    return pa.table([columns[name] for name in records.SCHEMA.names], schema=records.SCHEMA)
+
+
+def _samples(context: RunContext, predictions: StoredPredictions) -> dict[str, pa.Array]:
+    """Return the columns of records that are the same for all cells: a value per sample."""
+    columns = ["image_id", "group", "label", "prediction"]
+    tables = (table for _, table in read_predictions(context, predictions, columns))
+    values = {name: column.combine_chunks() for name, column in zip(columns, pa.concat_tables(tables), strict=True)}
+    names, classes = context.question.names, context.classifier.labels
+    values["label"] = pa.nulls(len(values["label"])) if names is None else pa.array(names).take(values["label"])
+    values["prediction"] = pa.array(classes).take(values["prediction"]) if classes else values["prediction"]
+    return {name: column.cast(pa.string()) for name, column in values.items()}
+
+
+def _complete_cells(context: RunContext, parts: Sequence[Part], chosen: np.ndarray) -> list[CellKey]:
+    """Return the cells that have all samples; for others a line on standard error says how to complete them.
+
+    Args:
+        context: what the run works on.
+        parts: the part files of the scores.
+        chosen: Bool (chunks, samples of a chunk), those that are explained.
+
+    Raises:
+        UserError: A cell of this start lacks samples.
+    """
+    complete: list[CellKey] = []
+    of_all_starts, of_this_start = read_manifest(context.out).cells, {cell.id for cell in context.cells}
+    stored = stored_samples(parts, of_all_starts, *chosen.shape)
+    for cell_id, key in of_all_starts.items():
+        name = f"{key.explainer_text} by {key.metric_text}"
+        if (stored[cell_id] | ~chosen).all():
+            complete.append(key)
+        elif cell_id in of_this_start:
+            raise _lost(context, name)
+        else:
+            complain(f"{name} was computed for fewer samples before and is not shown; name it again to complete it")
+    return complete
+
+
+def _lost(context: RunContext, content: str) -> UserError:
+    """Return the error for a part file that is gone."""
+    return UserError(f"a part of {content} in {context.out} was damaged or lost during the run; start it again")

@@ -1,0 +1,186 @@
+"""Load images, masks and labels as tensors for the `DataLoader` of torch (P0, appendices A.2 and A.3)."""
+
+from collections.abc import Callable, Sequence
+from operator import index
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils import data
+
+from saliency_bench.compute.classifiers.preparation import SampleError, prepared_batch
+from saliency_bench.data.geometry import Geometry
+from saliency_bench.data.loading import find, with_classes
+from saliency_bench.errors import UserError, one_line, unknown
+from saliency_bench.score_notes import is_expected
+from saliency_bench.utils.mask_values import words_of
+
+Sample = tuple[Tensor, Tensor, Tensor]
+READ = ("image", "mask", "label", "image_id")
+PAIR = "a transform takes (image, mask) and returns both, as those of torchvision.transforms.v2 do"
+
+
+class TorchDataset(data.Dataset[Sample]):
+    """The samples of a split as (image, mask, label), made by `torch_dataset`.
+
+    Attributes:
+        rows: the split, as `load_dataset` returns it.
+        classes: names of the classes in the order of the labels; None for labels without names.
+    """
+
+    def __init__(self, rows: datasets.Dataset, transform: Callable[..., Any] | None, foreground: str) -> None:
+        self.rows = rows
+        kind = rows.features["label"]
+        self.classes = list(kind.names) if isinstance(kind, datasets.ClassLabel) else None
+        self._transform, self._foreground = transform, foreground
+        stored = rows.select_columns([name for name in READ if name in rows.features])
+        for column in ("image", "mask"):
+            stored = stored.cast_column(column, datasets.Image(decode=False))
+        self._stored = stored
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._stored)
+
+    def __getitem__(self, position: int) -> Sample:
+        """Return the sample at this position.
+
+        Raises:
+            UserError: Its image or mask cannot be read, it has no label, or the transform fails.
+        """
+        row = {"image_id": index(position)} | self._stored[index(position)]
+        name = str(row["image_id"])
+        if row["label"] is None or row["label"] < 0:
+            raise SampleError(name, "it has no label")
+        batch = prepared_batch([row], _pixels, Geometry(), "", torch.device("cpu"), foreground=self._foreground)
+        reason = batch.left_out[0]
+        if reason is not None and not is_expected(reason):
+            raise SampleError(name, reason)
+        image, mask = batch.images[0], batch.masks[0]
+        if self._transform is not None:
+            image, mask = _transformed(self._transform, image, mask, name)
+        return image, mask, batch.labels[0]
+
+    def __getitems__(self, positions: Sequence[int]) -> list[Sample]:
+        """Return the samples of a batch, which a `DataLoader` stacks.
+
+        Raises:
+            UserError: Their images differ in size; or as for one sample.
+        """
+        samples = [self[position] for position in positions]
+        if len(sizes := sorted({tuple(image.shape) for image, _, _ in samples})) > 1:
+            shapes = " and ".join(" x ".join(map(str, shape)) for shape in sizes[:2])
+            raise UserError(
+                f"the images of a batch differ in size ({shapes}); give transform=v2.Resize((224, 224)) of "
+                "torchvision.transforms, or another transform that makes them equal"
+            )
+        return samples
+
+
+def torch_dataset(
+    dataset: str | Path | datasets.Dataset | datasets.DatasetDict,
+    split: str | None = None,
+    *,
+    transform: Callable[..., Any] | None = None,
+    label_column: str = "label",
+    mask_values: Any = None,
+    **options: Any,
+) -> TorchDataset:
+    """Return a split as a torch dataset of (image, mask, label) tensors, which a `DataLoader` batches.
+
+    An image is Float (3, H, W) in [0, 1], in RGB and upright; a mask Bool (H, W); a label Int64 (). A sample without a
+    mask, or whose object the transform moves out of the frame, has a mask that is False everywhere, so `mask.any()`
+    tells whether there is an object. A row is a sample: an image of several rows comes several times.
+
+    Args:
+        dataset: as in `load_dataset`; also what `datasets.load_dataset` returns, in any format.
+        split: name of the split; by default "train", or the split of a given `datasets.Dataset`.
+        transform: called with (image, mask), a `tv_tensors.Image` and a `tv_tensors.Mask` of 0 and 1, to return both.
+            Transforms of `torchvision.transforms.v2` move both alike and resize masks by nearest neighbour. Pixels that
+            they add, by turning or padding, are not part of the object, whatever their `fill` is.
+        label_column: the column that is the label: class labels, text or whole numbers.
+        mask_values: which pixels of a mask are the object, as in `run`.
+        **options: `source`, `revision` and options of drawn datasets, as in `load_dataset`.
+
+    Raises:
+        UserError: The dataset cannot be loaded, has no masks or no such labels, or the transform takes no masks.
+    """
+    if type(transform).__module__ == "torchvision.transforms.transforms":
+        raise UserError(
+            f"{type(transform).__name__} of torchvision.transforms does not move masks with their images; take that of "
+            "torchvision.transforms.v2"
+        )
+    foreground = " ".join(words_of(mask_values))
+    source = find(dataset, **options)
+    if split is None:
+        own_split = dataset.split if isinstance(dataset, datasets.Dataset) else None
+        split = "train" if own_split is None else str(own_split).partition("[")[0]
+    rows = source.load_usual(split)[0]
+    return TorchDataset(_labelled(rows, label_column, source.text), transform, foreground)
+
+
+def _labelled(rows: datasets.Dataset, label_column: str, name: str) -> datasets.Dataset:
+    """Return rows with masks, and with this column as `label`.
+
+    Raises:
+        UserError: A column is missing, or the labels are neither classes, text nor whole numbers.
+    """
+    if "mask" not in rows.features:
+        raise UserError(
+            f"{name} has no column mask (it has: {', '.join(rows.column_names)}); if another one holds the masks, call "
+            "it mask, and if there are none, add a column mask of None"
+        )
+    if label_column not in rows.features:
+        raise unknown(f"column of {name}", label_column, rows.column_names)
+    if label_column != "label":
+        rows = rows.remove_columns("label") if "label" in rows.features else rows
+        rows = rows.rename_column(label_column, "label")
+    rows = with_classes(rows)
+    kind = getattr(rows.features["label"], "pa_type", None)
+    if kind is None or not pa.types.is_integer(kind):
+        raise UserError(f"the column {label_column} of {name} holds neither class labels, text nor whole numbers")
+    return rows
+
+
+def _pixels(picture: Image.Image) -> Tensor:
+    """Return an RGB picture as Float (3, H, W) in [0, 1]."""
+    return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous().float() / 255
+
+
+def _transformed(transform: Callable[..., Any], image: Tensor, mask: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """Return image and mask, Bool (H, W), after a transform.
+
+    A transform of torchvision gets the mask together with an empty one, which shows what it fills in.
+
+    Raises:
+        UserError: The transform fails, or what it returns is not an image and its mask.
+    """
+    from torchvision import tv_tensors
+    from torchvision.transforms import v2
+
+    is_of_torchvision = isinstance(transform, v2.Transform)
+    values = mask.to(torch.uint8)
+    values = torch.stack([values, torch.zeros_like(values)]) if is_of_torchvision else values
+    try:
+        result = transform(tv_tensors.Image(image), tv_tensors.Mask(values))
+    except Exception as error:  # a transform of the user fails in its own way
+        raise UserError(f"the transform fails on image {name}: {one_line(error, 200)}; {PAIR}") from error
+    if not (isinstance(result, tuple | list) and len(result) == 2 and all(isinstance(each, Tensor) for each in result)):
+        raise UserError(f"the transform returns {type(result).__name__} for image {name}; {PAIR}")
+    changed, moved = (each.as_subclass(Tensor) for each in result)
+    if changed.ndim != 3 or changed.shape[1:] != moved.shape[-2:] or moved.ndim != values.ndim:
+        shapes = f"{tuple(changed.shape)} and {tuple(moved.shape)}"
+        raise UserError(f"the transform returns an image and a mask of shapes {shapes} for image {name}; {PAIR}")
+    if is_of_torchvision:
+        moved = (moved[0] != 0) & (moved[1] == 0)
+    elif not ((moved == 0) | (moved == 1)).all():
+        raise UserError(
+            f"the transform returns a mask with other values than 0 and 1 for image {name}; resize and turn masks by "
+            "nearest neighbour, and fill with 0"
+        )
+    return v2.functional.to_dtype(changed, torch.float32, scale=True), moved.bool()

@@ -1,0 +1,103 @@
+"""Leave explainers that do not fit the network out of a run before it starts, and report each with the reason."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+import torch
+
+from saliency_bench import registry
+from saliency_bench.bound_explainer import Explainer, is_ours, load_explainer
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.context import RunContext
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.read.manifest import read_earlier
+from saliency_bench.target_weights import one_hot
+from saliency_bench.types import Images, Target
+from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.messages import complain
+from saliency_bench.utils.processes import Group, agreed
+
+COUNTS = ("steps", "samples", "masks")  # options that set how much is spent on a map
+
+
+def check_fits(explainer: Explainer, classifier: Classifier, images: Images, target: Target) -> None:
+    """Check that an explainer of the package fits the network, by explaining an image as cheaply as possible.
+
+    Raises:
+        UserError: The network or an option, such as a layer, does not fit.
+    """
+    if explainer.declaration.needs in ("outputs", "nothing") or not is_ours(explainer.function):
+        return
+    if "outputs" in explainer.declaration.needs:  # one pass per channel; Grad-CAM reads the layer in one pass
+        explainer = load_explainer("gradcam", layer=dict(explainer.options)["layer"])
+    few = tuple((name, 2 if name in COUNTS and value is not None else value) for name, value in explainer.options)
+    with torch.no_grad():
+        replace(explainer, options=few)(classifier, images, target)
+
+
+def check_contrast(context: RunContext) -> None:
+    """Raise UserError if the target is a contrast and an explainer has a contrast of its own."""
+    rule = context.question.rule
+    is_contrast = rule.name == "contrast:second" or any(terms.minus for terms in (rule.by_id or {}).values())
+    weighted = next((item for item in context.explainers if item.ignores_against), None)
+    if is_contrast and weighted is not None:
+        raise UserError(
+            f"{weighted} explains a class against all others, not against the classes that --target {rule.name} names; "
+            "use on=logit, or a target that is not a contrast"
+        )
+
+
+def without_misfits(context: RunContext, group: Group) -> RunContext:
+    """Return the run without explainers that do not fit the network, and print a warning about each of these.
+
+    The main process decides. Explainers that already have cells in the folder are not tried again.
+
+    Raises:
+        UserError: No explainer except baselines fits, or one does not and the run is strict; or see `check_contrast`.
+    """
+    check_contrast(context)
+    misfits = agreed(group, lambda: _misfits(context))
+    if not misfits:
+        return context
+    fitting = [item for item in context.explainers if str(item) not in misfits]
+    return replace(context, explainers=fitting, misfits=misfits)
+
+
+def _misfits(context: RunContext) -> dict[str, str]:
+    """Return {explainer that does not fit the network: the reason}; see `without_misfits`."""
+    names = registry.names("explainers")
+    asking = [item for item in context.explainers
+              if item.name in names and item.declaration.needs not in ("outputs", "nothing")]  # fmt: skip
+    if asking and (earlier := read_earlier(context.out)) is not None and earlier.identity == context.identity:
+        fitted = {cell.explainer_id for cell in earlier.cells.values()}
+        asking = [item for item in asking if hash_of(item.identity) not in fitted]
+    image, predicted = _image(context) if asking else (None, None)
+    if image is None or predicted is None:
+        return {}
+    misfits: dict[Explainer, str] = {}
+    for explainer in asking:
+        with suppress(Exception):  # errors that concern one image only are recorded with its score
+            try:
+                check_fits(explainer, context.classifier, image, predicted)
+            except UserError as error:
+                misfits[explainer] = one_line(error)
+    if not misfits:
+        return {}
+    first, reason = next(iter(misfits.items()))
+    fitting = [item for item in context.explainers if item not in misfits]
+    if context.spec.strict or all(item.baseline for item in fitting):
+        raise UserError(f"{first} does not fit the network: {reason}")
+    for explainer, reason in misfits.items():
+        complain(f"{explainer} is left out, as it does not fit the network: {reason}")
+    return {str(item): reason for item, reason in misfits.items()}
+
+
+def _image(context: RunContext) -> tuple[Images | None, Target | None]:
+    """Return the first image of the first chunk that the network can classify, and its predicted class as target."""
+    for position in range(min(context.data.count, context.spec.batch_size)):
+        with suppress(Exception), torch.no_grad():  # files may be damaged, and a network may raise for some images only
+            images = context.classifier.prepare([context.rows[position]], mask_values=context.spec.mask_values).images
+            logits = context.classifier(images.to(context.classifier.device))
+            if logits.isfinite().all():
+                return images.to(logits.device), one_hot(logits.argmax(dim=1), logits.shape[1]).to(logits)
+    return None, None

@@ -1,0 +1,65 @@
+"""The one order of a run's samples: whole clusters, drawn by a hash.
+
+Any first part of it is a fair sample of the dataset and a first part of any longer one, so that a limited run computes
+the first chunks of the full one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import datasets
+
+from saliency_bench.compute.reading import group_names
+from saliency_bench.data.loading import sample_ids
+from saliency_bench.read.statistics.clusters import cluster_names
+from saliency_bench.utils.seeds import seed_of
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of a run's samples.
+
+    Attributes:
+        positions: of the rows in the dataset, in the run's order.
+        clusters: the name of the cluster of each.
+    """
+
+    positions: list[int]
+    clusters: list[str]
+
+    def first(self, limit: int | None) -> int:
+        """Return how many samples a limit takes: the first whole clusters until there are as many."""
+        count = len(self.clusters)
+        if limit is None or limit >= count:
+            return count
+        last = self.clusters[limit - 1]
+        return next((index for index in range(limit, count) if self.clusters[index] != last), count)
+
+
+def order_of(ids: Sequence[str], groups: Sequence[str | None], seed: int, fingerprint: str) -> Order:
+    """Order clusters by hash(seed, fingerprint, cluster), the samples of each together and in the dataset's order.
+
+    Args:
+        ids: of the dataset's rows.
+        groups: of the rows; a sample without group is a cluster of its own.
+        seed: of the run.
+        fingerprint: of the dataset.
+    """
+    names = cluster_names(ids, groups)
+    drawn = {name: (seed_of(seed, fingerprint, name), name) for name in names}
+    positions = sorted(range(len(names)), key=lambda position: drawn[names[position]])
+    return Order(positions, [names[position] for position in positions])
+
+
+def first_positions(rows: datasets.Dataset, limit: int | None, seed: int, fingerprint: str) -> list[int]:
+    """Return the positions of the rows that a limit takes, in the dataset's own order."""
+    if limit is None or limit >= len(rows):
+        return list(range(len(rows)))
+    order = order_of(sample_ids(rows), group_names(rows), seed, fingerprint)
+    return sorted(order.positions[: order.first(limit)])
+
+
+def first_rows(rows: datasets.Dataset, limit: int | None, seed: int, fingerprint: str) -> datasets.Dataset:
+    """Return the rows that a limit takes, in the dataset's own order."""
+    positions = first_positions(rows, limit, seed, fingerprint)
+    return rows if len(positions) == len(rows) else rows.select(positions)

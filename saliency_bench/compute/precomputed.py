@@ -1,0 +1,150 @@
+"""Precomputed saliency maps, checked and scored like those of any explainer.
+
+All maps (`compute/maps/map_files.py` says in which forms) are checked before anything is scored, and copied, so that
+what is scored is what was checked.
+"""
+
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import torch
+
+from saliency_bench.bound_explainer import Explainer
+from saliency_bench.bound_metric import OF_PEOPLE, Metric, check_without_people
+from saliency_bench.compute.maps.map_files import read_maps_of
+from saliency_bench.compute.preflight import check_method_name
+from saliency_bench.errors import UserError
+from saliency_bench.score_notes import NO_MAP, PRECOMPUTED
+from saliency_bench.spec import MAP_FORMS
+from saliency_bench.types import Images, Maps, Target
+from saliency_bench.utils.seeds import seed_of
+
+
+class PrecomputedMaps:
+    """Checked maps, in the order of `ids`; called like an explainer, it returns the map of each image.
+
+    Images are identified by their seeds, which are hashes of their ids. A map is for one picture and one target, so a
+    call for the same image with other pixels or another target is refused.
+    """
+
+    not_finite = NO_MAP  # every map is finite: NaN means that there is none
+
+    def __init__(self, ids: Sequence[str], maps: np.ndarray, seed: int):
+        self.ids, self.maps = ids, maps
+        self.place = {seed_of(seed, image_id, "explain"): place for place, image_id in enumerate(ids)}
+        self.seen: dict[int, bytes] = {}
+
+    def items(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield (image id, its map (H, W)) of each."""
+        return zip(self.ids, self.maps, strict=True)
+
+    def __call__(self, classifier: object, images: Images, target: Target, *, seeds: Sequence[int]) -> Maps:
+        """Return the maps (B, H, W) of images by their seeds, NaN where there is none."""
+        maps = np.full((len(images), *images.shape[2:]), np.nan, dtype=np.float32)
+        for index, seed in enumerate(seeds):
+            content = _content(images[index], target[index])
+            if self.seen.setdefault(seed, content) != content:
+                raise UserError("precomputed maps are of the images as they are; there are no further maps")
+            if (place := self.place.get(seed)) is not None:
+                if self.maps.shape[1:] != maps.shape[1:]:
+                    frame, given = (" x ".join(map(str, values.shape[1:])) for values in (maps, self.maps))
+                    raise UserError(f"the prepared frame of an image is {frame}, and its precomputed map {given}")
+                maps[index] = self.maps[place]
+        return torch.from_numpy(maps)
+
+
+def explainer_of(
+    name: str,
+    source: Path | np.ndarray | Mapping[str, np.ndarray],
+    files: Mapping[str, str],
+    size: tuple[int, int],
+    seed: int,
+    needed: Collection[str] = (),
+    fix: str = "add them",
+    change: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> Explainer:
+    """Return an explainer called `name` that gives the maps in `source`.
+
+    Its version is a hash of ids and values, so that maps that differ never mix.
+
+    Args:
+        name: of the explainer.
+        source: the maps, or the file or folder that holds them.
+        files: {image id: the name of its .npy file, "" for none}, in the order of the dataset.
+        size: (H, W) of the prepared frame.
+        seed: the run's.
+        needed: images that must have a map.
+        fix: what to do where one has none.
+        change: is applied to each map (H, W), before anything else.
+
+    Raises:
+        UserError: Something is no map of `size` finite numbers, an image is unknown or comes twice, or one of `needed`
+            is missing; the file is named.
+    """
+    check_method_name(name)
+    where = source if isinstance(source, Path) else f"maps {name}"
+    content = blake2b(digest_size=8)
+    places: dict[str, int] = {}
+    digests: dict[str, bytes] = {}
+    with tempfile.TemporaryFile() as copy:
+        for image_id, values in read_maps_of(source, name, files, size):
+            if image_id in places:
+                raise UserError(f"{where}: image {image_id} occurs twice")
+            places[image_id] = len(places)
+            values = values if change is None else change(values)
+            digests[image_id] = blake2b(values.tobytes(), digest_size=16).digest()
+            copy.write(values.tobytes())
+        copy.flush()
+        if not places:
+            raise UserError(f"{where} holds no map; give {MAP_FORMS}")
+        if missing := [image_id for image_id in needed if image_id not in places]:
+            raise UserError(
+                f"{where} has no map of image {missing[0]} ({len(missing)} of {len(needed)} are missing); {fix}"
+            )
+        maps = np.memmap(copy, dtype=np.float32, mode="r", shape=(len(places), *size))
+    for image_id in sorted(places):
+        content.update(f"{len(image_id)} {image_id}".encode() + digests[image_id])
+    return Explainer(name, PrecomputedMaps(list(places), maps, seed), (), f"{PRECOMPUTED}{content.hexdigest()}")
+
+
+OF_TRAINING = "needs maps of the training images too"
+FURTHER = "asks for further maps of the same explainer"
+
+
+def refuse(metrics: Sequence[Metric], name: str) -> None:
+    """Raise UserError naming a metric that asks for more than one map of each image."""
+    for metric in metrics:
+        check_without_people(metric)
+        if wants_more(metric):
+            more = OF_TRAINING if metric.declaration.keeps else FURTHER
+            raise UserError(
+                f"{metric.name} {more}, which precomputed maps cannot provide; leave it out, or benchmark {name} as a "
+                f"function: sb.run(explainers=[{name}])"
+            )
+
+
+def wants_more(metric: Metric) -> bool:
+    """Return whether a metric needs more than the explainer's map of each image as it is."""
+    return bool({"explain", "partners", "retrained", *OF_PEOPLE} & set(metric.inputs))
+
+
+def file_of(image_id: str, position: int) -> str:
+    """Return the name of the file of an image's map: its id, quoted so that it cannot lead out of the folder."""
+    return f"{quoted_id(image_id) or f'number-{position}'}.npy"
+
+
+def quoted_id(image_id: str) -> str:
+    """Return an image's id, quoted so that it cannot lead out of a folder; "" for one too long for a file."""
+    quoted = quote(image_id, safe="")
+    quoted = f"%2D{quoted[1:]}" if quoted.startswith("-") else quoted  # could be read as an option or formula
+    return quoted if len(quoted) <= 200 and not quoted.startswith(".") else ""
+
+
+def _content(image: torch.Tensor, weights: torch.Tensor) -> bytes:
+    """Return a hash of an image and its target."""
+    parts = (tensor.detach().cpu().contiguous().numpy().tobytes() for tensor in (image, weights))
+    return blake2b(b"".join(parts), digest_size=8).digest()

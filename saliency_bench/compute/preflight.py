@@ -1,0 +1,258 @@
+"""Checks of settings that are text, before anything is loaded for them: names, files and folders.
+
+What is right here may still be wrong in itself (a class that the model does not have); whoever reads it says so.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+from saliency_bench import options, registry, user_files
+from saliency_bench.compute.classifiers import own_networks
+from saliency_bench.compute.classifiers.prompts import read_prompts
+from saliency_bench.compute.classifiers.sources import check_name
+from saliency_bench.data.names import list_datasets, short_name, unknown_dataset
+from saliency_bench.errors import UserError, one_line, unknown
+from saliency_bench.hub.names import could_be_on_the_hub, hub_name
+from saliency_bench.read import MANIFEST, has_parts
+from saliency_bench.read.public_names import public_label
+from saliency_bench.spec import MAP_FORMS, PREDICTED_BY, TARGETS, PythonObject, about, flag
+from saliency_bench.utils.files import near_folders, parse_json, read_bytes
+from saliency_bench.utils.storage import check_output_file
+
+OTHER = ("other_model", "other_label")
+DRAWINGS = ("maps", "insertion", "classes", "models", "object")
+PICTURE_FORMS = (".pdf", ".svg", ".png", ".jpg", ".jpeg", ".webp")
+DRAWN_FIRST = 2  # samples of a run that are drawn if none are named
+KINDS = {"explainers": "metrics", "metrics": "explainers"}  # {what is named: what it may be mistaken for}
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Raise UserError for the first setting of a run that cannot be meant; objects are not looked at."""
+    for kind in KINDS:
+        check_items(kind, settings.get(kind))
+    check_maps([entry for entry in settings.get("maps") or () if isinstance(entry, str)])
+    for name, check in (("dataset", check_dataset), ("model", check_model), ("other_model", check_model),
+                        ("target", check_target), ("device", check_device)):  # fmt: skip
+        if settings.get(name) == "":
+            raise UserError(f"{flag(name)} is empty; give {about(name)}")
+        if isinstance(value := settings.get(name), str | Path):
+            check(str(value))
+    for name in ("label_map", "groups"):
+        if isinstance(value := settings.get(name), str | Path):
+            check_table(name, str(value))
+    if settings.get("prompts") is not None and not isinstance(settings["prompts"], PythonObject):
+        read_prompts(settings["prompts"])
+    check_other(settings)
+
+
+def check_other(settings: Mapping[str, Any]) -> None:
+    """Raise UserError unless another model and the column of its labels come together."""
+    given = [name for name in OTHER if settings.get(name) is not None]
+    if len(given) == 1:
+        (missing,) = set(OTHER) - set(given)
+        raise UserError(f"{flag(given[0])} goes with {flag(missing)}: {about(missing)}")
+
+
+def check_items(kind: str, given: Any) -> None:
+    """Check names of explainers or metrics and of their options; values are checked when these are loaded."""
+    items = [given] if isinstance(given, str) else given if isinstance(given, Iterable) else []
+    for text in items if not isinstance(items, Mapping) else []:
+        if isinstance(text, str):
+            _check_item(kind, text)
+
+
+def check_maps(entries: Iterable[str]) -> None:
+    """Check each NAME=PATH of precomputed maps."""
+    names = []
+    for entry in entries:
+        name, equals, path = entry.partition("=")
+        if not (equals and path):
+            raise UserError(f"'{entry}' does not say where maps are; write NAME=FOLDER")
+        check_method_name(name)
+        place = Path(path).expanduser()
+        if place.exists() and not (place.is_dir() or place.is_file()):
+            raise UserError(f"{path} is not a regular file or folder of maps")
+        if not place.exists():
+            near = " or ".join(near_folders(place))
+            fix = f"did you mean {near}?" if near else f"give {MAP_FORMS}"
+            raise UserError(f"there are no maps {path}; {fix}")
+        if name in names:
+            raise UserError(f"two maps are called {name}; give each its own name")
+        names.append(name)
+
+
+def check_method_name(name: str) -> None:
+    """Raise UserError for what cannot be the name of precomputed maps."""
+    if not public_label(name):
+        raise UserError(f"'{name}' cannot be the name of a method: up to 100 letters, digits, '.', '_' and '-'")
+    if name in registry.names("explainers"):
+        raise UserError(f"{name} is the name of an explainer of saliency-bench; give your method another name")
+
+
+def _check_item(kind: str, text: str) -> None:
+    """Check the name of an explainer or metric and of its options."""
+    if user_files.is_in_file(text):
+        return user_files.check(text)
+    name, singular = text.partition(":")[0].strip(), _a(registry.KINDS[kind])
+    if "," in name:
+        spaced = " ".join(filter(None, text.replace(",", " ").split()))
+        raise UserError(f"'{text}' is not {singular}; names are separated by spaces: --{kind} {spaced}")
+    if name in registry.names(kind):
+        _, chosen = options.parse(text)
+        if (known := registry.option_names(kind, name)) is not None:
+            options.check_names(name, chosen, known)
+    elif name in registry.names(other := KINDS[kind]):
+        raise UserError(f"{name} is {_a(registry.KINDS[other])}, not {singular}; give it to --{other}")
+    else:
+        registry.check_readable(kind, name)
+        raise registry.unknown_item(kind, name)
+
+
+def _a(noun: str) -> str:
+    """Return a noun with "a" or "an"."""
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+def check_dataset(name: str) -> None:
+    """Raise UserError for what cannot be the name of a dataset."""
+    path, given = Path(name).expanduser(), hub_name(name)
+    if given.forced or path.is_dir() or (text := short_name(given.name)) in list_datasets():
+        return
+    if path.suffix.lower() == ".parquet" and not path.is_file():
+        raise UserError(f"there is no file {name}; check the path")
+    if path.suffix.lower() == ".parquet":
+        return
+    if path.is_file():
+        raise UserError(f"the dataset {name} is a file; give the folder of a dataset, or a Parquet file")
+    if not could_be_on_the_hub(text):
+        near = " or ".join(near_folders(path))
+        fix = f"did you mean {near}?" if near else "check the path"
+        raise UserError(f"the dataset folder {name} does not exist; {fix}")
+    if text in registry.names("hub_builders"):
+        raise UserError(
+            f"{text} is a way to build a dataset of your own data; first `saliency-bench build {text} --images DIR "
+            "--out NEW`, then --dataset NEW"
+        )
+    if "/" not in text:
+        registry.check_readable("hub_builders", text)
+        raise unknown_dataset(text)
+
+
+def check_model(name: str) -> None:
+    """Raise UserError for what cannot be the name of a model."""
+    if own_networks.is_own(name):
+        own_networks.check(name)
+        return
+    if not name.startswith("torchvision:"):
+        check_name(name)
+        return
+    from torchvision import models  # imports torch
+
+    if (wanted := name.partition(":")[2]) not in (known := models.list_models(module=models)):
+        raise unknown("torchvision model", wanted, known)
+
+
+def check_start(name: str) -> None:
+    """Raise UserError for what no training can start from: it needs a model, or a config.json."""
+    folder = Path(name).expanduser()
+    if (folder / "config.json").is_file() and not any(folder.glob("*.safetensors")):
+        raise UserError(
+            f"{name} holds a config.json and no weights (*.safetensors); to start from random weights give "
+            f"{folder / 'config.json'}"
+        )
+    if not name.endswith(".json"):
+        check_model(name)
+    elif not Path(name).expanduser().is_file():
+        raise UserError(f"there is no file {name}; give a config.json, a Hub id or the folder of a checkpoint")
+
+
+def check_target(text: str) -> None:
+    """Raise UserError for what cannot be a target."""
+    if text in TARGETS or Path(text).is_file():
+        return
+    if text.startswith(PREDICTED_BY):
+        name = text.removeprefix(PREDICTED_BY)
+        if not name:
+            raise UserError(f"{text} names no model; write {PREDICTED_BY}MODEL, or the folder of a run of it")
+        if (Path(name).expanduser() / MANIFEST).is_file():
+            return None
+        own_networks.refuse_own(name, own_networks.RUN_FIRST)
+        return check_model(name)
+    if Path(text).is_dir() or "/" in text or Path(text).suffix:
+        raise UserError(f"there is no target file {text}; give {', '.join(TARGETS)} or a CSV file")
+    raise unknown("target", text, (*TARGETS, f"{PREDICTED_BY}MODEL"))
+
+
+def check_device(text: str) -> None:
+    """Check the spelling of a device; torch knows whether this machine has it."""
+    if not re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", text):
+        raise UserError(f"unknown device '{text}'; use cpu, cuda or cuda:N")
+
+
+def check_table(name: str, text: str) -> None:
+    """Raise UserError unless there is such a file of a label map or of groups, or a label map of the package."""
+    path, option = Path(text).expanduser(), flag(name)
+    if not path.is_file():
+        from saliency_bench.compute.targets.known_maps import known_maps  # imports torch
+
+        known = known_maps() if name == "label_map" else []
+        hint = f"; known: {', '.join(known)}" if known else ""
+        if text not in known:
+            raise UserError(f"{option} {text} is not a file{hint}")
+        return
+    try:
+        content = read_bytes(path).decode("utf-8-sig")
+        if path.suffix.lower() != ".csv":
+            parse_json(content, unique=True)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{option} {text} cannot be read: {one_line(error)}") from error
+
+
+def check_writable(out: Path) -> None:
+    """Raise UserError unless a folder or file could be written there; nothing is left behind."""
+    existing = next(path for path in (out, *out.absolute().parents) if path.exists() or path.is_symlink())
+    if existing != out and not existing.is_dir():
+        raise UserError(f"cannot write to {out}: {existing} is not a folder; choose another --out")
+    folder = existing if existing.is_dir() else existing.parent
+    try:
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(13, "no permission")
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UserError(f"cannot write to {out}: {error.strerror or error}; choose another --out") from error
+
+
+def check_empty(out: Path) -> None:
+    """Raise UserError unless the folder is empty or new, for what needs one to itself."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} exists and is not empty; choose another --out")
+    check_writable(out)
+
+
+def check_run_folder(out: Path) -> None:
+    """Raise UserError unless `out` is new, or holds a run: its run.json, or else parts of it.
+
+    A run that was killed at once leaves only files that begin with a dot.
+    """
+    foreign = out.exists() and (not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir()))
+    if foreign and not (out / MANIFEST).exists() and not has_parts(out):
+        raise UserError(f"{out} exists and is not a run of saliency-bench; choose another --out")
+    check_writable(out)
+
+
+def check_drawing(runs: Sequence[Path], drawing: str, explainers: Sequence[str] | None, out: Path | None) -> None:
+    """Raise UserError for arguments of `draw` that do not fit, before anything is loaded."""
+    if drawing not in DRAWINGS:
+        raise unknown("picture", drawing, DRAWINGS)
+    if out is not None and out.suffix.lower() not in PICTURE_FORMS:
+        raise UserError(f"--out {out} must end in {', '.join(PICTURE_FORMS[:-1])} or {PICTURE_FORMS[-1]}")
+    for run in runs:
+        if not (run / "run.json").is_file():
+            raise UserError(f"{run} is not the folder of a run (no run.json); give the --out of a run")
+    if out is not None:
+        check_output_file(out)
+    check_items("explainers", explainers)

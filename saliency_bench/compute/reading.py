@@ -1,0 +1,368 @@
+"""The rows of a dataset as chunks of samples in the prepared frame."""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from time import perf_counter
+
+import datasets
+import pyarrow as pa
+
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.preparation import SampleError
+from saliency_bench.data.fingerprints import content_of, picture_digest, stored_bytes
+from saliency_bench.data.loading import Found, is_text, with_classes
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.read import records
+from saliency_bench.score_notes import is_expected
+from saliency_bench.types import Batch, Chunk
+
+PREPARED = ("image", "mask", "label", "image_id")  # columns that `prepare` reads
+OURS = ("image_id", "group", "label", "labels")  # columns of the predictions that are the dataset's
+OWN_LABEL = "dataset_label"  # where another column is the label
+ALL = "labels"  # the column of all classes of an image that has several
+
+
+def readable(rows: datasets.Dataset, further: Collection[str] = ()) -> datasets.Dataset:
+    """Return the columns that a run reads, with pictures as they are stored.
+
+    Args:
+        rows: of a split.
+        further: columns that metrics ask for.
+    """
+    scalars = scalar_columns(rows.features)
+    pictures = [name for name in further if name not in scalars]
+    kept = [name for name in (*PREPARED, ALL) if name in rows.features]
+    rows = rows.select_columns([*kept, *scalars, *pictures])
+    for column in {"image", "mask", *pictures} & set(rows.column_names):
+        rows = rows.cast_column(column, datasets.Image(decode=False))
+    return rows
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Hold the samples of a split, read when they are asked for.
+
+    Attributes:
+        rows: as `readable` gives them.
+        ids: of their images.
+        digests: of the pictures that the fingerprint was made of (`fingerprints.picture_digest`); None before there is
+            one.
+        further: {column that metrics ask for: the digests of its pictures, none of a column without}.
+        mask_values: which pixels of a mask are the object, as in `Classifier.prepare`.
+    """
+
+    rows: datasets.Dataset
+    ids: list[str]
+    digests: list[str] | None = None
+    further: Mapping[str, list[str]] = field(default_factory=dict)
+    mask_values: tuple[str, ...] | None = None
+
+    def part(self, positions: Sequence[int]) -> list[dict]:
+        """Return the samples at these positions.
+
+        Raises:
+            UserError: A picture is no longer the same.
+        """
+        columns = self.rows[positions]
+        samples = [{name: columns[name][index] for name in columns} for index in range(len(columns["image"]))]
+        for position, sample in zip(positions, samples, strict=True):
+            sample["image_id"] = self.ids[position]
+            label = sample.get("label")
+            sample["label"] = None if label is None or label < 0 else label
+            if self.digests is not None:
+                _check_unchanged(sample, ("image", "mask"), self.digests[position])
+            for name, digests in self.further.items():
+                if digests:
+                    _check_unchanged(sample, (name,), digests[position])
+        return samples
+
+
+def _check_unchanged(sample: dict, columns: Sequence[str], digest: str) -> None:
+    """Read the pictures that a row names, once, so that what is checked is what is used.
+
+    Raises:
+        UserError: A picture is not the one with this digest.
+    """
+    try:
+        pictures = {name: stored_bytes(sample[name]) for name in columns if sample.get(name) is not None}
+    except OSError:
+        pictures = {}
+    if picture_digest(*map(pictures.get, columns)) != digest:
+        raise UserError(
+            f"image {sample['image_id']} changed while the run was at work, whose fingerprint is that of the old one; "
+            "start again with another --out"
+        )
+    for name, data in pictures.items():
+        sample[name] = {"bytes": data, "path": None}
+
+
+def read_chunk(samples: Samples, classifier: Classifier, positions: Sequence[int], strict: bool) -> Chunk:
+    """Return the samples at these positions.
+
+    Raises:
+        UserError: One cannot be read, and the run is strict.
+    """
+    features, part = samples.rows.features, samples.part(positions)
+    scalars = scalar_columns(features)
+    about = [
+        {"image_id": sample["image_id"], "label": sample["label"], "labels": classes_of(sample, features)}
+        | _scalars(sample, scalars, features)
+        for sample in part
+    ]
+    further = list(samples.further)
+    given = [
+        {name: sample[name] for name in PREPARED if name in sample}
+        | {name: known.get(name, sample[name]) for name in further}
+        for sample, known in zip(part, about, strict=True)
+    ]
+    try:
+        batch = classifier.prepare(given, further, samples.mask_values)
+        _check_usable(batch, strict)
+        return Chunk(about, batch, {})
+    except SampleError:
+        if strict:
+            raise
+    faults = _faults(classifier, given)
+    readable = [sample for index, sample in enumerate(given) if index not in faults]
+    rest = classifier.prepare(readable, further, samples.mask_values) if readable else None
+    return Chunk(about, rest, faults)
+
+
+def _check_usable(batch: Batch, strict: bool) -> None:
+    """Raise UserError, if strict, for a mask or an entry of a further column that cannot be used."""
+    for reasons in (batch.left_out, *(column.lacking for column in batch.columns.values())) if strict else ():
+        for image_id, reason in zip(batch.ids, reasons, strict=True):
+            if reason is not None and not is_expected(reason):
+                raise SampleError(image_id, reason)
+
+
+def _faults(classifier: Classifier, samples: list[dict]) -> dict[int, str]:
+    """Return {index: why this sample cannot be prepared}, one by one."""
+    faults = {}
+    for index, sample in enumerate(samples):
+        try:
+            classifier.prepare([sample])
+        except SampleError as error:
+            faults[index] = error.reason
+    return faults
+
+
+def scalar_columns(features: datasets.Features) -> dict[str, pa.DataType]:
+    """Return {column: its type in the predictions} of what holds one number or text per sample, `group` first.
+
+    A class label becomes its name, a group text.
+    """
+    kinds: dict[str, pa.DataType] = {"group": pa.string()} if "group" in features else {}
+    for name, feature in features.items():
+        if name in PREPARED or name in kinds:
+            continue
+        if isinstance(feature, datasets.ClassLabel):
+            kinds[name] = pa.string()
+        elif isinstance(feature, datasets.Value) and _is_scalar(feature.pa_type):
+            kinds[name] = feature.pa_type
+    return kinds
+
+
+def group_names(rows: datasets.Dataset) -> list[str | None]:
+    """Return the group of each sample, as the predictions hold it."""
+    if "group" not in rows.features:
+        return [None] * len(rows)
+    kinds = {"group": pa.string()}
+    return [_scalars({"group": group}, kinds, rows.features)["group"] for group in rows["group"]]
+
+
+def labelled(rows: datasets.Dataset, column: str, names: list[str] | None = None) -> datasets.Dataset:
+    """Return rows whose `label` is this column; the dataset's own label, if another, is kept as `dataset_label`.
+
+    Args:
+        rows: of a split.
+        column: that holds the labels.
+        names: of the classes of a column of text; None: its values, sorted.
+
+    Raises:
+        UserError: The column is not there, or holds neither classes nor text.
+    """
+    if column == "label":
+        return with_classes(rows, names)
+    kind = rows.features.get(column)
+    if kind is None:
+        raise unknown("column", column, rows.column_names)
+    if not isinstance(kind, datasets.ClassLabel):
+        if not is_text(kind):
+            raise UserError(f"--label-column {column}: the column holds neither class labels nor text")
+        kind = datasets.ClassLabel(names=names or sorted({value for value in rows[column] if value is not None}))
+    values = [kind.str2int(value) if isinstance(value, str) else value for value in rows[column]]
+    rows = rows.remove_columns(ALL) if ALL in rows.column_names else rows  # classes of the other label
+    rows = rows.rename_column("label", OWN_LABEL) if "label" in rows.column_names else rows
+    return rows.add_column("label", pa.array(values, pa.int64()), feature=kind)
+
+
+def check_further(rows: datasets.Dataset, columns: Collection[str]) -> None:
+    """Raise UserError for a column that holds neither pictures nor one number or text per sample."""
+    scalars = scalar_columns(rows.features)
+    for name in columns:
+        if name not in scalars and not isinstance(rows.features[name], datasets.Image):
+            raise UserError(
+                f"the column {name} holds {rows.features[name]}; a metric can ask for pictures (datasets.Image()) and "
+                "for one number or text per sample"
+            )
+
+
+def relabelled(chunk: Chunk, column: str, names: list[str]) -> Chunk:
+    """Return a chunk whose label is the class, one of `names`, that this column of its rows holds."""
+    numbers = {name: number for number, name in enumerate(names)}
+    return replace(chunk, rows=[row | {"label": numbers.get(row[column]), "labels": None} for row in chunk.rows])
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """Hold the rows of a split that networks are trained on.
+
+    Attributes:
+        rows: the samples.
+        content: a hash of them, as `content_of` gives it.
+        digests: of their pictures, as `content_of` gives them.
+    """
+
+    rows: datasets.Dataset
+    content: str
+    digests: list[str]
+
+
+def training_splits(dataset: Found, column: str, names: list[str] | None) -> dict[str, TrainingRows]:
+    """Return {"train", "validation": rows}, labelled as those of a run are.
+
+    Raises:
+        UserError: The dataset has no such splits.
+    """
+    try:
+        loaded = dataset.load_all(("train", "validation"))
+        splits = {name: labelled(rows, column, names) for name, rows in loaded.items()}
+    except UserError as error:
+        raise UserError(f"retraining needs the splits train and validation: {error}") from error
+    return {name: TrainingRows(rows, *content_of(rows)) for name, rows in splits.items()}
+
+
+def label_names(rows: datasets.Dataset) -> list[str] | None:
+    """Return the names of the classes in the order of the labels; None of a dataset without labels that have names."""
+    kind = rows.features.get("label")
+    return list(kind.names) if isinstance(kind, datasets.ClassLabel) else None
+
+
+def classes_of(sample: Mapping, features: datasets.Features) -> list[int] | None:
+    """Return the numbers of all classes of an image, held as names or numbers; None where the dataset has none."""
+    kind = features.get("label")
+    if sample.get(ALL) is None or not isinstance(kind, datasets.ClassLabel):
+        return None
+    return sorted({kind.str2int(label) if isinstance(label, str) else label for label in sample[ALL]})
+
+
+def stored(name: str) -> str:
+    """Return the column of the predictions that holds a column of the dataset."""
+    return f"dataset_{name}" if name in records.PREDICTIONS.names and name not in OURS else name
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The samples that `--only` lets through: those that meet all conditions.
+
+    Attributes:
+        correct: whether the classifier must have them right.
+        masked: whether they must have a usable mask.
+        values: {column of the predictions: what it may hold, as text}.
+        names: of the labels.
+        without: labels without a class of the model, of which a run that explains labels has no target.
+    """
+
+    correct: bool
+    masked: bool
+    values: dict[str, list[str]]
+    names: list[str] | None
+    without: frozenset[int] = frozenset()
+
+    def keeps(self, row: Mapping) -> bool:
+        """Return whether a row of the predictions fits."""
+        if row["label"] in self.without:
+            return False
+        if (self.correct and row["correct"] is not True) or (self.masked and row["mask_share"] is None):
+            return False
+        return all(self._text(row, column) in wanted for column, wanted in self.values.items())
+
+    def _text(self, row: Mapping, column: str) -> str | None:
+        """Return what a column of a row holds, as text; a label by its name."""
+        named = column == "label" and row[column] is not None and self.names is not None
+        return self.names[row[column]] if named and self.names else _text(row[column])
+
+
+def selection_of(only: tuple[str, ...] | None, rows: datasets.Dataset, names: list[str] | None) -> Selection | None:
+    """Return the selection of a run's conditions; None where there are none.
+
+    Raises:
+        UserError: The dataset does not have a column, or none of the rows has a value.
+    """
+    if only is None:
+        return None
+    values: dict[str, list[str]] = {}
+    known = ["label"] * (names is not None) + list(scalar_columns(rows.features))
+    for column, equals, value in (condition.partition("=") for condition in only):
+        if not equals:
+            continue
+        if column not in known:
+            raise unknown("column", column, known)
+        kind = rows.features[column]
+        named = isinstance(kind, datasets.ClassLabel)
+        there = {entry for entry in rows[column] if entry is not None and not (named and entry < 0)}
+        texts = {kind.names[entry] if named else str(_text(entry)) for entry in there}
+        if value not in texts:
+            raise unknown(f"value of {column}", value, texts)
+        values.setdefault(stored(column), []).append(value)
+    return Selection("correct" in only, "masked" in only, values, names)
+
+
+def _text(value: object) -> str | None:
+    """Return a value as `--only` writes it: true, 2."""
+    if value is None or isinstance(value, str):
+        return value
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _is_scalar(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds one number or text per sample."""
+    return (
+        pa.types.is_string(kind) or pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    )
+
+
+def _scalars(sample: dict, scalars: dict[str, pa.DataType], features: datasets.Features) -> dict:
+    """Return the scalar columns of a sample, class labels by their names."""
+    values: dict[str, object] = {"group": None}
+    for name, kind in scalars.items():
+        feature, value = features[name], sample[name]
+        if isinstance(feature, datasets.ClassLabel) and value is not None:
+            value = feature.int2str(value)
+        values[name] = str(value) if value is not None and pa.types.is_string(kind) else value
+    return values
+
+
+def ahead(
+    read: Callable[[int], Chunk], numbers: list[int], waited: Callable[[float], None]
+) -> Iterator[tuple[int, Chunk]]:
+    """Yield (number, chunk) in order, each read by a thread while the one before is worked on.
+
+    Args:
+        read: reads the chunk of this number.
+        numbers: of the chunks.
+        waited: gets the seconds for which a chunk had to be waited for.
+    """
+    with ThreadPoolExecutor(max_workers=1) as reader:
+        coming = deque(reader.submit(read, number) for number in numbers[:1])
+        for number, following in zip_longest(numbers, numbers[1:]):
+            start = perf_counter()
+            chunk = coming.popleft().result()
+            waited(perf_counter() - start)
+            if following is not None:
+                coming.append(reader.submit(read, following))
+            yield number, chunk

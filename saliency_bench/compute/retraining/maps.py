@@ -1,0 +1,130 @@
+"""Where an explainer's maps have their top pixels, of all images of a split.
+
+The maps explain the class that the classifier predicts: maps of the label would tell a network the label.
+
+maps/EXPLAINER/SPLIT/000001.npz    the images of a span, written once when the span is complete
+gathered/EXPLAINER-SPLIT.npy       all spans as one array that is read without loading it
+"""
+
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from saliency_bench.bound_explainer import Explainer
+from saliency_bench.compute.maps.map_provider import halving, not_finite
+from saliency_bench.compute.retraining.pictures import Pictures
+from saliency_bench.compute.retraining.splits import Setup, Split
+from saliency_bench.compute.scoring.retraining import first_exposures
+from saliency_bench.errors import UserError
+from saliency_bench.target_weights import one_hot
+from saliency_bench.utils.files import new_array, save_arrays, write_with
+from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.seeds import seed_of
+
+SPAN = 256  # images of a file, about; a kill loses the maps of at most so many
+NONE = 255  # in the place of every pixel of an image without a map; exposures have small numbers
+
+
+def spans_of(setup: Setup, split: Split) -> list[range]:
+    """Return the positions of each file: whole batches, so that a map never depends on what was there already."""
+    size, count = max(1, SPAN // setup.batch_size) * setup.batch_size, len(split.labels)
+    return [range(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def missing_spans(setup: Setup, folder: Path, explainer: Explainer, split: Split) -> list[int]:
+    """Return the numbers of the spans without a readable file."""
+    return [
+        number
+        for number, span in enumerate(spans_of(setup, split))
+        if _read(_span_file(folder, explainer, split, number), len(span)) is None
+    ]
+
+
+def explain_spans(
+    setup: Setup, folder: Path, explainer: Explainer, split: Split, pictures: Pictures, numbers: list[int],
+    advance: Callable[[], object],
+) -> None:  # fmt: skip
+    """Explain the images of these spans and write their files; `advance` is called after each."""
+    height, width = pictures.stored[split.name].shape[2:]
+    for number in numbers:
+        span = spans_of(setup, split)[number]
+        first = np.full((len(span), height * width), NONE, np.uint8)
+        for start in range(span.start, span.stop, setup.batch_size):
+            positions = np.arange(start, min(start + setup.batch_size, span.stop))
+            readable = positions[pictures.predicted[split.name][positions] >= 0]
+            if len(readable):
+                first[readable - span.start] = _first_exposures(setup, explainer, split, pictures, readable)
+        # Compressed: neighbouring pixels mostly have the same exposure.
+        save_arrays(_span_file(folder, explainer, split, number), first=first)
+        advance()
+
+
+def _first_exposures(
+    setup: Setup, explainer: Explainer, split: Split, pictures: Pictures, positions: np.ndarray
+) -> np.ndarray:
+    """Return `first_exposures` of each image's map (n, H * W), `NONE` where there is no map."""
+    images = pictures.images(split.name, positions).to(setup.classifier.device)
+    predicted = torch.from_numpy(pictures.predicted[split.name][positions])
+    target = one_hot(predicted, setup.classes).to(images.device)
+    seeds = [seed_of(setup.seed, split.samples.ids[position], "explain") for position in positions]
+    try:
+        made, _ = halving(explainer.seeded(setup.seed), setup.classifier, images, target, seeds)
+    except UserError:
+        raise
+    except Exception:  # a batch without maps; how many images lack one is said once
+        return np.full((len(images), images[0, 0].numel()), NONE, np.uint8)
+    maps = made.maps
+    first = first_exposures(maps.nan_to_num(0, 0, 0).cpu().numpy()).reshape(len(images), -1)
+    first[list(not_finite(maps))] = NONE
+    return first
+
+
+def gather(setup: Setup, folder: Path, explainer: Explainer, split: Split, target: Path) -> None:
+    """Write the spans as one array; UserError if no image of the split has a map."""
+    spans = spans_of(setup, split)
+
+    def write(path: Path) -> None:
+        array, has_maps = None, False
+        for number, span in enumerate(spans):
+            first = _read(_span_file(folder, explainer, split, number), len(span))
+            assert first is not None  # all processes have finished their spans
+            if array is None:
+                shape = (len(split.labels), first.shape[1])
+                array = new_array(path, np.uint8, shape)
+            array[span.start : span.stop] = first
+            has_maps |= bool((first[:, 0] != NONE).any())
+        if array is None or not has_maps:
+            raise UserError(f"{explainer} gives no map of any image of the split {split.name}")
+        array.flush()
+
+    write_with(_gathered_file(target, explainer, split), write)
+
+
+def read_gathered(target: Path, explainer: Explainer, split: Split) -> tuple[np.ndarray, np.ndarray]:
+    """Return what `gather` has written, memory-mapped: Uint8 (N, H * W), and Bool (N,), which images have a map."""
+    first = np.load(_gathered_file(target, explainer, split), mmap_mode="r")
+    return first, np.asarray(first[:, 0]) != NONE
+
+
+def _span_file(folder: Path, explainer: Explainer, split: Split, number: int) -> Path:
+    """Return the file of a span."""
+    return folder / "maps" / hash_of(explainer.identity) / split.name / f"{number:06}.npz"
+
+
+def _gathered_file(target: Path, explainer: Explainer, split: Split) -> Path:
+    """Return the file of all spans."""
+    return target / f"{hash_of(explainer.identity)}-{split.name}.npy"
+
+
+def _read(path: Path, images: int) -> np.ndarray | None:
+    """Read a span of so many images; None if it is missing or damaged, which its checksums show."""
+    try:
+        with np.load(path) as content:
+            first = content["first"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+        return None
+    return first if len(first) == images else None

@@ -1,0 +1,241 @@
+"""One retraining: a network with new weights, trained on changed pictures, and its answers on the run's images.
+
+OUT/retraining/.../states/KEY.pt        a training between two epochs
+OUT/retraining/.../outcomes/KEY.json    a finished one: the classes that it gives the images of the run
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from saliency_bench.bound_explainer import Explainer
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.fitting import Counted, Recipe, Training
+from saliency_bench.compute.retraining.maps import read_gathered
+from saliency_bench.compute.retraining.pictures import Pictures
+from saliency_bench.compute.retraining.splits import Setup, Split, Splits
+from saliency_bench.compute.scoring.retraining import NO_ANSWER, Protocol, Test, changed
+from saliency_bench.errors import UserError
+from saliency_bench.read.statistics.exposures import EXPOSURES
+from saliency_bench.types import Images
+from saliency_bench.utils.devices import sent
+from saliency_bench.utils.files import read_json, write_json
+from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.seeds import seed_of
+
+VERSION = 1  # part of every key: raise it when trainings change, and all are trained anew
+
+
+@dataclass(frozen=True)
+class Task:
+    """A training.
+
+    Attributes:
+        explainer: Whose maps change the pictures; None where pictures are left as they are, or replaced as a whole.
+        exposure: Index of its exposure in `EXPOSURES`.
+        number: From 1 on; initial weights and order of images depend on it.
+        protocol: How it is trained.
+    """
+
+    explainer: Explainer | None
+    exposure: int
+    number: int
+    protocol: Protocol
+
+    @classmethod
+    def make(cls, explainer: Explainer, exposure: int, number: int, protocol: Protocol) -> "Task":
+        """Return the task of a training; equal trainings are equal tasks, whatever explainer or metric they serve."""
+        trained = replace(protocol, test="modified", trainings=1, exposures=EXPOSURES)
+        if 0 < exposure < len(EXPOSURES) - 1:
+            return cls(explainer, exposure, number, trained)
+        # At the first and last exposure pictures are whole or empty, by no map: as if all but the top share were kept.
+        is_whole = (exposure == 0) == (protocol.keeps == "rest")
+        return cls(None, 0 if is_whole else len(EXPOSURES) - 1, number, replace(trained, keeps="rest"))
+
+    @property
+    def key(self) -> str:
+        """Its name within the folder, whose own name stands for the images, the classifier and the seed."""
+        identity = None if self.explainer is None else self.explainer.identity
+        protocol = {name: value for name, value in vars(self.protocol).items() if name != "exposures"}
+        if protocol["initial"] == "new":  # so that keys stay those of before this option
+            del protocol["initial"]
+        return hash_of(VERSION, identity, self.exposure, self.number, protocol)
+
+
+def outcome_file(folder: Path, task: Task) -> Path:
+    """Return the file of a training's outcome."""
+    return folder / "outcomes" / f"{task.key}.json"
+
+
+def is_done(folder: Path, task: Task) -> bool:
+    """Return whether a training has its outcome, undamaged."""
+    path = outcome_file(folder, task)
+    if not path.is_file():
+        return False
+    try:
+        outcome = read_json(path)
+        return outcome["hash"] == hash_of(outcome["answers"])
+    except (UserError, KeyError, TypeError):
+        return False
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A source of the images of a split as a task changes them.
+
+    Attributes:
+        task: The training.
+        split: The split.
+        pictures: Its prepared images.
+        kept: Positions of the images that it has.
+        first: Uint8 (N, H * W), see `first_exposures`; None for a task without maps.
+        device: Device of the batches.
+    """
+
+    task: Task
+    split: Split
+    pictures: Pictures
+    kept: np.ndarray
+    first: np.ndarray | None
+    device: torch.device
+
+    @classmethod
+    def make(cls, task: Task, split: Split, pictures: Pictures, device: torch.device) -> "Changed":
+        """Return a source of all samples with an image, a label and, where it matters, a map; UserError for none."""
+        is_kept, first = (pictures.predicted[split.name] >= 0) & (split.labels >= 0), None
+        if task.explainer is not None:
+            first, has_map = read_gathered(pictures.folder, task.explainer, split)
+            is_kept &= has_map
+        kept = np.flatnonzero(is_kept)
+        if len(kept) == 0:
+            raise UserError(f"{task.explainer} gives no map of any image of the split {split.name}")
+        return cls(task, split, pictures, kept, first, device)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
+        """Return changed images and their labels."""
+        places = self.kept[positions]
+        return self.changed(places), torch.from_numpy(self.split.labels[places]).to(self.device)
+
+    def plain(self, places: np.ndarray) -> Images:
+        """Return the images at these positions of the split, unchanged."""
+        return sent(self.pictures.images(self.split.name, places), self.device)
+
+    def changed(self, places: np.ndarray) -> Images:
+        """Return the images at these positions of the split, changed."""
+        images = self.plain(places)
+        first = None
+        if self.first is not None:
+            first = torch.from_numpy(self.first[places]).view(-1, *images.shape[2:]).to(self.device)
+        return changed(images, first, self.task.exposure, self.task.protocol.keeps, self.pictures.colour)
+
+
+def retrain(
+    setup: Setup, splits: Splits, pictures: Pictures, folder: Path, task: Task, advance: Callable[[], object]
+) -> None:
+    """Train, or resume after the last complete epoch, and write the outcome.
+
+    Args:
+        setup: The setup of the run.
+        splits: Images to train on and to ask about.
+        pictures: The prepared images.
+        folder: Folder of states and outcomes.
+        task: The training.
+        advance: Called for each batch of an epoch.
+
+    Raises:
+        UserError: The loss is not finite.
+    """
+    classifier = new_classifier(setup, task.number, task.protocol.initial != "new")
+    train, validation, test = (Changed.make(task, split, pictures, classifier.device) for split in splits.all)
+    protocol = task.protocol
+    seed = seed_of(setup.seed, "retraining", task.number)
+    training = Training(Recipe(protocol.epochs, protocol.learning_rate, protocol.batch_size, seed=seed), classifier)
+    state = folder / "states" / f"{task.key}.pt"
+    training.resume(state, settings := {"key": task.key})
+    for _ in range(len(training.log), protocol.epochs):
+        training.next_epoch(Counted(train, advance), Counted(validation, advance))
+        training.write(state, settings)
+    classifier.model.load_state_dict(training.best)  # the epoch that is best on the validation images
+    answers = _answers(classifier, test, protocol.batch_size)
+    outcome = {"hash": hash_of(answers), "answers": answers, "weights": classifier.digest, "epochs": training.log}
+    write_json(outcome_file(folder, task), outcome)
+    state.unlink(missing_ok=True)
+
+
+@torch.no_grad()
+def _answers(classifier: Classifier, test: Changed, batch_size: int) -> dict[str, list[int]]:
+    """Return the class that the network gives each image of the run, changed and not.
+
+    Returns:
+        {"modified": classes, "clean": classes}, `NO_ANSWER` for an image without map or label.
+    """
+    classifier.eval()
+    answers = {kind: np.full(len(test.split.labels), NO_ANSWER) for kind in get_args(Test)}
+    for start in range(0, len(test), batch_size):
+        places = test.kept[start : start + batch_size]
+        for kind, images in (("modified", test.changed(places)), ("clean", test.plain(places))):
+            answers[kind][places] = classifier(images).argmax(dim=1).cpu().numpy()
+    return {kind: classes.tolist() for kind, classes in answers.items()}
+
+
+def new_classifier(setup: Setup, number: int, from_base: bool = False) -> Classifier:
+    """Return a classifier like the run's, with new weights.
+
+    Args:
+        setup: The setup of the run.
+        number: Number of the training; the weights depend on it and on the run's seed.
+        from_base: Whether it has the weights of the checkpoint that the run's classifier started from, if any.
+    """
+    model = setup.classifier
+    with torch.random.fork_rng():
+        torch.manual_seed(seed_of(setup.seed, "retraining weights", number))
+        network = anew(model.model, model.id)
+    if from_base and setup.base is not None:
+        start_from(network, setup.base)
+    return Classifier(
+        network, id=model.id, geometry=model.geometry, frame=model.frame, mean=model.mean.flatten().tolist(),
+        std=model.std.flatten().tolist(), labels=model.labels, channels=model.channels, logits=model.logits,
+        activation=model.activation,
+    ).to(model.device)  # fmt: skip
+
+
+def start_from(network: nn.Module, base: Classifier) -> None:
+    """Give a network the weights of a checkpoint, but for those of another shape, which are of its last layer.
+
+    Raises:
+        UserError: The checkpoint is of another structure.
+    """
+    weights, given = network.state_dict(), base.model.state_dict()
+    if differing := sorted(weights.keys() ^ given.keys()):
+        raise UserError(f"{base.id} is of another structure than the model: one of both has no {differing[0]}")
+    same_shape = {name: tensor for name, tensor in given.items() if tensor.shape == weights[name].shape}
+    network.load_state_dict(weights | same_shape)
+
+
+def anew(network: nn.Module, name: str) -> nn.Module:
+    """Return a network of the same structure whose weights are drawn as when it was made, from torch's generator.
+
+    Raises:
+        UserError: It has weights that nothing says how to draw.
+    """
+    if hasattr(network, "config") and hasattr(network, "from_pretrained"):  # of transformers
+        return type(network)(copy.deepcopy(network.config))
+    other = copy.deepcopy(network)
+    for path, module in other.named_modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+        elif parameter := next(iter(dict(module.named_parameters(recurse=False))), None):
+            raise UserError(
+                f"{name} cannot be retrained from new weights: {type(module).__name__} {path or '(the network itself)'}"
+                f" has no reset_parameters() that draws its {parameter}; add one"
+            )
+    return other

@@ -1,0 +1,147 @@
+"""The prepared images of all splits in files that are read without loading them, so that no epoch decodes a picture.
+
+gathered/train.npy ...   Uint8 (N, 3, H, W) where the prepared images are whole 255ths, as most are, else Float32
+gathered/images.json     their identity; the mean colour of the training images; the predicted classes
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saliency_bench.compute.reading import ahead, read_chunk
+from saliency_bench.compute.retraining.splits import Setup, Split, Splits
+from saliency_bench.errors import UserError
+from saliency_bench.types import Chunk, Images
+from saliency_bench.utils.files import new_array, read_json, write_json, write_with
+from saliency_bench.utils.progress import bar
+
+# What 0 to 255 become: by division, or by a product with 1/255, which differs in last bits.
+SCALES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "divided": lambda whole: whole.astype(np.float32) / np.float32(255),
+    "multiplied": lambda whole: whole.astype(np.float32) * np.float32(1 / 255),
+}
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The gathered files, opened once.
+
+    Attributes:
+        folder: Their folder.
+        colour: Float32 (3,), the mean of the training images.
+        predicted: {split: Int (N,), the class that the run's classifier predicts, -1 for an unreadable image}.
+        scales: {split: how its stored images become floats}.
+        stored: {split: its images, memory-mapped}.
+    """
+
+    folder: Path
+    colour: Tensor
+    predicted: dict[str, np.ndarray]
+    scales: dict[str, str | None]
+    stored: dict[str, np.ndarray]
+
+    def images(self, split: str, positions: np.ndarray) -> Images:
+        """Return images (n, 3, H, W) exactly as they were prepared."""
+        stored, scale = self.stored[split][positions], self.scales[split]
+        return torch.from_numpy(stored if scale is None else SCALES[scale](stored))
+
+    @classmethod
+    def read(cls, folder: Path) -> "Pictures":
+        """Open the files of a folder."""
+        content = read_json(folder / "images.json")
+        predicted = {name: np.array(classes, np.int64) for name, classes in content["predicted"].items()}
+        stored = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in predicted}
+        colour = torch.tensor(content["colour"], dtype=torch.float32)
+        return cls(folder, colour, predicted, content["tables"], stored)
+
+
+def gather_pictures(setup: Setup, splits: Splits, folder: Path, shown: bool) -> None:
+    """Write the files, unless they are there; `shown` says whether a bar is."""
+    path, identity = folder / "images.json", [splits.content, [len(split.labels) for split in splits.all]]
+    if path.is_file() and read_json(path).get("of") == identity:
+        return
+    predicted, scales, colour = {}, {}, [0.0, 0.0, 0.0]
+    total = sum(math.ceil(len(split.labels) / setup.batch_size) for split in splits.all)
+    with bar(shown=shown, total=total, desc="images", unit="batch") as advance:
+        for split in splits.all:
+            classes, scales[split.name], mean = _gather(setup, split, folder, advance.update)
+            predicted[split.name] = classes.tolist()
+            if split is splits.train:
+                colour = mean
+    # "tables" is what runs of before this version look for.
+    write_json(path, {"of": identity, "colour": colour, "predicted": predicted, "tables": scales})
+
+
+def _gather(
+    setup: Setup, split: Split, folder: Path, advance: Callable[[], object]
+) -> tuple[np.ndarray, str | None, list[float]]:
+    """Write the images of a split.
+
+    Args:
+        setup: The setup of the run.
+        split: The split.
+        folder: Where to write SPLIT.npy.
+        advance: Called after each batch.
+
+    Returns:
+        The predicted classes, -1 for unreadable images; by which scale the images are stored; their mean colour.
+    """
+    predicted = np.full(len(split.labels), -1)
+    scale: str | None = None
+    sums, pixels = torch.zeros(3, dtype=torch.float64), 0
+
+    def write(path: Path) -> None:
+        nonlocal scale, pixels
+        array = None
+        for start, chunk in _chunks(setup, split):
+            advance()
+            if chunk.batch is None:
+                continue
+            places = [start + place for place in chunk.readable]
+            with torch.no_grad():
+                predicted[places] = setup.classifier(chunk.batch.images).argmax(dim=1).cpu().numpy()
+            images = chunk.batch.images.cpu()
+            if array is None:
+                scale = _scale_of(images)
+                kind, shape = np.float32 if scale is None else np.uint8, (len(split.labels), *images.shape[1:])
+                array = new_array(path, kind, shape)
+            elif images.shape[1:] != array.shape[1:]:
+                raise UserError("retraining needs images of one size; give load_classifier(model, size=(H, W))")
+            array[places] = images.numpy() if scale is None else _stored(images, scale)
+            sums.add_(images.double().sum((0, 2, 3)))
+            pixels += images[:, 0].numel()
+        if array is None:
+            raise UserError(f"no image of the split {split.name} can be read")
+        array.flush()
+
+    write_with(folder / f"{split.name}.npy", write)
+    return predicted, scale, (sums / pixels).tolist()
+
+
+def _chunks(setup: Setup, split: Split) -> Iterator[tuple[int, Chunk]]:
+    """Yield (first position, samples) of each batch, prepared in a thread while the one before is worked on."""
+    size, count = setup.batch_size, len(split.labels)
+
+    def read(start: int) -> Chunk:
+        return read_chunk(split.samples, setup.classifier, range(start, min(start + size, count)), False)
+
+    return ahead(read, list(range(0, count, size)), lambda waited: None)
+
+
+def _scale_of(images: Images) -> str | None:
+    """Return the scale by which these images are numbers from 0 to 255, or None."""
+    whole = (images * 255).round().clamp(0, 255).to(torch.uint8).numpy()
+    return next((name for name, scale in SCALES.items() if np.array_equal(scale(whole), images.numpy())), None)
+
+
+def _stored(images: Images, scale: str) -> np.ndarray:
+    """Return images as numbers of a scale; UserError if the first images were such numbers and these are not."""
+    whole = (images * 255).round().clamp(0, 255).to(torch.uint8).numpy()
+    if not np.array_equal(SCALES[scale](whole), images.numpy()):
+        raise UserError("the classifier prepares some images in 255ths and others not; retraining cannot store them")
+    return whole

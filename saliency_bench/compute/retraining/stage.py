@@ -1,0 +1,168 @@
+"""Retrain what the metrics of a run ask for, before its chunks: maps of all images, then one training after the other.
+
+    OUT/retraining/IMAGES/gathered/  maps/  states/  outcomes/
+
+IMAGES is a hash of what is trained on. Each process explains its share of the images and trains its share of the
+networks. Killed at any point, it resumes after the last complete span of images or epoch, and ends with the same
+outcomes.
+"""
+
+import math
+import shutil
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from saliency_bench.bound_explainer import Explainer
+from saliency_bench.compute.context import INITIAL, Cell, RunContext
+from saliency_bench.compute.fitting import Recipe, Training, one_epoch
+from saliency_bench.compute.retraining.maps import explain_spans, gather, missing_spans
+from saliency_bench.compute.retraining.networks import Changed, Task, is_done, new_classifier, outcome_file, retrain
+from saliency_bench.compute.retraining.pictures import Pictures, gather_pictures
+from saliency_bench.compute.retraining.splits import Setup, Splits
+from saliency_bench.compute.scoring.retraining import Protocol
+from saliency_bench.read.report import words
+from saliency_bench.read.statistics.exposures import EXPOSURES
+from saliency_bench.utils.files import read_json
+from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.messages import complain
+from saliency_bench.utils.processes import Group, agreed, wait_for_all
+from saliency_bench.utils.progress import bar
+
+TIMED = 3  # batches, to estimate how long it takes
+
+
+def retrain_for(context: RunContext, cells: Iterable[Cell], accelerator: Group, shown: bool) -> None:
+    """Train every network that the retraining metrics among these cells need and that has no outcome yet.
+
+    The answers of the networks are put into `context.retraining.classes`, which this changes in place.
+
+    Args:
+        context: The run.
+        cells: Its cells.
+        accelerator: The processes that share the work.
+        shown: Whether bars are shown.
+
+    Raises:
+        UserError: The dataset, classifier or an explainer cannot be used for retraining.
+    """
+    retraining = [cell for cell in cells if cell.metric.declaration.keeps]
+    for images in dict.fromkeys(Protocol.from_metric(cell.metric).images for cell in retraining):
+        same_images = [cell for cell in retraining if Protocol.from_metric(cell.metric).images == images]
+        splits = Splits.from_context(context, images)
+        folder = context.out / "retraining" / hash_of([splits.content, images])
+        _train(Setup.from_context(context), splits, folder, same_images, accelerator, shown)
+        for cell in same_images:
+            context.retraining.classes[cell.id] = _outcomes(folder, cell)
+
+
+def _train(
+    setup: Setup, splits: Splits, folder: Path, cells: list[Cell], accelerator: Group, shown: bool
+) -> None:  # fmt: skip
+    """Do the trainings of these cells that have no outcome; all of them are on the same images."""
+    tasks = {task.key: task for cell in cells for task in tasks_of(cell)}
+    # Agreed upon, as a process may finish a training while another one looks.
+    shown, processes = shown and accelerator.is_local_main_process, accelerator.num_processes
+    todo = agreed(accelerator, lambda: [key for key, task in tasks.items() if not is_done(folder, task)])
+    if not todo:
+        return
+    left, gathered = [tasks[key] for key in todo], folder / "gathered"
+    if accelerator.is_main_process:
+        gather_pictures(setup, splits, gathered, shown)
+        seconds = _estimated_seconds(setup, splits, Pictures.read(gathered), left) / processes
+        _announce(splits, cells, left, len(tasks) - len(todo), seconds)
+    wait_for_all(accelerator)
+    pictures = Pictures.read(gathered)
+    explainers = list(dict.fromkeys(task.explainer for task in left if task.explainer is not None))
+    _explain(setup, splits, pictures, explainers, folder, accelerator, shown)
+    _train_all(setup, splits, pictures, folder, left[accelerator.process_index :: processes], shown)
+    wait_for_all(accelerator)
+    if accelerator.is_main_process:
+        shutil.rmtree(gathered, ignore_errors=True)  # it is large, and made anew when needed
+
+
+def _explain(
+    setup: Setup, splits: Splits, pictures: Pictures, explainers: list[Explainer], folder: Path,
+    accelerator: Group, shown: bool,
+) -> None:  # fmt: skip
+    """Make the explainers' maps that are missing, each process its share, and gather all of them."""
+    pairs = [(explainer, split) for explainer in explainers for split in splits.all]
+    missing = agreed(accelerator, lambda: [missing_spans(setup, folder, *pair) for pair in pairs])
+    share = [numbers[accelerator.process_index :: accelerator.num_processes] for numbers in missing]
+    with bar(shown=shown, total=sum(map(len, share)), desc="explain", unit="span") as advance:
+        for (explainer, split), numbers in zip(pairs, share, strict=True):
+            advance.set_postfix_str(f"{explainer}, {split.name} images")
+            explain_spans(setup, folder, explainer, split, pictures, numbers, advance.update)
+    wait_for_all(accelerator)
+    if accelerator.is_main_process:
+        for explainer, split in pairs:
+            gather(setup, folder, explainer, split, folder / "gathered")
+    wait_for_all(accelerator)
+
+
+def _train_all(setup: Setup, splits: Splits, pictures: Pictures, folder: Path, tasks: list[Task], shown: bool) -> None:
+    """Do these trainings, one after the other."""
+    batches = {task.key: task.protocol.epochs * _batches(splits, task.protocol) for task in tasks}
+    with bar(shown=shown, desc="retrain", unit="batch", total=sum(batches.values())) as advance:
+        for task in tasks:
+            end = advance.n + batches[task.key]
+            about = f"{task.explainer or 'without maps'}, {EXPOSURES[task.exposure]:.0%}, training {task.number}"
+            advance.set_postfix_str(about)
+            retrain(setup, splits, pictures, folder, task, advance.update)
+            advance.update(end - advance.n)  # epochs of an earlier start, batches of images without a map
+
+
+def tasks_of(cell: Cell) -> list[Task]:
+    """Return the trainings of a cell, in the order of the parts of its metric."""
+    protocol = Protocol.from_metric(cell.metric)
+    protocol = replace(protocol, initial=cell.asked_for.get(INITIAL, protocol.initial))
+    places = [EXPOSURES.index(exposure) for exposure in protocol.exposures]
+    numbers = range(1, protocol.trainings + 1)
+    return [Task.make(cell.explainer, place, number, protocol) for place in places for number in numbers]
+
+
+def _outcomes(folder: Path, cell: Cell) -> np.ndarray:
+    """Return the class that each network gives each image of the run, Int (N, P)."""
+    test = Protocol.from_metric(cell.metric).test
+    return np.array([read_json(outcome_file(folder, task))["answers"][test] for task in tasks_of(cell)]).T
+
+
+def _announce(splits: Splits, cells: list[Cell], tasks: list[Task], done: int, seconds: float) -> None:
+    """Say in one line what is trained and how long it takes."""
+    epochs = sorted({task.protocol.epochs for task in tasks})
+    metrics = ", ".join(dict.fromkeys(str(cell.metric) for cell in cells))
+    others = f" ({done} others are done)" * bool(done)
+    complain(
+        f"{metrics}: {len(tasks)} trainings{others} of {len(splits.train.labels)} images for "
+        f"{' or '.join(map(str, epochs))} epochs, about {words.seconds(seconds)} after the maps of all images"
+    )
+
+
+def _estimated_seconds(setup: Setup, splits: Splits, pictures: Pictures, tasks: list[Task]) -> float:
+    """Estimate how long trainings take, one after the other, by what a few batches take now."""
+    sizes = {task.protocol.batch_size for task in tasks}
+    seconds = {size: _seconds_per_batch(setup, splits, pictures, size) for size in sizes}
+    protocols = [task.protocol for task in tasks]
+    return sum(item.epochs * _batches(splits, item) * seconds[item.batch_size] for item in protocols)
+
+
+def _batches(splits: Splits, protocol: Protocol) -> int:
+    """Return the batches per epoch: training set plus validation set."""
+    return sum(math.ceil(len(split.labels) / protocol.batch_size) for split in (splits.train, splits.validation))
+
+
+def _seconds_per_batch(setup: Setup, splits: Splits, pictures: Pictures, size: int) -> float:
+    """Estimate seconds per batch by training a throwaway network, excluding the first batch."""
+    classifier = new_classifier(setup, 1)
+    training = Training(Recipe(epochs=1, batch_size=size), classifier)
+    task = Task(None, 0, 1, Protocol("rest", "modified", 1, 1, 1e-3, size, None))
+    whole = Changed.make(task, splits.train, pictures, classifier.device)
+    seconds = 0.0
+    for kept in (whole.kept[:size], whole.kept[: TIMED * size]):
+        start = time.perf_counter()
+        one_epoch(classifier, training.optimizer, replace(whole, kept=kept), size, 0)
+        seconds = (time.perf_counter() - start) / math.ceil(len(kept) / size)
+    return seconds

@@ -1,0 +1,85 @@
+"""The folder of a run: locked for one run at a time, and its run.json."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from saliency_bench.compute.answers import answers_of
+from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.preflight import check_run_folder
+from saliency_bench.errors import UserError
+from saliency_bench.read.manifest import Manifest, Other, read_earlier
+from saliency_bench.read.network_answers import NetworkAnswers, Role
+
+
+def write_manifest(context: RunContext, *, ask: bool = False) -> Manifest:
+    """Write run.json, the manifest of this start and all earlier ones, and return it.
+
+    Cells whose partners are not known yet are left out.
+
+    Args:
+        context: the run.
+        ask: whether to compute the networks' answers to fixed pictures and compare them with earlier starts.
+
+    Raises:
+        UserError: The folder holds another run, or a network has other answers than before.
+    """
+    objects, other = context.spec.python_objects(), context.other
+    manifest = Manifest(
+        spec=context.spec,
+        identity=context.identity,
+        cells={cell.id: cell.key for cell in context.cells if cell.is_planned},
+        dataset=context.loaded_dataset,
+        model=context.loaded_model,
+        class_names=context.classifier.labels,
+        answers=_answers_in(context) if ask else {},
+        network=context.hashes[1] if ask else {},
+        other=None if other is None else Other(model=other.loaded_model, identity=other.identity),
+        objects=(*context.in_memory, *(item for kind in ("explainers", "metrics") for item in objects.get(kind, ()))),
+        maps={key: entry for key, entry in context.maps.items() if isinstance(entry, str)},
+    ).after(read_earlier(context.out))
+    manifest.write(context.out)
+    return manifest
+
+
+def _answers_in(context: RunContext) -> dict[Role, NetworkAnswers]:
+    """Return the answers of the networks of a run, without those that cannot be compared."""
+    samples = context.data.samples
+    answers: dict[Role, NetworkAnswers | None] = {
+        "model": answers_of(context.classifier, samples),
+        "other model": None if context.other is None else answers_of(context.other.classifier, samples),
+        "model of the targets": context.question.named_by,
+    }
+    return {role: answered for role, answered in answers.items() if answered is not None}
+
+
+@contextmanager
+def locked(out: Path, name: str) -> Iterator[None]:
+    """Let one run at a time write to a folder; the lock ends with its process.
+
+    Args:
+        out: the folder.
+        name: the folder as it was given, for messages.
+
+    Raises:
+        UserError: Another run writes to it, or it cannot be written to.
+    """
+    check_run_folder(out)
+    if (path := out / ".lock").is_symlink() or (path.exists() and not path.is_file()):
+        raise UserError(f"{path} is a link or no regular file, so that {out} cannot be locked; delete it")
+    lock = FileLock(path, timeout=0)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as error:
+        raise UserError(f"another run is writing to {name}; wait for it, or choose another --out") from error
+    except OSError as error:
+        raise UserError(f"cannot write to {name}: {error.strerror or error}; choose another --out") from error
+    try:
+        for stale in out.rglob(".*.tmp"):  # of a run that was killed while it wrote
+            stale.unlink(missing_ok=True)
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,79 @@
+"""What the metrics of false positives share: two classifiers of the same images, one of objects and one of scenes.
+
+Maps of both are brought to one scale as in BAM: the positive part, clipped at its 99th percentile, min-max.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from saliency_bench.compute.maps.map_provider import MapProvider
+from saliency_bench.compute.scoring.inputs import Other
+from saliency_bench.maps import normalise
+from saliency_bench.target_weights import activation_of, no_probabilities, probabilities, recognised
+from saliency_bench.types import Images
+
+HIGHEST = 99  # percentile of a map at which it is clipped
+MODELS = ("object model", "scene model")  # the run's own and the other: the parts of a score
+
+
+def parts(options: dict[str, object], classifier: object) -> Sequence[str]:
+    """Return the names of the two parts of a score."""
+    return MODELS
+
+
+def difference(means: np.ndarray, options: dict[str, object]) -> np.ndarray:
+    """Return the object model's means minus the scene model's, (D,) of (D, 2)."""
+    return means[:, 0] - means[:, 1]
+
+
+def is_of_means(options: dict[str, object]) -> bool:
+    """Return whether the difference is between two means over different images."""
+    return options["filter"] == "each"
+
+
+def preprocessed(maps: np.ndarray) -> np.ndarray:
+    """Return Float64 (B, H, W) in [0, 1]; zeros for a map with positive values in less than 1 % of its pixels."""
+    positive = np.maximum(maps, 0).astype(np.float64)
+    return normalise(np.minimum(positive, np.percentile(positive, HIGHEST, axis=(1, 2), keepdims=True)))
+
+
+def maps_of_both(images: Images, labels: np.ndarray, other: Other, explain: MapProvider) -> tuple[np.ndarray, ...]:
+    """Return preprocessed (maps of the object model for the object, maps of the scene model for the scene)."""
+    object_maps = explain(images, torch.from_numpy(labels).float().to(images.device))
+    return preprocessed(object_maps), preprocessed(explain(images, other.target, classifier=other.classifier))
+
+
+def is_right(classifier: nn.Module, logits: Tensor, labels: np.ndarray) -> np.ndarray:
+    """Return whether a classifier is right, Bool (B,); `labels` (B, K) are its right classes."""
+    activation = activation_of(classifier)
+    p = probabilities(logits.double(), activation).numpy()
+    return recognised(p, labels, activation) & ~no_probabilities(logits, activation)
+
+
+def mean_inside(maps: np.ndarray, masks: np.ndarray) -> np.ndarray:
+    """Return each map's mean inside its mask, Float64 (B,); NaN for an empty mask."""
+    count = masks.sum(axis=(1, 2))
+    return np.where(count > 0, (maps * masks).sum(axis=(1, 2)) / np.maximum(count, 1), np.nan)
+
+
+def share_inside(maps: np.ndarray, masks: np.ndarray) -> np.ndarray:
+    """Return the share of each map's sum that lies inside its mask, Float64 (B,).
+
+    It is 0 where the sum is 0, and NaN for an empty mask.
+    """
+    whole = maps.sum(axis=(1, 2))
+    shares = (maps * masks).sum(axis=(1, 2)) / np.where(whole > 0, whole, 1)
+    return np.where(masks.any(axis=(1, 2)), shares, np.nan)
+
+
+def where_right(
+    values: tuple[np.ndarray, np.ndarray], logits: Tensor, labels: np.ndarray, classifier: nn.Module, other: Other,
+    each: bool,
+) -> np.ndarray:  # fmt: skip
+    """Return (B, 2), the values of both models; NaN where one of them is wrong or, with `each`, where that model is."""
+    right = np.stack([is_right(classifier, logits, labels), is_right(other.classifier, other.logits, other.labels)])
+    kept = right if each else right.all(axis=0, keepdims=True)
+    return np.where(kept, np.stack(values), np.nan).T

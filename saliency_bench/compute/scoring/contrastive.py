@@ -1,0 +1,109 @@
+"""The contrastive score along a deletion path, as published with CWOX (Xie et al., 2023): CAUC and CDROP reduce it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from saliency_bench.compute.scoring.perturbation import Curves
+from saliency_bench.compute.targets.class_groups import ClassGroups
+from saliency_bench.errors import UserError
+from saliency_bench.target_weights import TargetRange
+
+Salient = Literal["range", "maximum"]
+Rival = Literal["any", "group"]
+SALIENT = get_args(Salient)
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """The salient pixels leave for the reference, the highest first, `step` at a time.
+
+    p_A is the probability of the classes that the target weighs positively, together; p_B of those that it weighs
+    negatively. Where there are none of those, B is the class that is the most probable in the whole image outside A, or
+    among the other members of A's groups.
+    """
+
+    curves: Curves
+    salient: np.ndarray  # Int (B,), numbers of salient pixels
+    step: int
+    reference: str
+    sides: np.ndarray  # Bool (B, 2, K), the classes of A and of B
+    lacks_rival: np.ndarray  # Bool (B,), whether A's groups have no other member
+
+    @property
+    def points(self) -> np.ndarray:
+        """Int (B,): how many points each path has, the whole image among them.
+
+        As in the published code max(1, ceil(n / step)) for n salient pixels: the last step is not taken.
+        """
+        return np.maximum(-(-self.salient // self.step), 1)
+
+    @property
+    def steps(self) -> int:
+        """How many steps it takes until the whole image has left."""
+        return -(-self.curves.height * self.curves.width // self.step)
+
+    def scores(self, points: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return per sample float64 (n,), s = p_A (1 - p_B) at its own points, 0 for the whole image."""
+        sides = self.sides.astype(np.float64)
+        p_of_sides = self.curves.weighted_each(sides, "rest", self.reference, [self.step * counts for counts in points])
+        return [p[:, 0] * (1 - p[:, 1]) for p in p_of_sides]
+
+
+def score_range(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
+    """Return (low, high) of s = p_A (1 - p_B): [0, 1], unless a sigmoid gives several classes together more than 1."""
+    return target.a * (1 - max(1.0, target.b)), target.a
+
+
+def without_groups(options: dict[str, object]) -> tuple[str, ...]:
+    """Return the inputs that these options leave out."""
+    return () if options["rival"] == "group" else ("groups",)
+
+
+def delete_salient(
+    curves: Curves, groups: ClassGroups | None, *, step: int, threshold: float, salient: str, reference: str
+) -> Deletion:
+    """Return the deletion of the salient pixels of each map; with groups, rivals are of A's own."""
+    a, b = np.asarray(curves.target > 0), np.asarray(curves.target < 0)
+    others = np.asarray(~a if groups is None else ~a & np.stack([_members(row, groups) for row in a]))
+    alone = np.asarray(~b.any(axis=1, keepdims=True))
+    whole = curves.probabilities("rest", "black", [0])[:, 0]
+    rivals = np.where(others, whole, -1.0).argmax(axis=1, keepdims=True)
+    b |= alone & others & (np.arange(a.shape[1]) == rivals)
+    lacks_rival = alone[:, 0] & ~others.any(axis=1) & (groups is not None)
+    salient_counts = salient_pixels(curves.maps, threshold, salient)
+    return Deletion(curves, salient_counts, step, reference, np.stack([a, b], axis=1), lacks_rival)
+
+
+def _members(classes: np.ndarray, groups: ClassGroups) -> np.ndarray:
+    """Return Bool (K,), all members of the groups of some classes, Bool (K,)."""
+    members = np.zeros(len(classes), dtype=bool)
+    for label in np.flatnonzero(classes).tolist():
+        members[list(groups.group_of(label))] = True
+    return members
+
+
+def salient_pixels(maps: np.ndarray, threshold: float, salient: str) -> np.ndarray:
+    """Return Int (B,), how many pixels are salient.
+
+    "range": those above min + threshold (max - min), the published code's; "maximum": those at threshold * max or above
+    it, its paper's, none where max <= 0.
+    """
+    values = maps.reshape(len(maps), -1).astype(np.float64)
+    high = values.max(axis=1, keepdims=True)
+    if salient == "maximum":
+        return np.count_nonzero((values >= threshold * high) & (high > 0), axis=1)
+    low = values.min(axis=1, keepdims=True)
+    return np.count_nonzero(values > low + threshold * (high - low), axis=1)
+
+
+def check_deletion(*, step: int, threshold: float, salient: str, **others: object) -> None:
+    """Raise UserError for a value out of range."""
+    if step < 1:
+        raise UserError(f"step={step} must be 1 pixel or more")
+    if not 0 <= threshold <= 1:
+        raise UserError(f"threshold={threshold} must lie in [0, 1]")
+    if salient not in SALIENT:
+        raise UserError(f"salient='{salient}' is neither 'range' nor 'maximum'")

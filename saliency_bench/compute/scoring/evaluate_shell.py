@@ -1,0 +1,575 @@
+"""What our modules for the library `evaluate` share: reading maps and masks, adding batches, averaging the scores.
+
+`evaluate` takes the first `evaluate.EvaluationModule` in a module's namespace for the metric, so what is shared is a
+plain class to put in front: `class SaliencyMiou(MapShell, evaluate.Metric)`. This file is copied beside a metric's
+script when that is installed or pushed, so it imports only evaluate, datasets, numpy and core files that do the same.
+"""
+
+import inspect
+import re
+import sys
+import warnings
+from collections.abc import Callable, Collection
+from typing import Any
+
+import datasets
+import evaluate
+import numpy as np
+
+from saliency_bench.declarations import MetricDeclaration, declaration_of
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.maps import mean_of_parts, read_array, read_maps, read_pair
+from saliency_bench.options import defaults, meanings, resolved, spelled
+
+NO_CLASS = -1  # in place of a class that was not given
+
+
+class MapShell:
+    """Turns `function(maps, masks, *, option=default) -> (B,) or parts (B, P)` of a subclass into a module of evaluate.
+
+    Description, options, range and paper are those of the function and its declaration, so that none is said twice.
+    """
+
+    INPUTS = """predictions: saliency maps (B, H, W), higher = more salient.
+    references: masks (B, H, W), 0 and 1."""
+    LEFT_OUT = "an empty mask"  # why a score is NaN
+    function: Callable[..., np.ndarray]
+    # Of evaluate.EvaluationModule, beside which a shell stands.
+    name: str
+    info: evaluate.MetricInfo
+    writer: Any
+    num_process: int
+
+    def __init_subclass__(cls) -> None:
+        """Give a module of evaluate a `_compute` whose signature lists its inputs and options, as evaluate requires."""
+        super().__init_subclass__()
+        if issubclass(cls, evaluate.EvaluationModule):
+
+            def _compute(self: MapShell, **inputs: Any) -> dict[str, Any] | Exception:
+                return self._result(**inputs)
+
+            _compute.__signature__ = cls._signature()  # type: ignore[attr-defined]
+            cls._compute = _compute  # type: ignore[attr-defined]
+
+    @classmethod
+    def _signature(cls) -> inspect.Signature:
+        """Return the signature of `_compute`: self, the inputs, and the options with their defaults."""
+        keywords = dict.fromkeys(re.findall(r"^ *(\w+):", cls.INPUTS, flags=re.MULTILINE)) | cls.keywords()
+        return inspect.Signature(
+            [
+                inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+                *(
+                    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+                    for name, default in (keywords | {"per_sample": False}).items()
+                ),
+            ]
+        )
+
+    @classmethod
+    def keywords(cls) -> dict[str, Any]:
+        """Return what `compute` accepts beside the inputs that can be added, with defaults."""
+        return defaults(function) if (function := cls.computed()) else {}
+
+    def scores(self, *inputs: Any, **options: Any) -> np.ndarray:
+        """Return the scores (B,) of what `_inputs` gives."""
+        return self.reduced(self.function(*inputs, **options), options)
+
+    def reduced(self, values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
+        """Return the scores (B,) that parts (B, P) give; scores are returned as they are."""
+        reduce = (declaration_of(self.function) or MetricDeclaration()).reduce or mean_of_parts
+        return reduce(values, options) if np.ndim(values) == 2 else values
+
+    @classmethod
+    def declared(cls) -> Callable[..., np.ndarray] | None:
+        """Return the declared function; None where saliency_bench, which has it, is not installed."""
+        return cls.function
+
+    @classmethod
+    def computed(cls) -> Callable[..., np.ndarray] | None:
+        """Return the function whose options `compute` takes."""
+        return cls.declared()
+
+    def _info(self) -> evaluate.MetricInfo:
+        """Return what `evaluate` shows of the metric."""
+        function = self.declared()
+        declaration = declaration_of(function) if function else None
+        paper = declaration.paper if declaration else ""
+        info = evaluate.MetricInfo(
+            description=_about(function) if function else inspect.getdoc(self) or "",
+            citation=paper,
+            inputs_description=f"Args:\n    {self.INPUTS}\n{_described(self.computed())}"
+            + _example(type(self).__module__),
+            features=self._features((224, 224)),  # replaced by the size of what comes
+            reference_urls=re.findall(r"https://[^\s}]+", paper)[:1],
+        )
+        # MetricInfo refuses a format for arrays, and without one every pixel becomes a Python object.
+        info.format = "numpy"
+        return info
+
+    def _features(self, size: tuple[int, ...]) -> datasets.Features:
+        """Return the types of what is added."""
+        return datasets.Features(
+            {"predictions": datasets.Array2D(size, "float32"), "references": datasets.Array2D(size, "bool")}
+        )
+
+    def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, np.ndarray]:
+        """Return what is scored, checked, by the names and in the order of `_features`."""
+        maps, masks = read_pair(predictions, references)
+        return {"predictions": maps, "references": masks}
+
+    def add_batch(self, **given: Any) -> None:
+        """Add a batch of what `INPUTS` names; all of one computation have one size."""
+        inputs = self._inputs(**_known(self.name, given, self._names()))
+        self._use_size(next(iter(inputs.values())).shape[-2:])
+        super().add_batch(**inputs)  # type: ignore[misc]
+
+    def add(self, **given: Any) -> None:
+        """Add one sample: `prediction` and `reference`, or `image` and `reference`; `evaluate.combine` adds an "s"."""
+        named = {f"{name.removesuffix('s')}s": value for name, value in given.items()}
+        self.add_batch(**{name: [value] for name, value in named.items() if name != "references" or value is not None})
+
+    def compute(self, **given: Any) -> dict[str, Any] | None:
+        """Return the mean score of all that was added and of what is passed here.
+
+        `per_sample=True` adds the list "scores".
+        """
+        passed = {name: value for name in self._names() if (value := given.pop(name, None)) is not None}
+        inputs: dict[str, Any] = self._inputs(**passed) if passed else {}
+        if "predictions" in passed and self.writer is None and self.num_process == 1:
+            # Nothing was added: `evaluate` would write all to an Arrow table and read it back, 1 to 2 ms a map.
+            return self._averaged(**inputs, **given)
+        result = super().compute(**inputs, **given)  # type: ignore[misc]
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def _names(self) -> list[str]:
+        """Return the names of what can be added."""
+        return list(inspect.signature(self._inputs).parameters)
+
+    def _result(self, **inputs: Any) -> dict[str, Any] | Exception:
+        """Return the result, or the error that `compute` raises: `evaluate` keeps a file open where this raises."""
+        try:
+            return self._averaged(**inputs)
+        except Exception as error:
+            return error
+
+    def _averaged(self, *, per_sample: bool = False, **given: Any) -> dict[str, Any]:
+        """Return the mean score, and on request all scores, of inputs with options."""
+        name, inputs = self.name, [np.asarray(given.pop(feature)) for feature in self.info.features]
+        options = self.read_options(given)
+        if not isinstance(per_sample, bool):
+            raise UserError(f"per_sample of {name} is True or False; got {per_sample!r}")
+        if len(inputs[0]) == 0:
+            raise ValueError(f"{name}: there is no sample to score")
+        scores = self.scores(*inputs, **options)
+        left_out = self.left_out(scores)
+        if left_out.all():
+            raise ValueError(f"{name}: all {len(scores)} samples are left out: {self.reason(options)}")
+        if left_out.any():
+            line = f"{name}: {left_out.sum()} of {len(scores)} samples left out: {self.reason(options)}"
+            warnings.warn(line, stacklevel=_level_of_caller())
+        result = {name: self.value(scores[~left_out], options)}
+        return result | {"scores": scores.tolist()} if per_sample else result
+
+    def reason(self, options: dict[str, Any]) -> str:
+        """Return why samples are left out, in a few words."""
+        return self.LEFT_OUT
+
+    def left_out(self, scores: np.ndarray) -> np.ndarray:
+        """Return Bool (B,), the samples that do not count."""
+        return np.isnan(scores).reshape(len(scores), -1).any(axis=1)
+
+    def value(self, scores: np.ndarray, options: dict[str, Any]) -> float | list[float]:
+        """Return the mean of the scores of the others."""
+        return scores.mean(axis=0).tolist()
+
+    def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return all options of the function.
+
+        Raises:
+            UserError: One is unknown, or has a value that it does not take.
+        """
+        return dict(resolved(self.name, self.function, _known(self.name, options, [*self.keywords(), "per_sample"])))
+
+    def _use_size(self, size: tuple[int, ...]) -> None:
+        """Take the size of the first maps for all.
+
+        Raises:
+            ValueError: Others of another size were added.
+        """
+        features = self._features(size)
+        if getattr(self, "writer", None) is not None and self.info.features != features:
+            name, kind = next(iter(self.info.features.items()))
+            before, name = "{} x {}".format(*kind.shape[-2:]), name.replace("predictions", "maps")
+            raise ValueError(
+                f"{name} of {size[0]} x {size[1]} follow {name} of {before}; one computation takes one size"
+            )
+        self.info.features = features
+
+
+class SweepShell(MapShell):
+    """The same for metrics of one threshold, which `sweep(maps, masks, thresholds, **options)` computes at several."""
+
+    sweep: Callable[..., np.ndarray]
+
+    def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return all options of the function; thresholds may be a list."""
+        thresholds = options.get("threshold")
+        if not isinstance(thresholds, list | tuple):
+            return super().read_options(options)
+        others = {key: value for key, value in options.items() if key != "threshold"}
+        return super().read_options(others) | {"threshold": thresholds}
+
+    def scores(self, *inputs: Any, **options: Any) -> np.ndarray:
+        """Return the scores (B,) at a threshold, (B, T) at T thresholds."""
+        if not isinstance(options["threshold"], list | tuple):
+            return super().scores(*inputs, **options)
+        return self.sweep(*inputs, options.pop("threshold"), **options)
+
+
+class MapOnlyShell(MapShell):
+    """The same for metrics that look at the maps alone: `function(maps, **options)`, and no references."""
+
+    INPUTS = "predictions: saliency maps (B, H, W), higher = more salient."
+    LEFT_OUT = "a score that is not a number"
+    ALONE = "looks at the maps alone"
+
+    def _features(self, size: tuple[int, ...]) -> datasets.Features:
+        """Return the types of what is added."""
+        return datasets.Features({"predictions": datasets.Array2D(size, "float32")})
+
+    def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, np.ndarray]:
+        """Return what is scored, checked."""
+        self._refuse(references)
+        return {"predictions": read_maps(predictions)}
+
+    def _refuse(self, references: Any) -> None:
+        """Raise ValueError for references, which nothing is compared with."""
+        if references is not None:
+            raise ValueError(f"{self.name} {self.ALONE}; leave out references")
+
+
+class _InstalledShell(MapShell):
+    """What shells share whose metric runs the classifier, and so needs an installed saliency_bench."""
+
+    @classmethod
+    def declared(cls) -> Callable[..., np.ndarray] | None:
+        """Return the declared function; None where saliency_bench, which has it, is not installed."""
+        try:
+            from saliency_bench.bound_metric import registered_metric
+
+            return registered_metric(cls.__module__.rpartition(".")[2]).function
+        except (ModuleNotFoundError, UserError):
+            return None
+
+    def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options as they are: `scores` reads them, where the metric is loaded."""
+        return options
+
+    def _metric(self, options: dict[str, Any]) -> Any:
+        """Return the metric with those of the options that are its own."""
+        from saliency_bench.bound_metric import registered_metric
+
+        names = _options_of(self.name)
+        return registered_metric(self.name, **{key: value for key, value in options.items() if key in names})
+
+
+class ExplainerShell(_InstalledShell):
+    """A module of evaluate for a metric that asks the explainer itself: images come in, and no maps."""
+
+    INPUTS = """images: (B, 3, H, W) in [0, 1], before the classifier's normalisation.
+    classifier: a Hub id, a folder, "torchvision:resnet18", or what saliency_bench.load_classifier gives.
+    explainer: a name ("gradcam", "rise:masks=1000") or a function (classifier, images, target) -> maps (B, H, W).
+    references: the class (int) of each image, where the metric takes one. Default: the predicted class.
+    target: weights (B, K) over the classes, instead of the references.
+    groups: of classes, for metrics that compare groups.
+    seeds: of each image, or image_ids and the seed of a run. Default: 0 to B-1.
+    batch_size: images explained at once. Default: 16."""
+    LEFT_OUT = "a flat map"
+
+    @classmethod
+    def keywords(cls) -> dict[str, Any]:
+        """Return what `compute` accepts beside the inputs that can be added, with defaults."""
+        if cls.declared() is None:
+            return {}
+        from saliency_bench.compute.scoring.samples import score_samples
+
+        keywords = defaults(cls.scores) | defaults(score_samples) | super().keywords()
+        return {name: default for name, default in keywords.items() if name != "parts"}
+
+    def _features(self, size: tuple[int, ...]) -> datasets.Features:
+        """Return the types of what is added."""
+        return datasets.Features(
+            {"images": datasets.Array3D((3, *size), "float32"), "references": datasets.Value("int64")}
+        )
+
+    def _inputs(self, predictions: Any = None, references: Any = None, images: Any = None) -> dict[str, np.ndarray]:
+        """Return images (B, 3, H, W), and the class of each if the metric takes one."""
+        if predictions is not None or images is None:
+            raise ValueError(
+                f"{self.name} makes the maps itself: give images=(B, 3, H, W) in [0, 1], and no predictions"
+            )
+        pictures = read_array("images", images, "(B, 3, H, W)").astype(np.float32)
+        if pictures.ndim != 4 or pictures.shape[1] != 3:
+            raise ValueError(f"images have shape (B, 3, H, W); these have {pictures.shape}")
+        return {"images": pictures, "references": _classes(references, len(pictures), "images")}
+
+    def scores(
+        self,
+        images: np.ndarray,
+        references: np.ndarray,
+        /,
+        *,
+        classifier: Any = None,
+        explainer: Any = None,
+        target: Any = None,
+        **options: Any,
+    ) -> np.ndarray:
+        """Return the scores of images by the metric, the classifier and the explainer."""
+        name = self.name
+        try:
+            from saliency_bench.compute.scoring.samples import score_samples
+        except ModuleNotFoundError as error:
+            raise ImportError(f"{name} runs classifier and explainer: pip install saliency-bench") from error
+        if classifier is None or explainer is None:
+            raise ValueError(f"{name} needs classifier= and explainer=, each a name or an object of yours")
+        options = _known(name, options, [*self.keywords(), "seeds", "per_sample"])
+        metric, has_classes = self._metric(options), references != NO_CLASS
+        if "labels" in metric.inputs and options.get("labels") is None:
+            if not has_classes.all():
+                raise ValueError(f"{name} needs references, the class of each image")
+            options["labels"] = references
+        elif target is None and has_classes.any():
+            target = references
+        parts = metric.aggregate is not None
+        return score_samples(name, images, classifier, explainer, target=target, parts=parts, **options)
+
+    def reason(self, options: dict[str, Any]) -> str:
+        """Return why samples are left out, in the words of the metric."""
+        metric = self._metric(options)
+        if "partners" in metric.inputs:
+            return "no partners among the samples"
+        declared = metric.declaration
+        return " or ".join(dict.fromkeys(filter(None, (declared.undefined, declared.absent)))) or self.LEFT_OUT
+
+    def left_out(self, scores: np.ndarray) -> np.ndarray:
+        """Return the samples that do not count; of the parts of samples, those with none."""
+        return np.isnan(scores).reshape(len(scores), -1).all(axis=1)
+
+    def value(self, scores: np.ndarray, options: dict[str, Any]) -> float | list[float]:
+        """Return the mean; of the parts of a metric with an aggregate, that of their means."""
+        metric = self._metric(options)
+        if metric.aggregate is None:
+            return super().value(scores, options)
+        known = np.isfinite(scores)
+        means = np.where(known, scores, 0).sum(axis=0) / np.where(known.any(axis=0), known.sum(axis=0), np.nan)
+        return float(metric.aggregate(means[None], dict(metric.options))[0])
+
+
+class CurveShell(_InstalledShell):
+    """The same for metrics of perturbation curves, which are computed where saliency_bench is installed."""
+
+    INPUTS = """predictions: saliency maps (B, H, W), higher = more salient.
+    references: the class (int) of each image.
+    images: (B, 3, H, W) in [0, 1], before the classifier's normalisation, in the order of the maps.
+    classifier: a Hub id, a folder, "torchvision:resnet18", or what saliency_bench.load_classifier gives.
+    target: weights (B, K) over the classes, instead of the references (which may then be None).
+    seeds: of each image, or image_ids and the seed of a run, for the reference "noise".
+    groups: of classes, for metrics that compare groups.
+    batch_size: images in one forward pass. Default: 16."""
+    LEFT_OUT = "a score that is not a number"
+
+    @classmethod
+    def keywords(cls) -> dict[str, Any]:
+        """Return what `compute` accepts beside the inputs that can be added, with defaults."""
+        return defaults(cls.scores) | super().keywords()
+
+    def _features(self, size: tuple[int, ...]) -> datasets.Features:
+        """Return the types of what is added."""
+        return datasets.Features(
+            {"predictions": datasets.Array2D(size, "float32"), "references": datasets.Value("int64")}
+        )
+
+    def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, np.ndarray]:
+        """Return maps and the class of each; with a target of their own, samples need no class."""
+        maps = read_maps(predictions)
+        return {"predictions": maps, "references": _classes(references, len(maps), "maps")}
+
+    def scores(
+        self,
+        maps: Any,
+        references: Any,
+        /,
+        *,
+        images: Any = None,
+        classifier: Any = None,
+        target: Any = None,
+        seeds: Any = None,
+        image_ids: Any = None,
+        seed: int = 0,
+        groups: Any = None,
+        batch_size: int = 16,
+        **options: Any,
+    ) -> np.ndarray:
+        """Return the scores of maps by the metric and the classifier."""
+        name = self.name
+        try:
+            from saliency_bench.bound_metric import registered_metric
+            from saliency_bench.compute.scoring.draws import Draws
+            from saliency_bench.compute.scoring.perturbation import batched_curves, right_classes
+            from saliency_bench.compute.scoring.samples import known_groups
+        except ModuleNotFoundError as error:
+            raise ImportError(f"{name} runs the classifier: pip install saliency-bench") from error
+        if images is None or classifier is None:
+            raise ValueError(f"{name} needs images=(B, 3, H, W) in [0, 1] and classifier=, a name or a module")
+        options = _known(name, options, [*self.keywords(), "per_sample"])
+        metric, unlabelled = registered_metric(name, **options), (references == NO_CLASS).any()
+        if "labels" in metric.inputs and (target is not None or unlabelled):
+            raise ValueError(f"{name} compares with references, the class of each image; give them, and no target")
+        if target is None and unlabelled:
+            raise ValueError(f"{name} needs references, the class of each image, or target=, weights over the classes")
+        scores: list[np.ndarray] = []
+        given = references if target is None else target
+        noise = Draws.given(len(maps), seeds, image_ids, seed).seeds("noise")
+        for curves in batched_curves(classifier, images, given, maps, batch_size, noise):
+            start = sum(map(len, scores))
+            classes = references[start : start + len(curves.images)]
+            inputs: dict[str, Any] = {"curves": curves}
+            if "labels" in metric.inputs:
+                inputs["labels"] = right_classes(classes, curves.target.shape[1])
+            if "groups" in metric.inputs:
+                inputs["groups"] = known_groups(metric, groups, curves.classifier, curves.target.shape[1])
+            scores.append(metric(**inputs))
+        return np.concatenate(scores)
+
+
+class AreaShell(_InstalledShell):
+    """A module of evaluate for a metric that trains networks, which a run does: their accuracies come in.
+
+    The score is the area under the accuracy over the exposure by the trapezoid rule, divided by the width of the
+    exposures.
+    """
+
+    INPUTS = """predictions: the accuracies (N,) in [0, 1] of networks that `saliency-bench run` has trained.
+    references: the exposure (N,) of each, the share of the pixels; several trainings at one exposure are averaged."""
+
+    @classmethod
+    def computed(cls) -> Callable[..., np.ndarray] | None:
+        """Return a function without options: the metric's options are those of the training."""
+        return cls.declared() and _area
+
+    def _info(self) -> evaluate.MetricInfo:
+        """Return what `evaluate` shows of the metric."""
+        info = super()._info()
+        info.format = None  # as arrays the numbers would come back in float32, and a run computes in float64
+        return info
+
+    def _features(self, size: tuple[int, ...]) -> datasets.Features:
+        """Return the types of what is added."""
+        return datasets.Features({"predictions": datasets.Value("float64"), "references": datasets.Value("float64")})
+
+    def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, np.ndarray]:
+        """Return accuracies (N,) and their exposures (N,)."""
+        if references is None:
+            raise ValueError(f"{self.name} needs references, the exposure of each accuracy, a share from 0 to 1")
+        accuracies, exposures = (
+            read_array(name, given, "(N,)").astype(np.float64)
+            for name, given in (("predictions", predictions), ("references", references))
+        )
+        if accuracies.ndim != 1 or accuracies.shape != exposures.shape:
+            raise ValueError(
+                f"{self.name} needs one exposure for each accuracy; got {exposures.shape} for {accuracies.shape}"
+            )
+        for subject, values in (("an accuracy", accuracies), ("an exposure", exposures)):
+            if len(outside := values[~((values >= 0) & (values <= 1))]):
+                raise ValueError(f"{self.name}: {subject} is a share from 0 to 1; got {outside[0]:g}")
+        return {"predictions": accuracies, "references": exposures}
+
+    def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return no options: those of the metric are of the training."""
+        return _known(self.name, options, [])
+
+    def scores(self, accuracies: Any, exposures: Any, /, **options: Any) -> np.ndarray:
+        """Return the area (1,)."""
+        return np.atleast_1d(_area(np.asarray(accuracies, np.float64), np.asarray(exposures, np.float64)))
+
+
+def _area(accuracies: np.ndarray, exposures: np.ndarray) -> np.ndarray:
+    """Return the area under accuracies (N,) at exposures (N,), by the width of the exposures.
+
+    Returns:
+        A number in [0, 1].
+
+    Raises:
+        ValueError: There is one exposure alone.
+    """
+    widths, places = np.unique(exposures, return_inverse=True)
+    if len(widths) < 2:
+        raise ValueError(f"the area needs accuracies at two exposures or more; got {len(widths)}")
+    means = np.bincount(places, accuracies) / np.bincount(places)
+    return np.trapezoid(means, widths) / (widths[-1] - widths[0])
+
+
+def _about(function: Callable[..., np.ndarray]) -> str:
+    """Return the first line of the file of a function, and what its docstring says before its arguments."""
+    module = sys.modules[function.__module__].__doc__ or ""
+    details = (inspect.getdoc(function) or "").partition("\nArgs:\n")[0]
+    return f"{module.partition(chr(10))[0]}\n\n{details.strip()}"
+
+
+def _example(module: str) -> str:
+    """Return the example in a module's docstring, which is its last section."""
+    _, heading, example = (sys.modules[module].__doc__ or "").partition("\n\nExample:\n")
+    return heading + example.rstrip()
+
+
+def _described(function: Callable[..., np.ndarray] | None) -> str:
+    """Return the options of a function and what comes out, from its docstring, as further lines of Google's style."""
+    lines = ['    per_sample: add the list "scores". Default: False.', "", "Returns:"]
+    if function is None:
+        unknown_here = "    Its options are shown where saliency-bench is installed."
+        return "\n".join([unknown_here, *lines, "    {name: the mean over samples}"])
+    docstring = inspect.getdoc(function) or ""
+    usual = defaults(function)
+    texts = meanings(docstring)
+    options = [f"    {key}: {texts.get(key, '')} Default: {spelled(value)}." for key, value in usual.items()]
+    returned = re.search(r"Returns:\n(.*?)(?:\n\n|\Z)", docstring, flags=re.DOTALL)
+    of_each = " ".join(returned.group(1).split()) if returned else ""
+    return "\n".join([*options, *lines, f"    {{name: the mean over samples}}. Per sample: {of_each}"])
+
+
+def _level_of_caller() -> int:
+    """Return how far up the stack from the function that asks the caller of `compute` stands, for `warnings.warn`."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename in (__file__, evaluate.module.__file__):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _options_of(name: str) -> list[str]:
+    """Return the names of a metric's options."""
+    from saliency_bench.bound_metric import registered_metric
+
+    return list(dict(registered_metric(name).options))
+
+
+def _known(name: str, options: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Return the options among those that are known; raise UserError for others."""
+    for key in options:
+        if key not in known:
+            raise unknown(f"option of {name}", key, known)
+    return options
+
+
+def _classes(references: Any, count: int, noun: str) -> np.ndarray:
+    """Return int64 (count,), a whole number for each of the maps or images, `NO_CLASS` where there are none."""
+    if references is None:
+        return np.full(count, NO_CLASS)
+    try:
+        labels = np.asarray(references, dtype=np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        labels = np.empty(0)
+    if len(labels) != count or not np.isfinite(labels).all() or (labels != np.floor(labels)).any():
+        raise ValueError(f"references must be one class (a whole number) for each of the {count} {noun}")
+    return labels.astype(np.int64)

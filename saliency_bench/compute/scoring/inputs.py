@@ -1,0 +1,345 @@
+"""From a metric's declared needs to its scores and their reasons, for one batch: the same inside and outside a run."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from saliency_bench.bound_explainer import Explainer, is_ours, same_directory
+from saliency_bench.bound_metric import Metric
+from saliency_bench.compute.classifiers.classifier import RefusedImagesError
+from saliency_bench.compute.maps.map_provider import ExplainerRaisedError, MapProvider, reason_of
+from saliency_bench.compute.scoring.partners import Partners, PartnerSource
+from saliency_bench.compute.scoring.perturbation import Curves
+from saliency_bench.compute.targets.class_groups import ClassGroups
+from saliency_bench.errors import UserError
+from saliency_bench.maps import is_flat, is_tied, mean_of_parts, normalise
+from saliency_bench.score_notes import (
+    MARKS,
+    NO_LABEL,
+    NO_PART,
+    NO_PROBABILITIES_CHANGED,
+    PEAKED,
+    TIED,
+    has_parts_only,
+    lacks,
+    reason_for,
+)
+from saliency_bench.types import Column, Images, Maps, Target
+
+Value = float | None
+HALF_OF_RANGE = 0.5  # the threshold of metrics that compare a region
+OF_RANGE = {"normalise": True, "salient": "range", "by": "value"}  # options by which a threshold is a share of it
+PEAKED_SHARE = 0.01  # of the pixels, below which that region is marked
+
+
+@dataclass
+class ScoredBatch:
+    """A metric's scores of a batch.
+
+    values   of each sample, None where there is none; reasons say why, or what must be known about a score that stands
+    parts    {name: a value per sample, None where there is none}; part_reasons say why
+    faulty   {sample: what went wrong}: what lies neither in the data nor in the metric's definition
+    raised   whether the explainer failed when it was asked for further maps
+    """
+
+    values: list[Value]
+    reasons: list[str | None]
+    parts: dict[str, list[Value]] = field(default_factory=dict)
+    part_reasons: dict[str, list[str | None]] = field(default_factory=dict)
+    faulty: dict[int, str] = field(default_factory=dict)
+    raised: bool = False
+
+    def fail(self, faulty: dict[int, str]) -> None:
+        """Note what went wrong with samples that had no reason to be left out so far."""
+        self.faulty = {sample: reason for sample, reason in faulty.items() if self.reasons[sample] is None}
+        for sample, reason in self.faulty.items():
+            self.reasons[sample] = reason
+
+    def mark(self, reason: str) -> None:
+        """Note what must be known about all scores that stand."""
+        for sample, value in enumerate(self.values):
+            if value is not None or has_parts_only(self.reasons[sample]):
+                self.reasons[sample] = MARKS.join(filter(None, (self.reasons[sample], reason)))
+
+
+@dataclass(frozen=True)
+class Other:
+    """A second classifier of the same images, K classes of its own.
+
+    logits   (B, K), of the images, on the CPU
+    labels   bool (B, K), the classes that are right for each image
+    lacking  why there is nothing of a sample, else None
+    """
+
+    classifier: nn.Module
+    logits: Tensor
+    labels: np.ndarray
+    lacking: list[str | None]
+
+    @property
+    def target(self) -> Target:
+        """Return what its maps explain, (B, K): its right classes, each with the weight 1."""
+        return torch.from_numpy(self.labels).float()
+
+    def part(self, kept: Sequence[int]) -> "Other":
+        """Return a copy of these samples alone."""
+        lacking = [self.lacking[sample] for sample in kept]
+        return Other(self.classifier, self.logits[kept], self.labels[kept], lacking)
+
+
+@dataclass
+class MetricInputs:
+    """The inputs of metrics (`metric.INPUTS`) of a batch and the maps of one explainer, made when first asked for.
+
+    explainer   with the run's seed
+    logits      of the images, on the CPU
+    seed_for    (sample, purpose) -> the seed of what is drawn at random for it
+    maps        None where no metric asks for the maps of the images as they are
+    masks       bool (B, H, W), and `unusable`: why a sample has none
+    labels      bool (B, K), the classes that are right for each image; none of an image without label
+    columns     further columns of the dataset, by name
+    other       a second classifier
+    partners    where the partners of samples come from, for metrics with a plan
+    faults      {sample: why no metric can score it}
+    map_faults  {sample: what is wrong with its map}; no matter to a metric that asks a question of its own
+    halved      how often a batch did not fit in memory when further maps were made
+    run_seed    of what is drawn once for all samples
+    retrained   {retraining metric: (B, P), the class that each of its networks gives each image}
+    """
+
+    classifier: nn.Module
+    explainer: Explainer
+    images: Images
+    target: Target
+    logits: Tensor
+    seed_for: Callable[[int, str], int]
+    maps: Maps | None = None
+    masks: np.ndarray | None = None
+    unusable: list[str | None] | None = None
+    groups: ClassGroups | None = None
+    labels: np.ndarray | None = None
+    columns: dict[str, Column] = field(default_factory=dict)
+    other: Other | None = None
+    partners: PartnerSource | None = None
+    faults: dict[int, str] = field(default_factory=dict)
+    map_faults: dict[int, str] = field(default_factory=dict)
+    halved: int = 0
+    run_seed: int = 0
+    retrained: dict[Metric, np.ndarray] = field(default_factory=dict)
+
+    @cached_property
+    def curves(self) -> Curves:
+        """Probabilities along perturbation paths, which all metrics share."""
+        return self._new_curves()
+
+    def _new_curves(self) -> Curves:
+        """Return curves of which nothing is computed yet."""
+        assert self.maps is not None
+        images, target, maps = self.images.clone(), self.target.clone(), self.maps.clone()
+        return Curves(self.classifier, images, target, maps, self._seeds("noise"))
+
+    @cached_property
+    def flat(self) -> np.ndarray:
+        """Which maps are constant."""
+        assert self.maps is not None
+        return is_flat(self.maps.cpu().numpy())
+
+    @cached_property
+    def tied(self) -> np.ndarray:
+        """Which maps are not constant, but have ties among more than a tenth of their pixels."""
+        assert self.maps is not None
+        return is_tied(self.maps.cpu().numpy())
+
+    @cached_property
+    def peaked(self) -> np.ndarray:
+        """Which maps have less than `PEAKED_SHARE` of their pixels above half of their range, and are not constant."""
+        assert self.maps is not None
+        above = normalise(self.maps.cpu().numpy()) > HALF_OF_RANGE
+        return (above.mean(axis=(1, 2)) < PEAKED_SHARE) & ~self.flat
+
+    @cached_property
+    def maps_of_other(self) -> tuple[np.ndarray, dict[int, str]]:
+        """What the explainer gives for the other classifier and its target: maps, and what is wrong with which."""
+        assert self.other is not None
+        explain = MapProvider(self.explainer, self.classifier, self._seeds("explain"))
+        maps = explain(self.images, self.other.target, classifier=self.other.classifier)
+        self.halved += explain.halved
+        return maps, explain.faulty
+
+    def _seeds(self, purpose: str) -> list[int]:
+        """Return the seeds of all samples for a purpose."""
+        return [self.seed_for(sample, purpose) for sample in range(len(self.images))]
+
+    def score(self, metric: Metric) -> ScoredBatch:
+        """Return a metric's scores where they are defined, reasons where not.
+
+        Of flat maps and of what it marks, both.
+        """
+        count = len(self.images)
+        reasons = list(self.unusable) if "masks" in metric.inputs and self.unusable else [None] * count
+        if "labels" in metric.inputs and self.labels is not None:
+            reasons = [reason if row.any() else NO_LABEL for row, reason in zip(self.labels, reasons, strict=True)]
+        for lacking in self._lacking(metric):
+            reasons = [reason or lack for reason, lack in zip(reasons, lacking, strict=True)]
+        if self.partners is not None and "partners" in metric.inputs:
+            takes = [self.partners.takes_part(metric, sample) for sample in range(count)]
+            reasons = [reason if part else NO_PART for part, reason in zip(takes, reasons, strict=True)]
+        faults = (self.map_faults if metric.asks_of_target else {}) | self.faults
+        reasons = [faults.get(sample, reason) for sample, reason in enumerate(reasons)]
+        # A metric of curves gets the whole batch, which shares its passes with other metrics.
+        scored = [sample for sample, reason in enumerate(reasons) if reason is None or "curves" in metric.inputs]
+        names = metric.parts(self.classifier)
+        result = ScoredBatch([None] * count, reasons, {name: [None] * count for name in names})
+        if scored:
+            self._fill(result, metric, scored, names)
+        result.part_reasons = {name: _part_reasons(metric, result, values) for name, values in result.parts.items()}
+        return result
+
+    def _lacking(self, metric: Metric) -> Iterator[list[str | None]]:
+        """Yield per sample why a metric lacks something: each column, and the other classifier."""
+        for name in metric.declaration.columns:
+            yield self.columns[name].lacking if name in self.columns else [lacks(name)] * len(self.images)
+        if "other" in metric.inputs and self.other is not None:
+            yield self.other.lacking
+
+    def _fill(self, result: ScoredBatch, metric: Metric, scored: list[int], names: Sequence[str]) -> None:
+        """Fill in the scores of samples, or why they have none."""
+        explain = self._provider(scored, metric.asks_of_target)
+        try:
+            inputs = self._inputs(metric, scored, explain)
+            with same_directory():
+                scores, parts, marked = metric.checked(inputs, len(scored), names)
+        except ExplainerRaisedError as error:
+            result.raised = True
+            return result.fail(dict.fromkeys(scored, str(error)))
+        except UserError as error:
+            if not isinstance(error, RefusedImagesError):
+                raise
+            result.raised = True
+            return result.fail(dict.fromkeys(scored, f"the model raised for a changed image: {error}"))
+        except ValueError as error:  # metrics that need no core have their own words
+            raise UserError(f"{metric}: {error}") from error
+        except Exception as error:  # of the network, for one of the pictures that the metric makes
+            result.raised = True
+            return result.fail(dict.fromkeys(scored, reason_of(error, "the metric")))
+        self.halved += explain.halved
+        faulty = explain.faulty
+        partners = inputs.get("partners")
+        if isinstance(partners, Partners):
+            self.halved += partners.taken_halved()
+            faulty = faulty | partners.faults()
+        counts = scores if metric.aggregate is None or parts is None else mean_of_parts(parts)
+        if isinstance(curves := inputs.get("curves"), Curves):
+            faulty = faulty | dict.fromkeys(curves.lost(counts), NO_PROBABILITIES_CHANGED)
+        result.fail({scored[index]: reason for index, reason in faulty.items()})
+        for index, sample in enumerate(scored):
+            if result.reasons[sample] is None:
+                value = _finite(scores[index])
+                mark = metric.declaration.mark if marked is not None and marked[index] else ""
+                if "curves" in metric.inputs and self.tied[sample]:
+                    mark = MARKS.join(filter(None, (mark, TIED)))
+                if _goes_by_half_of_range(metric) and self.peaked[sample]:
+                    mark = MARKS.join(filter(None, (mark, PEAKED)))
+                flat = self._is_flat(metric, partners if isinstance(partners, Partners) else explain, index, sample)
+                parts_only = value is None and bool(np.isfinite(counts[index]))
+                result.values[sample] = value
+                result.reasons[sample] = reason_for(value, flat, metric.declaration.undefined, mark, parts_only)
+                for column, values in enumerate(result.parts.values()):
+                    values[sample] = None if parts is None else _finite(parts[index, column])
+
+    def _is_flat(self, metric: Metric, explain: MapProvider | Partners, index: int, sample: int) -> bool:
+        """Return whether the map that was scored is constant, or one of those that the metric asked for itself."""
+        if isinstance(explain, Partners):
+            return explain.is_flat(index)
+        if "explain" in metric.inputs and not {"maps", "curves"} & set(metric.inputs):
+            return index in explain.flat
+        return bool(self.flat[sample])
+
+    def _provider(self, kept: list[int], asks_of_target: bool) -> MapProvider:
+        """Return what gives further maps of samples; those of the images as they are need not be made again."""
+        seeds = self._seeds("explain")
+        first = None
+        if self.maps is not None and (asks_of_target or not self.map_faults.keys() & set(kept)):
+            whole = len(kept) == len(self.images)
+            part = slice(None) if whole else kept
+            first = self.images[part].clone(), self.target[part].clone(), self.maps[part].clone()
+        return MapProvider(self.explainer, self.classifier, [seeds[sample] for sample in kept], first)
+
+    def _inputs(self, metric: Metric, kept: list[int], explain: MapProvider) -> dict[str, object]:
+        """Return what the metric asks for by the names of its parameters, of these samples: copies of its own."""
+        whole = len(kept) == len(self.images)
+        # The very images of the first maps, by which further maps of them are recognised.
+        images, target, maps = explain.first or (
+            (self.images.clone(), self.target.clone(), None) if whole else (self.images[kept], self.target[kept], None)
+        )
+        inputs: dict[str, Callable[[], object]] = {
+            "maps": lambda: None if maps is None else maps.cpu().numpy().copy(),
+            "masks": lambda: None if self.masks is None else self.masks[kept],
+            # Shared by metrics, which have passes in common; the curves of others' metrics are their own.
+            "curves": lambda: self.curves if is_ours(metric.function) else self._new_curves(),
+            "classifier": lambda: self.classifier,
+            "images": lambda: images,
+            "target": lambda: target,
+            "logits": lambda: self.logits[kept],
+            "labels": lambda: None if self.labels is None else self._of_labels(metric, kept),
+            "groups": lambda: self.groups,
+            "explain": lambda: explain,
+            "partners": lambda: self._partners(metric, kept),
+            "seeds": lambda: [self.seed_for(sample, metric.name) for sample in kept],
+            "other": lambda: None if self.other is None else self.other.part(kept),
+            "columns": lambda: {name: self.columns[name].part(kept).values for name in metric.declaration.columns},
+            "run_seed": lambda: self.run_seed,
+            "retrained": lambda: self._of_networks(metric)[kept],
+        }
+        if self.other is not None and {"other", "explain"} <= set(metric.inputs):
+            made, faulty = self.maps_of_other
+            target = self.other.target[kept].to(images.device)
+            explain.of_other = self.other.classifier, images, target, torch.from_numpy(made[kept])
+            explain.faulty |= {index: faulty[sample] for index, sample in enumerate(kept) if sample in faulty}
+        return {need: inputs[need]() for need in metric.inputs}
+
+    def _partners(self, metric: Metric, kept: list[int]) -> Partners:
+        """Return the partners of samples."""
+        assert self.partners is not None
+        return self.partners.partners_of(metric, kept, partial(MapProvider, self.explainer, self.classifier))
+
+    def _of_networks(self, metric: Metric) -> np.ndarray:
+        """Return what retrained networks answer."""
+        if metric not in self.retrained:
+            raise UserError(
+                f"{metric.name} trains networks on a whole dataset, as only a run does; use saliency_bench.run"
+            )
+        return self.retrained[metric]
+
+    def _of_labels(self, metric: Metric, kept: list[int]) -> np.ndarray:
+        """Return the labels; beside curves, which have the whole batch, those of the whole batch."""
+        assert self.labels is not None
+        return self.labels.copy() if "curves" in metric.inputs else self.labels[kept]
+
+
+def _part_reasons(metric: Metric, result: ScoredBatch, values: list[Value]) -> list[str | None]:
+    """Return why a part is missing: for the reason of its sample, or because the metric does not define it there."""
+    return [
+        None
+        if value is not None
+        else reason_for(None, False, metric.declaration.absent)
+        if score is not None or has_parts_only(reason)
+        else reason
+        for value, score, reason in zip(values, result.values, result.reasons, strict=True)
+    ]
+
+
+def _goes_by_half_of_range(metric: Metric) -> bool:
+    """Return whether a metric scores the region above half of the range of the maps, as its options say."""
+    options = dict(metric.options)
+    of_range = any(options.get(key) == value for key, value in OF_RANGE.items())
+    return of_range and options.get("threshold") == HALF_OF_RANGE and bool({"maps", "curves"} & set(metric.inputs))
+
+
+def _finite(value: float) -> Value:
+    """Return a value; None of one that is not finite."""
+    return float(value) if np.isfinite(value) else None

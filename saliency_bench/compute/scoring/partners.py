@@ -1,0 +1,177 @@
+"""Partners: other samples that a metric looks at beside each sample, such as backgrounds to paste into.
+
+Which ones is a plan over the predictions of all samples, made by `plan` of the metric's module. A sample that the plan
+does not name takes no part. The map of a partner is the one that it would get as a sample: its seed is its own.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+import numpy as np
+import torch
+
+from saliency_bench.bound_metric import Metric
+from saliency_bench.compute.maps.map_provider import MapProvider
+from saliency_bench.errors import UserError
+from saliency_bench.types import Images, Target
+from saliency_bench.utils.hashing import hash_of
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a plan may look at, of all samples that it may choose from.
+
+    seed           of the run
+    ids            of the samples
+    right          bool (N, K), the classes that are right for each; none of a sample without label
+    probabilities  float32 (N, K), NaN where there are none
+    activation     what made them of logits
+    """
+
+    seed: int
+    ids: Sequence[str]
+    right: np.ndarray
+    probabilities: np.ndarray
+    activation: str = "softmax"
+
+
+@dataclass(frozen=True)
+class PartnerPlan:
+    """Which samples go with which.
+
+    Attributes:
+        partners: {sample: its partners}, by their places among all.
+        identity: a hash of the plan by the ids of the images.
+    """
+
+    partners: Mapping[int, tuple[int, ...]]
+    identity: str
+
+
+def plan_of(metric: Metric, predictions: Predictions) -> PartnerPlan:
+    """Return the plan of a metric.
+
+    Raises:
+        UserError: Its `plan` raises, or names samples that there are not.
+    """
+    planned = metric.planned(predictions)
+    ids = predictions.ids
+    try:
+        partners_of = {int(sample): tuple(int(partner) for partner in partners) for sample, partners in planned.items()}
+        if min(chain(partners_of, *partners_of.values()), default=0) < 0:
+            raise IndexError
+        named = {ids[sample]: [ids[partner] for partner in places] for sample, places in partners_of.items()}
+    except (AttributeError, TypeError, ValueError, IndexError) as error:
+        line = f"{metric}: plan must give {{sample: [its partners]}}, whole numbers below {len(ids)}"
+        raise UserError(line) from error
+    return PartnerPlan(
+        {sample: places for sample, places in partners_of.items() if places}, hash_of(sorted(named.items()))
+    )
+
+
+@dataclass(frozen=True)
+class PartnerSamples:
+    """Samples as partners: ids, images (N, 3, H, W), bool (N, K) of the classes that are right, seeds of their maps."""
+
+    ids: Sequence[str]
+    images: Images
+    right: np.ndarray
+    seeds: Sequence[int]
+
+
+@dataclass
+class Partners:
+    """The partners of the samples of a batch, each once however many samples it belongs to.
+
+    Attributes:
+        ids: of their images.
+        images: (N, 3, H, W).
+        right: bool (N, K), the classes that are right for them.
+        places: for each sample of the batch the places of its partners, in the order of the plan.
+        explain: further maps of them: explain(images, target, places).
+        at_once: how many are explained together.
+        made: maps that were made, by target.
+        faulty: {sample of the batch: what went wrong with what the metric made of it and its partners}.
+    """
+
+    ids: Sequence[str]
+    images: Images
+    right: np.ndarray
+    places: Sequence[Sequence[int]]
+    explain: MapProvider
+    at_once: int = 16
+    made: dict[bytes, np.ndarray] = field(default_factory=dict)
+    faulty: dict[int, str] = field(default_factory=dict)
+
+    def maps(self, target: Target) -> np.ndarray:
+        """Return float32 (N, H, W), the maps of the images for a target (N, K), made once for all metrics."""
+        key = target.cpu().numpy().tobytes()
+        if key not in self.made:
+            batches = torch.arange(len(self.images)).split(self.at_once)
+            self.made[key] = np.concatenate(
+                [self.explain(self.images[batch], target[batch], batch.tolist()) for batch in batches]
+            )
+        return self.made[key].copy()
+
+    def within(self, places: Sequence[Sequence[int]]) -> "Partners":
+        """Return the same for other samples of the batch."""
+        return replace(self, places=places, faulty={})
+
+    def faults(self) -> dict[int, str]:
+        """Return {sample of the batch: what went wrong with it, or with the map of one of its partners}."""
+        wrong = self.explain.faulty
+        of_maps = {
+            sample: f"partner {self.ids[partner]}: {wrong[partner]}"
+            for sample, places in enumerate(self.places)
+            for partner in places
+            if partner in wrong
+        }
+        return self.faulty | of_maps
+
+    def taken_halved(self) -> int:
+        """Return how often a batch did not fit in memory since this was asked last."""
+        halved, self.explain.halved = self.explain.halved, 0
+        return halved
+
+    def is_flat(self, sample: int) -> bool:
+        """Return whether the map of one of the partners of a sample is constant."""
+        return not self.explain.flat.isdisjoint(self.places[sample])
+
+
+@dataclass
+class PartnerSource:
+    """Where the partners of the samples of a batch come from.
+
+    Attributes:
+        plans: by metric.
+        samples: the places of the samples of the batch among all.
+        load: their places among all -> the samples.
+        at_once: how many are explained together.
+        known: partners that were loaded.
+    """
+
+    plans: Mapping[Metric, PartnerPlan]
+    samples: Sequence[int]
+    load: Callable[[Sequence[int]], PartnerSamples]
+    at_once: int
+    known: dict[tuple[int, ...], Partners] = field(default_factory=dict)
+
+    def takes_part(self, metric: Metric, sample: int) -> bool:
+        """Return whether a sample has partners."""
+        return self.samples[sample] in self.plans[metric].partners
+
+    def partners_of(
+        self, metric: Metric, kept: Sequence[int], provider: Callable[[Sequence[int]], MapProvider]
+    ) -> Partners:
+        """Return the partners of some samples of the batch; metrics whose partners are the same share their maps."""
+        chosen = [self.plans[metric].partners[self.samples[sample]] for sample in kept]
+        places = tuple(sorted(set(chain.from_iterable(chosen))))
+        index = {place: number for number, place in enumerate(places)}
+        inside = [[index[place] for place in of_sample] for of_sample in chosen]
+        if places not in self.known:
+            loaded = self.load(places)
+            self.known[places] = Partners(
+                loaded.ids, loaded.images, loaded.right, inside, provider(loaded.seeds), self.at_once
+            )
+        return self.known[places].within(inside)

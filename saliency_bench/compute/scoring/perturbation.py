@@ -1,0 +1,513 @@
+"""Probabilities along perturbation paths: the top pixels of a map enter a reference picture, or leave for it.
+
+Insertion, deletion, accuracy at exposures and the contrastive metrics reduce the same probabilities. `Curves` makes
+them once per batch and map; a path that two metrics have in common is classified once.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn, special
+from torch.nn import functional as F
+
+from saliency_bench.compute.classifiers.loading import load_classifier
+from saliency_bench.compute.classifiers.passes import Draw, forward_many, scores_of
+from saliency_bench.compute.scoring.imputation import imputed, slight_noise
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.maps import read_array, read_maps, tie_breaker
+from saliency_bench.read.statistics.exposures import EXPOSURES, area
+from saliency_bench.target_weights import activation_of, expand, one_hot, probabilities, recognised
+from saliency_bench.types import Images, Target
+from saliency_bench.utils.seeds import seed_of, uniform
+from saliency_bench.utils.untouched import untouched
+
+BLUR_SIZE, BLUR_SIGMA = 11, 5.0
+GAUSSIAN_SIGMA = 0.5
+
+Reference = Literal["black", "blur", "mean", "noise", "inpaint", "linear", "farthest", "gaussian"]
+
+
+class Curves:
+    """The classifier's probabilities on pictures that keep the top `count` pixels of a map, or all others.
+
+    Args:
+        classifier: module images -> logits (B, K); its `activation` turns them into p, softmax if it has none. "blur"
+            and "mean" read its buffer `mean` (1, 3, 1, 1).
+        images: Float (B, 3, H, W) in [0, 1].
+        target: (B, K) or (1, K), the weights w of `path`.
+        maps: torch or numpy (B, H, W). Pixels are ordered by `maps.descending`: value, then the fixed permutation.
+        seeds: one per image, for the references "noise", "linear" and "gaussian"; None means 0 to B-1.
+
+    The pictures of one path of one image share passes (`passes.forward_many`), so a probability depends on the image,
+    the map and the number of counts of its path, and never on what was asked before, on the order of the samples or on
+    how many there are, down to the last bit. `passes` counts the images that went through the classifier; `undefined`
+    Bool (B,) tells of which samples a picture got no probabilities (`compute.targets.no_probabilities`): they are NaN.
+
+    Raises: UserError for maps of another size than the images, or a target of another number of classes.
+    """
+
+    def __init__(
+        self,
+        classifier: nn.Module,
+        images: Images,
+        target: Target,
+        maps: Tensor | np.ndarray,
+        seeds: Sequence[int] | None = None,
+    ):
+        values = read_maps(maps)
+        if values.shape != (len(images), *images.shape[2:]):
+            raise UserError(
+                f"maps have shape {values.shape}, but the images {tuple(images.shape)}; sizes must be the same"
+            )
+        self.classifier = classifier
+        self.activation = activation_of(classifier)
+        self.images = images.detach()
+        self.target = expand(target, images).double().cpu().numpy()
+        self.height, self.width = values.shape[1:]
+        self.seeds = list(range(len(images)) if seeds is None else seeds)
+        self.passes = 0
+        self.undefined = np.zeros(len(images), dtype=bool)
+        self.maps = values
+        self._ranks: Tensor | None = None
+        self._references: dict[str, Tensor] = {}
+        self._known: dict[tuple[str, str, tuple[int, ...]], Tensor] = {}
+        self._others: dict[Hashable, np.ndarray] = {}
+
+    def path(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
+        """Return float64 (B, len(counts)): sum_k w_k p_k on the pictures of `probabilities`.
+
+        P_c for a one-hot target.
+        """
+        return self.weighted(self.target, keep, reference, counts)
+
+    def weighted(
+        self, weights: np.ndarray, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()
+    ) -> np.ndarray:
+        """Return float64 (B, len(counts)): sum_k v_k p_k for other weights v (B, K) than the target's."""
+        p = self._path(keep, reference, counts).double()
+        return torch.einsum("bck,bk->bc", p, torch.as_tensor(weights).to(p)).cpu().numpy()
+
+    def weighted_each(
+        self, weights: np.ndarray, keep: str, reference: str, counts: Sequence[Sequence[int] | np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return per sample float64 (n, S): sum_k v_k p_k at its own n counts, for each of its S rows of weights."""
+        rows = torch.as_tensor(weights).double().to(self.images.device)
+        by_sample: list[np.ndarray] = [np.empty((0, rows.shape[1]))] * len(self.images)
+        for length in sorted({len(of_sample) for of_sample in counts} - {0}):
+            samples = [sample for sample, of_sample in enumerate(counts) if len(of_sample) == length]
+            pixels = np.stack([self._checked(keep, reference, counts[sample]) for sample in samples])
+            read = partial(_weighted, rows[samples])
+            values = self._classified(keep, reference, pixels, samples, read).cpu().numpy()
+            for sample, of_sample in zip(samples, values, strict=True):
+                by_sample[sample] = of_sample
+        return by_sample
+
+    def recognised(
+        self, labels: np.ndarray, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()
+    ) -> np.ndarray:
+        """Return float64 (B, len(counts)): 1 where the classifier is right (`target.recognised`), else 0.
+
+        NaN where p is NaN.
+
+        Args:
+            labels: Bool (B, K), the classes that are right for each sample, whatever the target is.
+            keep: as of `probabilities`.
+            reference: as of `probabilities`.
+            counts: as of `probabilities`.
+        """
+        p = self.probabilities(keep, reference, counts)
+        hits = recognised(p, np.asarray(labels, dtype=bool)[:, None], self.activation)
+        return np.where(np.isnan(p).any(axis=2), np.nan, hits)
+
+    def probabilities(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
+        """Return float32 (B, len(counts), K): p of the pictures in which `count` top pixels stay or go.
+
+        Args:
+            keep: "top": the top `count` pixels are the image's, all others the reference's; "rest": the reverse.
+            reference: "black": 0 in [0, 1]. "mean": the classifier's normalisation mean. "blur": see `blurred`.
+                "noise": see `noise`. "inpaint": what is not the image's is filled in from what is, see `inpainted`.
+                "linear": the mean of its neighbours plus slight noise, see `imputation.imputed`. "farthest": see
+                `farthest`. "gaussian": see `gaussian`.
+            counts: numbers of pixels, 0 to H*W.
+        """
+        return self._path(keep, reference, counts).cpu().numpy()
+
+    def _path(self, keep: str, reference: str, counts: Iterable[int]) -> Tensor:
+        """Return `probabilities` as a tensor, computed once."""
+        pixels = self._checked(keep, reference, counts)
+        if len(pixels) == 0:
+            return torch.empty(len(self.images), 0, self.target.shape[1])
+        key = keep, reference, tuple(pixels.tolist())
+        if key not in self._known:
+            every = list(range(len(self.images)))
+            shared = np.broadcast_to(pixels, (len(every), len(pixels)))
+            self._known[key] = self._classified(keep, reference, shared, every, lambda p, which: p)
+        return self._known[key]
+
+    def _checked(self, keep: str, reference: str, counts: Iterable[int]) -> np.ndarray:
+        """Return the counts; raise ValueError for what is no path."""
+        if keep not in ("top", "rest"):
+            raise UserError(f"keep='{keep}' is neither 'top' nor 'rest'")
+        if reference not in REFERENCES:
+            raise unknown("reference", reference, REFERENCES)
+        whole = self.height * self.width
+        given = list(counts)
+        for count in given:
+            if count != int(count) or not 0 <= count <= whole:
+                raise UserError(f"a count of pixels is a whole number from 0 to {whole}; got {count}")
+        return np.array(given, dtype=np.int64)
+
+    def _classified(
+        self,
+        keep: str,
+        reference: str,
+        counts: np.ndarray,
+        samples: list[int],
+        read: Callable[[Tensor, Tensor], Tensor],
+    ) -> Tensor:
+        """Return (b, n, ...): what `read` makes of p of b samples at their counts (b, n)."""
+        device = self.images.device
+        pixels, sample_of = torch.from_numpy(np.array(counts)).to(device), torch.tensor(samples).to(device)
+
+        def draw(which: Tensor, numbers: Tensor) -> Images:
+            top = (self._rank()[sample_of[which]] < pixels[which, numbers][:, None, None])[:, None]
+            return self.drawn(sample_of[which], top if keep == "top" else ~top, reference)
+
+        return self._answers(samples, pixels.shape[1], draw, read)
+
+    def _answers(self, samples: list[int], count: int, draw: Draw, read: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """Return (b, count, ...): what `read` makes of p of `count` pictures of each of b samples."""
+        classes = self.target.shape[1]
+
+        def read_logits(logits: Tensor, which: Tensor) -> Tensor:
+            if logits.shape[1] != classes:
+                raise UserError(f"the target has {classes} classes, but the classifier has {logits.shape[1]}")
+            return read(probabilities(logits.float(), self.activation), which)
+
+        with untouched(self.classifier), torch.no_grad():
+            values = forward_many(self.classifier, self.images[samples], count, draw, read_logits)
+        self.passes += len(samples) * count
+        self.undefined[samples] |= values.isnan().flatten(1).any(dim=1).cpu().numpy()
+        return values
+
+    def logits(self, key: Hashable, count: int, draw: Draw) -> np.ndarray:
+        """Return float64 (B, count): sum_k w_k logit_k of `count` other pictures of each image.
+
+        NaN where it is no number.
+
+        Args:
+            key: names the pictures, which are classified once.
+            count: of the pictures of each image.
+            draw: as of `passes.forward_many`.
+        """
+        if key not in self._others:
+            target = torch.from_numpy(self.target).float().to(self.images.device)
+            with untouched(self.classifier), torch.no_grad():
+                sums = scores_of(self.classifier, self.images, target, count, draw, "logit")
+            self.passes += sums.numel()
+            self._others[key] = torch.where(sums.isfinite(), sums, torch.nan).double().cpu().numpy()
+            self.undefined |= np.isnan(self._others[key]).any(axis=1)
+        return self._others[key]
+
+    def shown(self, kept: np.ndarray, reference: str) -> np.ndarray:
+        """Return float32 (B, K): p of pictures with the pixels kept, Bool (B, H, W), and the reference's elsewhere."""
+        inside = torch.from_numpy(kept).to(self.images.device)[:, None]
+
+        def draw(samples: Tensor, pictures: Tensor) -> Images:
+            return self.drawn(samples, inside[samples], reference)
+
+        every = list(range(len(self.images)))
+        return self._answers(every, 1, draw, lambda p, which: p)[:, 0].cpu().numpy()
+
+    def lost(self, scores: np.ndarray) -> list[int]:
+        """Return the samples whose scores (B,) are not numbers because a picture got no probabilities."""
+        return np.flatnonzero(self.undefined & ~np.isfinite(scores)).tolist()
+
+    def drawn(self, samples: Tensor, kept: Tensor, reference: str) -> Images:
+        """Return (n, 3, H, W): of images number samples[i], the pixels kept, Bool (n, 1, H, W).
+
+        The reference's elsewhere.
+        """
+        if reference == "inpaint":
+            return inpainted(self.images[samples], kept)
+        if reference == "linear":
+            return imputed(self.images[samples], kept, self._reference(reference)[samples])
+        return torch.where(kept, self.images[samples], self._reference(reference)[samples])
+
+    def _reference(self, name: str) -> Images:
+        """Return the reference of this name, made once."""
+        if name not in self._references:
+            if name in DRAWN:
+                self._references[name] = DRAWN[name](self.images, self.seeds)
+            else:
+                self._references[name] = FIXED[name](self.classifier, self.images)
+        return self._references[name]
+
+    def _rank(self) -> Tensor:
+        """Int (B, H, W): 0 for the top pixel of each map, H*W - 1 for the last, in the order of `maps.descending`."""
+        if self._ranks is None:
+            permutation = torch.from_numpy(tie_breaker(self.height, self.width).copy()).to(self.images.device)
+            # Not -x: a sort by bits, as on a GPU, would put -0 before 0.
+            values = 0.0 - torch.from_numpy(self.maps).to(self.images.device).flatten(1)
+            order = permutation[values[:, permutation].argsort(dim=1, stable=True)]
+            numbers = torch.arange(order.shape[1], dtype=torch.int32, device=order.device).expand_as(order)
+            ranks = torch.empty_like(order, dtype=torch.int32).scatter_(1, order, numbers)
+            self._ranks = ranks.view(len(order), self.height, self.width)
+        return self._ranks
+
+
+def _weighted(weights: Tensor, p: Tensor, which: Tensor) -> Tensor:
+    """Return (n, S) of p (n, K): weighted by the S rows of each sample's weights (B, S, K)."""
+    return (weights[which] @ p.double()[:, :, None])[..., 0]
+
+
+def batched_curves(
+    classifier: nn.Module | str,
+    images: Images,
+    target: Target,
+    maps: Tensor | np.ndarray,
+    batch_size: int = 16,
+    seeds: Sequence[int] | None = None,
+) -> Iterator[Curves]:
+    """Yield curves of any number of samples, a batch at a time, for a caller outside a run.
+
+    Args:
+        classifier: what `load_classifier` takes.
+        images: (B, 3, H, W) in [0, 1], torch, numpy or a list.
+        target: weights (B, K) or (1, K), or one class for each image (B,).
+        maps: torch or numpy (B, H, W).
+        batch_size: samples of a batch.
+        seeds: one per image, for the references "noise", "linear" and "gaussian"; None means 0 to B-1.
+    """
+    module = load_classifier(classifier)
+    device = module.device
+    images, target = read_images(images), torch.as_tensor(target)
+    needed = (len(maps), 3, *maps.shape[1:])
+    if images.shape != needed:
+        raise UserError(
+            f"maps of shape {tuple(maps.shape)} need images of shape {needed}; these have {tuple(images.shape)}"
+        )
+    if len(images) == 0:
+        raise UserError("there is no image to score")
+    check_frame(images)
+    seeds = range(len(images)) if seeds is None else seeds
+    check_batch_size(batch_size)
+    target = per_image(target, len(images))
+    if target.ndim == 1:
+        with untouched(module), torch.no_grad():
+            target = one_hot(target, module(images[:1].to(device)).shape[1])
+    for start in range(0, len(images), batch_size):
+        part = slice(start, start + batch_size)
+        yield Curves(module, images[part].to(device), target[part], maps[part], seeds[part])
+
+
+def per_image(target: Tensor, count: int) -> Tensor:
+    """Return a target (B, K) or (1, K), or classes (B,), with one row for each of the images.
+
+    Raises:
+        UserError: It has another size.
+    """
+    if target.ndim == 2 and len(target) == 1:
+        return target.expand(count, -1)
+    if len(target) != count:
+        raise UserError(f"give one class, or row of the target, for each of the {count} images; got {len(target)}")
+    return target
+
+
+def check_batch_size(batch_size: object) -> None:
+    """Raise UserError for anything but a whole number of 1 or more."""
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise UserError(f"batch_size={batch_size} must be 1 or more")
+
+
+def read_images(images: Any) -> Images:
+    """Return a float32 tensor of a tensor, an array, or a list of these.
+
+    Raises:
+        UserError: These are no numbers.
+    """
+    if isinstance(images, Tensor) and not images.is_complex():
+        return images.to(torch.float32)
+    try:
+        return torch.from_numpy(read_array("images", images, "(B, 3, H, W)").astype(np.float32))
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def check_frame(images: Images) -> None:
+    """Raise UserError for images that are not finite or not in [0, 1], which perturbed ones may leave a little."""
+    if not images.abs().amax() < 10:  # 0 to 255 is another frame
+        raise UserError("images must be finite and in [0, 1], before the model's normalisation")
+
+
+def row_counts(height: int, width: int, steps: int | None = None) -> np.ndarray:
+    """Return numbers of pixels from 0 to H*W: by one image row (H + 1 points), or in `steps` equal parts, rounded."""
+    if steps is None:
+        return np.arange(height + 1) * width
+    if not 1 <= steps <= height * width:
+        raise UserError(f"steps={steps} must lie between 1 and the {height * width} pixels of an image")
+    return np.rint(np.arange(steps + 1) * (height * width / steps)).astype(np.int64)
+
+
+def fraction_counts(height: int, width: int, fractions: Sequence[float]) -> np.ndarray:
+    """Return numbers of pixels, rounded (a half to the even number), that make up each fraction of an image."""
+    return np.rint(np.asarray(fractions) * (height * width)).astype(np.int64)
+
+
+def recognised_at(curves: Curves, labels: np.ndarray, keep: str, reference: str, exposure: float | None) -> np.ndarray:
+    """Return float64 (B, P): `Curves.recognised` at `EXPOSURES`, shares of the pixels, or at a single one."""
+    counts = fraction_counts(curves.height, curves.width, _exposures(exposure))
+    return curves.recognised(labels, keep, reference, counts)
+
+
+def right_classes(labels: np.ndarray, classes: int) -> np.ndarray:
+    """Return Bool (B, K) of the class of each image (B,), or of such a table.
+
+    Raises:
+        UserError: A class is none.
+    """
+    labels = np.asarray(labels)
+    if labels.ndim == 1:
+        return one_hot(torch.from_numpy(labels), classes).numpy().astype(bool)
+    if labels.shape[1] != classes:
+        raise UserError(f"the labels are of {labels.shape[1]} classes, but the classifier has {classes}")
+    return labels.astype(bool)
+
+
+def exposure_names(options: dict[str, Any], classifier: object) -> list[str]:
+    """Return the names of the parts of `recognised_at`: 0, 0.05 ..."""
+    return [f"{exposure:g}" for exposure in _exposures(options["exposure"])]
+
+
+def exposure_area(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
+    """Return (B,) of `recognised_at`: the area over the exposures; the value itself at a single one."""
+    exposures = _exposures(options["exposure"])
+    return values[:, 0] if len(exposures) == 1 else area(values, np.asarray(exposures))
+
+
+def _exposures(exposure: float | None) -> tuple[float, ...]:
+    """Return the exposures."""
+    return EXPOSURES if exposure is None else (exposure,)
+
+
+def black(classifier: nn.Module, images: Images) -> Images:
+    """Return black images."""
+    return torch.zeros_like(images)
+
+
+def mean(classifier: nn.Module, images: Images) -> Images:
+    """Return the classifier's normalisation mean: zero after normalisation."""
+    return _mean_of(classifier, images).expand_as(images)
+
+
+def blurred(classifier: nn.Module, images: Images) -> Images:
+    """Return images under a Gaussian of 11 x 11 pixels and sigma 5.
+
+    It is that of RISE's authors (Petsiuk et al., 2018).
+
+    They convolve the normalised image with zero padding of 5, so beyond the border lies the normalisation mean. Their
+    kernel is an impulse filtered inside an 11 x 11 window whose edges reflect: the tails are folded back into the
+    window, and it is flatter than a Gaussian that is cut off.
+    """
+    colour = _mean_of(classifier, images)
+    kernel = folded_gaussian(BLUR_SIZE, BLUR_SIGMA).to(images)
+    # Dividing by the standard deviation commutes with the convolution, so only the mean matters.
+    rows = F.conv2d(
+        images - colour, kernel.view(1, 1, 1, -1).expand(3, 1, 1, -1), padding=(0, BLUR_SIZE // 2), groups=3
+    )
+    both = F.conv2d(rows, kernel.view(1, 1, -1, 1).expand(3, 1, -1, 1), padding=(BLUR_SIZE // 2, 0), groups=3)
+    return both + colour
+
+
+def noise(images: Images, seeds: Sequence[int]) -> Images:
+    """Return noise that is uniform in [0, 1), anew for every pixel and channel, from the seed of each image."""
+    drawn = [uniform(seed_of(seed, "noise"), image.numel()) for seed, image in zip(seeds, images, strict=True)]
+    return torch.from_numpy(np.stack(drawn)).view(images.shape).to(images)
+
+
+def farthest(classifier: nn.Module, images: Images) -> Images:
+    """Return the pictures in [0, 1] at the greatest L1 distance from the images: 0 for values from 0.5 on, else 1.
+
+    This is the maximum distance baseline of Sturmfels et al. (2020).
+    """
+    return (images < 0.5).to(images)
+
+
+def gaussian(images: Images, seeds: Sequence[int]) -> Images:
+    """Return normal noise around each value, drawn for every pixel and channel from the seed of the image.
+
+    This is the Gaussian baseline of Sturmfels et al. (2020). It is truncated to [0, 1], so that it becomes uniform for
+    a large standard deviation. Their standard deviation is an option; here it is fixed at `GAUSSIAN_SIGMA`.
+    """
+    drawn = [uniform(seed_of(seed, "gaussian"), image.numel()) for seed, image in zip(seeds, images, strict=True)]
+    shares = torch.from_numpy(np.stack(drawn)).double().view(images.shape).to(images.device)
+    centres = images.double()
+    low, high = (special.ndtr((end - centres) / GAUSSIAN_SIGMA) for end in (0, 1))
+    values = centres + GAUSSIAN_SIGMA * special.ndtri(low + shares * (high - low))
+    return values.clamp(0, 1).to(images)
+
+
+def inpainted(images: Images, kept: Tensor) -> Images:
+    """Return images with the pixels that are not kept (Bool (B, 1, H, W)) filled in from those that are.
+
+    Pull and push (Gortler et al., The Lumigraph, 1996): kept pixels are averaged over squares of 2, 4, 8 ... pixels a
+    side, and a missing pixel takes the colour of the smallest of its squares that holds a kept one; before a coarser
+    colour is handed down it is enlarged bilinearly, so that no squares are seen. Nothing kept: black.
+    """
+    weights = kept.to(images)
+    return torch.where(kept, images, _filled(images * weights, weights))
+
+
+def _filled(sums: Tensor, weights: Tensor) -> Images:
+    """Return colours of `sums` / `weights`, from coarser levels where the weight is 0."""
+    height, width = sums.shape[2:]
+    known = sums / weights.clamp(min=1e-12)
+    if height == width == 1 or bool((weights > 0).all()):
+        return known
+    smaller = [F.avg_pool2d(part, 2, ceil_mode=True) for part in (sums, weights)]  # sums and weights by one factor
+    coarse = F.interpolate(_filled(*smaller), size=(height, width), mode="bilinear", align_corners=False)
+    return torch.where(weights > 0, known, coarse)
+
+
+def folded_gaussian(size: int, sigma: float) -> Tensor:
+    """Return float64 (size,), a unit impulse in a window with reflecting edges, filtered to 4 sigma, of sum 1."""
+    reach = torch.arange(-int(4 * sigma + 0.5), int(4 * sigma + 0.5) + 1)
+    weights = torch.exp(-0.5 * (reach.double() / sigma) ** 2)
+    place = (reach + size // 2) % (2 * size)
+    place = torch.where(place < size, place, 2 * size - 1 - place)
+    return torch.zeros(size, dtype=torch.float64).index_add_(0, place, weights / weights.sum())
+
+
+def _mean_of(classifier: nn.Module, images: Images) -> Tensor:
+    """Return the normalisation mean of a classifier, shaped like images."""
+    colour = getattr(classifier, "mean", None)
+    if not isinstance(colour, Tensor):
+        raise UserError(
+            "the references blur and mean need a classifier that knows its mean; load it with load_classifier"
+        )
+    return colour.to(images).view(1, 3, 1, 1)
+
+
+FIXED = {
+    "black": black,
+    "blur": blurred,
+    "mean": mean,
+    "farthest": farthest,
+}  # pictures that depend on the image and the classifier only
+DRAWN = {"noise": noise, "linear": slight_noise, "gaussian": gaussian}  # pictures that depend on the image's seed
+REFERENCES = get_args(Reference)
+
+
+def check_steps(*, steps: int | None, **others: object) -> None:
+    """Raise UserError for fewer steps than one."""
+    if steps is not None and steps < 1:
+        raise UserError(f"steps must be at least 1; got {steps}")
+
+
+def check_exposure(*, exposure: float | None, **others: object) -> None:
+    """Raise UserError for an exposure outside [0, 1]."""
+    if exposure is not None and not 0 <= exposure <= 1:
+        raise UserError(f"exposure={exposure} must lie in [0, 1]")

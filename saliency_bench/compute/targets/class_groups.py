@@ -1,0 +1,183 @@
+"""Groups of classes, for questions such as "why a car?" and "why this car and not another?".
+
+Tables of groups are stored next to this file as `groups_NAME.json` for ImageNet (from WordNet, see
+`hub_builders/_wordnet.py`), the breeds of Oxford-IIIT Pet (species), PASCAL VOC (its four super-classes) and shapes-xai
+(round and angular outlines). A table is found by the names of the classes, so it applies to every dataset or model with
+these classes; others need a file.
+"""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from saliency_bench.compute.targets.label_maps import Members, index_of
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.utils.csv_text import csv_rows
+from saliency_bench.utils.files import parse_json, read_bytes
+
+HERE = Path(__file__).parent
+ALIKE = 0.99  # share of names that must match in order: libraries spell some ImageNet classes differently
+
+
+@dataclass(frozen=True)
+class ClassGroups:
+    """Groups of a classifier's classes, which may nest and overlap.
+
+    Attributes:
+        name: Name of the table or file.
+        members: Class numbers of each group.
+        called: Name of each group.
+        joined: {index of a merged group: the classes without a group of their own that it was made for}.
+    """
+
+    name: str
+    members: tuple[tuple[int, ...], ...]
+    called: tuple[str, ...] = ()
+    joined: Mapping[int, tuple[int, ...]] = field(default_factory=dict, hash=False)
+
+    def group_of(self, label: int) -> tuple[int, ...]:
+        """Return the smallest group that contains a class, the first of equal ones, or () if none does.
+
+        A merged group is the group only of the classes it was made for.
+        """
+        index = self.index_of_group(label)
+        return () if index is None else self.members[index]
+
+    def index_of_group(self, label: int) -> int | None:
+        """Return the index of the group of a class; see `group_of`."""
+        groups = [
+            (len(group), index) for index, group in enumerate(self.members) if label in self.joined.get(index, group)
+        ]
+        return min(groups)[1] if groups else None
+
+    def runner_up(self, label: int, scores: np.ndarray) -> int | None:
+        """Return the other member of the class's group with the highest score, or None if it has no other."""
+        others = [member for member in self.group_of(label) if member != label]
+        return max(others, key=lambda member: scores[member], default=None)
+
+    def rival(self, label: int, scores: np.ndarray) -> tuple[int, ...]:
+        """Return the group disjoint from the class's with the highest mean score, the first of equal ones, or ().
+
+        A merged group is never the rival, because it is not a concept of its own.
+        """
+        members = set(self.group_of(label))
+        disjoint = [group for index, group in enumerate(self.members)
+                    if members and group and index not in self.joined and members.isdisjoint(group)]  # fmt: skip
+        return max(disjoint, key=lambda group: float(scores[list(group)].mean()), default=())
+
+    @property
+    def identity(self) -> str:
+        """Hash of the members, for cell ids."""
+        content = [self.members, sorted(self.joined.items())] if self.joined else self.members
+        return blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
+
+
+def load_groups(
+    given: ClassGroups | Mapping | str | Path | None,
+    names: Sequence[str] | None,
+    classes: int,
+    dataset: Sequence[str] = (),
+    members: Members | tuple[()] = (),
+) -> ClassGroups | None:
+    """Return the groups of a classifier, or None where none are given or known.
+
+    Args:
+        given: {group: [class, ...]}, classes by name or number; or a file of it: JSON, or CSV with the columns
+            class,group. Without it, the table is taken whose classes are the classifier's, or else the one with the
+            classes of the dataset.
+        names: Names of the classifier's classes.
+        classes: Number of the classifier's classes.
+        dataset: Names of the dataset's classes.
+        members: The classifier's classes for each class of the dataset.
+
+    Raises:
+        UserError: A file cannot be read, a group is empty, or the classifier does not have a class.
+    """
+    if isinstance(given, ClassGroups):
+        return given
+    if given is not None:
+        listed = dict(given) if isinstance(given, Mapping) else _read(Path(given))
+        model = None if names is None else list(names)
+        name = "own" if isinstance(given, Mapping) else Path(given).name
+        if not listed or (empty := next((group for group, entries in listed.items() if not entries), None)):
+            raise UserError(f"the groups of {name} hold no class" + (f" in {empty}" if listed else ""))
+        return _groups(name, {key: [index_of(member, model, classes) for member in listed[key]] for key in listed})
+    themselves = [[number] for number in range(classes)]
+    for class_names, model_classes in ((names or (), themselves), (dataset, members)):
+        for name, table in _tables().items():
+            if len(class_names) == len(model_classes) and (positions := places_in(class_names, table)):
+                # Class of the table -> class of the names -> classes of the model.
+                groups, joined = (
+                    {key: [number for index in group for number in model_classes[positions[index]]]
+                     for key, group in listed.items()}
+                    for listed in (table["groups"], table.get("joined", {}))
+                )  # fmt: skip
+                return _groups(name, groups, joined)
+    return None
+
+
+def _groups(
+    name: str, members: Mapping[str, list[int]], joined: Mapping[str, list[int]] = MappingProxyType({})
+) -> ClassGroups:
+    """Return groups from {name: class numbers}; `joined` has the classes that merged groups were made for."""
+    # Members are sorted, so that the identity does not depend on the order in a file.
+    made_for = {index: tuple(sorted(joined[group])) for index, group in enumerate(members) if group in joined}
+    return ClassGroups(name, tuple(tuple(sorted(set(group))) for group in members.values()), tuple(members), made_for)
+
+
+@cache
+def _tables() -> dict[str, dict]:
+    """Return the stored tables, {name: {"classes": their names, "groups": {group: numbers of its classes}}}."""
+    paths = sorted(HERE.glob("groups_*.json"))
+    return {path.stem.removeprefix("groups_"): json.loads(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def places_in(names: Sequence[str], table: dict) -> list[int]:
+    """Return the index of each class of a table among names, or [] unless they are the table's classes in any order.
+
+    A few ImageNet classes may be spelled differently if all are in ImageNet's order.
+    """
+    keys, expected = [key_of(name) for name in names], [key_of(name) for name in table["classes"]]
+    if len(keys) != len(expected):
+        return []
+    if sum(key == other for key, other in zip(keys, expected, strict=True)) >= ALIKE * len(expected):
+        return list(range(len(expected)))
+    is_permutation = len(set(expected)) == len(expected) and set(keys) == set(expected)
+    return [keys.index(key) for key in expected] if is_permutation else []
+
+
+def key_of(name: str) -> str:
+    """Normalise a class name: "Tench, Tinca tinca" and "tench" are one class, as are "tv/monitor" and "tvmonitor"."""
+    return "".join(sign for sign in name.partition(",")[0].lower() if sign.isalnum())
+
+
+def _read(path: Path) -> dict[str, list]:
+    """Read {group: [class, ...]} from a JSON or CSV file."""
+    rows = path.suffix.lower() == ".csv"
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+        read = csv_rows(text) if rows else parse_json(text, unique=True)
+    except (OSError, ValueError, csv.Error) as error:  # also text that is not UTF-8
+        raise UserError(f"the groups {path} cannot be read: {one_line(error)}") from error
+    if rows:
+        return _groups_in(read, path)
+    if not isinstance(read, dict) or not all(isinstance(entries, list) for entries in read.values()):
+        raise UserError(f"the groups {path} must be an object: {{group: [class, ...]}}")
+    return read
+
+
+def _groups_in(rows: list[dict], path: Path) -> dict[str, list]:
+    """Return {group: [class, ...]} of the rows of a CSV file."""
+    if not rows or not {"class", "group"} <= set(rows[0]):
+        raise UserError(f"the groups {path} need a header with class,group")
+    groups: dict[str, list] = {}
+    for row in rows:
+        groups.setdefault(row["group"], []).append(row["class"])
+    return groups

@@ -1,0 +1,68 @@
+"""Label maps that come with the package, `labels_NAME.json` beside this file: given by name in the place of a file.
+
+`voc_to_imagenet`, `coco_to_imagenet`, `pets_to_imagenet`: for each class of PASCAL VOC, of MS COCO, or each breed of
+Oxford-IIIT Pet, the classes of ImageNet that stand for it, if there are any; `photos_to_imagenet`: of photos-xai.
+"""
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from saliency_bench.compute.targets.class_groups import key_of, places_in
+from saliency_bench.compute.targets.label_maps import is_unnamed
+from saliency_bench.errors import UserError
+
+HERE = Path(__file__).parent
+
+
+def known_maps() -> list[str]:
+    """Return the names of the label maps that come with the package."""
+    return sorted(path.stem.removeprefix("labels_") for path in HERE.glob("labels_*.json"))
+
+
+def resolved(given: Any, dataset: Sequence[str] | None, model: Sequence[str] | None, classes: int) -> Any:
+    """Return what `label_maps.match` takes: for a known map's name, {dataset class: numbers of the model's classes}.
+
+    Anything else, and a file of that name, is returned as it is. A model without names has the classes in their usual
+    order.
+
+    Args:
+        given: What the user gave as a label map.
+        dataset: Class names of the dataset.
+        model: Class names of the model.
+        classes: Number of the model's classes.
+
+    Raises:
+        UserError: The dataset or model has other classes than the map.
+    """
+    if not isinstance(given, str | Path) or str(given) not in known_maps() or Path(given).is_file():
+        return given
+    table = json.loads((HERE / f"labels_{given}.json").read_text(encoding="utf-8"))
+    places = _places(str(given), table["model"], model, classes)
+    by_key = {key_of(name): members for name, members in table["members"].items()}
+    if others := [name for name in dataset or () if key_of(name) not in by_key]:
+        raise UserError(f"the label map {given} is for {', '.join(table['members'])}; the dataset has {others[0]}")
+    return {name: [places[member] for member in by_key[key_of(name)]] for name in dataset or ()}
+
+
+def fitting(dataset: Sequence[str] | None, model: Sequence[str] | None, classes: int) -> str:
+    """Return the label map that is for these classes of a dataset and a model; "" if there is none."""
+    for name in known_maps() if dataset else []:
+        with suppress(UserError):
+            resolved(name, dataset, model, classes)
+            return name
+    return ""
+
+
+def _places(given: str, table: str, model: Sequence[str] | None, classes: int) -> list[int]:
+    """Return the index of each class of a table of `class_groups` among the model's."""
+    unnamed = model is None or is_unnamed(model)
+    groups = json.loads((HERE / f"groups_{table}.json").read_text(encoding="utf-8"))
+    places = list(range(classes)) if unnamed else places_in(model or (), groups)
+    if len(places) != len(groups["classes"]):
+        raise UserError(
+            f"the label map {given} is for the {len(groups['classes'])} classes of {table}; the model has others"
+        )
+    return places

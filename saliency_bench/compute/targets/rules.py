@@ -1,0 +1,158 @@
+"""Target rules, which class each map explains: `--target label | predicted | contrast:second | FILE`.
+
+The rule `predicted-by:MODEL` needs a second model; a run makes it (`compute/loading/predicted_by.py`).
+"""
+
+import csv
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from saliency_bench.compute.targets.class_groups import ClassGroups
+from saliency_bench.compute.targets.label_maps import Members, index_of
+from saliency_bench.compute.targets.terms import TargetTerms
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.spec import TARGETS
+from saliency_bench.types import Target
+from saliency_bench.utils.csv_text import csv_rows
+from saliency_bench.utils.files import read_bytes
+from saliency_bench.utils.hashing import hash_of
+
+RULES = TARGETS
+
+
+@dataclass(frozen=True)
+class TargetRule:
+    """A rule that says which class each map explains.
+
+    Attributes:
+        name: Name for display.
+        identity: Text for cell ids: the name, or a hash of a file's content with the classes that its names stand for,
+            and of the members of groups.
+        by_id: {image id: target} of a file, or of the predictions of another model.
+        groups: Groups that "contrast:second" looks for the runner-up in.
+    """
+
+    name: str
+    identity: str
+    by_id: dict[str, TargetTerms] | None = None
+    groups: ClassGroups | None = None
+
+    @property
+    def asks_classifier(self) -> bool:
+        """Return whether the target depends on the logits."""
+        return self.by_id is None and self.name != "label"
+
+    def has_target(self, image_id: str, label: int | None, members: Members | None) -> bool:
+        """Return whether a sample has a target.
+
+        Args:
+            image_id: The sample; a file must have it.
+            label: Its label; the rule "label" needs a class of the model for it.
+            members: The model's classes for each label.
+        """
+        if self.by_id is not None:
+            return image_id in self.by_id
+        return self.name != "label" or (label is not None and members is not None and bool(members[label]))
+
+    def terms(self, image_id: str, label: int | None, logits: np.ndarray, members: Members | None) -> TargetTerms:
+        """Return the target of a sample; `label` and `members` matter to the rule "label" alone."""
+        if self.by_id is not None:
+            if image_id not in self.by_id:
+                raise UserError(f"the target {self.name} names no class for image {image_id}")
+            return self.by_id[image_id]
+        if self.name == "label":
+            assert label is not None
+            assert members is not None
+            if not members[label]:
+                raise UserError(
+                    f"image {image_id}: the model has no class for its label; explain the others with --only "
+                    "label=NAME or --only masked, or give --target predicted"
+                )
+            return TargetTerms(tuple(members[label]))
+        ordered = ordered_classes(logits)
+        if self.name == "predicted":
+            return TargetTerms((ordered[0],))
+        runner_up = None if self.groups is None else self.groups.runner_up(ordered[0], logits)
+        return TargetTerms((ordered[0],), (ordered[1] if runner_up is None else runner_up,))
+
+
+def ordered_classes(logits: np.ndarray) -> list[int]:
+    """Return the two likeliest classes; of equal logits the first counts as predicted, wherever the run is made."""
+    return [int(index) for index in np.argsort(-logits, kind="stable")[:2]]
+
+
+def check_ids(rule: TargetRule, ids: list[str]) -> None:
+    """Raise UserError for an image of the dataset that is missing in a target file."""
+    if rule.by_id is not None and (missing := [image_id for image_id in ids if image_id not in rule.by_id]):
+        raise UserError(f"the target file {rule.name} has no row for image {missing[0]} ({len(missing)} in all)")
+
+
+def check_known(rule: TargetRule, ids: list[str]) -> None:
+    """Raise UserError for an image in a target file that is not among the ids of the whole split."""
+    if others := sorted((rule.by_id or {}).keys() - set(ids)):
+        raise UserError(
+            f"the target file {rule.name} has rows for images that the split does not have: "
+            f"{one_line(others[0], 100)} ({len(others)} in all); correct the ids, or delete these rows"
+        )
+
+
+def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGroups | None = None) -> TargetRule:
+    """Return a rule by name, or of a CSV file with columns image_id, target and, for contrasts, against.
+
+    "contrast:second" is the predicted class against the runner-up of its group; against the runner-up of all classes
+    where there are no groups, or the predicted class has none or is alone in its group. Entries of a file are names or
+    numbers of the model's classes; several joined by "|" are a group.
+
+    Args:
+        text: Name or file.
+        names: Names of the model's classes.
+        classes: Number of the model's classes.
+        groups: Groups of the model's classes.
+
+    Raises:
+        UserError: The rule is unknown, or the file has an error.
+    """
+    if text == "contrast:second" and groups is not None:
+        return TargetRule(text, f"{text} {groups.identity}", groups=groups)
+    if text in RULES:
+        return TargetRule(text, text)
+    path = Path(text)
+    if not path.is_file():
+        raise UserError(f"target '{text}' is neither a rule ({', '.join(RULES)}) nor a CSV file")
+    try:
+        content = read_bytes(path)
+        rows = csv_rows(content.decode("utf-8-sig"))
+    except (OSError, ValueError, csv.Error) as error:
+        raise UserError(f"the target file {text} cannot be read as CSV: {one_line(error)}") from error
+    if not rows or not {"image_id", "target"} <= set(rows[0]):
+        raise UserError(f"the target file {text} needs a header with image_id,target (and against, for contrasts)")
+
+    named: dict[str, int] = {}  # the names in the file; models may have the same names in another order
+
+    def members(entry: str | None) -> tuple[int, ...]:
+        parts = [part.strip() for part in (entry or "").split("|") if part.strip()]
+        indices = [index_of(part, names, classes) for part in parts]
+        named.update((part, index) for part, index in zip(parts, indices, strict=True) if part != str(index))
+        return tuple(indices)
+
+    by_id: dict[str, TargetTerms] = {}
+    for row in rows:
+        terms = TargetTerms(members(row["target"]), members(row.get("against")))
+        if both := set(terms.plus) & set(terms.minus):
+            raise UserError(f"the target file {text} has class {min(both)} for and against image {row['image_id']}")
+        if by_id.setdefault(row["image_id"], terms) != terms:
+            image = one_line(row["image_id"], 100)
+            raise UserError(f"the target file {text} has two targets for image {image}; keep one")
+    if empty := [image_id for image_id, terms in by_id.items() if not terms.plus]:
+        raise UserError(f"the target file {text} names no class for image {one_line(empty[0], 100)}")
+    identity = blake2b(content, digest_size=16).hexdigest()
+    return TargetRule(path.name, f"{identity} {hash_of(named)}" if named else identity, by_id)
+
+
+def stack(terms: list[TargetTerms], classes: int) -> Target:
+    """Return the targets of samples, (B, K)."""
+    return torch.cat([term.row(classes) for term in terms])

@@ -1,0 +1,28 @@
+"""One sample's target as classes, which is how rules and metrics name it and records hold it."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from saliency_bench.compute.targets.contrasts import group
+
+
+@dataclass(frozen=True)
+class TargetTerms:
+    """One sample's target: +1 on each class of `plus`, -1 on each of `minus`."""
+
+    plus: tuple[int, ...]
+    minus: tuple[int, ...] = ()
+
+    def row(self, classes: int) -> Tensor:
+        """Return the target (1, K)."""
+        row = group(self.plus, classes)
+        return row - group(self.minus, classes) if self.minus else row
+
+    def text(self, names: list[str] | None) -> str:
+        """Return the target as text, with class names if there are any: "cat|dog - car"."""
+
+        def side(members: tuple[int, ...]) -> str:
+            return "|".join(names[m] if names else str(m) for m in members)
+
+        return side(self.plus) + (f" - {side(self.minus)}" if self.minus else "")

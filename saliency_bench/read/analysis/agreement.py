@@ -1,0 +1,290 @@
+"""Agreement of metrics and people on the order of explainers: accuracies at each exposure, of networks and of people.
+
+Figure 7 of Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021. People see the top share of a
+picture by a map, and more of it until they name its class. Their answers are a table, CSV or Parquet, a row per answer:
+
+    image_id    as in the dataset
+    explainer   as in the run, with its options: "gradcam", "rise:masks=1000"
+    exposure    share of the pixels that was shown, above 0 and at most 1
+    person      who answered, any text
+    right       true or false (CSV: also 1 or 0); "I don't know" is false
+    dataset     may be left out: the name or fingerprint of the dataset that image_id is of. Ids of two datasets may be
+                equal, so answers that name their dataset count for the runs over it alone
+
+All answers of a person about an image and explainer are one judgement. The accuracy of people at r is the share of
+judgements that are right at or before r; `saliency_crowd_auc` is the area under it, 0 at r = 0.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.read.analysis.rankings import ENDS, FEWEST, OPEN, means_of, rank_correlations
+from saliency_bench.read.analysis.tables import Findings, Table, dicts, finite_or_none
+from saliency_bench.read.cell import CellResult
+from saliency_bench.read.run_folder import Column, RunData
+from saliency_bench.read.statistics.exposures import judgement_areas, right_by
+from saliency_bench.read.statistics.intervals import Estimate, interval
+from saliency_bench.utils.csv_text import unescaped
+from saliency_bench.utils.hashing import sha256_of
+
+COLUMNS = ("image_id", "explainer", "exposure", "person", "right")
+DATASET = "dataset"  # a further column, which may be left out
+AGREEMENT = ("dataset", "model", "metric", "exposure", *ENDS, "explainers", "n")
+PEOPLE = ("dataset", "explainer", "saliency_crowd_auc", "low", "high", "images", "judgements")
+ACCURACIES = ("dataset", "model", "metric", "explainer", "exposure", "automated", "people")
+EXPOSURE = re.compile(r"(\d+(?:\.\d+)?(?:e-\d+)?)(?: training \d+)?")  # a part of a metric with exposures
+Judgements = dict[str, dict[str, list[float]]]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers of people.
+
+    Attributes:
+        judgements: {explainer: {image id: the exposure of the first right answer of each judgement, NaN for none}}.
+        sha256: of the file.
+        of_people: {person: {image id: the same exposures of each judgement of theirs, by whatever explainer}}.
+        by_dataset: {name or fingerprint of a dataset: its answers}, where the file says of which dataset they are.
+    """
+
+    judgements: Judgements
+    sha256: str
+    of_people: Judgements = field(default_factory=dict)
+    by_dataset: "dict[str, Answers]" = field(default_factory=dict)
+
+    def about(self, run: RunData) -> "Answers":
+        """Return the answers about the dataset of a run; all of them where the file names no dataset."""
+        if not self.by_dataset:
+            return self
+        dataset = run.summary["dataset"]
+        names = [name for name in (dataset["id"], dataset["fingerprint"]) if name in self.by_dataset]
+        return self.by_dataset[names[0]] if names else Answers({}, self.sha256)
+
+    def right(self, explainer: str, ids: Sequence[str], exposures: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+        """Return (judgements of each image (n,), those that are right at or before each exposure (n, R))."""
+        firsts = self.firsts(explainer, ids)
+        right = [right_by(first_exposures, exposures).sum(axis=0) for first_exposures in firsts]
+        return np.array([len(first_exposures) for first_exposures in firsts], float), np.array(right, float).reshape(
+            len(ids), -1
+        )
+
+    def firsts(self, explainer: str, ids: Sequence[str]) -> list[np.ndarray]:
+        """Return, for each image, the exposures of the first right answers of its judgements."""
+        return [np.array(self.judgements.get(explainer, {}).get(image_id, [])) for image_id in ids]
+
+
+def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Findings:
+    """Compare the order of explainers by a metric with that by people, at each exposure.
+
+    By Spearman's rho and Kendall's tau-b. Both accuracies of an explainer are over the images on which people have
+    judged it; baselines are included, and higher is better for all. Intervals hold what the images leave open of both
+    orders (`rank_correlations`).
+
+    Args:
+        runs: with a metric of accuracies at exposures, such as saliency_kae.
+        answers: CSV or Parquet, as the head of this file says.
+
+    Raises:
+        UserError: for a file that does not hold it, and for runs without such a metric of three explainers that people
+            have judged.
+    """
+    if answers is None:
+        raise UserError(f"agreement needs the answers of people: a CSV or Parquet file with {', '.join(COLUMNS)}")
+    answers_read = read_answers(Path(answers))
+    rows: list[tuple] = []
+    people: list[tuple] = []
+    accuracies: list[tuple] = []
+    without: set[str] = set()
+    answered = {image for exposures_by_image in answers_read.judgements.values() for image in exposures_by_image}
+    if not answered & (run_ids := {image_id for run in runs for image_id in run.ids}):
+        raise UserError(f"no image of {answers} is in the runs: it has {min(answered)}, they have {min(run_ids)}")
+    if not any(answers_read.about(run).judgements for run in runs):
+        named = ", ".join(sorted(answers_read.by_dataset))
+        raise UserError(f"{answers} is about other datasets than the runs: {named}")
+    for run in runs:
+        about_run = answers_read.about(run)
+        ids = [
+            image_id
+            for image_id in run.ids
+            if any(image_id in exposures_by_image for exposures_by_image in about_run.judgements.values())
+        ]
+        judged = [row for row in run.rows if row.name in about_run.judgements]
+        without |= about_run.judgements.keys() - {row.name for row in run.rows}
+        people += [_crowd(run, about_run, row.name, ids) for row in judged] if ids else []
+        for column in run.columns if ids else ():
+            cells = {row.name: cell for row in judged if (cell := run.cell(row, column))}
+            metric_rows = _of_metric(run, column, cells, about_run, ids)
+            rows, accuracies = rows + metric_rows[0], accuracies + metric_rows[1]
+    if not rows:
+        raise UserError(
+            f"no run has a metric with a part per exposure, such as saliency_kae, of {FEWEST} of the explainers that "
+            f"{answers} is about: {', '.join(sorted(answers_read.judgements))}"
+        )
+    notes = ["1: the metric and people put the explainers in the same order; baselines such as random are included."]
+    notes.append(OPEN)
+    notes += [f"Not in the runs: answers about {', '.join(sorted(without))}."] if without else []
+    if missing := answered - run_ids:
+        notes.append(f"Not in the runs: {len(missing)} of {len(answered)} images with answers, such as {min(missing)}.")
+    if len({frozenset(exposures_by_image) for exposures_by_image in answers_read.judgements.values()}) > 1:
+        notes.append("People judged the explainers on different images; each is compared on its own.")
+    tables = [Table(AGREEMENT, rows), Table(PEOPLE, people, "people"), Table(ACCURACIES, accuracies, "accuracies")]
+    data = {"exposures": dicts(AGREEMENT, rows), "people": dicts(PEOPLE, people),
+            "accuracies": dicts(ACCURACIES, accuracies), "answers": answers_read.sha256}  # fmt: skip
+    return Findings("agreement", tables, data, notes)
+
+
+def _of_metric(
+    run: RunData, column: Column, cells: dict[str, CellResult], given: Answers, ids: list[str]
+) -> tuple[list[tuple], list[tuple]]:
+    """Return (rows of AGREEMENT, rows of ACCURACIES) of one metric; ([], []) of one without exposures."""
+    automated = _automated(run, cells, ids)
+    if len(automated) < FEWEST or (exposures := list(next(iter(automated.values())))) == []:
+        return [], []
+    counts = {name: given.right(name, ids, exposures) for name in automated}
+    for name, (judgements, _) in counts.items():  # both accuracies of an explainer are over the same images
+        automated[name] = {
+            exposure: np.where(judgements > 0, accuracies_of_images, np.nan)
+            for exposure, accuracies_of_images in automated[name].items()
+        }
+    codes = run.codes(ids)
+    sign = 1 if column.higher_is_better else -1
+    about = *run.subject, column.name
+    rows, accuracies = [], []
+    for number, exposure in enumerate(exposures):
+        values = np.stack([accuracies_of_images[exposure] for accuracies_of_images in automated.values()], axis=1)
+
+        def people_accuracies(weights: np.ndarray, number: int = number) -> np.ndarray:
+            return np.stack(
+                [_share(weights, right[:, number], judged_images) for judged_images, right in counts.values()], axis=1
+            )
+
+        def both_means(weights: np.ndarray, values: np.ndarray = values) -> list[np.ndarray]:
+            return [sign * means_of(values, weights), people_accuracies(weights)]
+
+        once = np.ones((1, len(ids)))
+        both = zip(automated, means_of(values, once)[0], people_accuracies(once)[0], strict=True)
+        accuracies += [
+            (*about, name, exposure, finite_or_none(share), finite_or_none(people)) for name, share, people in both
+        ]
+        estimates = rank_correlations(both_means, codes, run.summary.get("seed", 0))
+        ends = [end for estimate in estimates for end in estimate.known]
+        rows.append((*about, exposure, *ends, len(automated), len(ids)))
+    return rows, accuracies
+
+
+def _automated(run: RunData, cells: dict[str, CellResult], ids: Sequence[str]) -> dict[str, dict[float, np.ndarray]]:
+    """Return {explainer: {exposure above 0: (n,) mean over trainings}} of cells whose parts are exposures."""
+    parts = {part: EXPOSURE.fullmatch(part) for cell in cells.values() for part in cell.parts}
+    if not parts or not all(parts.values()):
+        return {}
+    shares = {part: float(match[1]) for part, match in parts.items() if match and float(match[1]) > 0}
+    values = run.values_by_part({cell.cell_id for cell in cells.values()})
+    order = [run.position[image_id] for image_id in ids]
+    by_explainer: dict[str, dict[float, np.ndarray]] = {}
+    for name, cell in cells.items():
+        by_exposure: dict[float, list[np.ndarray]] = {}
+        for part, exposure in shares.items():
+            by_exposure.setdefault(exposure, []).append(values[cell.cell_id][part][order])
+        by_explainer[name] = {exposure: np.mean(trainings, axis=0) for exposure, trainings in by_exposure.items()}
+    return by_explainer
+
+
+def _share(weights: np.ndarray, part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """Return the share of judgements (draws,) under weights (draws, n), NaN where there is none."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.einsum("dn,n->d", weights, part) / np.einsum("dn,n->d", weights, whole)
+
+
+def _crowd(run: RunData, given: Answers, explainer: str, ids: Sequence[str]) -> tuple:
+    """Return a row of PEOPLE."""
+    firsts = given.firsts(explainer, ids)
+    codes = run.codes(ids)
+    estimate = crowd_auc(firsts, codes, run.summary.get("seed", 0))
+    judged = [len(first_exposures) for first_exposures in firsts]
+    return run.subject[0], explainer, *estimate.known, sum(map(bool, judged)), sum(judged)
+
+
+def crowd_auc(firsts: Sequence[np.ndarray], codes: np.ndarray, seed: int = 0) -> Estimate:
+    """Return saliency_crowd_auc, the mean area over judgements, with the interval of bounded scores over clusters.
+
+    Args:
+        firsts: for each image the exposures of the first right answers of its judgements, NaN for none.
+        codes: the cluster of each image.
+        seed: as of `interval`.
+    """
+    areas = np.concatenate([judgement_areas(first_exposures) for first_exposures in firsts])
+    return interval(areas, np.repeat(codes, [len(first_exposures) for first_exposures in firsts]), (0.0, 1.0), seed)
+
+
+def read_answers(path: Path) -> Answers:
+    """Read a table of answers. Raise UserError that names the file, and the row or column that is wrong."""
+    rows = _table(path).to_pylist()
+    if not rows:
+        raise UserError(f"{path} holds no answer")
+    first: dict[tuple[str, str, str, str], float] = {}
+    seen: set[tuple] = set()
+    for number, row in enumerate(rows, 1):
+        exposure, right = _checked(row, f"{path}, answer {number}")
+        key = str(row.get(DATASET, "")), str(row["explainer"]), str(row["image_id"]), str(row["person"])
+        if (*key, exposure) in seen:
+            raise UserError(f"{path}, answer {number}: a second one of {key[3]} on {key[2]} at exposure {exposure:g}")
+        seen.add((*key, exposure))
+        first[key] = np.fmin(first.get(key, np.nan), exposure if right else np.nan)
+    answers = Answers({}, sha256_of(path))
+    for (dataset, explainer, image_id, person), exposure in first.items():
+        groups = [answers]
+        if dataset:
+            groups.append(answers.by_dataset.setdefault(dataset, Answers({}, answers.sha256)))
+        for group in groups:
+            group.judgements.setdefault(explainer, {}).setdefault(image_id, []).append(exposure)
+            group.of_people.setdefault(person, {}).setdefault(image_id, []).append(exposure)
+    return answers
+
+
+def _table(path: Path) -> pa.Table:
+    """Read the columns of a CSV or Parquet file of answers. Raise UserError."""
+    try:
+        if path.suffix.lower() == ".parquet":
+            table = pq.read_table(path)
+        else:
+            types = dict.fromkeys((*COLUMNS, DATASET), pa.string())
+            texts = pa.csv.ConvertOptions(column_types=types, strings_can_be_null=True)
+            table = pa.csv.read_csv(path, convert_options=texts)
+            for index, name in enumerate(table.column_names):
+                if name in types and pc.any(pc.starts_with(table[name], "'")).as_py():  # as our own writer escapes them
+                    values = [value and unescaped(value) for value in table[name].to_pylist()]
+                    table = table.set_column(index, name, pa.array(values, pa.string()))
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise UserError(f"{path} cannot be read as CSV or Parquet: {one_line(error)}") from error
+    if missing := [name for name in COLUMNS if name not in table.column_names]:
+        raise UserError(f"{path} has no column {missing[0]}; a table of answers has {', '.join(COLUMNS)}")
+    return table.select([*COLUMNS, *({DATASET} & set(table.column_names))])
+
+
+RIGHT: dict[Any, bool] = {"true": True, "1": True, "false": False, "0": False}
+
+
+def _checked(row: dict[str, Any], where: str) -> tuple[float, bool]:
+    """Return (exposure, right) of a row. Raise UserError for a value that is neither."""
+    for name in row:
+        if row[name] is None or row[name] == "":
+            raise UserError(f"{where}: {name} is empty")
+    try:
+        exposure = float(row["exposure"])
+    except ValueError:
+        exposure = np.nan
+    if not 0 < exposure <= 1:
+        raise UserError(f"{where}: exposure is a share above 0 and at most 1; got {row['exposure']}")
+    if (right := RIGHT.get(str(row["right"]).lower())) is None:
+        raise UserError(f"{where}: right is true or false; got {row['right']}")
+    return exposure, right

@@ -1,0 +1,146 @@
+"""Clever Hans finder: samples whose target the network predicts with confidence from pixels outside the object.
+
+Equation 19 of Li et al. (2020): f_c above 0.9, pointing game below 0.5, insertion above the run's median. The map
+points outside the mask, and the pixels it points at suffice for the network: it may look at the wrong thing. f_c is the
+confidence in what the maps explain, not in the most probable class: the probability of the target class, the sum over
+the classes of a group, or for a contrast the difference between the two sides, as in insertion.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from saliency_bench.errors import UserError
+from saliency_bench.read import records
+from saliency_bench.read.analysis.tables import Findings, Table, dicts
+from saliency_bench.read.cell import CellResult
+from saliency_bench.read.run_folder import Row, RunData
+from saliency_bench.read.statistics.intervals import interval
+
+HEADER = ("dataset", "model", "explainer", "sample", "label", "prediction", "target",
+          "confidence", "pointing game", "insertion")  # fmt: skip
+CONFIDENCE, POINTED = 0.9, 0.5  # equation 19: the least confidence, and the pointing game that is not reached
+POINTING, INSERTION = "saliency_pointing_game", "saliency_insertion"
+COUNTS = ("dataset", "model", "explainer", "found", "of", "share", "low", "high", "insertion above")
+
+
+def clever_hans(
+    runs: Sequence[RunData],
+    confidence: float = CONFIDENCE,
+    pointing_game: float = POINTED,
+    insertion: float | None = None,
+) -> Findings:
+    """List, for each explainer that looks at the network, the samples that meet all three conditions.
+
+    Args:
+        runs: with saliency_pointing_game and saliency_insertion.
+        confidence: f_c of the target that the maps explain must be above this. Samples that the network is known to
+            get wrong are left out.
+        pointing_game: below this.
+        insertion: above this; default: the median of the explainer's own scores in the run.
+
+    Returns:
+        The samples, highest insertion first, and their number per explainer.
+    """
+    rows: list[tuple] = []
+    counts: list[tuple] = []
+    for run in runs:
+        subject = run.subject
+        for row, pointing, inserted in _scored_by_both(run):
+            chosen = found_by(run, pointing, inserted, confidence, pointing_game, insertion)
+            named = _samples(run, pointing, [run.ids[index] for index in chosen.order])
+            columns = chosen.confidences, run.values[pointing.cell_id], run.values[inserted.cell_id]
+            for index in chosen.order:
+                numbers = (float(column[index]) for column in columns)
+                rows.append((*subject, row.name, run.ids[index], *named[run.ids[index]], *numbers))
+            share = interval(chosen.hits, run.codes(), (0.0, 1.0))
+            scored = int(np.isfinite(chosen.hits).sum())
+            counts.append((*subject, row.name, len(chosen.order), scored, *share.known, chosen.least))
+    if not counts:
+        raise UserError(
+            f"a Clever Hans is found by {POINTING} and {INSERTION}, and no explainer of these runs has both; "
+            "start a run again with both metrics"
+        )
+    above = "the median of the explainer" if insertion is None else f"{insertion:g}"
+    notes = [
+        f"Confidence in the explained target above {confidence:g}, pointing game below {pointing_game:g}, insertion "
+        f"above {above}; samples known to be wrong are left out.",
+        "95 % intervals of the shares are for these thresholds; that the median itself is of samples is not in them.",
+        "Look at each: the mask may be wrong, and evidence may well lie beside the object.",
+    ]
+    data = {"samples": dicts(HEADER, rows), "explainers": dicts(COUNTS, counts)}
+    return Findings("clever-hans", [Table(COUNTS, counts), Table(HEADER, rows, "samples")], data, notes)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The samples of a run that meet all three conditions.
+
+    Attributes:
+        hits: (n,) in the order of the run's ids: 1 for these samples, 0 for others, NaN if a score is missing.
+        order: positions of these samples, highest insertion first.
+        confidences: (n,), f_c.
+        least: the limit that insertion must exceed.
+    """
+
+    hits: np.ndarray
+    order: list[int]
+    confidences: np.ndarray
+    least: float
+
+
+def found_by(
+    run: RunData,
+    pointing: CellResult,
+    inserted: CellResult,
+    confidence: float = CONFIDENCE,
+    pointing_game: float = POINTED,
+    insertion: float | None = None,
+) -> Found:
+    """Return the samples that meet all conditions, given two cells of an explainer; see `clever_hans`."""
+    confidences, right = _confidences(run)
+    scores = run.values[pointing.cell_id], run.values[inserted.cell_id]
+    common = np.isfinite(scores[0]) & np.isfinite(scores[1]) & np.isfinite(confidences)
+    least = float(np.median(scores[1][common])) if insertion is None and common.any() else insertion or 0.0
+    hits = common & right & (confidences > confidence) & (scores[0] < pointing_game) & (scores[1] > least)
+    order = sorted(np.flatnonzero(hits).tolist(), key=lambda index: -scores[1][index])
+    return Found(np.where(common, hits.astype(float), np.nan), order, confidences, least)
+
+
+def _scored_by_both(run: RunData) -> Iterator[tuple[Row, CellResult, CellResult]]:
+    """Yield each explainer with its cells of both metrics, by default options where there are several."""
+    for row in run.rows:
+        cells: dict[str, CellResult] = {}
+        for cell in sorted(run.cells_of_row(row), key=lambda cell: len(cell.metric_text)):
+            cells.setdefault(cell.metric, cell)
+        if not row.baseline and POINTING in cells and INSERTION in cells:
+            yield row, cells[POINTING], cells[INSERTION]
+
+
+def _confidences(run: RunData) -> tuple[np.ndarray, np.ndarray]:
+    """Return (f_c (n,) in the order of the run's ids, NaN if unknown; whether each sample may be right).
+
+    Raises:
+        UserError: The predictions are missing, or have no confidence in the target.
+    """
+    if "target_confidence" not in run.predictions:
+        raise UserError(
+            f"{run.folder} has no predictions.parquet with the column target_confidence (the confidence in what the "
+            "maps explain); it may come from an earlier version: start the run again"
+        )
+    confidences = [np.nan if value is None else value for value in run.predictions["target_confidence"]]
+    right = [value is not False for value in run.predictions.get("correct", [None] * len(run.ids))]
+    return np.array(confidences, dtype=float), np.array(right, dtype=bool)
+
+
+def _samples(run: RunData, cell: CellResult, ids: Sequence[str]) -> dict[str, tuple[str | None, ...]]:
+    """Return {image id: (label, prediction, target)} of these samples of a cell."""
+    wanted, classes, names = set(ids), {}, ("label", "prediction", "target")
+    path = run.folders.get(cell.cell_id, run.folder) / "records.parquet"
+    stretches = records.by_cell(path, ["image_id", *names], [cell.cell_id])
+    for _, batch in stretches:
+        for entry in batch.to_pylist():
+            if entry["image_id"] in wanted:
+                classes[entry["image_id"]] = tuple(entry[name] for name in names)
+    return classes

@@ -1,0 +1,40 @@
+"""Compare scores of images that the classifier gets right with scores of images that it gets wrong."""
+
+import numpy as np
+
+from saliency_bench.errors import UserError
+from saliency_bench.read.analysis.tables import Table
+from saliency_bench.read.run_folder import RunData
+from saliency_bench.read.statistics.intervals import intervals
+
+HEADER = ("explainer", "metric", "images", "value", "low", "high", "n")
+GROUPS = {True: "right", False: "wrong"}
+
+
+def by_correctness(run: RunData) -> Table:
+    """Return the mean of each cell over the correctly classified images and over the misclassified ones.
+
+    Both means have the usual intervals of a mean of scores. Images without a known label are in neither group. Cells
+    whose value is not a mean of scores, and those of retraining metrics, have no rows.
+
+    Raises:
+        UserError: No image is known to be classified correctly or incorrectly.
+    """
+    right = run.predictions.get("correct", [])
+    if all(known is None for known in right):
+        raise UserError(
+            f"{run.folder} has no image that is known to be classified correctly or incorrectly; use a run of a "
+            "labelled dataset"
+        )
+    groups = {name: np.array([answer is known for answer in right]) for known, name in GROUPS.items()}
+    codes = run.codes()
+    cells: list[tuple] = []
+    for row in run.rows:
+        for column in run.columns:
+            if (cell := run.cell(row, column)) is None or cell.aggregate or cell.trainings:
+                continue
+            for name, chosen in groups.items():
+                values = np.where(chosen, run.values[cell.cell_id], np.nan)
+                (estimate,) = intervals(values[:, None], codes, cell.limits, run.summary["seed"])
+                cells.append((row.name, column.name, name, *estimate.known, estimate.n))
+    return Table(HEADER, cells)

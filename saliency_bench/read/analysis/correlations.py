@@ -1,0 +1,209 @@
+"""Correlation of two metrics over the samples of one explainer, and over the means of datasets.
+
+Pearson's r asks whether scores lie on a line, Spearman's rho (ranks, ties at their mean) whether they have one order.
+Metrics where lower is better are negated first, so that 1 always means agreement. The interval of a correlation over
+samples is a percentile bootstrap over clusters, in which both are computed anew in each draw. Over datasets there are
+as many points as datasets (table 3 of the Saliency-Bench paper: eight); the interval is Fisher's (`over_points`), for
+new datasets like these.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+import numpy as np
+from scipy import stats
+
+from saliency_bench.read.analysis.names import names_of
+from saliency_bench.read.analysis.tables import Findings, Table, dicts, finite_or_none
+from saliency_bench.read.cell import CellResult
+from saliency_bench.read.run_folder import Column, Row, RunData
+from saliency_bench.read.statistics.intervals import Estimate, cluster_bootstrap, t_quantile
+
+SAMPLES = ("dataset", "model", "explainer", "metric", "other", "spearman", "spearman low", "spearman high", "pearson",
+           "pearson low", "pearson high", "n", "clusters")  # fmt: skip
+DATASETS = ("model", "explainer", "metric", "other", "spearman", "spearman low", "spearman high", "pearson",
+            "pearson low", "pearson high", "datasets")  # fmt: skip
+FEWEST = 3  # points that have a correlation worth a number
+
+
+def correlation(runs: Sequence[RunData]) -> Findings:
+    """Correlate every two metrics of a run, per explainer; and over datasets where there are at least three."""
+    rows = [row for run in runs for row in _over_samples(run, _dataset_of(run, runs))]
+    tables = [Table(SAMPLES, rows)]
+    if means := list(_over_datasets(runs)):
+        tables.append(Table(DATASETS, means, "datasets"))
+    notes = ["Metrics where lower is better are negated: 1 means that both agree.",
+             "Intervals: 95 %, percentile bootstrap over clusters, not corrected for several."]  # fmt: skip
+    if means:
+        notes.append("Over datasets: by Fisher's transformation, from four datasets on, for new datasets like these.")
+    if len(runs) > 1 and not means:
+        notes.append(_why_no_datasets(runs))
+    return Findings("correlation", tables, {"samples": dicts(SAMPLES, rows), "datasets": dicts(DATASETS, means)}, notes)
+
+
+def _why_no_datasets(runs: Sequence[RunData]) -> str:
+    """Say why there is no correlation over datasets."""
+    datasets = sorted({run.subject[0] for run in runs})
+    why = (
+        f"needs runs on {FEWEST} datasets with different ids; these are on {', '.join(datasets)}"
+        if len(datasets) < FEWEST
+        else f"needs a model and an explainer with the same two metrics on {FEWEST} datasets; none of these has them"
+    )
+    return f"No correlation over datasets: it {why}."
+
+
+def _dataset_of(run: RunData, runs: Sequence[RunData]) -> str:
+    """Return the dataset of a run, with its folder where another run has the same dataset and model."""
+    key = run.subject
+    same_question = [other for other in runs if other.subject == key]
+    return key[0] if len(same_question) == 1 else f"{key[0]} ({run.folder.name})"
+
+
+def _over_samples(run: RunData, dataset: str) -> Iterator[tuple]:
+    """Yield a row of SAMPLES for each explainer and two metrics of a run."""
+    subject = dataset, run.summary["model"]["id"]
+    for row in run.rows:
+        cells = [
+            (column.name, cell) for column in run.columns if (cell := run.cell(row, column)) and not cell.aggregate
+        ]
+        for (metric, first), (other, second) in combinations(cells, 2):
+            estimates = cell_correlations(run, first, second)
+            numbers = [end for estimate in estimates for end in estimate.known]
+            yield *subject, row.name, metric, other, *numbers, estimates[0].n, estimates[0].clusters
+
+
+def cell_correlations(run: RunData, first: CellResult, second: CellResult) -> tuple[Estimate, Estimate]:
+    """Return (Spearman's, Pearson's) correlation of two cells of a run, higher being better.
+
+    It is over the samples that both have.
+    """
+    scores = [run.oriented(cell) for cell in (first, second)]
+    rows = np.flatnonzero(np.isfinite(scores[0]) & np.isfinite(scores[1]))
+    codes = run.codes([run.ids[row] for row in rows])
+    x, y = (column[rows] for column in scores)
+    seed = run.summary.get("seed", 0)
+    ranked = Ranked(x), Ranked(y)
+
+    def spearman(weights: np.ndarray) -> np.ndarray:
+        return pearson(ranked[0].ranks(weights), ranked[1].ranks(weights), weights)
+
+    def linear(weights: np.ndarray) -> np.ndarray:
+        return pearson(x - _centre(x), y - _centre(y), weights)
+
+    return cluster_bootstrap(spearman, codes, seed), cluster_bootstrap(linear, codes, seed)
+
+
+def _centre(values: np.ndarray) -> float:
+    """Return the mean of values, or 0 if there are none.
+
+    Subtracted before sums of squares, which would lose digits of large values with little spread.
+    """
+    return float(values.mean()) if len(values) else 0.0
+
+
+def pearson(first: np.ndarray, second: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the weighted correlation (draws,) of values (n,) or (draws, n), NaN where one of them is constant.
+
+    r = sum w (x - mean x) (y - mean y) / sqrt(sum w (x - mean x)^2 sum w (y - mean y)^2)
+    """
+    total = weights.sum(axis=1, keepdims=True)
+    x = first - (weights * first).sum(axis=1, keepdims=True) / total
+    y = second - (weights * second).sum(axis=1, keepdims=True) / total
+    squares = (weights * x**2).sum(axis=1), (weights * y**2).sum(axis=1)
+    # A constant column leaves the rounding of its mean.
+    least = [1e-20 * total[:, 0] * (np.abs(column).max(initial=0) + 1e-300) ** 2 for column in (first, second)]
+    is_constant = (squares[0] <= least[0]) | (squares[1] <= least[1])
+    scale = np.where(is_constant, np.nan, np.sqrt(squares[0] * squares[1]))
+    return (weights * x * y).sum(axis=1) / scale
+
+
+class Ranked:
+    """Values (n,), prepared to be ranked in many draws with replacement."""
+
+    def __init__(self, values: np.ndarray):
+        self.distinct, self.index = np.unique(values, return_inverse=True)
+        self.order = np.argsort(self.index, kind="stable")
+        self.starts = np.searchsorted(self.index[self.order], np.arange(len(self.distinct)))
+
+    def ranks(self, weights: np.ndarray) -> np.ndarray:
+        """Return ranks (draws, n) where samples count `weights` (draws, n) times; ties at their mean."""
+        repeats = np.add.reduceat(weights[:, self.order], self.starts, axis=1)
+        below = np.cumsum(repeats, axis=1) - repeats
+        return (below + (repeats + 1) / 2)[:, self.index]
+
+
+def metric_agreement(run: RunData) -> dict | None:
+    """Return Spearman's correlation of every two metrics over explainers, within each sample, averaged over samples.
+
+    A sample on which a metric gives all explainers the same score has no order and is left out.
+
+    Returns:
+        columns, explainers (their number), and table: rows of (correlation, samples that count), None on the diagonal;
+        None with fewer than two metrics or three explainers.
+    """
+    rows = [row for row in run.rows if all(run.cell(row, column) for column in run.columns)]
+    if len(run.columns) < 2 or len(rows) < FEWEST:
+        return None
+    ranks = [_centred_ranks(run, rows, column) for column in run.columns]
+    table = [[None if first is second else _mean_correlation(first, second) for second in ranks] for first in ranks]
+    return {"columns": run.columns, "table": table, "explainers": len(rows)}
+
+
+def _centred_ranks(run: RunData, rows: Sequence[Row], column: Column) -> np.ndarray:
+    """Return the ranks (samples, explainers) of explainers within each sample, centred on zero.
+
+    Ties share their mean rank; a sample without all scores is NaN.
+    """
+    scores = np.stack([run.oriented(cell) for row in rows if (cell := run.cell(row, column))], axis=1)
+    return stats.rankdata(scores, axis=1, nan_policy="propagate") - (len(rows) + 1) / 2
+
+
+def _mean_correlation(first: np.ndarray, second: np.ndarray) -> tuple[float, int] | None:
+    """Return (the correlation of two tables of centred ranks within a row, averaged over rows; rows that count)."""
+    scale = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
+    counts = scale > 0  # not where all are tied, or one is NaN
+    if not counts.any():
+        return None
+    return float(((first * second).sum(axis=1)[counts] / scale[counts]).mean()), int(counts.sum())
+
+
+def _over_datasets(runs: Sequence[RunData]) -> Iterator[tuple]:
+    """Yield a row of DATASETS per model, explainer and two metrics: the correlation of means over datasets."""
+    explainers, metrics_of_runs = names_of(runs)
+    means: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    for run in runs:
+        for cell in run.cells:
+            if cell.value is not None:
+                key = run.summary["model"]["id"], explainers.text(cell)
+                of_metric = means.setdefault(key, {}).setdefault(metrics_of_runs.text(cell), {})
+                of_metric.setdefault(run.subject[0], cell.oriented)
+    for (model, explainer), metrics in means.items():
+        for (metric, first), (other, second) in combinations(metrics.items(), 2):
+            shared = [dataset for dataset in first if dataset in second]
+            if len(shared) >= FEWEST:
+                x, y = (
+                    np.array([means_of_metric[dataset] for dataset in shared]) for means_of_metric in (first, second)
+                )
+                equal = np.ones((1, len(shared)))
+                ranks = pearson(Ranked(x).ranks(equal), Ranked(y).ranks(equal), equal)
+                line = pearson(x - x.mean(), y - y.mean(), equal)
+                ends = (*over_points(ranks[0], len(x), 1 + ranks[0] ** 2 / 2), *over_points(line[0], len(x)))
+                yield model, explainer, metric, other, *map(finite_or_none, ends), len(shared)
+
+
+def over_points(correlation: float, count: int, spread: float = 1.0) -> tuple[float, float, float]:
+    """Return (r, low, high) of a correlation over points: tanh(artanh r -+ 1.96 sqrt(v / (D - 3))).
+
+    v is 1 for Pearson's r (Fisher, 1915) and 1 + rho^2 / 2 for Spearman's rho (Bonett and Wright, 2000). NaN ends with
+    fewer than four points, and where they lie on a line.
+
+    Args:
+        correlation: r or rho.
+        count: D.
+        spread: v.
+    """
+    if count < 4 or not abs(correlation) < 1:
+        return correlation, np.nan, np.nan
+    half = t_quantile(np.inf) * np.sqrt(spread / (count - 3))
+    low, high = np.tanh(np.arctanh(correlation) + half * np.array([-1, 1]))
+    return correlation, float(low), float(high)

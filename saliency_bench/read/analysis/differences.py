@@ -1,0 +1,416 @@
+"""Two runs compared sample by sample: paired differences of their scores, and cells that contradict each other."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from saliency_bench.errors import UserError
+from saliency_bench.read.analysis.names import explainer_of, metric_of, names_of
+from saliency_bench.read.analysis.tables import finite_or_none
+from saliency_bench.read.cell import FEW, CellResult
+from saliency_bench.read.run_folder import RunData, read_run
+from saliency_bench.read.statistics.clusters import Matched, cluster_codes
+from saliency_bench.read.statistics.intervals import aggregate_difference, p_with_failures, paired_difference
+from saliency_bench.read.statistics.paired_test import ALPHA, adjusted_p, outlasting_failures
+from saliency_bench.read.statistics.ranking import (
+    NO_DIFFERENCE,
+    NOT_TESTED,
+    RANKED_FROM,
+    TOO_FEW_TO_TELL,
+    aggregate_of,
+    sign_of,
+)
+
+TOLERANCE = 1e-5  # relative: what another machine or batch size may change in the last digits
+NEGLIGIBLE = 1e-9  # a smaller difference is none, however small the numbers
+MOST = 5  # samples named per pair
+
+
+def same(first: ArrayLike, second: ArrayLike) -> np.ndarray:
+    """Return whether numbers are equal up to their last digits; two gaps (NaN) are equal, gap and number not."""
+    tolerance = np.maximum(TOLERANCE * np.maximum(np.abs(first), np.abs(second)), NEGLIGIBLE)
+    return (np.abs(np.subtract(first, second)) <= tolerance) | (np.isnan(first) & np.isnan(second))
+
+
+@dataclass(frozen=True)
+class SampleDifference:
+    """One sample's scores in two runs; None where it has none. difference: second minus first."""
+
+    image_id: str
+    first: float | None
+    second: float | None
+    difference: float | None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One explainer and metric in two runs, on the samples that both have scored, in the order of the first run.
+
+    Attributes:
+        first, second: the scores; NaN for aggregates.
+        unpaired: samples that only one of the two has scored.
+        effective: clusters of equal size that would say as much as `clusters`.
+        low, high: 95 % interval of the mean difference, not corrected for several.
+        p: adjusted over all pairs of the two runs; None where there are too few samples to tell.
+        aggregate: for values that are aggregates, the second minus the first; not tested.
+        rare: whether the interval was widened because the samples do not rule out rare, very different scores.
+    """
+
+    explainer: str
+    metric: str
+    cells: tuple[CellResult, CellResult]
+    ids: list[str]
+    first: np.ndarray
+    second: np.ndarray
+    unpaired: int  # samples that only one of the two has scored
+    clusters: int = 0
+    effective: float = 0
+    low: float = np.nan  # 95 % interval of the mean difference, not corrected for several
+    high: float = np.nan
+    p: float | None = None  # adjusted over all pairs of the two runs; None where there are too few samples to tell
+    aggregate: float | None = None  # of values that are aggregates, the second minus the first; not tested
+    rare: bool = False
+
+    @property
+    def baseline(self) -> bool:
+        """Return whether the explainer ignores the network."""
+        return self.cells[0].baseline
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Return whether higher scores are better."""
+        return self.cells[0].higher_is_better
+
+    @cached_property
+    def differences(self) -> np.ndarray:
+        """Return second minus first (n,); zero where they differ in their last digits alone."""
+        return np.where(same(self.first, self.second), 0.0, self.second - self.first)
+
+    @property
+    def is_same(self) -> bool:
+        """Return whether it is the same cell with the same scores."""
+        first, second = self.cells
+        equal = not self.differences.any() and not self.aggregate
+        return first.cell_id == second.cell_id and self.unpaired == 0 and equal
+
+    @property
+    def mean(self) -> float | None:
+        """Return the mean difference, of aggregates their difference; None without samples."""
+        if not self.is_tested:
+            return self.aggregate
+        return float(np.mean(self.second - self.first)) if len(self.ids) else None
+
+    @property
+    def direction(self) -> int:
+        """Return 1 if the second is significantly better, -1 if worse, 0 if no difference was found."""
+        return sign_of(float(self.differences.sum()), self.p, self.higher_is_better)
+
+    @property
+    def word(self) -> str:
+        """Say how the second compares with the first, in the words of a report."""
+        if self.p is None:
+            return TOO_FEW_TO_TELL if self.is_tested else NOT_TESTED
+        return {1: "better", -1: "worse", 0: NO_DIFFERENCE}[self.direction]
+
+    @property
+    def is_tested(self) -> bool:
+        """Return whether there is a test for it, as for means of scores, however few samples there are."""
+        return not self.cells[0].aggregate
+
+    @property
+    def few(self) -> bool:
+        """Return whether the interval rests on few samples."""
+        return np.isfinite(self.low) and self.effective < FEW
+
+    @property
+    def shares(self) -> tuple[float, float, float] | None:
+        """Return the shares of samples on which the second is better, equal, worse; None for aggregates."""
+        if not len(self.ids) or not self.is_tested:
+            return None
+        gains = self.differences if self.higher_is_better else -self.differences
+        return float(np.mean(gains > 0)), float(np.mean(gains == 0)), float(np.mean(gains < 0))
+
+    @property
+    def largest(self) -> list[SampleDifference]:
+        """Return the samples that differ most, at most `MOST`."""
+        order = np.argsort(-np.abs(self.differences), kind="stable")[:MOST]
+        return [
+            _sample(self.ids[index], self.first[index], self.second[index])
+            for index in order
+            if self.differences[index]
+        ]
+
+    def as_dict(self) -> dict:
+        """Return plain data."""
+        better, equal, worse = self.shares or (None, None, None)
+        return {
+            "explainer": self.explainer,
+            "metric": self.metric,
+            "higher_is_better": self.higher_is_better,
+            "cell_ids": [cell.cell_id for cell in self.cells],
+            "n": len(self.ids),
+            "clusters": self.clusters,
+            "unpaired": self.unpaired,
+            "mean": self.mean,
+            "low": finite_or_none(self.low),
+            "high": finite_or_none(self.high),
+            "rare_failures": self.rare,
+            "p": self.p,
+            "better": better,
+            "equal": equal,
+            "worse": worse,
+            "largest": [asdict(sample) for sample in self.largest],
+        }
+
+
+def _sample(image_id: str, first: float, second: float) -> SampleDifference:
+    """Return one sample's scores and their difference."""
+    return SampleDifference(image_id, finite_or_none(first), finite_or_none(second), finite_or_none(second - first))
+
+
+def why_not(first: RunData, second: RunData) -> str | None:
+    """Say why two runs cannot be compared sample by sample; None if they can."""
+    datasets = first.summary["dataset"], second.summary["dataset"]
+    if datasets[0]["fingerprint"] != datasets[1]["fingerprint"]:
+        names = " and ".join(f"{dataset['id']} with fingerprint {dataset['fingerprint'][:8]}" for dataset in datasets)
+        return f"they are over different datasets ({names})"
+    if datasets[0]["split"] != datasets[1]["split"]:
+        return f"they are over different splits ({datasets[0]['split']} and {datasets[1]['split']})"
+    return None
+
+
+def differences(first: RunData | str | Path, second: RunData | str | Path) -> list[dict]:
+    """Compare each explainer and metric that two runs share, sample by sample, as plain data.
+
+    Args:
+        first: folder of a run, or a run that was read.
+        second: the same, over the same dataset and split; model, target rule, precision, seed or batch size may differ.
+
+    Returns:
+        A dict per pair: `mean` (second minus first, over the `n` samples that both have scored) with its 95 % interval
+        `low` to `high`, not corrected for several; `p` of the paired test over all entries, from 50 `clusters` on; the
+        shares of samples on which the second is `better`, `equal` (up to the last digits) or `worse`; `largest`, the
+        five samples that differ most; `unpaired`, how many samples only one run has scored. Unknown values are None.
+
+    Raises:
+        UserError: for runs over different datasets, runs that share no cell, or a folder without a finished run.
+    """
+    runs = [run if isinstance(run, RunData) else read_run(Path(run)) for run in (first, second)]
+    if reason := why_not(*runs):
+        raise UserError(f"{runs[0].folder} and {runs[1].folder} cannot be compared sample by sample: {reason}")
+    if not (shared := pairs(*runs)):
+        raise UserError(f"{runs[0].folder} and {runs[1].folder} share no explainer and metric{_other_versions(*runs)}")
+    return [pair.as_dict() for pair in shared]
+
+
+def _other_versions(first: RunData, second: RunData) -> str:
+    """Return what has one name and two versions in two runs, as the end of a sentence; "" if nothing has."""
+    sentences = []
+    for method_of in (explainer_of, metric_of):
+        before, after = (
+            {method.text: method.version for method in map(method_of, run.cells)} for run in (first, second)
+        )
+        sentences += [
+            f"{text} has version {before[text]} in the first and {after[text]} in the second"
+            for text in before
+            if text in after and before[text] != after[text]
+        ]
+    return f": {'; '.join(sentences)}" if sentences else ""
+
+
+def _shared_samples(first: RunData, second: RunData) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Return the samples that both runs have, in the order of the first, and their positions in each."""
+    ids = [image_id for image_id in first.ids if image_id in second.position]
+    in_first = np.array([first.position[image_id] for image_id in ids], dtype=int)
+    in_second = np.array([second.position[image_id] for image_id in ids], dtype=int)
+    return ids, in_first, in_second
+
+
+def pairs(first: RunData, second: RunData) -> list[Pair]:
+    """Compare the cells that two runs share, in the order of the first run, baselines last within each metric."""
+    explainers, metric_names = names_of([first, second])
+    before, after = (
+        {(metric_names.key(cell), explainers.key(cell)): cell for cell in run.cells} for run in (first, second)
+    )
+    metrics = list(dict.fromkeys(metric for metric, _ in before))
+    shared = sorted(
+        (key for key in before if key in after), key=lambda key: (metrics.index(key[0]), before[key].baseline)
+    )
+    return compared(
+        first,
+        second,
+        [(before[key], after[key], explainers.text(before[key]), metric_names.text(before[key])) for key in shared],
+    )
+
+
+def compared(first: RunData, second: RunData, cells: Sequence[tuple[CellResult, CellResult, str, str]]) -> list[Pair]:
+    """Compare cells of two runs on the samples that both have scored, and test them together.
+
+    Args:
+        first: a run.
+        second: another one.
+        cells: (cell of the first, cell of the second, name of the explainer, name of the metric).
+    """
+    ids, in_first, in_second = _shared_samples(first, second)
+    pairs_found, rows = [], []
+    for before, after, explainer, metric in cells:
+        scores = first.values[before.cell_id][in_first], second.values[after.cell_id][in_second]
+        common = first.takes_part(before)[in_first] & second.takes_part(after)[in_second]
+        pair = Pair(
+            explainer=explainer,
+            metric=metric,
+            cells=(before, after),
+            ids=[ids[index] for index in np.flatnonzero(common)],
+            first=scores[0][common],
+            second=scores[1][common],
+            unpaired=before.n + after.n - 2 * int(common.sum()),
+        )
+        pairs_found.append(pair)
+        rows.append(common)
+    groups = [first.groups[index] for index in in_first]
+    codes = cluster_codes(ids, groups)
+    common = [index for index, pair in enumerate(pairs_found) if pair.is_tested]
+    tested = iter(_tested([(pairs_found[index], rows[index]) for index in common], codes))
+    positions = in_first, in_second
+    return [
+        next(tested) if pair.is_tested else _of_aggregates(pair, first, second, positions, codes)
+        for pair in pairs_found
+    ]
+
+
+def _of_aggregates(
+    pair: Pair, first: RunData, second: RunData, positions: tuple[np.ndarray, np.ndarray], codes: np.ndarray
+) -> Pair:
+    """Add the difference of two aggregates and its interval to a pair."""
+    parts = first.parts.get(pair.cells[0].cell_id), second.parts.get(pair.cells[1].cell_id)
+    if (aggregate := aggregate_of(pair.cells[0])) is None or parts[0] is None or parts[1] is None:
+        return pair
+    estimate = aggregate_difference(
+        aggregate, parts[1][positions[1]], parts[0][positions[0]], codes, first.summary["seed"]
+    )
+    return replace(
+        pair, clusters=estimate.clusters, effective=estimate.effective, low=estimate.low, high=estimate.high,
+        aggregate=finite_or_none(estimate.value),
+    )  # fmt: skip
+
+
+def _tested(pairs_and_rows: list[tuple[Pair, np.ndarray]], codes: np.ndarray) -> list[Pair]:
+    """Add intervals and p-values: all pairs of two runs are one family of the paired test.
+
+    Args:
+        pairs_and_rows: each pair with which of the samples (n,) it has.
+        codes: (n,) the cluster of each sample.
+    """
+    if not pairs_and_rows:
+        return []
+    nothing, columns, matched, estimates = len(pairs_and_rows), [], [], []
+    for pair, rows in pairs_and_rows:
+        first, difference = np.full((2, len(codes)), np.nan)
+        first[rows], difference[rows] = pair.first, pair.differences
+        columns.append(difference)
+        matched.append(Matched([first + difference, first], codes, pair.cells[0].limits))
+        estimates.append(paired_difference(matched[-1], 0, 1))
+    enough = [(index, nothing) for index, estimate in enumerate(estimates) if estimate.effective >= RANKED_FROM]
+    (flipped,) = adjusted_p([Matched([*columns, np.zeros(len(codes))], codes)], [enough])
+    # The test sees differences alone; how far a failure moves them follows from the scores.
+    p = {
+        index: p if p >= ALPHA else outlasting_failures(p, p_with_failures(matched[index], 0, 1), 2 * len(enough))
+        for (index, _), p in flipped.items()
+    }
+    return [
+        replace(pair, clusters=estimate.clusters, effective=estimate.effective, low=estimate.low, high=estimate.high,
+                p=p.get(index), rare=estimate.rare)
+        for index, ((pair, _), estimate) in enumerate(zip(pairs_and_rows, estimates, strict=True))
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Two cells of the same id whose scores differ.
+
+    Attributes:
+        cells: both.
+        samples: how many samples differ.
+        common: how many samples both have.
+        largest: the sample that differs most; None where only the means differ.
+    """
+
+    cells: tuple[CellResult, CellResult]
+    samples: int
+    common: int
+    largest: SampleDifference | None
+
+    @property
+    def cell_id(self) -> str:
+        """Return the id that both share."""
+        return self.cells[0].cell_id
+
+    @property
+    def explainer(self) -> str:
+        """Return the name of the explainer."""
+        return self.cells[0].explainer_text
+
+    @property
+    def metric(self) -> str:
+        """Return the name of the metric."""
+        return self.cells[0].metric_text
+
+    def as_dict(self) -> dict:
+        """Return plain data."""
+        return {
+            "cell_id": self.cell_id,
+            "explainer": self.explainer,
+            "metric": self.metric,
+            "samples": self.samples,
+            "of": self.common,
+            "values": [cell.value for cell in self.cells],
+            "n": [cell.n for cell in self.cells],
+            "largest": self.largest and asdict(self.largest),
+        }
+
+
+def conflicts(first: RunData, second: RunData) -> list[Conflict]:
+    """Return the cells of the same id whose scores differ on the samples that both runs have."""
+    others = {cell.cell_id: cell for cell in second.cells}
+    ids, in_first, in_second = _shared_samples(first, second)
+    same_samples = len(ids) == len(first.ids) == len(second.ids)
+    contradictory = []
+    for cell in first.cells:
+        other = others.get(cell.cell_id)
+        if other is None:
+            continue
+        scores = first.values[cell.cell_id][in_first], second.values[cell.cell_id][in_second]
+        differing = np.flatnonzero(~same(*scores) | _parts_differ(cell, first, second, (in_first, in_second)))
+        if len(differing) or (same_samples and not same(_number(cell), _number(other))):
+            largest = None if cell.aggregate else _furthest(ids, scores, differing)
+            contradictory.append(Conflict((cell, other), len(differing), len(ids), largest))
+    return contradictory
+
+
+def _parts_differ(
+    cell: CellResult, first: RunData, second: RunData, positions: tuple[np.ndarray, np.ndarray]
+) -> np.ndarray:
+    """Return bool (n,): the samples whose parts differ, for an aggregate."""
+    parts = [run.parts.get(cell.cell_id) for run in (first, second)]
+    if parts[0] is None or parts[1] is None:
+        return np.zeros(len(positions[0]), bool)
+    differing: np.ndarray = ~same(parts[0][positions[0]], parts[1][positions[1]])
+    return np.any(differing, axis=1)
+
+
+def _number(cell: CellResult) -> float:
+    """Return the value of a cell, NaN for none."""
+    return np.nan if cell.value is None else cell.value
+
+
+def _furthest(ids: list[str], scores: Sequence[np.ndarray], differing: np.ndarray) -> SampleDifference | None:
+    """Return the sample whose scores are furthest apart; a score against a gap is further than any two scores."""
+    if len(differing) == 0:
+        return None
+    gaps = np.abs(scores[0] - scores[1])[differing]
+    index = differing[int(np.argmax(np.where(np.isnan(gaps), np.inf, gaps)))]
+    return _sample(ids[index], scores[0][index], scores[1][index])

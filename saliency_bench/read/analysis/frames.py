@@ -1,0 +1,85 @@
+"""`sb.check` and `sb.power`: what the commands of these names print, as data frames."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saliency_bench.errors import UserError
+from saliency_bench.read.analysis import power as needed_for
+from saliency_bench.read.analysis.requirements import Requirement
+from saliency_bench.read.analysis.requirements import check as judge
+from saliency_bench.read.run_folder import RunData, read_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def check(run: Any, *requirements: str, against: Any = None, strict: bool = False) -> "pd.DataFrame":
+    """Return a row per requirement, judged together as by `saliency-bench check`.
+
+        sb.check("runs/new", "gradcam:saliency_miou>=0.3", "gradcam:saliency_miou>random")["passed"].all()
+
+    Args:
+        run: What `run` returned, or its folder.
+        *requirements: "EXPLAINER:METRIC>=NUMBER" or <=, or "EXPLAINER:METRIC>EXPLAINER" or <.
+        against: An earlier run; a requirement fails if its explainer was better in that run.
+        strict: Whether an undecided requirement fails.
+
+    Raises:
+        UserError: There is no requirement, a text is not one, a score does not exist or rests on too few samples, or
+            the runs cannot be compared.
+    """
+    import pandas as pd
+
+    if not requirements:
+        raise UserError('check needs at least one requirement, such as "gradcam:saliency_miou>=0.3"')
+    earlier = None if against is None else _read(against)
+    name = "" if earlier is None else str(earlier.folder)
+    checked = judge(_read(run), [Requirement.read(text) for text in requirements], earlier)
+    return pd.DataFrame([row.as_dict() | {"passed": row.passes(strict), "line": row.line(name)} for row in checked])
+
+
+def power(
+    run: Any = None, *, difference: float, spread: float | None = None, power: float = needed_for.POWER,
+    single: bool = False, cluster_size: int = 1, correlation: float = 0.0,
+) -> "pd.DataFrame":  # fmt: skip
+    """Return how many images it takes to tell two explainers apart, as `saliency-bench power` does.
+
+        sb.power("runs/pilot", difference=0.02)[["metric", "explainers", "images"]]
+
+    Args:
+        run: What `run` returned, or its folder: the spread is that of its paired differences.
+        difference: The smallest difference that matters.
+        spread: In place of a run: the standard deviation of the differences of two explainers on an image.
+        power: Chance to find the difference.
+        single: Whether one pair is tested alone, not all pairs of a metric together.
+        cluster_size: With `spread`: images of a cluster, such as slices of a patient.
+        correlation: With `spread`: of the differences within a cluster.
+
+    Returns:
+        A row per pair of explainers and metric, starting with those that need most images. It has `spread`, `clusters`
+        and `images` (missing if more than ten million are needed), and of a run `observed`, the difference in the run,
+        and `seen`, its clusters.
+
+    Raises:
+        UserError: Neither or both of `run` and `spread` are given, a number is out of range, or no two explainers of
+            the run share enough samples.
+    """
+    import pandas as pd
+
+    if (run is None) == (spread is None):
+        raise UserError("power needs either a run or a spread, the standard deviation of the differences on an image")
+    if run is not None:
+        rows = needed_for.of_run(_read(run), difference, power, not single)
+    else:
+        rows = [needed_for.assumed(spread or 0.0, difference, power, cluster_size, correlation)]
+    return pd.DataFrame([row.as_dict() for row in rows]).astype({"clusters": "Int64", "images": "Int64"})
+
+
+def _folder(run: Any) -> Path:
+    """Return the folder of a run, given as an object or a path."""
+    return Path(getattr(run, "folder", run))
+
+
+def _read(run: Any) -> RunData:
+    """Return a run read from its folder."""
+    return read_run(_folder(run))

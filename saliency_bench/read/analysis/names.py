@@ -1,0 +1,81 @@
+"""Explainers and metrics of several runs: which of them are the same, and their names."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from saliency_bench.read.cell import CellKey, with_version
+from saliency_bench.read.run_folder import RunData
+
+
+@dataclass(frozen=True)
+class Method:
+    """An explainer or a metric as a cell names it; options as JSON."""
+
+    text: str
+    options: str
+    version: str
+
+    @property
+    def without_seed(self) -> "Method":
+        """Return the method without its option `seed`."""
+        name, _, options = self.text.partition(":")
+        kept = ",".join(option for option in options.split(",") if not option.startswith("seed="))
+        chosen = {option: value for option, value in json.loads(self.options).items() if option != "seed"}
+        return replace(self, text=f"{name}:{kept}" if kept else name, options=json.dumps(chosen, sort_keys=True))
+
+
+def explainer_of(cell: CellKey) -> Method:
+    """Return the explainer of a cell."""
+    options = json.dumps(cell.explainer_options, sort_keys=True)
+    return Method(cell.explainer_text, options, str(cell.explainer_version))
+
+
+def metric_of(cell: CellKey) -> Method:
+    """Return the metric of a cell."""
+    return Method(cell.metric_text, json.dumps(cell.metric_options, sort_keys=True), str(cell.metric_version))
+
+
+class Names:
+    """Explainers, or metrics, that several runs have in common: those of equal name, options and version.
+
+    A seed follows the run's own, so methods that differ in nothing else are the same, unless one run has both.
+
+    Attributes:
+        texts: {method: its name}.
+    """
+
+    def __init__(self, runs: Sequence[RunData], method_of: Callable[[CellKey], Method]):
+        self._method_of = method_of
+        by_run = [{method: method.without_seed for method in map(method_of, run.cells)} for run in runs]
+        ambiguous = {method for seedless in by_run for method, uses in Counter(seedless.values()).items() if uses > 1}
+        self._same = {
+            exact: exact if seedless in ambiguous else seedless
+            for methods in by_run
+            for exact, seedless in methods.items()
+        }
+        self.texts = _texts(self._same)
+
+    def key(self, cell: CellKey) -> Method:
+        """Return what stands for that of a cell in all runs."""
+        return self._same[self._method_of(cell)]
+
+    def text(self, cell: CellKey) -> str:
+        """Return the name of that of a cell."""
+        return self.texts[self.key(cell)]
+
+
+def names_of(runs: Sequence[RunData]) -> tuple[Names, Names]:
+    """Return the common names of (the explainers, the metrics) of several runs."""
+    return Names(runs, explainer_of), Names(runs, metric_of)
+
+
+def _texts(methods: dict[Method, Method]) -> dict[Method, str]:
+    """Return a method's own text where all runs agree on it; with its version where two methods would share one."""
+    written: dict[Method, set[str]] = {}
+    for exact, common in methods.items():
+        written.setdefault(common, set()).add(exact.text)
+    texts = {common: next(iter(seen)) if len(seen) == 1 else common.text for common, seen in written.items()}
+    uses = Counter(texts.values())
+    return {method: text if uses[text] == 1 else with_version(text, method.version) for method, text in texts.items()}

@@ -1,0 +1,120 @@
+"""Every two explainers of a run by each metric: which is better, by how much, and on which samples."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import combinations
+
+import numpy as np
+
+from saliency_bench.read.analysis.differences import SampleDifference, same
+from saliency_bench.read.analysis.verdict import Against, Verdict
+from saliency_bench.read.cell import RARE, CellResult
+from saliency_bench.read.run_folder import Column, RunData
+
+MOST = 3  # samples named per side of a pair
+
+
+@dataclass(frozen=True)
+class ExplainerPair:
+    """Two explainers by one metric on the samples that both have.
+
+    Attributes:
+        against: the difference and its test.
+        better, equal, worse: shares of samples on which the first is; None for an aggregate, whose samples have no
+            scores.
+        ahead, behind: the samples on which it is furthest ahead of the other, and furthest behind; `difference` is
+            first minus second.
+    """
+
+    against: Against
+    better: float | None
+    equal: float | None
+    worse: float | None
+    ahead: list[SampleDifference]
+    behind: list[SampleDifference]
+
+    def as_dict(self) -> dict:
+        """Return plain data."""
+        contrast = self.against.contrast
+        return {
+            "metric": self.against.metric,
+            "explainers": [self.against.name, self.against.other],
+            **{name: getattr(contrast, name) for name in ("n", "clusters", "difference", "low", "high", "p")},
+            "first_is": self.against.word,
+            **{name: getattr(self, name) for name in ("better", "equal", "worse")},
+            **{name: [asdict(sample) for sample in getattr(self, name)] for name in ("ahead", "behind")},
+        }
+
+
+def explainer_pairs(run: RunData) -> list[tuple[Column, list[ExplainerPair]]]:
+    """Return [(metric, every two explainers that share samples, the one of the better mean first)]."""
+    verdict = Verdict(run.cells, run.contrasts)
+    columns_and_pairs = [(column, list(_pairs_of(run, column, verdict))) for column in run.columns]
+    return [(column, pairs) for column, pairs in columns_and_pairs if pairs]
+
+
+def pair_rows(run: RunData) -> list[tuple[str, list[list[str]]]]:
+    """Return [(metric, table as text whose first row is its header)] of `explainer_pairs`."""
+    header = ["explainer", "against", "difference", "the first", "p", "n", "better/equal/worse on", "furthest ahead"]
+    return [
+        (f"{column.name} {column.arrow}", [[*header, "furthest behind"], *map(_row, pairs)])
+        for column, pairs in explainer_pairs(run)
+    ]
+
+
+def _row(pair: ExplainerPair) -> list[str]:
+    """Return a pair as a row of text."""
+    against = pair.against
+    contrast = against.contrast
+    ends = "" if contrast.low is None else f" [{contrast.low:+.3f}, {contrast.high:+.3f}]"
+    ends += f" ({RARE})" * contrast.rare
+    p = "-" if contrast.p is None else f"{contrast.p:.4f}"
+    shares = "/".join("-" if share is None else f"{share:.0%}" for share in (pair.better, pair.equal, pair.worse))
+    samples = (side[0].image_id if side else "-" for side in (pair.ahead, pair.behind))
+    return [
+        against.name,
+        against.other,
+        f"{contrast.difference:+.3f}{ends}",
+        against.word,
+        p,
+        str(contrast.n),
+        shares,
+        *samples,
+    ]
+
+
+def _pairs_of(run: RunData, column: Column, verdict: Verdict) -> Iterator[ExplainerPair]:
+    """Yield the pairs of explainers by one metric."""
+    cells = [cell for _, cell in run.cells_of_column(column) if cell.value is not None]
+    cells.sort(key=lambda cell: -cell.oriented)  # the better mean first
+    for first, second in combinations(cells, 2):
+        for against in verdict.against(first.explainer_id, second.explainer_id):
+            if against.metric == column.name:
+                yield _pair(run, against, first, second)
+
+
+def _pair(run: RunData, against: Against, first: CellResult, second: CellResult) -> ExplainerPair:
+    """Compare two cells sample by sample."""
+    if first.aggregate:
+        return ExplainerPair(against, None, None, None, [], [])
+    left, right = run.values[first.cell_id], run.values[second.cell_id]
+    common = np.flatnonzero(np.isfinite(left) & np.isfinite(right))
+    left, right = left[common], right[common]
+    gains = np.where(same(left, right), 0.0, left - right) * (1 if first.higher_is_better else -1)
+
+    def samples_at(indices: np.ndarray) -> list[SampleDifference]:
+        """Return the samples at these indices."""
+        return [
+            SampleDifference(run.ids[common[k]], float(left[k]), float(right[k]), float(left[k] - right[k]))
+            for k in indices
+        ]
+
+    better, equal, worse = (float(np.mean(np.sign(gains) == sign)) for sign in (1, 0, -1))
+    return ExplainerPair(against, better, equal, worse, samples_at(_largest(gains)), samples_at(_largest(-gains)))
+
+
+def _largest(gains: np.ndarray) -> np.ndarray:
+    """Return the indices of the `MOST` largest gains above zero, the first among equals, without a full sort."""
+    least = np.partition(gains, -MOST)[-MOST] if len(gains) > MOST else -np.inf
+    indices = np.flatnonzero((gains >= least) & (gains > 0))
+    return indices[np.argsort(-gains[indices], kind="stable")][:MOST]

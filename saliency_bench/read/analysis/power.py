@@ -1,0 +1,190 @@
+"""Power of the paired test of reports: the images it takes to tell two explainers apart.
+
+The mean difference d over C clusters has the standard error sigma / sqrt(C), with sigma^2 = C se_C^2 of the paired
+differences (`read/statistics/intervals.py`). A two-sided t-test at level alpha then finds a true difference d with
+
+    power = P(|T| > t(1 - alpha / 2, C - 1)),    T non-central t with C - 1 degrees of freedom and d sqrt(C) / sigma
+
+(Cohen, Statistical Power Analysis, 1988, chapter 2). The sign flips of reports have nearly the same power. Where k
+differences are tested together, alpha is 0.05 / k (Bonferroni), an upper bound of what the step-down test needs. Fewer
+than 50 clusters are never enough: reports do not rank them.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from math import ceil, sqrt
+
+import numpy as np
+from scipy import stats
+
+from saliency_bench.errors import UserError
+from saliency_bench.read.run_folder import RunData
+from saliency_bench.read.statistics.clusters import Matched
+from saliency_bench.read.statistics.intervals import difference, t_quantile
+from saliency_bench.read.statistics.ranking import ALPHA, RANKED_FROM
+
+POWER = 0.8
+MOST = 10_000_000  # clusters that are searched through
+CURVE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # parts of the clusters that are needed
+
+
+@dataclass(frozen=True)
+class Needed:
+    """The images and clusters needed to find a difference of two explainers.
+
+    Attributes:
+        metric: of the scores; "" if the spread was assumed.
+        explainers: the two; () if the spread was assumed.
+        spread: sigma, the standard deviation of the mean difference over one cluster.
+        difference: to be found.
+        clusters: that are needed; None: more than `MOST`.
+        images: in as many clusters.
+        observed: the difference in the run; None if the spread was assumed.
+        seen: clusters of the run.
+    """
+
+    metric: str
+    explainers: tuple[str, ...]
+    spread: float
+    difference: float
+    clusters: int | None
+    images: int | None
+    observed: float | None = None
+    seen: int = 0
+
+    def as_dict(self) -> dict:
+        """Return plain data."""
+        return vars(self) | {"explainers": list(self.explainers)}
+
+
+def power_at(clusters: int, spread: float, wanted: float, alpha: float = ALPHA) -> float:
+    """Return the chance that a paired t-test finds a true difference.
+
+    Args:
+        clusters: independent differences, at least 2.
+        spread: their standard deviation.
+        wanted: the difference.
+        alpha: level of the test, two-sided.
+    """
+    if spread == 0:
+        return 1.0
+    critical = stats.t.ppf(1 - alpha / 2, clusters - 1)
+    shift = abs(wanted) / spread * sqrt(clusters)
+    if clusters > 1000:  # where both distributions are normal to four digits, and scipy's tail is slow
+        return float(stats.norm.sf(critical - shift) + stats.norm.cdf(-critical - shift))
+    return _tails(critical, clusters - 1, shift)
+
+
+def _tails(critical: float, freedom: int, shift: float) -> float:
+    """Return P(|T| > critical) of a non-central t, by integrating over the chi variable in its denominator.
+
+    T = (Z + shift) / W with W^2 = chi^2(freedom) / freedom, so P(|T| > c) = E[Phi(shift - c W) + Phi(-shift - c W)].
+    `stats.nct` returns NaN for many shifts of 5 and more.
+    """
+    low, high = (sqrt(end / freedom) for end in stats.chi2.ppf([1e-13, 1 - 1e-13], freedom))
+    nodes, weights = _legendre()
+    w = (low + high) / 2 + (high - low) / 2 * nodes
+    density = stats.chi2.pdf(w**2 * freedom, freedom) * 2 * w * freedom
+    inside = stats.norm.sf(critical * w - shift) + stats.norm.cdf(-critical * w - shift)
+    return float(np.clip((high - low) / 2 * (weights * density * inside).sum(), 0, 1))
+
+
+@cache
+def _legendre() -> tuple[np.ndarray, np.ndarray]:
+    """Return the nodes and weights of Gauss-Legendre quadrature over [-1, 1]."""
+    return np.polynomial.legendre.leggauss(500)
+
+
+def clusters_needed(spread: float, wanted: float, power: float = POWER, comparisons: int = 1) -> int | None:
+    """Return the fewest clusters, at least 50, with which the test finds a difference with this power.
+
+    Args:
+        spread: standard deviation of the mean difference over one cluster.
+        wanted: the difference.
+        power: between 0 and 1.
+        comparisons: differences that are tested together.
+
+    Returns:
+        None if more than `MOST` are needed.
+
+    Raises:
+        UserError: The difference is 0, or power, spread or comparisons are out of range.
+    """
+    if not (wanted and np.isfinite(wanted)):
+        raise UserError("the difference (--difference) must not be 0; give the smallest one that matters, such as 0.02")
+    if not 0 < power < 1:
+        raise UserError(f"power (--power) lies between 0 and 1; got {power:g}")
+    if not (spread >= 0 and np.isfinite(spread)) or comparisons < 1:
+        raise UserError(f"spread (--spread) is a number of at least 0, got {spread:g}, and comparisons at least 1")
+    alpha = ALPHA / comparisons
+    low, high = RANKED_FROM - 1, RANKED_FROM
+    while power_at(high, spread, wanted, alpha) < power:
+        low, high = high, 2 * high
+        if high > MOST:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power_at(middle, spread, wanted, alpha) >= power else (middle, high)
+    return high
+
+
+def of_run(run: RunData, wanted: float, power: float = POWER, together: bool = True) -> list[Needed]:
+    """Return what every two explainers of a run need by each metric, those that need most first.
+
+    Args:
+        run: with at least 10 clusters, below which there is no spread.
+        wanted: the difference to be found; explainers and direction do not matter.
+        power: to find it with.
+        together: whether all pairs of a metric are tested together, as reports do.
+
+    Raises:
+        UserError: No two explainers share enough samples.
+    """
+    codes = run.codes()
+    needed = []
+    for column in run.columns:
+        cells = [(row.name, cell) for row, cell in run.cells_of_column(column) if not cell.aggregate and cell.n]
+        matched = Matched([run.values[cell.cell_id] for _, cell in cells], codes)
+        pairs = list(combinations(range(len(cells)), 2))
+        for first, second in pairs:
+            estimate = difference(matched, first, second)
+            if not np.isfinite(estimate.low):
+                continue
+            error = (estimate.high - estimate.low) / (2 * t_quantile(estimate.freedom))
+            spread = float(error * sqrt(estimate.clusters))
+            clusters = clusters_needed(spread, wanted, power, len(pairs) if together else 1)
+            images = None if clusters is None else ceil(clusters * estimate.n / estimate.clusters)
+            names = cells[first][0], cells[second][0]
+            needed.append(
+                Needed(column.name, names, spread, wanted, clusters, images, float(estimate.value), estimate.clusters)
+            )
+    if not needed:
+        raise UserError(f"no two explainers of {run.folder} share 10 clusters; run them on more images first")
+    return sorted(needed, key=lambda item: (item.metric, -item.spread, item.explainers))
+
+
+def assumed(spread: float, wanted: float, power: float = POWER, size: int = 1, correlation: float = 0.0) -> Needed:
+    """Return what is needed for differences of an assumed spread.
+
+    Args:
+        spread: standard deviation of the paired differences of images.
+        wanted: the difference to be found.
+        power: to find it with.
+        size: images of a cluster.
+        correlation: of the differences within a cluster; the variance of a cluster's mean is
+            spread^2 (1 + (size - 1) correlation) / size.
+    """
+    if size < 1 or not 0 <= correlation <= 1:
+        raise UserError(f"a cluster has at least 1 image and a correlation from 0 to 1; got {size} and {correlation:g}")
+    of_cluster = spread * sqrt((1 + (size - 1) * correlation) / size)
+    clusters = clusters_needed(of_cluster, wanted, power)
+    return Needed("", (), of_cluster, wanted, clusters, None if clusters is None else clusters * size)
+
+
+def curve(needed: Needed, comparisons: int = 1) -> list[tuple[int, float]]:
+    """Return [(clusters, power)] around the clusters that are needed; [] if these are too many."""
+    if needed.clusters is None:
+        return []
+    points = sorted({max(2, round(part * needed.clusters)) for part in CURVE})
+    return [(point, power_at(point, needed.spread, needed.difference, ALPHA / comparisons)) for point in points]

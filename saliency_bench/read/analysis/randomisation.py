@@ -1,0 +1,79 @@
+"""Model randomisation as a verdict: does an explainer's map depend on the weights of the layers, from the logits down?
+
+A part of `saliency_randomisation` is the similarity of the maps before and after all layers from the logits down to one
+have new weights. Maps that stay similar do not depend on the weights of those layers (Adebayo et al., 2018).
+"""
+
+from collections.abc import Iterator, Sequence
+
+from saliency_bench.errors import UserError
+from saliency_bench.read.analysis.tables import Findings, Table, Value, dicts
+from saliency_bench.read.cell import CellResult, PartResult
+from saliency_bench.read.run_folder import RunData
+
+METRIC = "saliency_randomisation"
+VERDICTS = ("dataset", "model", "metric", "explainer", "verdict", "similarity", "low", "high", "n", "changes at")
+LAYERS = ("dataset", "model", "metric", "explainer", "down to", "similarity", "low", "high", "n", "verdict")
+BOUND = 0.5
+STAYS, CHANGES, OPEN, FEW = "does not depend", "depends", "undecided", "too few samples"
+
+
+def randomisation(runs: Sequence[RunData], bound: float = BOUND) -> Findings:
+    """Say for each explainer and layer whether the map depends on the weights from the logits down to that layer.
+
+    By the 95 % interval of the similarity of the maps before and after: all of it above `bound`: "does not depend"; all
+    of it below: "depends"; else "undecided". The verdict on an explainer is that on all layers together; "changes at"
+    is the first layer, from the logits down, at which it depends.
+
+    Args:
+        runs: with saliency_randomisation by a similarity.
+        bound: of the similarity (structural similarity or rank correlation), between -1 and 1; no paper names one.
+
+    Raises:
+        UserError: for another bound, and for runs without such a metric.
+    """
+    if not -1 < bound < 1:
+        raise UserError(f"bound is a similarity between -1 and 1; got {bound:g}")
+    rows: list[tuple[Value, ...]] = []
+    verdicts: list[tuple[Value, ...]] = []
+    for run, name, metric, cell in _cells(runs):
+        subject = *run.subject, metric, name
+        judged = {layer: verdict(part, bound) for layer, part in cell.parts.items()}
+        rows += [(*subject, layer, *_numbers(part), judged[layer]) for layer, part in cell.parts.items()]
+        last, part = list(cell.parts.items())[-1]
+        first = next((layer for layer, outcome in judged.items() if outcome == CHANGES), None)
+        verdicts.append((*subject, judged[last], *_numbers(part), first))
+    if not rows:
+        raise UserError(
+            f"no run has scores by {METRIC} with form=ssim or form=spearman; add it: --metrics {METRIC}:layers=5"
+        )
+    notes = [
+        f"{STAYS}: the 95 % interval of the similarity lies above {bound:g}; {CHANGES}: below it. Layers lose their "
+        "weights one after the other, from the logits down; the first table is about all of them.",
+        "A map that depends on the weights is not right for that; one that does not cannot explain what was learned.",
+    ]
+    data = {"bound": bound, "explainers": dicts(VERDICTS, verdicts), "layers": dicts(LAYERS, rows)}
+    return Findings("randomisation", [Table(VERDICTS, verdicts), Table(LAYERS, rows, "layers")], data, notes)
+
+
+def verdict(similarity: PartResult, bound: float) -> str:
+    """Return the verdict that the interval of a similarity allows."""
+    if similarity.ends is None:
+        return FEW
+    low, high = similarity.ends
+    return STAYS if low > bound else CHANGES if high < bound else OPEN
+
+
+def _cells(runs: Sequence[RunData]) -> Iterator[tuple[RunData, str, str, CellResult]]:
+    """Yield (run, explainer, metric, cell) of each cell of similarities."""
+    for run in runs:
+        for row in run.rows:
+            for column in run.columns:
+                cell = run.cell(row, column)
+                if cell and cell.metric == METRIC and cell.parts and cell.metric_options.get("form") != "complexity":
+                    yield run, row.name, column.name, cell
+
+
+def _numbers(part: PartResult) -> tuple[Value, ...]:
+    """Return the number columns of a row."""
+    return part.value, part.low, part.high, part.n

@@ -1,0 +1,239 @@
+"""Rankings of explainers: do metrics agree on them, and does the winner survive another setting of a metric?"""
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from saliency_bench.errors import UserError
+from saliency_bench.read.analysis.tables import Findings, Table, dicts
+from saliency_bench.read.cell import CellResult, rank_text
+from saliency_bench.read.run_folder import Column, Row, RunData
+from saliency_bench.read.statistics.clusters import effective_clusters
+from saliency_bench.read.statistics.intervals import INTERVAL_FROM, NOTHING, Estimate, drawn_statistics, t_quantile
+from saliency_bench.read.statistics.paired_test import ALPHA
+
+ENDS = ("spearman", "spearman low", "spearman high", "kendall tau-b", "kendall low", "kendall high")
+AGREEMENT = ("dataset", "model", "metric", "other", *ENDS, "explainers", "n")
+SETTINGS = ("dataset", "model", "metric", "explainer", "mean rank", "worst rank", "survives", "settings")
+FEWEST = 3  # explainers whose order says anything
+OPEN = "Intervals hold every order of the explainers that the samples leave open."
+Means = Callable[[np.ndarray], Sequence[np.ndarray]]
+
+
+def rank(runs: Sequence[RunData]) -> Findings:
+    """Compare every two metrics by the order of the explainers' means: Spearman's rho and Kendall's tau-b.
+
+    Means are over the samples that every explainer has scores of by both metrics; n says how many they are. Baselines
+    are included, higher is better for all, ties are ties. The interval holds what the samples leave open of both orders
+    (`rank_correlations`).
+    """
+    rows = [row for run in runs for row in _agreements(run)]
+    if not rows:
+        raise UserError(f"no run has two metrics that share {FEWEST} explainers; add explainers or metrics to one")
+    notes = ["1: both metrics put the explainers in the same order; baselines such as random are included.", OPEN]
+    return Findings("rank", [Table(AGREEMENT, rows)], {"pairs": dicts(AGREEMENT, rows)}, notes)
+
+
+def _agreements(run: RunData) -> list[tuple]:
+    """Return a row of AGREEMENT for every two metrics of a run that share enough explainers."""
+    rows = []
+    for first, second in combinations(run.columns, 2):
+        cells = [
+            (cell, other)
+            for row in run.rows
+            if (cell := run.cell(row, first))
+            and (other := run.cell(row, second))
+            and _has_mean(cell)
+            and _has_mean(other)
+        ]
+        if len(cells) >= FEWEST:
+            spearman, kendall = agreement(run, [cell for cell, _ in cells], [other for _, other in cells])
+            ends = *spearman.known, *kendall.known
+            subject = *run.subject, first.name, second.name
+            rows.append((*subject, *ends, len(cells), spearman.n))
+    return rows
+
+
+def _has_mean(cell: CellResult) -> bool:
+    """Return whether the value of a cell is a mean of scores, which can be resampled."""
+    return cell.value is not None and not cell.aggregate
+
+
+def agreement(run: RunData, first: Sequence[CellResult], second: Sequence[CellResult]) -> tuple[Estimate, Estimate]:
+    """Return (Spearman's rho, Kendall's tau-b) of the orders of the same explainers by two metrics.
+
+    They are over the samples that all cells have; NaN where there are none.
+    """
+    columns = [np.stack([run.oriented(cell) for cell in cells], axis=1) for cells in (first, second)]
+    scored = np.isfinite(np.concatenate(columns, axis=1)).all(axis=1)
+    if not scored.any():
+        return NOTHING, NOTHING
+    codes = run.codes([run.ids[index] for index in np.flatnonzero(scored)])
+    values = [column[scored] for column in columns]
+    return rank_correlations(
+        lambda weights: [means_of(column, weights) for column in values], codes, run.summary.get("seed", 0)
+    )
+
+
+def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estimate, Estimate]:
+    """Return (Spearman's rho, Kendall's tau-b) of two orders of explainers, with what the samples leave open of them.
+
+    A percentile bootstrap covers 80 % where means are close: the orders of draws are nearer to chance than the true
+    ones. So the interval is that of all pairs of orders that the samples leave open. Two explainers are in order by a
+    metric where |gap| > c se: gaps and their standard errors are of the means, drawn by clusters, and c is the .95
+    quantile of the greatest |gap* - gap| / se over all pairs of both orders, so that all decided pairs hold together.
+
+    Args:
+        means: a function of weights (draws, n), how often each sample counts: the means (draws, k) by both metrics.
+        codes: the cluster of each sample.
+        seed: of the draws.
+    """
+    orders = [order_of(column) for column in means(np.ones((1, len(codes))))]
+    values = float(spearman_of(*orders)[0]), float(kendall_of(*orders)[0])
+    rho, tau = (Estimate.alone(value, np.bincount(codes)) for value in values)
+    if rho.effective < INTERVAL_FROM or not np.isfinite(values).all():
+        return rho, tau
+    signs, freedom = _decided(means, codes, seed), rho.effective - 1
+    return rho.between(*_rho_left_open(*signs), freedom), tau.between(*_tau_left_open(*signs), freedom)
+
+
+def _decided(means: Means, codes: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the signs (k, k) of the gaps that the samples decide, 0 where a pair is open, by both metrics."""
+    gaps, draws = (
+        np.stack([column[:, :, None] - column[:, None, :] for column in columns], axis=1)
+        for columns in (means(np.ones((1, len(codes)))), _drawn_means(means, codes, seed))
+    )
+    errors = draws.std(axis=0, ddof=1)
+    # One bound on |gap* - gap| / se for all gaps of both metrics, so that all signs are right together with 95 %.
+    with np.errstate(invalid="ignore", divide="ignore"):
+        greatest = np.nanmax(np.abs(draws - gaps) / errors, axis=(1, 2, 3))  # NaN where a gap never varies
+    counts = np.bincount(codes)
+    # Draws vary less than samples do, as in `cluster_bootstrap`.
+    widened = np.sqrt(len(counts) / (len(counts) - 1)) * t_quantile(effective_clusters(counts) - 1) / t_quantile(np.inf)
+    enough = np.abs(gaps[0]) > np.quantile(greatest, 1 - ALPHA) * widened * errors
+    signs = np.where(enough, np.sign(gaps[0]), 0)
+    return signs[0], signs[1]
+
+
+def _drawn_means(means: Means, codes: np.ndarray, seed: int) -> list[np.ndarray]:
+    """Return the means (draws, k) by both metrics in the draws that have all of them."""
+    both = drawn_statistics(lambda weights: np.concatenate(means(weights), axis=1), codes, seed)
+    return np.split(both[np.isfinite(both).all(axis=1)], 2, axis=1)
+
+
+def _tau_left_open(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """Return the least and greatest tau: a pair that is open in either order may agree or not."""
+    above = np.triu_indices(len(first), 1)
+    products = (first * second)[above]
+    known, is_open = products.sum(), np.count_nonzero(products == 0)
+    return float(known - is_open) / len(products), float(known + is_open) / len(products)
+
+
+def _rho_left_open(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
+    """Return bounds of rho = 1 - 6 sum d^2 / (k^3 - k), d the difference of an explainer's ranks, each in its set."""
+    k = len(first)
+    # A centred rank is half of how many are above minus below; an open pair moves it by a half either way.
+    gap = (first.sum(axis=1) - second.sum(axis=1)) / 2
+    slack = sum(np.count_nonzero(signs == 0, axis=1) - 1 for signs in (first, second)) / 2
+    least, most = (float((distance**2).sum()) for distance in (np.maximum(np.abs(gap) - slack, 0), np.abs(gap) + slack))
+    return max(-1.0, 1 - 6 * most / (k**3 - k)), 1 - 6 * least / (k**3 - k)
+
+
+def means_of(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the means (draws, k) of columns (n, k), NaN where a score is missing, under weights (draws, n)."""
+    has = np.isfinite(columns)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.einsum("dn,nk->dk", weights, np.where(has, columns, 0)) / np.einsum("dn,nk->dk", weights, has)
+
+
+def order_of(means: np.ndarray) -> np.ndarray:
+    """Return the sign (draws, k, k) of each mean minus each other; means equal up to their last digits are tied."""
+    gaps = means[:, :, None] - means[:, None, :]
+    equal = np.abs(gaps) <= 1e-12 * np.nanmax(np.abs(means), axis=1, initial=0)[:, None, None]
+    return np.where(equal, 0, np.sign(gaps))
+
+
+def kendall_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return tau-b: (concordant - discordant) / sqrt(pairs untied in the first x pairs untied in the second)."""
+    return _cosine(first.reshape(len(first), -1), second.reshape(len(second), -1))
+
+
+def spearman_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return Pearson's correlation of ranks: how many are below minus how many above is twice the centred rank."""
+    return _cosine(first.sum(axis=2), second.sum(axis=2))
+
+
+def _cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the cosine of rows; NaN where one is all zeros."""
+    scale = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
+    return (first * second).sum(axis=1) / np.where(scale > 0, scale, np.nan)
+
+
+def sensitivity(runs: Sequence[RunData]) -> Findings:
+    """Rank each explainer over all settings of a metric: mean and worst rank, and whether it survives.
+
+    Ranks are those of the means, ties at their mean, among the explainers that have all settings. An explainer survives
+    if in no setting another one is significantly better (its rank set holds 1); None where nothing is ranked.
+    """
+    rows: list[tuple] = []
+    details: list[dict[str, Any]] = []
+    for run in runs:
+        for name, columns in _settings(run).items():
+            subject = *run.subject, name
+            complete = _complete(run, columns)
+            ranks = np.stack(
+                [_ranks([cells[k].oriented for _, cells in complete]) for k in range(len(columns))], axis=1
+            )
+            of_metric = []
+            for (row, cells), of_row in zip(complete, ranks, strict=True):
+                sets = [cell.rank for cell in cells]
+                survives = None if None in sets else all(rank_set is not None and rank_set[0] == 1 for rank_set in sets)
+                answer = {None: None, True: "yes", False: "no"}[survives]
+                of_metric.append((*subject, row.name, float(of_row.mean()), float(of_row.max()), answer, len(columns)))
+                for column, rank_of_mean, cell in zip(columns, of_row, cells, strict=True):
+                    details.append(dict(zip(SETTINGS[:4], (*subject, row.name), strict=True)) | {
+                        "setting": column.name, "rank": float(rank_of_mean), "rank_set": cell.rank, "value": cell.value,
+                    })  # fmt: skip
+            rows += sorted(of_metric, key=lambda entry: (entry[4], entry[5]))
+    if not rows:
+        raise UserError(
+            "no metric has several settings in these runs; name one with other options as well, for example "
+            "--metrics saliency_miou saliency_miou:threshold=0.3"
+        )
+    header = ("dataset", "model", "metric", "explainer", "setting", "rank", "rank set", "value")
+    each = [
+        tuple(rank_text(value) if isinstance(value, tuple) else value for value in detail.values())
+        for detail in details
+    ]
+    notes = ["Survives: in no setting is another explainer significantly better."]
+    return Findings(
+        "sensitivity", [Table(SETTINGS, rows), Table(header, each, "settings")],
+        {"explainers": dicts(SETTINGS, rows), "settings": details}, notes,
+    )  # fmt: skip
+
+
+def _settings(run: RunData) -> dict[str, list[Column]]:
+    """Return {metric: its columns} of the metrics with several options."""
+    columns_of: dict[str, list[Column]] = {}
+    for column in run.columns:
+        (_, cell), *_ = run.cells_of_column(column)
+        columns_of.setdefault(cell.metric, []).append(column)
+    return {name: columns for name, columns in columns_of.items() if len(columns) > 1 and _complete(run, columns)}
+
+
+def _complete(run: RunData, columns: Sequence[Column]) -> list[tuple[Row, list[CellResult]]]:
+    """Return the explainers that have a value in all columns, with their cells."""
+    complete = []
+    for row in run.rows:
+        cells = [cell for column in columns if (cell := run.cell(row, column)) and cell.value is not None]
+        if len(cells) == len(columns):
+            complete.append((row, cells))
+    return complete
+
+
+def _ranks(values: Sequence[float]) -> np.ndarray:
+    """Return the rank of each value: 1 for the greatest; ties at their mean."""
+    order = order_of(np.array([values], dtype=float))[0]
+    return (len(values) + 1 - order.sum(axis=1)) / 2

@@ -1,0 +1,477 @@
+"""Requirements of a run, as a gate for continuous integration asks them: "gradcam:saliency_miou>=0.3".
+
+A requirement may also compare two explainers of the run: "gradcam:saliency_miou>random". It is then judged by the
+interval of their difference on the samples that both have, with the bound 0.
+
+A requirement fails only where the samples speak against it: the whole interval lies on the wrong side of the bound, or
+the paired test finds the explainer worse than in an earlier run. An interval that contains the bound decides nothing:
+the requirement passes, unless `strict` makes undecided requirements fail (`passes`). Where the range of the metric is
+bounded, the interval allows for rare failures at its full level (`intervals.outlasting_rare_scores`), so it may be
+wider than the interval in a table.
+
+Intervals are those of Holm's method (1979) over the requirements of one call: all m are judged by intervals of level
+1 - .05 / m; those that are decided are set aside, and the k that are left are judged by 1 - .05 / k, until none of them
+is decided. So all verdicts of a call hold together with 95 %, and true requirements fail by chance in 2.5 % of the
+calls, with an earlier run in 5 %: the paired test is two-sided, and one side of it fails. 0/1 scores of single samples
+have exact intervals here, which keep this for every share; others keep it as far as their intervals are right.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, inf, isfinite, sqrt
+
+import numpy as np
+from pydantic import JsonValue
+from scipy import special
+
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.options import parse
+from saliency_bench.read.analysis.differences import Pair, compared, why_not
+from saliency_bench.read.cell import RARE, CellResult, Interval, explainer_names, metric_names
+from saliency_bench.read.run_folder import RunData
+from saliency_bench.read.statistics.clusters import Matched, effective_clusters
+from saliency_bench.read.statistics.intervals import (
+    INTERVAL_FROM,
+    TAIL,
+    Estimate,
+    aggregate_difference,
+    clopper_pearson,
+    interval,
+    is_bounded,
+    paired_difference,
+    t_quantile,
+    wilson,
+)
+from saliency_bench.read.statistics.ranking import aggregate_of, aggregated
+from saliency_bench.read.statistics.trainings import areas_by_training, crossed
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)  # no 0_1, which Python reads as 1
+LEVEL = 1 - 2 * TAIL
+MET, UNDECIDED, FAILED = "met", "undecided", "failed"
+FORM = (
+    "write EXPLAINER:METRIC>=NUMBER or <=, for example 'gradcam:saliency_miou>=0.3', or EXPLAINER:METRIC>EXPLAINER or "
+    "<, for example 'gradcam:saliency_miou>random'"
+)
+MOST = 1e9  # samples; a larger number is not stated
+POWER = 0.8  # probability that the smallest violation printed in a line fails the requirement
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A bound on the mean of a cell, or on its difference from the mean of another explainer in the run.
+
+    Attributes:
+        names: explainer and metric with their options, joined by a colon.
+        at_least: True for >= and >, False for <= and <.
+        bound: the number; 0 for a difference.
+        other: the other explainer; "" if there is none.
+    """
+
+    names: str
+    at_least: bool
+    bound: float
+    other: str = ""
+
+    @classmethod
+    def read(cls, text: str) -> "Requirement":
+        """Read "EXPLAINER:METRIC>=NUMBER" or "EXPLAINER:METRIC>EXPLAINER".
+
+        Raises:
+            UserError: The text is not a requirement.
+        """
+        match = re.fullmatch(r"\s*(.+?)\s*(>=|<=)\s*([^<>=]+?)\s*", text)
+        if match is None and (compared := re.fullmatch(r"\s*(.+?:[^<>]+?)\s*([<>])\s*([^<>=\s][^<>]*?)\s*", text)):
+            if NUMBER.fullmatch(compared[3]):
+                raise UserError(f"'{text}' is not a requirement: write {compared[2]}= before a number")
+            return cls(compared[1], compared[2] == ">", 0.0, compared[3])
+        if match is None or ":" not in match[1]:
+            raise UserError(f"'{text}' is not a requirement; {FORM}")
+        bound = float(match[3]) if NUMBER.fullmatch(match[3]) else float("nan")
+        if not isfinite(bound):
+            raise UserError(f"'{match[3]}' in '{text}' is not a number; {FORM}")
+        return cls(match[1], match[2] == ">=", bound)
+
+    def __str__(self) -> str:
+        sign = ">" if self.at_least else "<"
+        return f"{self.names} {sign} {self.other}" if self.other else f"{self.names} {sign}= {self.bound:g}"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A requirement and its outcome.
+
+    Attributes:
+        requirement: what was asked for.
+        cell: the cell it is about.
+        interval: the interval that decides the verdict; of the difference if another explainer is named.
+        level: confidence level of the interval.
+        exact: whether the interval is Clopper and Pearson's, for scores of 0 and 1.
+        pair: the cell in an earlier run, first, and in this one.
+    """
+
+    requirement: Requirement
+    cell: CellResult
+    interval: Interval
+    level: float
+    exact: bool = False
+    pair: Pair | None = None
+
+    @property
+    def is_worse(self) -> bool:
+        """Return whether the paired test finds the explainer worse than before."""
+        return self.pair is not None and self.pair.direction < 0
+
+    @property
+    def verdict(self) -> str:
+        """Return "failed" if the interval lies beyond the bound, "met" if it lies within, else "undecided"."""
+        return FAILED if self.is_worse else verdict(self.requirement, self.interval)
+
+    @property
+    def passed(self) -> bool:
+        """Return whether nothing speaks against the requirement."""
+        return self.verdict != FAILED
+
+    @property
+    def needed(self) -> int | None:
+        """Return about how many samples would decide, if the mean stayed; None if it is decided or nearly the bound."""
+        value, ends = self.interval.value or 0.0, self.interval.ends
+        if self.verdict != UNDECIDED or ends is None or value == self.requirement.bound:
+            return None
+        half = ends[1] - value if self.requirement.bound > value else value - ends[0]
+        # The width of an interval falls with the root of n.
+        needed = self.interval.n * (half / (self.requirement.bound - value)) ** 2
+        return ceil(needed) if needed < MOST else None
+
+    @property
+    def smallest_violation(self) -> float | None:
+        """Return the smallest violation that this many samples fail with 80 % probability; None if there is none."""
+        if (ends := self.interval.ends) is None:
+            return None
+        value, (low, high), tail = self.interval.value or 0.0, self.cell.limits, (1 - self.level) / 2
+        numbers = np.array([self.requirement.bound, value, *ends])
+        if not self.requirement.other and not self.cell.aggregate and is_bounded((low, high)):
+            bound, mean, *shares = (numbers - low) / (high - low)
+            if not self.requirement.at_least:
+                bound, mean, *shares = 1 - bound, 1 - mean, *(1 - end for end in reversed(shares))
+            if self.exact:
+                share = violation_of_hits(bound, self.interval.n, tail)
+            else:
+                share = violation_of_share(bound, wilson_size(mean, shares[::-1], tail), tail)
+            return None if share is None else share * (high - low)
+        half = ends[1] - value if self.requirement.at_least else value - ends[0]
+        return found_violation(half, tail) if half > 0 and found_violation(half, tail) <= high - low else None
+
+    def passes(self, strict: bool = False) -> bool:
+        """Return whether the requirement has not failed or, with `strict`, whether it is met."""
+        return self.verdict == MET if strict else self.passed
+
+    def line(self, against: str) -> str:
+        """Return the outcome as a line of text; `against` is the name of the earlier run."""
+        show = _signed if self.requirement.other else _number
+        value, ends = show(self.interval.value), self.interval.ends
+        interval = f" [{show(ends[0])}, {show(ends[1])}]" if ends else ""
+        text = f"{self.verdict:<9}  {self.requirement}: {value}{interval}, n = {self.interval.n}"
+        text += f" in {self.interval.clusters} clusters" * (self.interval.clusters < self.interval.n)
+        text += ", few samples" * self.interval.few
+        text += f", {RARE}" * self.interval.rare
+        text += f", interval of {100 * self.level:.4g} %" if ends and self.level > LEVEL else ""
+        if self.verdict == UNDECIDED:
+            about = f"; about {self.needed:,} would decide" if self.needed else ""
+            text += f", the interval contains the bound: too few samples to pass or fail{about}"
+        if not ends:
+            text += ", no interval: all scores are equal"
+        elif (violation := self.smallest_violation) is not None:
+            text += f"; a violation by {_number(violation)} would fail in {100 * POWER:.0f} %"
+        else:
+            text += "; no violation would reliably fail with so few samples"
+        limits = self.cell.limits
+        needed = limits if self.requirement.other else limits[:1] if self.requirement.at_least else limits[1:]
+        if self.verdict == MET and not all(map(isfinite, needed)):
+            text += f"; the range of {self.cell.metric_text} is unbounded, so rare failures are not ruled out"
+        if self.pair is None:
+            return text
+        ends_of_pair = f" [{self.pair.low:+.3f}, {self.pair.high:+.3f}]" if isfinite(self.pair.low) else ""
+        return f"{text}; against {against}: {self.pair.mean or 0.0:+.3f}{ends_of_pair}, {self.pair.word}"
+
+    def as_dict(self) -> dict:
+        """Return plain data."""
+        cell = self.cell
+        earlier = (
+            None if self.pair is None else self.pair.as_dict() | {"word": self.pair.word, "is_worse": self.is_worse}
+        )
+        return {
+            "requirement": str(self.requirement),
+            "explainer": cell.explainer_text,
+            "metric": cell.metric_text,
+            "cell_id": cell.cell_id,
+            "at_least": self.requirement.at_least,
+            "bound": self.requirement.bound,
+            **{name: getattr(self.interval, name) for name in ("value", "low", "high", "n", "clusters")},
+            "level": self.level,
+            "other": self.requirement.other or None,
+            "rare_failures": self.interval.rare,
+            "smallest_violation": self.smallest_violation,
+            "verdict": self.verdict,
+            "needed": self.needed,
+            "against": earlier,
+        }
+
+
+def found_violation(half: float, tail: float) -> float:
+    """Return the distance of the mean from a bound at which `POWER` of the intervals lie entirely beyond the bound.
+
+    The half of the interval on the side of the bound is z(1 - tail) standard errors wide. The mean has to be another
+    z(.8) standard errors further from the bound: half (1 + z(.8) / z(1 - tail)).
+    """
+    return half * (1 + t_quantile(inf, 1 - POWER) / t_quantile(inf, tail))
+
+
+def violation_of_hits(bound: float, n: int, tail: float) -> float | None:
+    """Return `found_violation` of a share of n samples that is required to be at least `bound`; None if there is none.
+
+    The requirement fails if the interval of `clopper_pearson` ends below the bound, which is the case up to a number of
+    hits. The violation is bound - p for the share p with which `POWER` of the samples do not exceed this number.
+    """
+    numbers = np.arange(n)
+    hits = int(np.count_nonzero(special.betaincinv(numbers + 1, n - numbers, 1 - tail) < bound)) - 1
+    return None if hits < 0 else bound - float(special.betaincinv(hits + 1, n - hits, 1 - POWER))
+
+
+def wilson_size(mean: float, ends: Sequence[float], tail: float) -> float:
+    """Return the sample size at which Wilson's interval of a share has the first of two ends.
+
+    (end - m)^2 = z^2 end (1 - end) / n, so n is z^2 end (1 - end) / (end - m)^2. If the first end is 0, 1 or the mean
+    itself, the second end is used; the size is 0 if neither determines it.
+    """
+    z = t_quantile(inf, tail)
+    sizes = [z**2 * end * (1 - end) / (end - mean) ** 2 for end in ends if 0 < end < 1 and end != mean]
+    return sizes[0] if sizes else 0.0
+
+
+def violation_of_share(bound: float, size: float, tail: float) -> float | None:
+    """Return `found_violation` of a mean in [0, 1] that is required to be at least `bound`; None if there is none.
+
+    The variance of the mean m is taken to be m (1 - m) / size, as for 0/1 scores, so it changes with the mean. Sample
+    means up to c = bound - z(1 - tail) sqrt(bound (1 - bound) / size) fail. The sample mean is at most c in `POWER` of
+    the cases if the true mean is the lower end of Wilson's interval of c with z(.8).
+    """
+    if not 0 < bound <= 1 or not size:
+        return None
+    greatest = bound - t_quantile(inf, tail) * sqrt(bound * (1 - bound) / size)
+    return bound - wilson(greatest, size, t_quantile(inf, 1 - POWER))[0] if greatest > 0 else None
+
+
+def verdict(requirement: Requirement, interval: Interval) -> str:
+    """Return what an interval says of a requirement; where all scores are equal there may be none, and one decides."""
+    value = interval.value or 0.0
+    low, high = interval.ends or (value, value)
+    if requirement.at_least:
+        return MET if low >= requirement.bound else UNDECIDED if high >= requirement.bound else FAILED
+    return MET if high <= requirement.bound else UNDECIDED if low <= requirement.bound else FAILED
+
+
+def check(run: RunData, requirements: Sequence[Requirement], against: RunData | None = None) -> list[Checked]:
+    """Check requirements of a run, and that no explainer is worse than in an earlier run over the same samples.
+
+    All requirements of one call are judged together (Holm), and all pairs of one call are one family of the paired
+    test.
+
+    Args:
+        run: the run.
+        requirements: of the run.
+        against: the earlier run.
+
+    Raises:
+        UserError: for a requirement without a cell, a cell without interval, or runs that cannot be compared.
+    """
+    cells = [_cell(requirement, run) for requirement in requirements]
+    others = [_other(requirement, cell, run) for requirement, cell in zip(requirements, cells, strict=True)]
+    pairs = {} if against is None else _pairs(against, run, {cell.cell_id: cell for cell in cells})
+    judged = _holm(run, requirements, list(zip(cells, others, strict=True)))
+    return [
+        Checked(requirement, cell, *by, pairs.get(cell.cell_id))
+        for requirement, cell, by in zip(requirements, cells, judged, strict=True)
+    ]
+
+
+def _holm(
+    run: RunData, requirements: Sequence[Requirement], cells: Sequence[tuple[CellResult, CellResult | None]]
+) -> list[tuple[Interval, float, bool]]:
+    """Return (the interval that each requirement is judged by, its level, whether it is Clopper and Pearson's)."""
+    codes = run.codes()
+    judged: dict[int, tuple[Interval, float, bool]] = {}
+    undecided = list(range(len(cells)))
+    while undecided:
+        tail = TAIL / len(undecided)
+        for index in undecided:
+            estimate = _estimate(run, *cells[index], codes, tail)
+            exact = cells[index][1] is None and _is_share(run, cells[index][0], estimate)
+            judged[index] = Interval.from_estimate(estimate), 1 - 2 * tail, exact
+        left = [index for index in undecided if verdict(requirements[index], judged[index][0]) == UNDECIDED]
+        if len(left) == len(undecided):
+            break
+        undecided = left
+    return [judged[index] for index in range(len(cells))]
+
+
+def _estimate(run: RunData, cell: CellResult, other: CellResult | None, codes: np.ndarray, tail: float) -> Estimate:
+    """Return the value of a cell, or its difference from another, with the interval that leaves `tail` on each side."""
+    if other is not None:
+        return _difference(run, cell, other, codes, tail)
+    if cell.aggregate:
+        return aggregated(cell, run.parts[cell.cell_id], codes, run.summary["seed"], tail)
+    if cell.trainings:
+        (parts,) = run.values_by_part([cell.cell_id]).values()
+        areas = areas_by_training(parts)
+        assert areas is not None
+        return crossed(areas, codes, cell.limits, tail)
+    values = run.values[cell.cell_id]
+    estimate = interval(values, codes, cell.limits, run.summary["seed"], tail, gate=True)
+    return clopper_pearson(estimate, tail) if _is_share(run, cell, estimate) else estimate
+
+
+def _is_share(run: RunData, cell: CellResult, estimate: Estimate) -> bool:
+    """Return whether a mean is a share: all scores are 0 or 1, and each sample is its own cluster."""
+    if cell.aggregate or cell.trainings or cell.limits != (0, 1) or estimate.clusters != estimate.n:
+        return False
+    scored = run.values[cell.cell_id]
+    scored = scored[np.isfinite(scored)]
+    return bool(((scored == 0) | (scored == 1)).all())
+
+
+def _difference(run: RunData, cell: CellResult, other: CellResult, codes: np.ndarray, tail: float) -> Estimate:
+    """Return a cell minus another cell of the same metric, on the samples that both have."""
+    if not cell.aggregate:
+        matched = Matched([run.values[cell.cell_id], run.values[other.cell_id]], codes, cell.limits)
+        return paired_difference(matched, 0, 1, tail, gate=True)
+    if (aggregate := aggregate_of(cell)) is None:
+        raise UserError(f"this version has no {cell.metric_text} of version {cell.metric_version}; make the run again")
+    first, second = run.parts[cell.cell_id], run.parts[other.cell_id]
+    return aggregate_difference(aggregate, first, second, codes, run.summary["seed"], tail)
+
+
+def _other(requirement: Requirement, cell: CellResult, run: RunData) -> CellResult | None:
+    """Return the cell that a requirement compares with. Raise UserError if it is missing or shares too few samples."""
+    if not requirement.other:
+        return None
+    other = find_cell(f"{requirement.other}:{metric_names(run.cells)[cell.metric_id]}", run)
+    if other.cell_id == cell.cell_id:
+        raise UserError(f"{requirement}: both sides name the same explainer; name another one")
+    common = run.takes_part(cell) & run.takes_part(other)
+    count = effective_clusters(np.bincount(run.codes()[common]))
+    if count < INTERVAL_FROM:
+        raise UserError(
+            f"{requirement}: the two explainers share {int(count)} independent samples of {run.folder}, too few to "
+            f"pass or fail; an interval needs {INTERVAL_FROM}, so raise --limit of the run"
+        )
+    return other
+
+
+def _cell(requirement: Requirement, run: RunData) -> CellResult:
+    """Return the cell of a requirement. Raise UserError if there is none or it cannot be checked."""
+    cell = find_cell(requirement.names, run)
+    low, high = cell.limits
+    if not requirement.other and not low <= requirement.bound <= high:
+        raise UserError(
+            f"{requirement}: scores of {cell.metric_text} are from {low:g} to {high:g}; choose a bound between"
+        )
+    if cell.value is None:
+        raise UserError(f"{requirement}: no sample of {run.folder} has a score: {cell.without}")
+    if cell.independent < INTERVAL_FROM:
+        raise UserError(
+            f"{requirement}: {run.folder} has {int(cell.independent)} independent samples, too few to pass or fail; "
+            f"an interval needs {INTERVAL_FROM}, raise --limit of the run"
+        )
+    return cell
+
+
+def find_cell(names: str, run: RunData) -> CellResult:
+    """Return the cell that "EXPLAINER:METRIC" names; options that are not written have their defaults.
+
+    The names in the run tell where the explainer ends, so that options may hold colons.
+    """
+    explainers, metrics = explainer_names(run.cells), metric_names(run.cells)
+    splits = [(names[:index].strip(), names[index + 1 :].strip()) for index, sign in enumerate(names) if sign == ":"]
+    cells = [
+        cell
+        for cell in run.cells
+        if any(
+            _is_called(explainer, explainers[cell.explainer_id], cell.explainer_text, cell.explainer_options)
+            and _is_called(metric, metrics[cell.metric_id], cell.metric_text, cell.metric_options)
+            for explainer, metric in splits
+        )
+    ]
+    by_name = {f"{explainers[cell.explainer_id]}:{metrics[cell.metric_id]}": cell for cell in run.cells}
+    if names in by_name:
+        return by_name[names]
+    if not cells:
+        for name, reason in run.summary.get("misfits", {}).items():
+            if any(explainer == name for explainer, _ in splits):
+                why = reason.partition(";")[0]
+                raise UserError(f"{name} was left out of {run.folder}, as it does not fit the network: {why}")
+        raise unknown("explainer and metric", names, by_name, owner=str(run.folder))
+    if len(cells) > 1:
+        names_of_cells = " or ".join(name for name, cell in by_name.items() if cell in cells)
+        raise UserError(f"{names} may be {names_of_cells} of {run.folder}; write one of these")
+    return cells[0]
+
+
+def _is_called(given: str, name: str, text: str, options: Mapping[str, JsonValue]) -> bool:
+    """Return whether a name as it was typed means an item.
+
+    Args:
+        given: as typed.
+        name: distinguishes the item from all others of the run.
+        text: the name with the options that are not defaults.
+        options: all options.
+    """
+    if given in (name, text):
+        return True
+    try:
+        (name_given, chosen), (name_needed, needed) = parse(given), parse(text)
+    except UserError:
+        return False
+    return (
+        name_given == name_needed
+        and set(needed) <= set(chosen) <= set(options)
+        and all(options[key] == chosen[key] for key in chosen)
+    )
+
+
+def _pairs(before: RunData, after: RunData, cells: Mapping[str, CellResult]) -> dict[str, Pair]:
+    """Return {cell id in the later run: the cell in both}. Raise UserError for runs that cannot be compared."""
+    if reason := why_not(before, after):
+        raise UserError(f"{before.folder} and {after.folder} cannot be compared sample by sample: {reason}")
+    both = [(_counterpart(cell, before), cell) for cell in cells.values()]
+    pairs = compared(
+        before, after, [(first, second, second.explainer_text, second.metric_text) for first, second in both]
+    )
+    for pair in pairs:
+        if not pair.ids:
+            raise UserError(
+                f"{before.folder} and {after.folder} have no sample in common; give a run over the same ones"
+            )
+    return dict(zip(cells, pairs, strict=True))
+
+
+def _counterpart(cell: CellResult, before: RunData) -> CellResult:
+    """Return the cell of the same explainer, in any version, and the same metric in an earlier run."""
+    earlier = find_cell(f"{cell.explainer_text}:{cell.metric_text}", before)
+    if earlier.metric_version != cell.metric_version:
+        raise UserError(
+            f"{cell.metric_text} has version {earlier.metric_version} in {before.folder} and {cell.metric_version} "
+            f"in the other run, so that their scores cannot be compared; make {before.folder} again"
+        )
+    return earlier
+
+
+def _signed(value: float | None) -> str:
+    """Return a difference with its sign; +0.000 if it is nearly zero."""
+    return f"{round(value or 0.0, 3) + 0.0:+.3f}"
+
+
+def _number(value: float | None) -> str:
+    """Return a number with three decimals, or as a power of ten if it is small."""
+    value = value or 0.0
+    return f"{value:.1e}" if 0 < abs(value) < 0.0005 else f"{value:.3f}"

@@ -1,0 +1,274 @@
+"""The results of a run in sentences, the same for console and report, from the pairs behind the ranks."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from saliency_bench import registry
+from saliency_bench.read.cell import BEST_FROM, UNCOMPARED, CellResult, best, explainer_names, metric_names
+from saliency_bench.read.statistics.ranking import (
+    NO_DIFFERENCE,
+    NOT_TESTED,
+    RANKED_FROM,
+    TOO_FEW,
+    TOO_FEW_TO_TELL,
+    Contrast,
+)
+from saliency_bench.read.summary import in_order, warnings
+from saliency_bench.score_notes import PEAKED
+
+NO_CHANCE = "This run has no random baseline, so it does not show what an uninformative map would score."
+CONTROLLED = (
+    "The error rate of 5 % holds for each metric by itself; statements about a baseline hold over all metrics together."
+)
+# From simulations (docs/numbers.md): (more explainers than, fewer independent samples than, % of runs with a false
+# difference). All other cases stay near 7 %.
+MANY_SHAPES = ((40, 500, 12), (10, 200, 12), (40, inf, 8))
+BEST = {
+    True: "Best (none significantly better, and better than every baseline)",
+    False: f"Best (none significantly better; {UNCOMPARED})",
+}
+AT_CHANCE = "Not best, as a baseline may score as well"
+AGGREGATES = "one value over all samples, whose differences have intervals but no test, so that none is ranked"
+NOT_SHOWN = "these samples do not show that such a score takes a network"
+RANDOM = "random"
+VERBS = {1: ("beats", "beat"), -1: ("falls behind", "fall behind")}
+OTHERWISE = {0: NO_DIFFERENCE, None: TOO_FEW_TO_TELL}
+
+
+@dataclass(frozen=True)
+class Against:
+    """An explainer against another one by a metric; `contrast` is seen from the first.
+
+    Attributes:
+        sign: 1 if it is significantly better, -1 if worse, 0 if no difference was found, None with too few samples to
+            tell, or for values that are not tested.
+    """
+
+    name: str
+    other: str
+    metric: str
+    contrast: Contrast
+    sign: int | None
+    tested: bool = True
+
+    @property
+    def word(self) -> str:
+        """Say in a word or two how the first compares with the other."""
+        if not self.tested:
+            return NOT_TESTED
+        return OTHERWISE[self.sign] if self.sign not in VERBS else VERBS[self.sign][0]
+
+
+class Verdict:
+    """The cells of a run and the pairs of its explainers, as sentences."""
+
+    def __init__(self, cells: Sequence[CellResult], contrasts: Iterable[Contrast]):
+        self.names, self.metrics = explainer_names(cells), metric_names(cells)
+        self.order = in_order(cells) if cells else []
+        self.cells = {(cell.explainer_id, cell.metric_id): cell for cell in cells}
+        self.marked = best(cells)
+        self.baselines = sorted(
+            (key for key in self.order if any(cell.baseline for cell in cells if cell.explainer_id == key)),
+            key=lambda key: self.names[key] != RANDOM,
+        )
+        self.methods = [key for key in self.order if key not in self.baselines]
+        self._pairs = {frozenset(contrast.cells): contrast for contrast in contrasts}
+
+    def against(self, explainer: str, other: str) -> list[Against]:
+        """Compare two explainers by each metric for which both have scores."""
+        comparisons = []
+        for metric, name in self.metrics.items():
+            cells = self.cells.get((explainer, metric)), self.cells.get((other, metric))
+            if cells[0] is None or cells[1] is None:
+                continue
+            pair = self._pairs.get(frozenset((cells[0].cell_id, cells[1].cell_id)))
+            if pair is not None:
+                seen = pair.seen_from(cells[0].cell_id)
+                sign = None if seen.p is None else seen.sign(cells[0].higher_is_better)
+                tested = not cells[0].aggregate
+                comparisons.append(Against(self.names[explainer], self.names[other], name, seen, sign, tested))
+        return comparisons
+
+    def against_baselines(self) -> list[list[Against]]:
+        """Compare every explainer that looks at the network with each baseline, `random` first."""
+        return [
+            comparisons
+            for other in self.baselines
+            if (comparisons := [comparison for key in self.methods for comparison in self.against(key, other)])
+        ]
+
+    def sentences(self) -> list[str]:
+        """Say who beats each baseline and who is best; or that there are too few samples to say."""
+        against = [
+            tested
+            for comparisons in self.against_baselines()
+            if (tested := [comparison for comparison in comparisons if comparison.tested])
+        ]
+        lines = [*warnings(list(self.cells.values())), *self._peaked()]
+        lines += [] if any(self.names[key] == RANDOM for key in self.baselines) else [NO_CHANCE]
+        ranked = self._tested_cells
+        of_cells = dict.fromkeys(cell.metric_id for cell in self.cells.values() if cell.aggregate)
+        aggregates = [self.metrics[metric] for metric in of_cells]
+        lines += [f"{listed(aggregates)}: {AGGREGATES}."] if aggregates else []
+        if few := self.too_few():
+            return [*lines, few]
+        for comparisons in against:
+            lines += _sentences(comparisons)
+        leading = [*self._leading(), *self._signed_at_chance()]
+        if not against and not leading:
+            return lines
+        samples = min((cell.independent for cell in ranked if cell.rank), default=inf)
+        return [*lines, *leading, CONTROLLED, *many_shapes(len(self.order), samples)]
+
+    @property
+    def _tested_cells(self) -> list[CellResult]:
+        """Return the cells whose differences can be tested."""
+        return [cell for cell in self.cells.values() if not cell.aggregate]
+
+    def too_few(self) -> str:
+        """Say that there are too few samples to rank any explainer; "" where there are enough, or nothing to rank."""
+        cells = self._tested_cells
+        if not all(cell.unranked == TOO_FEW for cell in cells) or (self.cells and not cells):
+            return ""
+        most = int(max((cell.independent for cell in cells), default=0))
+        return f"Too few to rank: {most} independent samples; explainers are compared from {RANKED_FROM} on."
+
+    def _leading(self) -> list[str]:
+        """Say who is best by each metric, and where a baseline may do as well."""
+        leaders: dict[tuple[bool, str], list[str]] = {}
+        blind: dict[str, list[str]] = {}
+        partial: list[str] = []
+        at_chance: list[str] = []
+        alike: dict[str, list[str]] = {}
+        for metric, name in self.metrics.items():
+            ranked = [cell for key in self.order if (cell := self.cells.get((key, metric))) and cell.rank]
+            if ranked and all(cell.unbeaten for cell in ranked):
+                alike.setdefault(self._named(cell for cell in ranked if cell.baseline), []).append(name)
+                continue
+            if baselines := self._named(cell for cell in ranked if cell.unbeaten and cell.baseline):
+                blind.setdefault(baselines, []).append(name)
+            methods = [cell for cell in ranked if cell.unbeaten and not cell.baseline]
+            if marked := self._named(cell for cell in methods if cell.cell_id in self.marked):
+                leaders.setdefault((any(cell.baseline for cell in ranked), marked), []).append(name)
+            unmarked = [cell for cell in methods if cell.cell_id not in self.marked]
+            if few := self._named(cell for cell in unmarked if cell.scored < BEST_FROM):
+                partial.append(f"{few} on {name}")
+            if not baselines and (chance := self._named(cell for cell in unmarked if cell.scored >= BEST_FROM)):
+                at_chance.append(f"{chance} on {name}")
+        lines = []
+        for compared, meaning in BEST.items():
+            clauses = [f"{names} on {all_or(metrics, len(self.metrics))}"
+                       for (beaten, names), metrics in leaders.items() if beaten == compared]  # fmt: skip
+            lines += [f"{meaning}: {'; '.join(clauses)}."] if clauses else []
+        lines += [f"{AT_CHANCE}: {'; '.join(at_chance)}."] if at_chance else []
+        for names, metrics in alike.items():
+            baselines = f", not even from {names}" if names else ""
+            lines.append(f"No explainer stands out on {any_or(metrics, len(self.metrics))}{baselines}.")
+        for names, metrics in blind.items():
+            score = f"{names} on {listed(metrics)}"
+            lines.append(f"No explainer is significantly better than {score}: {NOT_SHOWN}.")
+        few = f"Not significantly beaten either, but with fewer than {BEST_FROM * 100:.0f} % of the samples scored"
+        return lines + ([f"{few}: {'; '.join(partial)}."] if partial else [])
+
+    def _peaked(self) -> list[str]:
+        """Say whose maps have hardly a pixel above half of their range, and which metrics compare that region."""
+        names: dict[str, list[str]] = {}
+        for key in self.order:
+            cells = [cell for metric in self.metrics if (cell := self.cells.get((key, metric)))]
+            if peaked := [cell for cell in cells if cell.marked.get(PEAKED, 0) > cell.n / 2]:
+                names.setdefault(listed(self.metrics[cell.metric_id] for cell in peaked), []).append(self.names[key])
+        return [
+            f"{listed(explainers)}: in most samples under 1 % of the pixels lie above half of the map's range. "
+            f"This is the region that counts for {metrics}: the score says little about where the map points."
+            for metrics, explainers in names.items()
+        ]
+
+    def _signed_at_chance(self) -> list[str]:
+        """Say by which metrics no explainer with signed maps is better than `random`, while another one is."""
+        signs: dict[str, dict[str, int | None]] = {}
+        better: set[str] = set()  # metrics by which an explainer of other maps is
+        chance = next((key for key in self.baselines if self.names[key] == RANDOM), None)
+        for key in self.methods if chance else []:
+            signed = _has_signed_maps(next(cell for (explainer, _), cell in self.cells.items() if explainer == key))
+            for comparison in self.against(key, str(chance)):
+                if signed and comparison.tested:
+                    signs.setdefault(comparison.metric, {})[comparison.name] = comparison.sign
+                elif comparison.sign == 1:
+                    better.add(comparison.metric)
+        metrics: dict[str, list[str]] = {}
+        for metric, of_metric in signs.items():
+            if metric in better and len(of_metric) > 1 and all(sign in (0, -1) for sign in of_metric.values()):
+                metrics.setdefault(listed(of_metric), []).append(metric)
+        return [
+            f"No explainer with signed maps ({names}) is significantly better than {RANDOM} on {listed(of_names)}: "
+            "this may be due to the sign, which not every metric can read."
+            for names, of_names in metrics.items()
+        ]
+
+    def _named(self, cells: Iterable[CellResult]) -> str:
+        """List the explainers of cells, "" for none."""
+        names = [self.names[cell.explainer_id] for cell in cells]
+        return listed(names) if names else ""
+
+
+def _has_signed_maps(cell: CellResult) -> bool:
+    """Return whether the explainer of a cell declares that its maps have both signs; of other people's: unknown."""
+    if not registry.is_named(cell.explainer_version) or cell.explainer not in registry.files("explainers"):
+        return False
+    signed = registry.declared("explainers", cell.explainer, "signed", False)
+    if isinstance(signed, dict):
+        return all(cell.explainer_options.get(key) == value for key, value in signed.items())
+    return bool(signed)
+
+
+def _sentences(comparisons: list[Against]) -> list[str]:
+    """Return a sentence for each group of explainers that compare alike with one baseline."""
+    signs: dict[str, dict[str, int | None]] = {}
+    for comparison in comparisons:
+        signs.setdefault(comparison.name, {})[comparison.metric] = comparison.sign
+    groups: dict[tuple, list[str]] = {}
+    for name, signs_by_metric in signs.items():
+        groups.setdefault(tuple(signs_by_metric.items()), []).append(name)
+    return [_sentence(names, dict(signs_by_metric), comparisons[0].other) for signs_by_metric, names in groups.items()]
+
+
+def _sentence(names: list[str], signs: dict[str, int | None], other: str) -> str:
+    """Return a sentence on explainers and a baseline; signs: {metric: as in `Against`}."""
+    clauses: list[str] = []
+    for sign, verbs in VERBS.items():
+        if metrics := [metric for metric, sign_of_metric in signs.items() if sign_of_metric == sign]:
+            verb, named = verbs[len(names) > 1], "it" if clauses else other
+            clauses.append(f"{verb} {named} on {all_or(metrics, len(signs))}")
+    subject = listed(names) if clauses else f"{listed(names)} against {other}:"
+    for unclear, text in OTHERWISE.items():
+        if metrics := [metric for metric, sign_of_metric in signs.items() if sign_of_metric == unclear]:
+            clauses.append(f"{text} on {any_or(metrics, len(signs))}")
+    return f"{subject} {'; '.join(clauses)}."
+
+
+def many_shapes(explainers: int, samples: float) -> list[str]:
+    """Return [a warning] if the error rate is higher for this many explainers and independent samples, else []."""
+    lines = [
+        f"It may reach {percent} % where more than {many} explainers with scores of different shapes (rare events "
+        f"beside smooth scores) are compared{f' on fewer than {few} independent samples' if few < inf else ''}."
+        for many, few, percent in MANY_SHAPES
+        if explainers > many and samples < few
+    ]
+    return lines[:1]
+
+
+def listed(names: Iterable[str]) -> str:
+    """Join names: "a, b and c"."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def all_or(metrics: list[str], total: int) -> str:
+    """Return "all 3 metrics", or the metrics if they are fewer than `total`."""
+    return f"all {total} metrics" if len(metrics) == total > 1 else listed(metrics)
+
+
+def any_or(metrics: list[str], total: int) -> str:
+    """Return the same after a negation, where "all" would say something else."""
+    return f"any of the {total} metrics" if len(metrics) == total > 1 else listed(metrics)

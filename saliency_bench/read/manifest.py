@@ -1,0 +1,260 @@
+"""`run.json`, the manifest of a run's folder: its settings, the identity its cells share, and the cells."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from saliency_bench.errors import UserError
+from saliency_bench.read import MANIFEST as MANIFEST
+from saliency_bench.read import has_parts
+from saliency_bench.read.cell import CellKey, StrictModel, field_line
+from saliency_bench.read.identity import PARTNERS, Identity
+from saliency_bench.read.network_answers import TOLERANCE, NetworkAnswers, Role, joined
+from saliency_bench.registry import is_named
+from saliency_bench.spec import ARRAYS, PythonObject, RunSpec, one_after_the_other, variable
+from saliency_bench.utils.files import read_json, write_json
+from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.messages import complain
+
+FORMAT: Final = 5
+NAMED = {"fingerprint": "dataset", "classifier": "model", "groups": "set of groups", "labels": "label map",
+         "precision": "precision, memory layout or compilation"}  # fmt: skip
+
+
+class Loaded(StrictModel):
+    """What a dataset or model is called, and the repository and commit of the Hub that it was loaded from, if any."""
+
+    id: str
+    repo: str | None
+    revision: str | None
+
+
+class Other(StrictModel):
+    """The other model of a run, and what its predictions depend on."""
+
+    model: Loaded
+    identity: Identity
+
+
+class Manifest(BaseModel):
+    """Hold the content of `run.json`.
+
+    Attributes:
+        spec: settings of the latest start; earlier ones may have had other explainers, metrics and limits.
+        identity: what the scores of all starts depend on.
+        cells: of all starts.
+        dataset: where the latest start loaded it from.
+        model: where the latest start loaded it from.
+        class_names: of the model; None if it has none. Readers need not open the model to know them.
+        other: another model; once given, every start must give it.
+        answers: {role of a network: its answers to fixed pictures, from the first start that used it}.
+        network: {part of the model: its hash}, as in `Classifier.hashes`.
+        objects: the explainers and metrics of all starts that were Python objects.
+        maps: {explainer_id: NAME=PATH} of the precomputed maps of all starts that were files.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[5] = FORMAT
+    spec: RunSpec
+    identity: Identity
+    cells: dict[str, CellKey]
+    dataset: Loaded | None = None
+    model: Loaded | None = None
+    class_names: list[str] | None = None
+    other: Other | None = None
+    answers: dict[Role, NetworkAnswers] = {}
+    network: dict[str, str] = {}
+    objects: tuple[PythonObject, ...] = ()
+    maps: dict[str, str] = {}
+
+    def write(self, folder: Path) -> None:
+        """Write run.json."""
+        write_json(folder / MANIFEST, self.model_dump(mode="json"))
+
+    def after(self, earlier: "Manifest | None") -> "Manifest":
+        """Return this manifest with the cells of an earlier start, those of a metric of this one with its range.
+
+        Cells whose samples had other partners, as with another limit, are left out: they cannot be compared.
+
+        Raises:
+            UserError: The earlier start was a run of something else, which is named.
+        """
+        if earlier is None:
+            return self
+        differing = differing_settings(self.identity, earlier.identity)
+        differing += ["batch_size"] if earlier.spec.batch_size != self.spec.batch_size else []
+        if earlier.other is not None and self.other is None:
+            raise UserError(
+                f"{self.spec.out} holds a run with the other model {earlier.other.model.id}; give --other-model and "
+                "--other-label again, or choose another --out"
+            )
+        differing += ["other model"] if earlier.other and self.other != earlier.other else []
+        before, now = (_asked_for(manifest.cells.values()) for manifest in (earlier, self))
+        differing += [name for name in before.keys() & now.keys() if before[name] != now[name]]
+        if differing:
+            why = self._why_another_model(earlier) if differing[0] == NAMED["classifier"] else ""
+            raise UserError(f"{self.spec.out} holds a run with another {differing[0]}{why}; choose another --out")
+        answers = joined(earlier.answers, self.answers, self.identity.precision, self.spec.out)
+        objects = dict.fromkeys((*earlier.objects, *self.objects))
+        ranges = {cell.metric_id: cell.range for cell in self.cells.values()}
+        kept = {
+            name: cell.model_copy(update={"range": ranges.get(cell.metric_id, cell.range)})
+            for name, cell in earlier.cells.items()
+            if not self._has_other_partners(cell)
+        }
+        maps = earlier.maps | self.maps
+        joint = {"cells": kept | self.cells, "answers": answers, "network": self.network or earlier.network,
+                 "objects": tuple(objects), "maps": maps}  # fmt: skip
+        return self.model_copy(update=joint)
+
+    def _why_another_model(self, earlier: "Manifest") -> str:
+        """Describe how the model differs from that of an earlier start, for an error message; "" if unknown."""
+        parts = ["prompts"] if self.spec.prompts != earlier.spec.prompts else []
+        parts += [
+            part for part in self.network.keys() & earlier.network.keys() if self.network[part] != earlier.network[part]
+        ]
+        words = [f"different {' and '.join(sorted(parts))}"] if parts else []
+        before, now = earlier.answers.get("model"), self.answers.get("model")
+        if before is not None and now is not None:
+            same = before.distance(now) <= TOLERANCE
+            words.append(f"{'equal' if same else 'different'} logits for fixed pictures")
+        return f" ({', '.join(words)})" if words else ""
+
+    def _has_other_partners(self, cell: CellKey) -> bool:
+        """Return whether a cell of an earlier start goes by other partners than this one's cells of the same metric."""
+        plans = {partners.metric_id: partners.asked_for.get(PARTNERS) for partners in self.cells.values()}
+        partners = cell.asked_for.get(PARTNERS)
+        return plans.get(cell.metric_id, partners) != partners
+
+    def commands(self, cells: Iterable[CellKey]) -> str:
+        """Return what computes these cells in a new folder: a line, or a Python call where a Python object was given.
+
+        Where not all explainers go by the same metrics, there are several, one for each set of metrics, in the order of
+        `cells`.
+        """
+        objects = {entry.digest: entry for entry in self.objects}
+        explainers: dict[str, str | PythonObject] = {}
+        metrics: dict[tuple, str | PythonObject] = {}
+        metrics_of: dict[str, set[tuple]] = {}
+        for cell in cells:
+            made = hash_of((cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version))
+            known = self.maps.get(cell.explainer_id) or objects.get(cell.explainer_id)
+            explainers[cell.explainer_id] = known or _named(
+                cell.explainer, cell.explainer_text, cell.explainer_version, cell.explainer_id
+            )
+            metrics[cell.metric_id] = objects.get(made) or _named(
+                cell.metric, cell.metric_text, cell.metric_version, made
+            )
+            metrics_of.setdefault(cell.explainer_id, set()).add(cell.metric_id)
+        sets: dict[frozenset, list[str]] = {}
+        for name, of_explainer in metrics_of.items():
+            sets.setdefault(frozenset(of_explainer), []).append(name)
+        specs = [
+            self.spec.model_copy(
+                update={
+                    "explainers": tuple(
+                        dict.fromkeys(explainers[name] for name in names if not self._are_maps(name, objects))
+                    ),
+                    "maps": tuple(explainers[name] for name in names if self._are_maps(name, objects)),
+                    "metrics": tuple(dict.fromkeys(entry for metric, entry in metrics.items() if metric in of_set)),
+                }
+            )
+            for of_set, names in sets.items()
+        ]
+        in_python = any(spec.needs_python for spec in specs)
+        return one_after_the_other(spec.call() if in_python else spec.command() for spec in specs)
+
+    def _are_maps(self, explainer_id: str, objects: Mapping[str, PythonObject]) -> bool:
+        """Return whether this is what `maps` of a run was given, not an explainer."""
+        return explainer_id in self.maps or (explainer_id in objects and objects[explainer_id].kind == ARRAYS)
+
+
+def _named(name: str, text: str, version: int | str, digest: str) -> str | PythonObject:
+    """Return an explainer or metric as a run names it; of a Python function no more than this may be known."""
+    if is_named(version):
+        return text
+    about = f"{(code := variable(name))}: {text}, code hash {version}"
+    return PythonObject(kind="function", name=name, digest=digest, code=code, about=about)
+
+
+def _asked_for(cells: Iterable[CellKey]) -> dict[str, str]:
+    """Return {what the metrics of these cells ask for besides: its hash}."""
+    return {name: content for cell in cells for name, content in cell.asked_for.items() if name != PARTNERS}
+
+
+def differing_settings(first: Identity, other: Identity) -> list[str]:
+    """Return what two identities differ in, as a person calls it; of a label map also the first class that differs."""
+    names = [NAMED.get(name, name) for name, value in first if getattr(other, name) != value]
+    if NAMED["labels"] in names:
+        names[names.index(NAMED["labels"])] += _first_difference(first.labels, other.labels)
+    return ["split"] * ("split" in names) + names  # another split always has another fingerprint
+
+
+def _first_difference(first: list[list[int]], other: list[list[int]]) -> str:
+    """Say, for a message, which classes of the dataset stand for other classes of the model."""
+    if len(first) != len(other):
+        return f" ({len(first)} classes of the dataset, not {len(other)})"
+    pairs = [(place, *pair) for place, pair in enumerate(zip(first, other, strict=True)) if pair[0] != pair[1]]
+    place, here, there = pairs[0]
+    words = [" and ".join(map(str, members)) or "no class" for members in (here, there)]
+    more = f", and {len(pairs) - 1} more" if len(pairs) > 1 else ""
+    return f" (class {place} of the dataset is {words[0]} of the model, not {words[1]}{more})"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return the manifest of a run's folder.
+
+    Raises:
+        UserError: run.json cannot be read or has another format.
+    """
+    path = folder / MANIFEST
+    content = read_json(path)
+    check_format(path, content, FORMAT, "choose another --out, or run it again into a new folder")
+    try:
+        return Manifest.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        raise UserError(f"{path}: {field_line(error)}; restore the file, or choose another --out") from error
+
+
+def read_earlier(folder: Path) -> Manifest | None:
+    """Return the manifest of an earlier start, if there was one.
+
+    Return None also where it is torn or missing and parts are there, which is said: each part knows what run it is of,
+    so that those of the present start are found again, and no others.
+
+    Raises:
+        UserError: As `read_manifest`.
+    """
+    path = folder / MANIFEST
+    parts_there = has_parts(folder)
+    torn = parts_there and path.exists() and _is_torn(path)
+    if path.exists() and not torn:
+        return read_manifest(folder)
+    if parts_there:
+        why = "cannot be read" if torn else "is missing"
+        complain(
+            f"{path} {why} and is rebuilt from the settings of this start; what others left in {folder} is not used"
+        )
+    return None
+
+
+def _is_torn(path: Path) -> bool:
+    """Return whether it is no manifest at all: no JSON, or none of a manifest's fields but the format."""
+    try:
+        content = read_json(path)
+    except UserError:
+        return True
+    fields = {name for name, field in Manifest.model_fields.items() if field.is_required()}
+    return not isinstance(content, dict) or (content.get("format") == FORMAT and not fields & content.keys())
+
+
+def check_format(path: Path, content: object, expected: int, fix: str) -> None:
+    """Raise UserError for a file of another format than this version writes."""
+    actual = content.get("format") if isinstance(content, dict) else None
+    if actual != expected:
+        had = "no format" if actual is None else f"format {actual}"
+        raise UserError(f"{path} has {had}, this version reads {expected}; {fix}")

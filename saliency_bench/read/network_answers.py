@@ -1,0 +1,97 @@
+"""Logits for fixed pictures, to check that two starts of a run, or two runs, used the same network.
+
+A digest covers everything that is known to affect a network. Answers, its logits for fixed pictures, also show what the
+digest misses: a file, an environment variable or a changed library. Results are joined only if the answers differ by no
+more than arithmetic explains (`TOLERANCE`). They are computed without autocast, so a run in bfloat16 is compared as
+strictly as one in float32.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from saliency_bench.errors import UserError
+from saliency_bench.read.cell import StrictModel
+
+# Largest difference of two logits, as a share of the range of all. For nine networks, another batch size, memory layout
+# or CPU kernel, or float64, changed logits by at most 2e-6 of their range, and a GPU by at most 1e-4. A change of the
+# pictures by one of 255 levels of brightness changes them by 2e-3 or more.
+TOLERANCE = 5e-4
+COARSE = 5e-2  # for weights in half precision; bfloat16 changed the logits of these networks by up to 2.2e-2
+HALF = ("bf16 weights", "fp16 weights")
+Role = Literal["model", "other model", "model of the targets"]
+FLAT = 1e-2  # lower bound of the range, as a share of the largest absolute logit
+
+
+PICTURES, MOST = 4, 1000  # pictures, and logits of each
+Logits = Annotated[list[float | None], Field(min_length=1, max_length=MOST)]
+
+
+class NetworkAnswers(StrictModel):
+    """Logits for the fixed pictures of `compute.answers`.
+
+    Attributes:
+        size: Height and width of the pictures.
+        logits: Logits of each picture, at most 1,000; null for a logit that is not finite.
+    """
+
+    size: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+    logits: Annotated[list[Logits], Field(min_length=1, max_length=PICTURES)]
+
+    @model_validator(mode="after")
+    def _rectangular(self) -> Self:
+        """Raise ValueError unless all pictures have the same number of logits."""
+        if len({len(row) for row in self.logits}) > 1:
+            raise ValueError("pictures have different numbers of logits")
+        return self
+
+    def distance(self, other: "NetworkAnswers") -> float:
+        """Return the largest difference of logits as a share of their range; infinity if shapes differ."""
+        first, second = (np.array(answers.logits, dtype=float) for answers in (self, other))
+        if self.size != other.size or first.shape != second.shape:
+            return np.inf
+        finite = np.isfinite(first)
+        if not np.array_equal(finite, np.isfinite(second)):
+            return np.inf
+        first, second = first[finite], second[finite]
+        scale = max(np.ptp(first), FLAT * np.abs(first).max(), np.finfo(float).tiny) if len(first) else 1.0
+        return float(np.abs(first - second).max(initial=0) / scale)
+
+
+def check_same_network(
+    first: NetworkAnswers | None, second: NetworkAnswers | None, arithmetic: str, difference: str, fix: str
+) -> None:
+    """Raise UserError if two networks with equal digests have different answers.
+
+    Args:
+        first: Answers of the network of earlier results; None if there are none.
+        second: Answers of the current network, likewise.
+        arithmetic: Arithmetic of both networks (`Classifier.arithmetic`).
+        difference: Start of the message: which network differs.
+        fix: End of the message: what to do.
+    """
+    if first is None or second is None:
+        return
+    allowed = COARSE if arithmetic.startswith(HALF) else TOLERANCE
+    if (distance := first.distance(second)) > allowed:
+        raise UserError(
+            f"{difference}: weights and settings are equal, but logits for fixed pictures differ by {distance:.2g} of "
+            f"their range ({allowed:g} is allowed); a library, or a file or variable that it reads, may have changed; "
+            f"{fix}"
+        )
+
+
+def joined(
+    earlier: Mapping[Role, NetworkAnswers], now: Mapping[Role, NetworkAnswers], arithmetic: str, out: str
+) -> dict[Role, NetworkAnswers]:
+    """Return the answers of all networks of a run by role.
+
+    Raises:
+        UserError: A network has other answers than at an earlier start.
+    """
+    for role in earlier.keys() & now.keys():
+        difference = f"{out} holds results of another {role}"
+        check_same_network(earlier[role], now[role], arithmetic, difference, "choose another --out")
+    return {**now, **earlier}

@@ -1,0 +1,292 @@
+"""Part files: what a run has computed so far. Each is written once, and believed only if it is what its name says.
+
+    chunks/000017-HASH.parquet           scores of some chunks, of which 17 is the first
+    predictions/000017-HASH.parquet      what the classifier says of some chunks
+    maps/EXPLAINER/000017-HASH.parquet   the maps of one explainer, of a run that keeps them
+    thumbnails/000017-HASH.parquet       small maps for the report
+
+HASH is of the file's bytes, so that no bit flips unseen. Which results share a file depends on the time that they took,
+so that these files differ between two runs, and what is made of them does not. The rows of a group, such as an
+explainer, are one row group, sorted by key, such as a cell, and by `position`, the sample's place in the run. The
+notes, JSON in the file's metadata:
+
+    format    of part files
+    run       hash of what all parts of a run share, `run_id`
+    folder    the name of the folder
+    groups    {group: {key: its rows}} in the order of the file
+    entries   what was computed at once: `Entry`
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from saliency_bench.read import DIGITS, PART
+from saliency_bench.read.identity import Identity
+from saliency_bench.utils.files import write_with
+from saliency_bench.utils.hashing import hash_of, sha256_of
+from saliency_bench.utils.messages import complain
+
+FORMAT = 2
+NOTES = b"saliency-bench"
+POSITION = "position"  # the column of a sample's place in the run
+LISTED = 3  # names of ignored files that a message lists
+
+
+@dataclass(frozen=True)
+class Result:
+    """Rows that were computed at once, from samples of one chunk.
+
+    Attributes:
+        group: the explainer's id; of predictions any constant.
+        chunk: its number.
+        tables: {key: rows, sorted by `position`}; keys of scores are ids of cells.
+        positions: of the samples within the chunk; None: all.
+        about: whatever else must be known, as JSON holds it.
+    """
+
+    group: str
+    chunk: int
+    tables: dict[str, pa.Table]
+    positions: tuple[int, ...] | None = None
+    about: dict = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of its rows in memory."""
+        return sum(table.nbytes for table in self.tables.values())
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the notes of a part file say of results; those that differ in their chunks alone are one entry."""
+
+    group: str
+    keys: tuple[str, ...]
+    chunks: tuple[int, ...]
+    positions: tuple[int, ...] | None = None
+    about: dict = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, notes: dict) -> "Entry":
+        """Return an entry as JSON gives it back, with lists in the place of tuples."""
+        lists = {name: tuple(value) for name, value in notes.items() if isinstance(value, list)}
+        return cls(**(notes | lists))
+
+    def samples(self, size: int) -> np.ndarray:
+        """Return the positions of its samples in a run of chunks of this size."""
+        inside = np.arange(size) if self.positions is None else np.array(self.positions, int)
+        return (np.array(self.chunks, int)[:, None] * size + inside).ravel()
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A part file whose notes fit its place.
+
+    Attributes:
+        path: the file.
+        groups: {group: {key: its rows}}, in the order of the file.
+        entries: what was computed at once.
+    """
+
+    path: Path
+    groups: dict[str, dict[str, int]]
+    entries: list[Entry]
+
+    def read(self, group: str, columns: list[str] | None = None) -> dict[str, pa.Table]:
+        """Return {key: its rows} of a group; {} where the file has no such group."""
+        if group not in self.groups:
+            return {}
+        with pq.ParquetFile(self.path) as file:
+            rows = file.read_row_group(list(self.groups).index(group), columns).replace_schema_metadata(None)
+        tables, start = {}, 0
+        for key, count in self.groups[group].items():
+            tables[key] = rows.slice(start, count)
+            start += count
+        return tables
+
+    def is_whole(self) -> bool:
+        """Return whether the file's bytes are those that its name tells."""
+        return sha256_of(self.path).startswith(self.path.stem[-DIGITS:])
+
+
+@dataclass(frozen=True)
+class PartFolder:
+    """The part files in a folder.
+
+    Attributes:
+        path: the folder.
+        run: `run_id` of the run.
+    """
+
+    path: Path
+    run: str
+
+    def write(self, results: Sequence[Result]) -> Path:
+        """Write one file of some results, which must have rows."""
+        groups: dict[str, dict[str, pa.Table]] = {}
+        for group in sorted({result.group for result in results}):
+            tables: dict[str, list[pa.Table]] = {}
+            for result in results:
+                if result.group == group:
+                    for key, table in result.tables.items():
+                        tables.setdefault(key, []).append(table)
+            groups[group] = {key: in_order(tables[key]) for key in sorted(tables)}
+        content = {
+            "format": FORMAT,
+            "run": self.run,
+            "folder": self.path.name,
+            "groups": {group: {key: len(rows) for key, rows in tables.items()} for group, tables in groups.items()},
+            "entries": [asdict(entry) for entry in _entries(results)],
+        }
+        schema = next(iter(results[0].tables.values())).schema
+        buffer = pa.BufferOutputStream()
+        with pq.ParquetWriter(buffer, schema.with_metadata({NOTES: json.dumps(content)}), compression="zstd") as writer:
+            for rows in groups.values():
+                table = pa.concat_tables(rows.values())
+                writer.write_table(table, row_group_size=max(1, len(table)))
+        written = buffer.getvalue()
+        first = min(result.chunk for result in results)
+        path = self.path / f"{first:06d}-{sha256(written).hexdigest()[:DIGITS]}.parquet"
+        write_with(path, lambda temporary: temporary.write_bytes(written))
+        return path
+
+    def parts(self) -> list[Part]:
+        """Return all files whose notes fit their place, in the order of their names. Their bytes are not checked."""
+        return [part for part in map(self._part, self._paths()) if part is not None]
+
+    def is_whole(self) -> bool:
+        """Return whether no file was damaged; one that was is named and deleted."""
+        damaged = [path for path in self._paths() if not sha256_of(path).startswith(path.stem[-DIGITS:])]
+        for path in damaged:
+            complain(f"{path} is damaged and is recomputed")
+            path.unlink()
+        return not damaged
+
+    def check(self, redo: Callable[[Entry], bool] = lambda _: False) -> list[Part]:
+        """Delete damaged files and those with an entry to redo, name what is no part of the run, and return the rest.
+
+        To be called from one process only.
+        """
+        self.is_whole()
+        parts = self.parts()
+        names = {path.name for path in files_in(self.path)} - {part.path.name for part in parts}
+        name_ignored(self.path, sorted(names))
+        for part in parts:
+            if any(map(redo, part.entries)):
+                part.path.unlink()
+        return [part for part in parts if part.path.exists()]
+
+    def _paths(self) -> list[Path]:
+        """Return the files with the name of a part, sorted."""
+        named = [path for path in files_in(self.path) if PART.fullmatch(path.name)]
+        return sorted(path for path in named if path.is_file() and not path.is_symlink())
+
+    def _part(self, path: Path) -> Part | None:
+        """Return a file as its notes describe it; None if they do not fit its place."""
+        try:
+            about = pq.read_metadata(path)
+            notes = json.loads((about.metadata or {})[NOTES])
+            part = Part(path, notes["groups"], [Entry.read(entry) for entry in notes["entries"]])
+            rows = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
+            expected = FORMAT, self.run, self.path.name, int(path.name.partition("-")[0]), rows
+            first, counts = min(min(entry.chunks) for entry in part.entries), [*map(_total, part.groups.values())]
+            return part if (notes["format"], notes["run"], notes["folder"], first, counts) == expected else None
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+def run_id(identity: Identity, batch_size: int) -> str:
+    """Return what the parts of a run share; in another run the same numbers of chunks mean other samples."""
+    return hash_of(identity.model_dump(mode="json"), batch_size)
+
+
+def chunks_of(out: Path, run: str) -> PartFolder:
+    """Return the folder of the scores in the run's folder `out`."""
+    return PartFolder(out / "chunks", run)
+
+
+def maps_of(out: Path, explainer_id: str, run: str) -> PartFolder:
+    """Return the folder of the maps of an explainer that a run keeps."""
+    return PartFolder(out / "maps" / explainer_id, run)
+
+
+def thumbnail_parts(out: Path, run: str) -> PartFolder:
+    """Return the folder of the thumbnails in the run's folder `out`."""
+    return PartFolder(out / "thumbnails", run)
+
+
+def thumbnails(parts: Sequence[Part], explainer_id: str, positions: Collection[int]) -> dict[int, np.ndarray]:
+    """Return {position in the run: thumbnail} of those samples that have one; a missing picture loses no run."""
+    pictures: dict[int, np.ndarray] = {}
+    for part in parts:
+        for rows in part.read(explainer_id).values():
+            for row in np.flatnonzero(np.isin(rows[POSITION].to_numpy(), list(positions))).tolist():
+                levels = np.frombuffer(rows["levels"][row].as_py(), "<i2").astype(np.int16)
+                pictures[rows[POSITION][row].as_py()] = levels.reshape(rows["height"][row].as_py(), -1)
+    return pictures
+
+
+def stored_samples(parts: Iterable[Part], keys: Iterable[str], chunks: int, size: int) -> dict[str, np.ndarray]:
+    """Return {key: Bool (chunks, size), the samples of which the parts hold it}."""
+    stored = {key: np.zeros((chunks, size), bool) for key in keys}
+    for entry in (entry for part in parts for entry in part.entries):
+        samples = entry.samples(size)
+        samples = samples[samples < chunks * size]
+        for key in entry.keys:
+            if key in stored:
+                stored[key].reshape(-1)[samples] = True
+    return stored
+
+
+def in_order(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows by `position`, those of a sample as they come; a sample of several tables is the first's."""
+    table = pa.concat_tables(tables)
+    positions = table[POSITION].to_numpy()
+    starts_of_tables = np.cumsum([len(rows) for rows in tables])[:-1]
+    steps = np.diff(positions)
+    # Mostly every table begins after the one before has ended, and no row has to be moved.
+    if (steps >= 0).all() and (steps[starts_of_tables - 1] > 0).all():
+        return table
+    origins = np.repeat(np.arange(len(tables)), [len(rows) for rows in tables])
+    order = np.argsort(positions, kind="stable")
+    # A sample may be in two tables after a run that was killed between writing and noting; both hold the same rows.
+    _, starts, groups = np.unique(positions[order], return_index=True, return_inverse=True)
+    first = origins[order][starts][groups]
+    return table.combine_chunks().take(order[origins[order] == first])
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return what is in a folder; [] where there is none."""
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _total(counts: dict[str, int]) -> int:
+    """Return the number of rows of a group."""
+    return sum(counts.values())
+
+
+def _entries(results: Iterable[Result]) -> list[Entry]:
+    """Return the entries of results: those that differ in their chunks alone become one."""
+    chunks: dict[str, set[int]] = {}
+    for result in results:
+        shared = json.dumps([result.group, sorted(result.tables), result.positions, result.about], sort_keys=True)
+        chunks.setdefault(shared, set()).add(result.chunk)
+    entries = []
+    for shared in sorted(chunks):
+        group, keys, positions, about = json.loads(shared)
+        entries.append(Entry(group, tuple(keys), tuple(sorted(chunks[shared])), positions, about))
+    return entries
+
+
+def name_ignored(folder: Path, names: Sequence[str]) -> None:
+    """Print one line about what lies in a run's folder and is no part of it."""
+    if names:
+        more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+        complain(f"{folder}: ignored, as not of this run: {', '.join(map(repr, names[:LISTED]))}{more}")

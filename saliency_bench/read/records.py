@@ -1,0 +1,242 @@
+"""Records: one sample, one metric, one part of a score: a row of Parquet."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from saliency_bench.read.parts import POSITION
+from saliency_bench.score_notes import MARKS, PARTS_ONLY, has_parts_only
+from saliency_bench.utils.files import write_with
+
+ROWS = 100_000  # of a row group
+READ = ROWS  # at once
+SCHEMA = pa.schema(
+    [
+        ("cell_id", pa.string()),
+        ("dataset", pa.string()),
+        ("split", pa.string()),
+        ("model", pa.string()),
+        ("explainer", pa.string()),
+        ("explainer_options", pa.string()),
+        ("metric", pa.string()),
+        ("metric_options", pa.string()),
+        ("image_id", pa.string()),
+        ("group", pa.string()),  # the cluster of the sample; null where the dataset has none
+        ("label", pa.string()),
+        ("prediction", pa.string()),
+        ("target", pa.string()),
+        ("part", pa.string()),  # null: the score of the sample; else a part of it
+        ("value", pa.float64()),
+        ("reason", pa.string()),
+    ]
+)
+
+# Reliability of the maps of explainers that average random draws: a row per explainer and sample.
+RELIABILITY = pa.schema(
+    [
+        ("explainer_id", pa.string()),
+        ("explainer", pa.string()),
+        ("explainer_options", pa.string()),
+        ("image_id", pa.string()),
+        ("reliability", pa.float64()),  # null where it is not defined
+        ("draws", pa.int64()),
+    ]
+)
+OF_MAP = [RELIABILITY.field(name) for name in ("reliability", "draws")]
+
+# Columns of both tables that a part file holds; the others are the same for all rows of a cell or of a sample.
+STORED = pa.schema(
+    [(POSITION, pa.int64()), *(SCHEMA.field(name) for name in ("target", "part", "value", "reason")), *OF_MAP]
+)
+
+PREDICTIONS = pa.schema(
+    [
+        ("image_id", pa.string()),
+        ("group", pa.string()),
+        ("label", pa.int64()),
+        ("labels", pa.list_(pa.int64())),  # all classes of the image, where the dataset knows several
+        ("prediction", pa.int64()),
+        ("confidence", pa.float64()),  # probability of the predicted class
+        ("target_confidence", pa.float64()),  # confidence in the target that the maps explain; null without a target
+        ("correct", pa.bool_()),  # null where the label is not known, or is not a class of the model
+        ("top5", pa.bool_()),  # whether a right class is among the five most probable; null without softmax over K > 5
+        ("mask_share", pa.float64()),  # of the prepared frame; null where there is no usable mask
+        ("left_out", pa.string()),  # why there is none
+        ("logits", pa.list_(pa.float32())),
+    ]
+)
+
+
+def write(path: Path, rows: list[dict] | pa.Table, schema: pa.Schema) -> None:
+    """Write Parquet, whole or not at all."""
+    table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(rows, schema=schema)
+    write_with(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+
+
+def stored(rows: pa.Table) -> pa.Table:
+    """Return rows of a part file with all columns of `STORED`; files of an earlier version get nulls in `OF_MAP`."""
+    for column in OF_MAP:
+        if column.name not in rows.column_names:
+            rows = rows.append_column(column, pa.nulls(len(rows), column.type))
+    return rows
+
+
+def concat(tables: Iterable[pa.Table], target: Path, schema: pa.Schema, rows: int = ROWS) -> None:
+    """Write one file of many tables, one after the other, so that memory does not grow with their number.
+
+    Args:
+        tables: in the order of the file.
+        target: the file.
+        schema: to which they are cast.
+        rows: of a row group, so that the same rows give the same bytes, whatever tables they come in.
+    """
+
+    def stream(temporary: Path) -> None:
+        with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+            for table in _row_groups(tables, schema, rows):
+                writer.write_table(table)
+
+    write_with(target, stream)
+
+
+def _row_groups(tables: Iterable[pa.Table], schema: pa.Schema, rows: int) -> Iterator[pa.Table]:
+    """Yield tables of so many rows, the last of what is left."""
+    pending: list[pa.Table] = []
+    count = 0
+    for table in tables:
+        rest = table.replace_schema_metadata(None).cast(schema)
+        while count + len(rest) >= rows:
+            yield pa.concat_tables([*pending, rest.slice(0, rows - count)]).combine_chunks()
+            rest, pending, count = rest.slice(rows - count), [], 0
+        if len(rest):
+            pending.append(rest)
+            count += len(rest)
+    if pending:
+        yield pa.concat_tables(pending).combine_chunks()
+
+
+def by_cell(
+    path: Path, columns: Sequence[str], cells: Collection[str] | None = None
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield (cell id, rows of that cell) of a file, stretch after stretch; texts are dictionaries.
+
+    A cell comes several times; its rows keep their order. At most `READ` rows are in memory. Where the rows of a cell
+    stand together, as a run writes them, stretches are few; any other order is only slower.
+
+    Args:
+        path: the file.
+        columns: to read.
+        cells: these alone, in whose row groups is looked.
+
+    Raises:
+        ValueError: The file lacks a column, or has a row that is of no cell.
+    """
+    wanted, about = ["cell_id", *columns], pq.read_metadata(path)
+    _check_types(about.schema.to_arrow_schema(), wanted)
+    texts = [name for name in wanted if SCHEMA.field(name).type == pa.string()]
+    with pq.ParquetFile(path, metadata=about, read_dictionary=texts) as file:
+        groups = [number for number in range(file.num_row_groups) if cells is None or _may_hold(file, number, cells)]
+        for batch in file.iter_batches(READ, row_groups=groups, columns=wanted):
+            for cell_id, rows in stretches(batch):
+                if cells is None or cell_id in cells:
+                    yield cell_id, rows
+
+
+def stretches(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield (cell id, its rows) of records of which texts are dictionaries.
+
+    Raises:
+        ValueError: A row is of no cell.
+    """
+    ids = batch.column("cell_id")
+    if ids.null_count:
+        raise ValueError("a row has no cell_id")
+    codes = ids.indices.to_numpy()
+    edges = np.flatnonzero(np.diff(codes)) + 1
+    if len(edges) >= len(np.unique(codes)) > 0:  # the rows of a cell do not stand together
+        order = np.argsort(codes, kind="stable")
+        batch, codes = batch.take(pa.array(order)), codes[order]
+        edges = np.flatnonzero(np.diff(codes)) + 1
+    for start, end in pairwise([0, *edges.tolist(), len(codes)]):
+        if end > start:
+            yield ids.dictionary[int(codes[start])].as_py(), batch.slice(start, end - start)
+
+
+def _check_types(schema: pa.Schema, columns: Iterable[str]) -> None:
+    """Raise ValueError for a column of another type than records have."""
+    for name in columns:
+        if name not in schema.names:
+            raise ValueError(f"it has no column {name}")
+        expected, kind = SCHEMA.field(name).type, schema.field(name).type
+        if (kind.value_type if pa.types.is_dictionary(kind) else kind) != expected:
+            raise ValueError(f"its column {name} is not {expected}")
+
+
+def _may_hold(file: pq.ParquetFile, number: int, cells: Collection[str]) -> bool:
+    """Return whether a row group may have rows of these cells, by the least and greatest id in its footer."""
+    group = file.metadata.row_group(number)
+    column = next(place for place in range(group.num_columns) if group.column(place).path_in_schema == "cell_id")
+    known = group.column(column).statistics
+    return known is None or not known.has_min_max or any(known.min <= cell <= known.max for cell in cells)
+
+
+def places_by_part(rows: pa.RecordBatch) -> Iterator[tuple[str | None, np.ndarray]]:
+    """Yield (part of the score, or None for the score itself; its rows), in the order they first come."""
+    column = rows.column("part")
+    codes = column.indices.fill_null(-1).to_numpy()
+    codes_there, first = np.unique(codes, return_index=True)
+    for code in codes_there[np.argsort(first)]:
+        yield None if code < 0 else column.dictionary[int(code)].as_py(), np.flatnonzero(codes == code)
+
+
+def by_part(path: Path, cells: Collection[str], ids: Sequence[str]) -> dict[str, dict[str, np.ndarray]]:
+    """Return {cell id: {part: (n,) its values of these images, NaN where there is none}}, in one pass over a file.
+
+    Parts come in the order they first come.
+
+    Raises:
+        ValueError: As `by_cell`.
+    """
+    known = pa.array(ids, pa.string())
+    by_cell_id: dict[str, dict[str, np.ndarray]] = {cell_id: {} for cell_id in cells}
+    for cell_id, rows in by_cell(path, ["image_id", "part", "value"], by_cell_id) if by_cell_id else ():
+        places = pc.index_in(rows.column("image_id").cast(pa.string()), known).fill_null(-1).to_numpy()
+        values = numbers(rows)
+        for part, rows_of_part in places_by_part(rows):
+            if part is not None:
+                rows_of_part = rows_of_part[places[rows_of_part] >= 0]
+                of_part = by_cell_id[cell_id].setdefault(part, np.full(len(ids), np.nan))
+                of_part[places[rows_of_part]] = values[rows_of_part]
+    return by_cell_id
+
+
+def counted_reasons(scores: pa.RecordBatch) -> tuple[Counter[str], Counter[str]]:
+    """Return ({reason: samples that it left out}, {mark: samples that count}) of records of scores, not of parts.
+
+    A sample that has parts and no score of its own is not left out.
+    """
+    reasons, has_value = scores.column("reason"), pc.is_valid(scores.column("value"))
+    without = _times(reasons.filter(pc.invert(has_value)))
+    by_parts = Counter({reason: times for reason, times in without.items() if has_parts_only(reason)})
+    marks: Counter[str] = Counter()
+    for reason, times in (_times(reasons.filter(has_value)) + by_parts).items():
+        marks += Counter({mark: times * count for mark, count in Counter(reason.split(MARKS)).items()})
+    del marks[PARTS_ONLY]
+    return without - by_parts, marks
+
+
+def _times(reasons: pa.Array) -> Counter[str]:
+    """Return how often each reason occurs."""
+    plain = reasons.drop_null().cast(pa.string())
+    return Counter({counted["values"]: counted["counts"] for counted in plain.value_counts().to_pylist()})
+
+
+def numbers(rows: pa.RecordBatch) -> np.ndarray:
+    """Return the values of records; NaN where there is none."""
+    return rows.column("value").to_numpy(zero_copy_only=False)

@@ -1,0 +1,244 @@
+"""The page of all samples of a run, to scroll and filter: a small HTML file and a folder with a picture per sample.
+
+A picture holds the image and the map of every explainer side by side, made of the thumbnails that a run keeps. The page
+cuts it into tiles and adds samples as one scrolls, so it opens at once whatever their number. It works as a file and
+loads nothing else.
+"""
+
+import json
+from base64 import b64encode
+from dataclasses import dataclass
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from markupsafe import Markup
+from PIL import Image
+
+from saliency_bench.data.fingerprints import fingerprint
+from saliency_bench.data.frames import AtHand
+from saliency_bench.data.loading import load_dataset
+from saliency_bench.errors import UserError, without_controls
+from saliency_bench.read.manifest import read_manifest
+from saliency_bench.read.parts import run_id, thumbnail_parts, thumbnails
+from saliency_bench.read.report.templates import render, source
+from saliency_bench.read.report.titles import metric_title
+from saliency_bench.read.report.words import count
+from saliency_bench.read.run_folder import RunData, samples_of
+from saliency_bench.utils.files import write_text, write_with
+from saliency_bench.utils.overlays import LEVELS, heat_map, overlay
+
+LONGEST = 96  # pixels of a tile's longer side
+BLOCK = 8  # pixels of a block of JPEG: tiles of whole blocks do not run into each other
+MOST = 5000  # samples with pictures
+DIGITS = 3  # of scores
+
+
+def samples_place(page: Path) -> Path:
+    """Return the page of all samples that belongs to a report; its pictures are in the folder of the same name."""
+    return page.with_name(f"{page.stem}-samples.html")
+
+
+def write_samples(run: RunData, page: Path, data: object = None) -> Path:
+    """Write the page of all samples of a run beside its report, and return its path.
+
+    Args:
+        run: a single run, or runs as one, of which the thumbnails of the first are shown.
+        page: of the report.
+        data: the dataset, as `load_dataset` takes it, for the images under the maps; None: the run's own if it is a
+            folder that is still there.
+
+    Raises:
+        UserError: `data` cannot be loaded, or is not the dataset of the run.
+    """
+    place = samples_place(page)
+    pictures = Pictures.of_run(run, data)
+    folder = place.with_suffix("")
+    for old in folder.glob("[0-9]*.jpg"):
+        old.unlink()
+    sizes = _write_pictures(run, pictures, folder)
+    script = f"\n{source('samples.js')}"
+    content = json.dumps(_content(run, pictures, sizes, folder.name), ensure_ascii=False, separators=(",", ":"))
+    write_text(
+        place,
+        render(
+            "samples.html.j2",
+            styles=("report.css", "samples.css"),
+            script=Markup(script),
+            script_digest=b64encode(sha256(script.encode()).digest()).decode(),
+            content=Markup(without_controls(content).replace("<", "\\u003c")),
+            model=run.summary["model"],
+            dataset=run.summary["dataset"],
+            total=len(run.ids),
+            report=page.name,
+            missing=_missing(run, pictures),
+        ),
+    )
+    return place
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What is there to be drawn.
+
+    Attributes:
+        maps: {explainer id: {image id: levels of `heat_map` (h, w)}}.
+        images: the dataset; None if it was not found.
+        kept: {image id: picture (H, W, 3)} of the samples whose image the run kept.
+        geometry: how an image becomes what the classifier saw.
+    """
+
+    maps: dict[str, dict[str, np.ndarray]]
+    images: AtHand | None
+    kept: dict[str, np.ndarray]
+    geometry: dict[str, Any]
+
+    @classmethod
+    def of_run(cls, run: RunData, data: object) -> "Pictures":
+        """Return the pictures of a run."""
+        kept = dict(zip(map(str, run.examples.get("ids", [])), run.examples.get("images", []), strict=False))
+        if run.identity is None:
+            return cls({}, None, kept, {})
+        manifest = read_manifest(run.folder)
+        parts = thumbnail_parts(run.folder, run_id(run.identity, manifest.spec.batch_size)).parts()
+        parts = [part for part in parts if part.is_whole()]
+        ids = pq.read_table(run.folder / "predictions.parquet", columns=["image_id"])["image_id"].to_pylist()
+        shown = set(run.ids[:MOST])
+        position_of = {position: image_id for position, image_id in enumerate(ids) if image_id in shown}
+        maps = {
+            row.explainer_id: {
+                position_of[position]: levels
+                for position, levels in thumbnails(parts, row.explainer_id, position_of).items()
+            }
+            for row in run.rows
+        }
+        images = _dataset(manifest.spec.dataset if data is None else data, run, is_given=data is not None)
+        return cls({key: of_rows for key, of_rows in maps.items() if of_rows}, images, kept, run.identity.geometry)
+
+    def image(self, image_id: str) -> Image.Image | None:
+        """Return an image as the classifier saw it; None if it is not known."""
+        if image_id in self.kept:
+            return Image.fromarray(self.kept[image_id])
+        return self.images.picture(image_id, self.geometry) if self.images else None
+
+
+def _dataset(data: Any, run: RunData, *, is_given: bool) -> AtHand | None:
+    """Return the dataset of a run, None if it is not a folder of this machine. Raise UserError for another one."""
+    assert run.identity is not None
+    if not is_given and not (isinstance(data, str | Path) and Path(data).is_dir()):
+        return None
+    try:
+        rows = load_dataset(data, run.identity.split)
+    except UserError:
+        if is_given:
+            raise
+        return None
+    if fingerprint(rows) == run.identity.fingerprint:
+        return AtHand(str(data), rows)
+    if is_given:
+        raise UserError(f"{data} holds other samples than the dataset of {run.folder}; give the dataset of that run")
+    return None
+
+
+def _write_pictures(run: RunData, pictures: Pictures, folder: Path) -> dict[str, tuple[int, int]]:
+    """Write the tiles of each sample as one picture; return {image id: (width, height) of a tile}."""
+    sizes: dict[str, tuple[int, int]] = {}
+    shown = [row.explainer_id for row in run.rows if row.explainer_id in pictures.maps]
+    for index, image_id in enumerate(run.ids[:MOST]):
+        levels = [pictures.maps[explainer_id].get(image_id) for explainer_id in shown]
+        image = pictures.image(image_id)
+        known = next((values for values in levels if values is not None), None)
+        if image is None and known is None:
+            continue
+        size = _size(image.size if image is not None else known.shape[::-1])  # type: ignore[union-attr]
+        small = None if image is None else image.convert("RGB").resize(size, Image.Resampling.BICUBIC)
+        tiles = [small, *(_tile(values, small, size) for values in levels)]
+        strip = Image.new("RGB", (size[0] * len(tiles), size[1]), (128, 128, 128))
+        for number, tile in enumerate(tiles):
+            if tile is not None:
+                strip.paste(tile, (number * size[0], 0))
+        sizes[image_id] = size
+        _save(strip, folder / picture_name(index))
+    return sizes
+
+
+def _size(frame: tuple[int, ...]) -> tuple[int, int]:
+    """Return the (width, height) of a tile of a frame (width, height), in whole blocks."""
+    scale = LONGEST / max(frame)
+    width, height = (max(BLOCK, round(side * scale / BLOCK) * BLOCK) for side in frame)
+    return width, height
+
+
+def picture_name(index: int) -> str:
+    """Return the name of a sample's picture by its place in the run; ids may hold any sign."""
+    return f"{index:05d}.jpg"
+
+
+def _tile(levels: np.ndarray | None, image: Image.Image | None, size: tuple[int, int]) -> Image.Image | None:
+    """Return a map over its image, or alone where there is none."""
+    if levels is None:
+        return None
+    if image is not None:
+        return overlay(np.asarray(image), levels / LEVELS)
+    return heat_map(levels.astype(np.float32)).convert("RGB").resize(size, Image.Resampling.BILINEAR)
+
+
+def _save(strip: Image.Image, path: Path) -> None:
+    """Write a picture."""
+    packed = BytesIO()
+    strip.save(packed, "jpeg", quality=72, subsampling=0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_with(path, lambda place: place.write_bytes(packed.getvalue()))
+
+
+def _content(run: RunData, pictures: Pictures, sizes: dict[str, tuple[int, int]], folder: str) -> dict[str, Any]:
+    """Return the data of the page: explainers, metrics, classes, and a list per sample.
+
+    A sample: [id, number of its class, number of its prediction, confidence, whether it is right, its scores by
+    explainer and metric, width and height of a tile or 0]. Scores are rounded; null where there is none.
+    """
+    columns = [column for column in run.columns if not run.cells_of_column(column)[0][1].aggregate]
+    cells = [[run.cell(row, column) for column in columns] for row in run.rows]
+    about = samples_of(run.folder, pa.array(run.ids, pa.string()), run.cells[0].cell_id)
+    labels = sorted({str(facts[key]) for facts in about.values() for key in ("label", "prediction") if facts.get(key)})
+    number_of = {label: number for number, label in enumerate(labels)}
+    scores_of = {cell.cell_id: _rounded(run.values[cell.cell_id]) for of_row in cells for cell in of_row if cell}
+    samples = []
+    for index, image_id in enumerate(run.ids):
+        facts = about.get(image_id, {})
+        scores = [[scores_of[cell.cell_id][index] if cell else None for cell in of_row] for of_row in cells]
+        confidence = facts.get("confidence")
+        samples.append([
+            image_id, number_of.get(str(facts.get("label"))), number_of.get(str(facts.get("prediction"))),
+            None if confidence is None else round(confidence, DIGITS), facts.get("correct"), scores,
+            sizes.get(image_id, 0),
+        ])  # fmt: skip
+    return {
+        "folder": folder,
+        "explainers": [[row.name, row.baseline, row.explainer_id in pictures.maps] for row in run.rows],
+        "metrics": [[metric_title(column.name), column.name, column.higher_is_better] for column in columns],
+        "labels": labels,
+        "samples": samples,
+    }
+
+
+def _rounded(values: np.ndarray) -> list[float | None]:
+    """Return scores as JSON holds them."""
+    return [round(value, DIGITS) if np.isfinite(value) else None for value in values.tolist()]
+
+
+def _missing(run: RunData, pictures: Pictures) -> list[str]:
+    """Say what the page does not show, and how to have it."""
+    lines = []
+    if len(run.ids) > MOST:
+        lines.append(f"Pictures are shown of the first {count(MOST)} samples.")
+    if without := [row.name for row in run.rows if row.explainer_id not in pictures.maps]:
+        lines.append(f"The run has kept no small maps of {', '.join(without)}; start it again to make them.")
+    if pictures.images is None:
+        kept = f"The images of {count(len(pictures.kept))} samples are those that the run has kept"
+        lines.append(f"{kept}; give the dataset with --data to see all of them under the maps.")
+    return lines

@@ -1,0 +1,125 @@
+"""Analyses over the scores of runs: `sb.analyse` and the command `analyse`."""
+
+import inspect
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.read.analysis.agreement import agreement
+from saliency_bench.read.analysis.clever_hans import clever_hans
+from saliency_bench.read.analysis.comparison import compare_runs
+from saliency_bench.read.analysis.correlations import correlation
+from saliency_bench.read.analysis.randomisation import randomisation
+from saliency_bench.read.analysis.rankings import rank, sensitivity
+from saliency_bench.read.analysis.sweeps import sweep
+from saliency_bench.read.analysis.tables import Findings, Table
+from saliency_bench.read.run_folder import RunData, read_run
+from saliency_bench.utils.files import read_json, write_text
+
+ANALYSES: dict[str, Callable[..., Findings]] = {
+    "correlation": correlation,
+    "sensitivity": sensitivity,
+    "clever-hans": clever_hans,
+    "sweep": sweep,
+    "rank": rank,
+    "randomisation": randomisation,
+    "agreement": agreement,
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Analysis:
+    """Results of an analysis: `tables`, the same as plain `data`, and `save`. Printed, it is its first table."""
+
+    findings: Findings
+    runs: list[RunData]
+
+    @property
+    def tables(self) -> list[Table]:
+        """Return the tables, each with `header`, `rows`, and as text: `csv()`, `markdown()`, `latex()`."""
+        return self.findings.tables
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Return what the JSON file holds."""
+        return {"what": self.findings.what, **self.findings.data, "notes": self.findings.notes}
+
+    def save(self, out: str | Path) -> list[Path]:
+        """Write JSON, a plot, and each table as CSV, Markdown and LaTeX into a folder; return the paths."""
+        from saliency_bench.read.report.plots import plot  # imports matplotlib
+
+        folder = Path(out)
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} is not a folder; choose another --out")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
+        analysis = self.findings.what
+        texts = {f"{analysis}.json": json.dumps(self.data, indent=2) + "\n"}
+        for table in self.tables:
+            name = f"{analysis}-{table.name}" if table.name else analysis
+            texts |= {f"{name}.csv": table.csv(), f"{name}.md": table.markdown(), f"{name}.tex": table.latex()}
+        _check_replaced(folder, analysis, [*texts, f"{analysis}.svg"])
+        for name, text in texts.items():
+            write_text(folder / name, text)
+        plot(self.findings, self.runs, folder / f"{analysis}.svg")
+        return [folder / name for name in (*texts, f"{analysis}.svg")]
+
+    def __str__(self) -> str:
+        return "\n\n".join([*(table.markdown().rstrip() for table in self.tables[:1]), *self.findings.notes])
+
+    __repr__ = __str__
+
+
+def _check_replaced(folder: Path, analysis: str, names: Sequence[str]) -> None:
+    """Raise UserError for files that are not those of an earlier analysis of this name."""
+    present = [name for name in names if os.path.lexists(folder / name)]
+    if present and not _is_analysis(folder / f"{analysis}.json", analysis):
+        raise UserError(f"{folder / present[0]} exists and is not of an analysis; choose another --out")
+
+
+def _is_analysis(path: Path, analysis: str) -> bool:
+    """Return whether a JSON file is of an earlier analysis of this name."""
+    try:
+        content = read_json(path)
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("what") == analysis and "notes" in content
+
+
+def analyse(runs: Any, what: str, **options: Any) -> Analysis:
+    """Analyse the scores of a run or several: neither model nor dataset is needed.
+
+    Args:
+        runs: what `run` returned, its folder, or a list of such. Runs that ask the same question become one.
+        what: "correlation" of every two metrics over samples per explainer, and over the means of datasets where there
+            are three or more; "sensitivity", ranks of explainers over all settings of a metric; "clever-hans", samples
+            whose target is recognised with confidence from outside the object (options `confidence`, `pointing_game`,
+            `insertion`); "sweep", a metric along an option (`option`); "rank", agreement of metrics on the order of
+            explainers; "randomisation", whether explainers depend on the weights, by the parts of
+            saliency_randomisation (`bound`); "agreement" of metrics and people on the order of explainers at each
+            exposure (`answers`, a file of `saliency_bench.read.analysis.agreement`).
+        options: of the analysis.
+
+    Raises:
+        UserError: for an unknown analysis or option, and for runs that do not hold what it needs.
+    """
+    if what not in ANALYSES:
+        raise unknown("analysis", what, ANALYSES)
+    allowed = list(inspect.signature(ANALYSES[what]).parameters)[1:]
+    for name in options:
+        if name not in allowed:
+            raise UserError(
+                f"{what} has no option {name}" + (f"; its options: {', '.join(allowed)}" if allowed else "")
+            )
+    chosen = list(runs) if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
+    if not chosen:
+        raise UserError("an analysis needs the folder of at least one run")
+    loaded = [read_run(Path(getattr(run, "folder", run))) for run in chosen]
+    merged = [group.data for group in compare_runs(loaded).merged]
+    return Analysis(ANALYSES[what](merged, **options), merged)

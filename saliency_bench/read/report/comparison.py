@@ -1,0 +1,287 @@
+"""What a page of several runs shows besides each run: what they share, where they differ, and by how much."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from saliency_bench.read.analysis.comparison import Comparison, MergedRuns, RunDifference, merged_words
+from saliency_bench.read.analysis.differences import Pair, same
+from saliency_bench.read.analysis.names import names_of
+from saliency_bench.read.cell import UNCOMPARED, CellResult
+from saliency_bench.read.report import words
+from saliency_bench.read.report.plots import difference_histogram, difference_plot
+from saliency_bench.read.run_folder import RunData
+from saliency_bench.read.statistics.ranking import NO_DIFFERENCE, NOT_TESTED, TOO_FEW_TO_TELL
+from saliency_bench.read.summary import explained
+
+# Settings whose name already implies another one, and what introduces a value that would not be understood alone.
+FOLLOWS = {"Classifier digest": "Classifier", "Geometry": "Classifier", "Dataset fingerprint": "Dataset"}
+PREFIXES = {
+    "Classifier digest": "digest ",
+    "Dataset fingerprint": "dataset ",
+    "Groups of classes": "groups of classes ",
+    "Seed": "seed ",
+    "Batch size": "batches of ",
+}
+
+
+def comparison_view(runs: list[RunData], comparison: Comparison) -> dict[str, Any]:
+    """Return the template's variables of several runs."""
+    equal, differing = _split_settings(runs)
+    first, *others = comparison.merged
+    names = run_names(runs)
+    title = merged_name(first, names)
+    if len(others) == 1:
+        title = f"{merged_name(others[0], names)} against {title}"
+    return {
+        "title": title if len(others) < 2 else f"{len(runs)} runs side by side",
+        "count": len(runs),
+        "runs": [_run_column(number, run, comparison, differing, names) for number, run in enumerate(runs, start=1)],
+        "equal": equal,
+        "differing": differing,
+        "merged": [_merged_sentences(merged, names) for merged in comparison.merged if len(merged.members) > 1],
+        "conflicts": comparison.conflicts,
+        "names": names,
+        "labels": _labels(comparison.merged, names),
+        "tables": _tables(comparison, names) if len(comparison.merged) > 1 else [],
+        "same_samples": _same_samples(comparison.merged),
+        "best": any(merged.data.best for merged in comparison.merged),
+        "first": merged_name(first, names),
+        "differences": [_difference_view(first, difference, names) for difference in comparison.differences],
+    }
+
+
+def run_names(runs: Sequence[RunData]) -> list[str]:
+    """Return the names of runs: their folders, with as many parents as it takes to tell them apart."""
+    places = [run.folder.resolve().parts for run in runs]
+    for depth in range(1, max(map(len, places)) + 1):
+        names = ["/".join(place[-depth:]) for place in places]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def merged_name(merged: MergedRuns, names: Sequence[str]) -> str:
+    """Return the name of merged runs: "first", or "first + third"."""
+    return " + ".join(names[number - 1] for number in merged.members)
+
+
+def _merged_sentences(merged: MergedRuns, names: Sequence[str]) -> str:
+    """Say which runs are shown as one."""
+    covered = [words.count(samples) for samples in merged.samples]
+    differing = f" They cover {words.listed(covered)} samples; two explainers are compared on those that both have."
+    return f"{merged_name(merged, names)} {merged_words(merged)}." + (differing if len(set(covered)) > 1 else "")
+
+
+def _run_column(
+    number: int, run: RunData, comparison: Comparison, differing: list[str], names: Sequence[str]
+) -> dict[str, Any]:
+    """Return the column of a run in the table of runs."""
+    home = next(merged for merged in comparison.merged if number in merged.members)
+    settings = settings_of(run)
+    return {
+        "name": names[number - 1],
+        "anchor": f"run-{home.members[0]}",
+        "settings": [settings[name] for name in differing],
+        "cells": len(run.cells),
+        "faults": sum(run.summary["faults"].values()),
+        "accuracy": run.accuracy,
+        "dataset": run.summary["dataset"],
+        "masks": run.summary["masks"],
+    }
+
+
+def settings_of(run: RunData) -> dict[str, str]:
+    """Return {setting: value as people read it} of what may differ between two runs."""
+    summary = run.summary
+    dataset, model = summary["dataset"], summary["model"]
+    return {
+        "Classifier": words.short(model["id"]) + words.origin(model),
+        "Classifier digest": model["digest"][:8],
+        "Geometry": model["geometry"],
+        "Dataset": f"{words.short(dataset['id'])}, split {dataset['split']}{words.origin(dataset)}",
+        "Dataset fingerprint": dataset["fingerprint"][:8],
+        "Maps explain": explained(summary["target"]),
+        "Groups of classes": words.class_groups(summary),
+        "Precision": summary["precision"],
+        "Seed": str(summary["seed"]),
+        "Batch size": str(summary["batch_size"]),
+    }
+
+
+def _split_settings(runs: Sequence[RunData]) -> tuple[dict[str, str], list[str]]:
+    """Return ({setting: value} of those equal in all runs, the names of the others)."""
+    settings = [settings_of(run) for run in runs]
+    differing = [name for name in settings[0] if len({settings_of_run[name] for settings_of_run in settings}) > 1]
+    return {name: value for name, value in settings[0].items() if name not in differing}, differing
+
+
+def _labels(merged_runs: list[MergedRuns], names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (name, the settings that distinguish it) of merged runs."""
+    _, differing = _split_settings([merged.data for merged in merged_runs])
+    labels = [_label(merged.data, differing) for merged in merged_runs]
+    return [(merged_name(merged, names), label) for merged, label in zip(merged_runs, labels, strict=True)]
+
+
+def _label(run: RunData, differing: list[str]) -> str:
+    """Return the differing settings of a run in short."""
+    settings = settings_of(run)
+    shown = [name for name in differing if FOLLOWS.get(name) not in differing]
+    return ", ".join(PREFIXES.get(name, "") + settings[name] for name in shown)
+
+
+def _same_samples(merged_runs: list[MergedRuns]) -> bool:
+    """Return whether all runs cover the same images."""
+    datasets = [merged.data.summary["dataset"] for merged in merged_runs]
+    return len({(dataset["fingerprint"], dataset["split"], dataset["used"]) for dataset in datasets}) == 1
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """An explainer in all runs; None where a run has no such cell."""
+
+    name: str
+    baseline: bool
+    cells: list[CellResult | None]
+
+
+def _tables(comparison: Comparison, names: Sequence[str]) -> list[dict]:
+    """Return a table per metric: explainers down, runs across; baselines last."""
+    runs = [merged.data for merged in comparison.merged]
+    of_explainers, of_metrics = names_of(runs)
+    by_run = [{(of_metrics.key(cell), of_explainers.key(cell)): cell for cell in run.cells} for run in runs]
+    in_order = [cell for run in runs for row in run.rows for cell in run.cells_of_row(row)]
+    metrics = {of_metrics.key(cell): cell.higher_is_better for cell in reversed(in_order)}
+    baselines = {of_explainers.key(cell): cell.baseline for cell in reversed(in_order)}
+    explainers = sorted(dict.fromkeys(map(of_explainers.key, in_order)), key=lambda explainer: baselines[explainer])
+    tables = []
+    for metric in dict.fromkeys(map(of_metrics.key, in_order)):
+        rows = [
+            TableRow(of_explainers.texts[explainer], baselines[explainer], cells)
+            for explainer in explainers
+            if any(cells := [cells_of_run.get((metric, explainer)) for cells_of_run in by_run])
+        ]
+        tables.append(
+            {
+                "name": of_metrics.texts[metric],
+                "higher_is_better": metrics[metric],
+                "rows": _tagged(rows, comparison, names),
+            }
+        )
+    return tables
+
+
+def _tagged(rows: list[TableRow], comparison: Comparison, names: Sequence[str]) -> list[dict]:
+    """Return the rows of one table, each cell with its tags, or with the run whose score it repeats."""
+    conflicting = {conflict.cell_id for conflict in comparison.conflicts}
+
+    def entry(row: TableRow, index: int, cell: CellResult) -> dict:
+        """Return a cell with its tags."""
+        is_best = cell.cell_id in comparison.merged[index].data.best
+        tags = {
+            "best explainer": is_best,
+            UNCOMPARED: is_best and cell.beats_baselines is None,
+            "conflict": cell.cell_id in conflicting,
+        }
+        repeated = (
+            merged_name(merged, names)
+            for merged, other in zip(comparison.merged, row.cells[:index], strict=False)
+            if other is not None and cell.cell_id not in conflicting and _repeats(cell, other)
+        )
+        return {"cell": cell, "tags": [tag for tag, holds in tags.items() if holds], "same_as": next(repeated, None)}
+
+    return [
+        {
+            "name": row.name,
+            "baseline": row.baseline,
+            "cells": [cell and entry(row, index, cell) for index, cell in enumerate(row.cells)],
+        }
+        for row in rows
+    ]
+
+
+def _repeats(cell: CellResult, other: CellResult) -> bool:
+    """Return whether two runs have the same cell with the same value."""
+    if cell.value is None or other.value is None:
+        return False
+    return cell.cell_id == other.cell_id and cell.n == other.n and bool(same(cell.value, other.value))
+
+
+def _difference_view(first: MergedRuns, difference: RunDifference, names: Sequence[str]) -> dict:
+    """Return merged runs against the first ones: a sentence, and changes and a table with plots for each metric."""
+    before, after = settings_of(first.data), settings_of(difference.merged.data)
+    by_metric: dict[str, list[Pair]] = {}
+    for pair in difference.pairs:
+        if not pair.is_same:
+            by_metric.setdefault(pair.metric, []).append(pair)
+    return {
+        "name": merged_name(difference.merged, names),
+        "anchor": f"difference-{difference.merged.members[0]}",
+        "changed": [(name, value, after[name]) for name, value in before.items() if value != after[name]],
+        "reason": difference.reason,
+        "verdict": difference_verdict(
+            merged_name(first, names), merged_name(difference.merged, names), difference.pairs
+        ),
+        "cards": [_change(name, rows) for name, rows in by_metric.items()],
+        "metrics": [
+            {
+                "name": name,
+                "higher_is_better": rows[0].higher_is_better,
+                "pairs": rows,
+                "means": Markup(difference_plot(rows)),
+                "bars": Markup(difference_histogram(rows)) if rows[0].is_tested else "",
+                "largest": [(pair, pair.largest) for pair in rows if pair.largest],
+            }
+            for name, rows in by_metric.items()
+        ],
+    }
+
+
+def _change(metric: str, pairs: list[Pair]) -> dict:
+    """Return the card of a metric: on which explainers the second run is better and worse, and by how much."""
+    return {
+        "name": metric,
+        "higher_is_better": pairs[0].higher_is_better,
+        "better": [pair for pair in pairs if pair.direction == 1],
+        "worse": [pair for pair in pairs if pair.direction == -1],
+        "others": [(word, words.count(times)) for word, times in Counter(
+            pair.word for pair in pairs if not pair.direction).items()],
+    }  # fmt: skip
+
+
+def difference_verdict(first: str, second: str, pairs: list[Pair]) -> str:
+    """Say how often the second run is significantly better or worse, and how many cells are the same."""
+    if not pairs:
+        return "They share no pair of explainer and metric."
+    differing = [pair for pair in pairs if not pair.is_same]
+    tested = [pair for pair in differing if pair.is_tested]
+    equal, aggregates = len(pairs) - len(differing), len(differing) - len(tested)
+    sentences = [_tested_verdict(first, second, tested)] if tested else []
+    if aggregates:
+        which = "differing value is an aggregate" if aggregates == 1 else "differing values are aggregates"
+        sentences.append(f"{words.count(aggregates)} {which}, {NOT_TESTED}.")
+    if equal:
+        sentences.append(f"{words.count(equal)} {'cell is' if equal == 1 else 'cells are'} the same in both.")
+    return " ".join(sentences)
+
+
+def _tested_verdict(first: str, second: str, pairs: list[Pair]) -> str:
+    """Say it of the pairs that are tested."""
+    better, worse = (sum(pair.direction == sign for pair in pairs) for sign in (1, -1))
+    undecided = sum(pair.p is None for pair in pairs)
+    alike = len(pairs) - better - worse - undecided
+    all_pairs = f"{words.count(len(pairs))} {'pair' if len(pairs) == 1 else 'pairs'} of explainer and metric"
+    clauses = []
+    if better:
+        clauses.append(f"{second} is significantly better than {first} on {words.count(better)} of {all_pairs}")
+    if worse:
+        whom = "worse" if better else f"{second} is significantly worse than {first}"
+        clauses.append(f"{whom} on {words.count(worse)}{'' if better else f' of {all_pairs}'}")
+    if alike:
+        clauses.append(f"{NO_DIFFERENCE} on {words.count(alike)}{'' if clauses else f' of {all_pairs}'}")
+    if undecided:
+        clauses.append(f"{TOO_FEW_TO_TELL} on {words.count(undecided)}{'' if clauses else f' of {all_pairs}'}")
+    return f"{'; '.join(clauses)}." if better or worse else f"{second} against {first}: {'; '.join(clauses)}."

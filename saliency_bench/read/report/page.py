@@ -1,0 +1,257 @@
+"""The report of one run or several: a single HTML page that loads nothing else."""
+
+import re
+from base64 import b64encode
+from collections.abc import Sequence
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from saliency_bench.errors import UserError
+from saliency_bench.read.accuracy import below_chance
+from saliency_bench.read.analysis.cards import below
+from saliency_bench.read.analysis.comparison import Comparison, MergedRuns, compare_runs
+from saliency_bench.read.analysis.correlations import metric_agreement
+from saliency_bench.read.analysis.verdict import Verdict
+from saliency_bench.read.cell import of_samples
+from saliency_bench.read.report import words
+from saliency_bench.read.report.all_samples import write_samples
+from saliency_bench.read.report.comparison import comparison_view, merged_name, run_names
+from saliency_bench.read.report.plots import distribution_plot, mean_plot, rank_plot
+from saliency_bench.read.report.samples import sample_groups, split_strips
+from saliency_bench.read.report.templates import render, source
+from saliency_bench.read.run_folder import Column, Row, RunData, read_run
+from saliency_bench.read.statistics.reliability import reliability_line
+from saliency_bench.read.summary import explained, maps_line
+from saliency_bench.utils.files import write_text
+from saliency_bench.utils.messages import complain
+from saliency_bench.utils.storage import check_output_file
+
+NAME = "report.html"
+
+
+def report(folders: Any, out: str | Path | None = None, *, samples: bool = False, data: object = None) -> Path:
+    """Write the page of one run, or of several side by side, and return its path.
+
+    Neither model nor dataset is needed, and equal folders give equal bytes. Several runs that ask the same question
+    become one, with ranks and pairs over all their explainers, unless cells contradict each other, which is shown;
+    otherwise the first run is compared with each other one, sample by sample.
+
+    Args:
+        folders: one run or several: folders, or what `run` returned.
+        out: a file or folder; by default report.html in the folder of the only run.
+        samples: whether to write a page of all samples too, of one run: report-samples.html beside the page.
+        data: the dataset of the run, as `load_dataset` takes it, for the images on the page of all samples; None: the
+            run's own, if it is a folder that is still there.
+
+    Raises:
+        UserError: for a folder that holds no finished run, a file in it that cannot be read, or an `out` that is
+            missing or cannot be written; for samples of several runs, or another dataset than that of the run.
+    """
+    runs = list(folders) if isinstance(folders, Sequence) and not isinstance(folders, str) else [folders]
+    chosen = distinct([Path(getattr(run, "folder", run)) for run in runs])
+    if not chosen:
+        raise UserError("a report needs the folder of at least one run")
+    path = page_path(chosen, None if out is None else Path(out))
+    return write_page([read_run(folder) for folder in chosen], path, samples=samples, data=data)
+
+
+def distinct(folders: Sequence[str | Path]) -> list[Path]:
+    """Return each folder once; warn about folders named twice."""
+    by_path: dict[Path, Path] = {}
+    for folder in map(Path, folders):
+        if folder.resolve() in by_path:
+            complain(f"{folder} is named twice and read once")
+        by_path.setdefault(folder.resolve(), folder)
+    return list(by_path.values())
+
+
+def write_page(
+    runs: list[RunData], path: Path, comparison: Comparison | None = None, *, samples: bool = False, data: object = None
+) -> Path:
+    """Write the page of runs that were read, with their comparison if it was made before. Other arguments: `report`."""
+    if len(runs) > 1 and samples:
+        raise UserError("all samples are shown of one run; give one folder")
+    if data is not None and not samples:
+        raise UserError("data are the images of the page of all samples; ask for it with samples (--samples)")
+    view = page_of(runs, comparison or compare_runs(runs))
+    if samples:
+        view["runs"][0]["all_samples"] = write_samples(runs[0], path, data).name
+    write_text(path, render("report.html.j2", **view))
+    return path
+
+
+def page_path(folders: list[Path], out: Path | None) -> Path:
+    """Return the file of the page. Raise UserError for several runs without `out`, or if it is no HTML page."""
+    if out is None and len(folders) > 1:
+        raise UserError("a report of several runs needs a file to write: --out report.html")
+    if out is None:
+        return folders[0] / NAME
+    path = out / NAME if out.is_dir() else out
+    check_output_file(path)
+    if path.exists() and path.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"{path} exists and is no page; give --out a file that ends in .html")
+    return path
+
+
+def _coded(text: str, names: list[str]) -> Markup:
+    """Set the names in a text apart from its words."""
+    longest_first = sorted((re.escape(str(Markup.escape(name))) for name in names), key=len, reverse=True)
+    pattern = rf"(?<![\w-])({'|'.join(longest_first)})(?![\w-]|:\S)"
+    return Markup(re.sub(pattern, r"<code>\1</code>", str(Markup.escape(text))))
+
+
+def page_of(runs: list[RunData], comparison: Comparison) -> dict[str, Any]:
+    """Return the template's variables: what several runs share and where they differ, then each run by itself."""
+    script = f"\n{source('report.js')}"  # as it stands between the tags
+    return {
+        "script": Markup(script),
+        "script_digest": b64encode(sha256(script.encode()).digest()).decode(),
+        "runs": [_merged_view(merged, run_names(runs)) for merged in comparison.merged],
+        "several": comparison_view(runs, comparison) if len(runs) > 1 else None,
+    }
+
+
+def _merged_view(merged: MergedRuns, names: list[str]) -> dict[str, Any]:
+    """Return the variables of merged runs; `names` are those of all runs."""
+    anchor = f"run-{merged.members[0]}"
+    header = {"name": merged_name(merged, names), "anchor": anchor, "origins": _origins(merged, names)}
+    return run_view(merged.data) | header
+
+
+def _origins(merged: MergedRuns, names: list[str]) -> list[str]:
+    """Say where the cells of merged runs come from, a line per run."""
+    if len(merged.members) == 1:
+        return []
+    return [
+        f"{names[number - 1]}: {words.count(len(run.cells))} cells over "
+        f"{words.count(run.summary['dataset']['used'])} samples, made on "
+        f"{run.summary['provenance'].get('device')}; {run.summary['provenance'].get('processor')}"
+        for number, run in zip(merged.members, merged.runs, strict=True)
+    ]
+
+
+def run_view(run: RunData) -> dict[str, Any]:
+    """Return the variables of one run, in the order of the page."""
+    names = [row.name for row in run.rows] + [column.name for column in run.columns]
+    verdict = Verdict(run.cells, run.contrasts)
+    strips, groups = split_strips(sample_groups(run))
+    return {
+        **{key: run.summary[key] for key in ("dataset", "model", "masks", "command")},
+        "accuracy": run.accuracy,
+        "below_chance": below_chance(run.summary["model"]),
+        "quality": words.quality(run.summary["model"]),
+        "other": words.other_model(run.summary.get("other_model")),
+        "target": explained(run.summary["target"]),
+        "only": run.summary.get("only"),
+        "cards": words.cards(verdict),
+        "alerts": words.alerts(verdict),
+        "below": below(verdict),
+        "verdict": [_coded(sentence, names) for sentence in verdict.sentences()],
+        "columns": run.columns,
+        "table": _table(run),
+        "best": run.best,
+        "ranked": any(cell.rank for cell in run.cells),
+        "intervals": any(cell.ends for cell in run.cells),
+        "against": words.against_baselines(run),
+        "alike": partial(words.alike, run),
+        "pairs": words.pairs(run),
+        "compared": len(run.contrasts),
+        "left_out": words.left_out(run),
+        "common": words.common(run),
+        "faults": words.faults(run),
+        "fault_reasons": run.summary["faults"],
+        "notes": words.notes(run),
+        "flat": words.flat(run),
+        "maps": _coded(maps_line(run.summary, run.cells), names),
+        "reliability": reliability_line(run.summary, run.cells),
+        "plots": [_plots(run, column) for column in run.columns],
+        "agreement": metric_agreement(run),
+        "chosen_by": next((cell.metric_text for cell in of_samples(run.cells)), None),
+        "strips": strips,
+        "sample_groups": groups,
+        "all_samples": "",
+        "metrics": words.metric_notes(run),
+        "explainers": words.explainer_notes(run),
+        "citations": words.citations(run),
+        "facts": _facts(run),
+        "costs": [(row.name, _seconds(run, row), _passes(run, row)) for row in run.rows],
+        "cells": _cells(run),
+    }
+
+
+def _plots(run: RunData, column: Column) -> dict[str, Any]:
+    """Return the plots of a metric: of the means, and of the samples' scores where samples have scores."""
+    cells = run.cells_of_column(column)
+    spread, caption = "", ""
+    if any(not cell.aggregate for _, cell in cells):
+        spread, caption = distribution_plot(run, column)
+    return {
+        "column": column,
+        "means": Markup(mean_plot(run, column)),
+        "ranks": Markup(rank_plot(run, column)),
+        "spread": Markup(spread),
+        "caption": caption,
+        "has_band": any(row.baseline and row.name == "random" and cell.ends for row, cell in cells),
+    }
+
+
+def _table(run: RunData) -> list[dict]:
+    """Return the rows of the table of scores."""
+    return [
+        {"name": row.name, "baseline": row.baseline, "reliability": run.reliability.get(row.explainer_id),
+         "cells": [run.cell(row, column) for column in run.columns]}
+        for row in run.rows
+    ]  # fmt: skip
+
+
+def _facts(run: RunData) -> list[tuple[str, str]]:
+    """Return [(label, value)]: settings, versions and hardware of a run."""
+    summary, made_with = run.summary, run.summary["provenance"]
+    dataset, model = summary["dataset"], summary["model"]
+    libraries = ", ".join(f"{name} {version}" for name, version in made_with.get("libraries", {}).items())
+    facts = {
+        "Dataset": f"{dataset['id']}, split {dataset['split']}, {words.count(dataset['used'])} of "
+        f"{words.count(dataset['samples'])} samples, {dataset['classes']} classes{words.origin(dataset)}",
+        "Dataset fingerprint": dataset["fingerprint"],
+        **({"Images chosen by": f"{chooser}, another classifier"} if (chooser := dataset.get("chosen_by")) else {}),
+        "Classifier": model["id"] + words.origin(model),
+        "Classifier digest": model["digest"],
+        "Geometry": model["geometry"],
+        "Target rule": summary["target"],
+        "Precision, seed, batch size": f"{summary['precision']}, {summary['seed']}, {summary['batch_size']}",
+        "Software": f"saliency-bench {made_with.get('saliency_bench')}, Python {made_with.get('python')}, "
+        f"{made_with.get('system')}",
+        "Libraries": libraries,
+        "Hardware": f"{made_with.get('device')}; {made_with.get('processor')}",
+        "Duration of the last start": words.seconds(run.timings.get("seconds")),
+        "Peak memory of the last start": words.memory(run.timings.get("peak_memory"), made_with.get("device") != "cpu"),
+    }
+    if summary.get("groups"):
+        facts["Groups of classes"] = words.class_groups(summary)
+    if (waiting := run.timings.get("waiting_for_data")) is not None:
+        facts["Of which waiting for data"] = words.part_of(waiting, run.timings.get("seconds"))
+    facts["Batches halved to fit into memory"] = words.count(summary["halved_chunks"])
+    return [(label, str(value)) for label, value in facts.items()]
+
+
+def _seconds(run: RunData, row: Row) -> float | None:
+    """Return the seconds an explainer took, if they are known."""
+    return run.timings.get("explainers", {}).get(row.explainer_id)
+
+
+def _passes(run: RunData, row: Row) -> float:
+    """Return the images put through the classifier per sample, to explain it."""
+    return max(
+        cell.forward_passes.explain / max(run.explained.get(cell.cell_id, run.samples_explained), 1)
+        for cell in run.cells_of_row(row)
+    )
+
+
+def _cells(run: RunData) -> list[tuple]:
+    """Return [(explainer, metric, cell)]."""
+    return [(row.name, column.name, cell) for row in run.rows for column in run.columns
+            if (cell := run.cell(row, column))]  # fmt: skip

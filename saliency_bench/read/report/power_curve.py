@@ -1,0 +1,45 @@
+"""The curve of `power`: the chance to find a difference by the number of clusters."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from saliency_bench.errors import UserError
+from saliency_bench.read.analysis.power import Needed, power_at
+from saliency_bench.read.report.plots import COLOURS, STYLE, check_form, write_figure
+from saliency_bench.read.statistics.ranking import ALPHA
+
+POINTS = 40
+
+
+def write_curves(path: Path, needed: Sequence[tuple[str, Needed, int]], power: float) -> None:
+    """Draw a curve for each into a PDF, SVG or PNG file.
+
+    Args:
+        path: of the file.
+        needed: (name, what is needed, how many differences are tested together).
+        power: the line across.
+
+    Raises:
+        UserError: The file is no figure, or none of the differences can be found.
+    """
+    check_form(path)
+    known = [(name, item, comparisons) for name, item, comparisons in needed if item.clusters is not None]
+    if not known:
+        raise UserError("none of the differences can be found with any number of images, so that there is no curve")
+    with rc_context(STYLE):
+        figure = Figure(figsize=(6.4, 3.6))
+        axes = figure.subplots()
+        for name, item, comparisons in known:
+            clusters = np.unique(np.linspace(2, 2 * (item.clusters or 2), POINTS).astype(int))
+            chances = [power_at(int(count), item.spread, item.difference, ALPHA / comparisons) for count in clusters]
+            axes.plot(clusters, chances, label=name)
+        axes.axhline(power, color=COLOURS["muted"], linewidth=0.8, linestyle="--")
+        axes.set(xlabel="clusters", ylabel="chance to find the difference", ylim=(0, 1.02))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.legend(frameon=False, loc="lower right")
+        write_figure(figure, path)

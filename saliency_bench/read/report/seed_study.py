@@ -1,0 +1,189 @@
+"""A seed study in Python: several trained networks as one table and one figure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from saliency_bench.errors import UserError
+from saliency_bench.read.analysis.networks import INTERVAL_FROM, NetworkMean, Networks, over_networks
+from saliency_bench.read.analysis.paper_table import (
+    BOLD,
+    BOLD_ALONE,
+    Entry,
+    Line,
+    PaperTable,
+    PaperTables,
+    check_labels,
+)
+from saliency_bench.read.cell import FEWEST_TRAININGS, rank_text
+from saliency_bench.read.run_folder import read_run
+from saliency_bench.read.summary import aligned
+from saliency_bench.utils.messages import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, repr=False)
+class SeedStudy(PaperTables):
+    """Several networks as one table: mean and spread over networks, with intervals for other images and trainings.
+
+    Attributes:
+        folders: Folders of the runs.
+        networks: The results: `rows`, `accuracies`, and `left_out`, what not all runs have.
+    """
+
+    folders: tuple[Path, ...]
+    networks: Networks
+
+    @property
+    def rows(self) -> list[NetworkMean]:
+        """Return a result per explainer and metric, the best explainer of the first metric first and baselines last."""
+        rows = self.networks.rows
+        means = {row.cell.explainer_id: _oriented(row) for row in rows if row.cell.metric_id == rows[0].cell.metric_id}
+        return sorted(rows, key=lambda row: (row.cell.baseline, -means.get(row.cell.explainer_id, -np.inf)))
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return a row per explainer and metric.
+
+        `value` is the mean over `networks` and the `n` images that all have scored, `spread` the standard deviation of
+        the networks' means, and `low` to `high` the 95 % interval for other images and other trainings. The mean of
+        each network is in the column of its run's folder. What is not known is NaN.
+        """
+        import pandas as pd
+
+        columns = _column_names(self.folders)
+        frame = pd.DataFrame([
+            {"explainer": row.explainer, "metric": row.metric, "higher_is_better": row.cell.higher_is_better,
+             "value": row.estimate.value, "spread": row.spread, "low": row.estimate.low, "high": row.estimate.high,
+             "n": row.estimate.n, "networks": len(self.folders),
+             "rank_low": row.rank[0] if row.rank else None, "rank_high": row.rank[1] if row.rank else None,
+             "best": row.best, "baseline": row.cell.baseline} | dict(zip(columns, row.means, strict=True))
+            for row in self.rows
+        ])  # fmt: skip
+        return frame.astype({"rank_low": float, "rank_high": float})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data, None where a number is not known."""
+        rows = self.to_pandas()
+        return {
+            "runs": [str(folder) for folder in self.folders],
+            "accuracies": list(self.networks.accuracies),
+            "left_out": self.networks.left_out,
+            "rows": rows.astype(object).where(rows.notna(), None).to_dict("records"),
+        }
+
+    def paper_table(self) -> PaperTable:
+        """Return the table: mean ± spread and interval of each explainer by each metric."""
+        metrics = list(dict.fromkeys(row.metric for row in self.rows))
+        by_names = {(row.explainer, row.metric): row for row in self.rows}
+        arrows = {row.metric: "↑" if row.cell.higher_is_better else "↓" for row in self.rows}
+        baselines = {row.explainer: row.cell.baseline for row in self.rows}
+        lines = [Line((name,), [_entry(by_names.get((name, metric))) for metric in metrics], baseline)
+                 for name, baseline in baselines.items()]  # fmt: skip
+        bold = BOLD if any(baselines.values()) else BOLD_ALONE
+        return PaperTable(("explainer",), tuple(metrics), tuple(arrows[metric] for metric in metrics), lines,
+                          tuple(self.notes), bold)  # fmt: skip
+
+    @property
+    def notes(self) -> list[str]:
+        """Return what must be known to read the table."""
+        count = len(self.folders)
+        images = counted(self.rows[0].used, "image")
+        lines = [f"mean over {counted(count, 'network')} and {images} ± standard deviation over networks"]
+        if count < INTERVAL_FROM:
+            lines.append(f"two networks are too few for an interval; train {INTERVAL_FROM} or more")
+        elif any(np.isfinite(row.estimate.low) for row in self.rows):
+            lines.append("intervals are for other images and other trainings")
+        if count < FEWEST_TRAININGS:
+            lines.append(f"fewer than {FEWEST_TRAININGS} networks are not ranked")
+        if accuracies := self.networks.accuracies:
+            lines.append(f"accuracy {100 * np.mean(accuracies):.1f} % ± {100 * np.std(accuracies, ddof=1):.1f} %")
+        if left_out := self.networks.left_out:
+            lines.append(f"left out, as not all runs have it: {', '.join(left_out)}")
+        return lines
+
+    def draw(self, out: str | Path, labels: Mapping[str, str] | None = None) -> Path:
+        """Draw means, intervals and the mean of each network, a panel per metric, and return the path.
+
+        Args:
+            out: File to write; its suffix (.pdf, .svg or .png) says the format.
+            labels: {name of an explainer or metric: what to print instead}.
+
+        Raises:
+            UserError: The suffix is another one, the file cannot be written, or a label is for an unknown name.
+        """
+        from saliency_bench.read.report.plots import seed_plot  # imports matplotlib
+
+        check_labels(self.paper_table(), labels or {})
+        seed_plot(self.rows, Path(out), labels or {})
+        return Path(out)
+
+    def __str__(self) -> str:
+        table = self.paper_table()
+        header = [*table.header, *map(" ".join, zip(table.columns, table.arrows, strict=True))]
+        rows = [[*line.names, *map(_text, line.entries)] for line in table.lines]
+        remarks = dict.fromkeys(note for line in table.lines for entry in line.entries for note in entry.notes)
+        return "\n".join([aligned([header, *rows]), "", *table.notes, *remarks])
+
+    __repr__ = __str__
+
+
+def _oriented(row: NetworkMean) -> float:
+    """Return the mean, negated where lower is better; minus infinity without one."""
+    value = row.estimate.value if row.cell.higher_is_better else -row.estimate.value
+    return value if np.isfinite(value) else -np.inf
+
+
+def _entry(row: NetworkMean | None) -> Entry:
+    """Return the cell of an explainer and a metric."""
+    if row is None:
+        return Entry()
+    value, low, high = row.estimate.known
+    if value is None:
+        return Entry(notes=("no image has a score by every network",))
+    ends = None if low is None or high is None else (low, high)
+    notes = ["an aggregate, whose interval would not cover other images"] * row.cell.aggregate
+    notes += [f"over the {row.estimate.n:,} of {row.used:,} images that every network has scored"] * (
+        row.estimate.n != row.used and not row.cell.aggregate
+    )
+    return Entry(value, ends, row.spread, rank_text(row.rank), row.best, tuple(notes))
+
+
+def _text(entry: Entry) -> str:
+    """Return a cell as the terminal shows it."""
+    if entry.value is None:
+        return "-"
+    ends = f" [{entry.ends[0]:.3f}, {entry.ends[1]:.3f}]" if entry.ends else ""
+    return f"{entry.value:.3f} ± {entry.spread:.3f}{ends}" + f" #{entry.rank}" * bool(entry.rank) + " best" * entry.best
+
+
+def _column_names(folders: Sequence[Path]) -> list[str]:
+    """Return a name for each folder: its last part, or the whole path where two share it."""
+    names = [folder.name for folder in folders]
+    return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
+
+
+def seed_study(runs: Sequence[Any]) -> SeedStudy:
+    """Return several networks, such as trainings with different seeds, as one table.
+
+        runs = [sb.run(dataset=..., model=f"models/seed-{seed}", ..., out=f"runs/seed-{seed}") for seed in range(3)]
+        study = sb.seed_study(runs)
+        print(study.to_latex(digits=2))
+        study.draw("seeds.pdf")
+
+    Args:
+        runs: What `run` returned, or its folder, for each network, with the same dataset, settings, explainers and
+            metrics.
+
+    Raises:
+        UserError: There are fewer than two networks, or the runs differ in more than the network, or share no explainer
+            and metric.
+    """
+    if isinstance(runs, str | Path) or not isinstance(runs, Sequence):
+        raise UserError("a seed study needs a list of runs, one per network")
+    read = [read_run(Path(getattr(run, "folder", run))) for run in runs]
+    return SeedStudy(tuple(run.folder for run in read), over_networks(read))

@@ -1,0 +1,512 @@
+"""A finished run read back from its folder, every file checked."""
+
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn, Self
+from zipfile import BadZipFile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from saliency_bench.errors import UserError, one_line, unknown
+from saliency_bench.read import WRITTEN, records
+from saliency_bench.read.cell import CellResult, Interval, as_json, best, explainer_names, metric_names, read_cells
+from saliency_bench.read.facts import SummaryFacts, Timings, check_facts
+from saliency_bench.read.identity import Identity
+from saliency_bench.read.manifest import MANIFEST, check_format, read_manifest
+from saliency_bench.read.statistics.clusters import cluster_codes
+from saliency_bench.read.statistics.ranking import TEST, Contrast, compare, read_contrasts
+from saliency_bench.read.statistics.reliability import Reliability, read_reliability
+from saliency_bench.read.stored_maps import StoredMaps
+from saliency_bench.read.summary import FORMAT, in_order
+from saliency_bench.utils.files import check_regular, load_arrays, parse_json, read_bytes
+from saliency_bench.utils.hashing import sha256_of
+from saliency_bench.utils.messages import complain
+
+NEEDED = {"dataset", "model", "masks", "target", "cells", "comparisons", "command", "provenance", "faults",
+          "halved_chunks"}  # fmt: skip
+SCORES = ["image_id", "group", "part", "value"]
+PICTURES = ("ids", "kinds", "images", "masks")  # of examples.npz, beside a thumbnail per explainer
+RESUME = "start the run again to complete it"
+CHANGED = "start the run again to write it anew"
+SAME = 1e-9  # relative: a mean of the same scores
+
+
+@dataclass(frozen=True)
+class Row:
+    """An explainer with its options: a row of tables and plots. `name`: `text`, with the version where two share it."""
+
+    explainer_id: str
+    text: str
+    name: str
+    baseline: bool
+
+
+@dataclass(frozen=True)
+class Column:
+    """A metric with its options: a column of tables, a plot of its own."""
+
+    metric_id: tuple[str, int | str]
+    name: str
+    higher_is_better: bool
+
+    @property
+    def arrow(self) -> str:
+        """Return the arrow of the metric's direction."""
+        return "↑" if self.higher_is_better else "↓"
+
+    @property
+    def direction(self) -> str:
+        """Return which scores are better, in words."""
+        return "higher is better" if self.higher_is_better else "lower is better"
+
+
+@dataclass(frozen=True)
+class RunData:
+    """A finished run.
+
+    groups      the cluster of each of `ids`; None where it stands for itself
+    values      {cell id: one number per entry of `ids`, NaN for what was left out, and everywhere of an aggregate}
+    parts       {cell id: (n, P), the parts of the scores} of the cells that are aggregates
+    summary     summary.json without its cells
+    timings     timings.json
+    examples    the arrays of examples.npz
+    samples     {image id: label, prediction and mask} of the examples
+    explained   {cell id: samples explained}, if not `samples_explained` for all, as in merged runs
+    folders     {cell id: the folder with its records}, if not `folder` for all, as in merged runs
+    identity    what all cells have in common, of run.json; None in a folder without it
+    """
+
+    folder: Path
+    cells: list[CellResult]
+    ids: list[str]
+    groups: list[str | None]
+    values: dict[str, np.ndarray]
+    summary: dict = field(default_factory=dict)
+    timings: dict = field(default_factory=dict)
+    examples: dict[str, np.ndarray] = field(default_factory=dict)
+    samples: dict[str, dict] = field(default_factory=dict)
+    explained: dict[str, int] = field(default_factory=dict)
+    identity: Identity | None = None
+    parts: dict[str, np.ndarray] = field(default_factory=dict)
+    folders: dict[str, Path] = field(default_factory=dict)
+
+    def as_json(self) -> dict:
+        """Return the content of summary.json."""
+        return self.summary | {"cells": as_json(self.cells)}
+
+    def oriented(self, cell: CellResult) -> np.ndarray:
+        """Return the scores of a cell, negated where lower is better."""
+        return self.values[cell.cell_id] if cell.higher_is_better else -self.values[cell.cell_id]
+
+    @property
+    def subject(self) -> tuple[str, str]:
+        """Return (dataset, model), as tables name what a run is about."""
+        return self.summary["dataset"]["id"], self.summary["model"]["id"]
+
+    def codes(self, ids: Sequence[str] | None = None) -> np.ndarray:
+        """Return the number of the cluster of each of these images, by default all (`cluster_codes`)."""
+        ids = self.ids if ids is None else ids
+        return cluster_codes(ids, [self.groups[self.position[image_id]] for image_id in ids])
+
+    @property
+    def all_folders(self) -> list[Path]:
+        """Return the folder of the run; of several runs as one, those that its cells come from."""
+        return list(dict.fromkeys([self.folder, *self.folders.values()]))
+
+    def values_by_part(self, cell_ids: Collection[str]) -> dict[str, dict[str, np.ndarray]]:
+        """Return {cell id: {part: (n,) its values of `ids` or NaN}}; each file of records is read once."""
+        of_folder: dict[Path, list[str]] = {}
+        for cell_id in cell_ids:
+            of_folder.setdefault(self.folders.get(cell_id, self.folder), []).append(cell_id)
+        values: dict[str, dict[str, np.ndarray]] = {}
+        for folder, cells in of_folder.items():
+            values |= records.by_part(folder / "records.parquet", cells, self.ids)
+        return values
+
+    @cached_property
+    def predictions(self) -> dict[str, list[Any]]:
+        """Return {column: values in the order of `ids`, None if unknown} of `correct` and `target_confidence`.
+
+        A column that a folder lacks, as those of earlier versions do, is missing.
+        """
+        files = [folder / "predictions.parquet" for folder in self.all_folders]
+        there = [set(pq.read_schema(file).names) if file.is_file() else set() for file in files]
+        columns = [name for name in ("correct", "target_confidence") if all(name in names for names in there)]
+        if not columns:
+            return {}
+        rows = [row for file in files for row in pq.read_table(file, columns=["image_id", *columns]).to_pylist()]
+        by_id = {row["image_id"]: row for row in rows}
+        return {name: [by_id.get(image_id, {}).get(name) for image_id in self.ids] for name in columns}
+
+    def takes_part(self, cell: CellResult) -> np.ndarray:
+        """Return Bool (n,), the samples that count in the value of a cell; of an aggregate those with a part."""
+        columns = self.parts.get(cell.cell_id)
+        if not cell.aggregate or columns is None:
+            return np.isfinite(self.values[cell.cell_id])
+        return np.isfinite(columns).any(axis=1)
+
+    @cached_property
+    def contrasts(self) -> list[Contrast]:
+        """Return every two explainers compared."""
+        return read_contrasts(self.summary.get("comparisons", []))
+
+    @cached_property
+    def reliability(self) -> dict[str, Reliability]:
+        """Return {explainer id: reliability of its maps} for explainers that average random draws."""
+        return read_reliability(self.summary)
+
+    @cached_property
+    def position(self) -> dict[str, int]:
+        """Return {image id: its place in `ids`}."""
+        return {image_id: index for index, image_id in enumerate(self.ids)}
+
+    @cached_property
+    def cell_ids(self) -> frozenset[str]:
+        """Return the ids of the cells."""
+        return frozenset(cell.cell_id for cell in self.cells)
+
+    @cached_property
+    def best(self) -> frozenset[str]:
+        """Return the ids of the cells to mark as best."""
+        return best(self.cells)
+
+    @cached_property
+    def accuracy(self) -> Interval:
+        """Return the accuracy of the classifier with its interval."""
+        return Interval.model_validate(self.summary["model"]["accuracy"])
+
+    @property
+    def samples_explained(self) -> int:
+        """Return how many samples were explained: chunks are computed whole, also the last."""
+        dataset, size = self.summary["dataset"], self.summary["batch_size"]
+        if only := self.summary.get("only"):
+            return only["samples"]
+        return min(-(-dataset["used"] // size) * size, dataset["samples"])
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Return the rows of the table by the mean of the first metric, the best first; baselines last."""
+        names = explainer_names(self.cells)
+        rows = {
+            cell.explainer_id: Row(cell.explainer_id, cell.explainer_text, names[cell.explainer_id], cell.baseline)
+            for cell in self.cells
+        }
+        return [rows[key] for key in in_order(self.cells)]
+
+    @cached_property
+    def columns(self) -> list[Column]:
+        """Return the columns of the table: its metrics."""
+        names = metric_names(self.cells)
+        columns = {cell.metric_id: Column(cell.metric_id, names[cell.metric_id], cell.higher_is_better)
+                   for cell in self.cells}  # fmt: skip
+        return list(columns.values())
+
+    @cached_property
+    def _by_ids(self) -> dict[tuple, CellResult]:
+        """Return {(explainer, metric): their cell}."""
+        return {(cell.explainer_id, cell.metric_id): cell for cell in self.cells}
+
+    def cell(self, row: Row, column: Column) -> CellResult | None:
+        """Return the cell of a row and column, if there is one."""
+        return self._by_ids.get((row.explainer_id, column.metric_id))
+
+    def cells_of_row(self, row: Row) -> list[CellResult]:
+        """Return the cells of an explainer."""
+        return [cell for column in self.columns if (cell := self.cell(row, column))]
+
+    def cells_of_column(self, column: Column) -> list[tuple[Row, CellResult]]:
+        """Return the explainers that a metric scores, with their cells."""
+        return [(row, cell) for row in self.rows if (cell := self.cell(row, column))]
+
+
+def read_run(folder: Path) -> RunData:
+    """Read a finished run and check every file of it.
+
+    Raises:
+        UserError: The folder holds no finished run, or a file in it cannot be read.
+    """
+    summary, cells = read_summary(folder)
+    try:
+        with _checked(folder / "records.parquet") as path:
+            scores = Scores.read(records.by_cell(path, SCORES))
+            parts = _parts(path, cells, scores.ids)
+        examples = _examples(folder / "examples.npz")
+        ids = pa.array(map(str, examples.get("ids", [])), pa.string())
+        samples = samples_of(folder, ids, cells[0].cell_id)
+        timings = _timings(folder / "timings.json")
+    except FileNotFoundError as error:
+        raise UserError(f"{folder} has no {Path(error.filename).name}; {RESUME}") from error
+    for cell in cells:
+        _check_value(folder, cell, scores)
+        columns = parts.get(cell.cell_id)
+        count = scores.count(cell.cell_id) if columns is None else int(np.isfinite(columns).any(axis=1).sum())
+        if count != cell.n or cell.cell_id not in scores.values:
+            raise UserError(
+                f"records.parquet of {folder} has {count} scores of {cell.explainer_text} by {cell.metric_text}, but "
+                f"summary.json {cell.n}; {RESUME}"
+            )
+    _check_unchanged(folder / "records.parquet")  # also groups, and scores of the same mean
+    identity = read_manifest(folder).identity if (folder / MANIFEST).exists() else None
+    run = RunData(
+        folder, cells, scores.ids, scores.groups, scores.values, summary, timings, examples, samples,
+        identity=identity, parts=parts,
+    )  # fmt: skip
+    return run if summary.get("rank_test") == TEST else _ranked_anew(run)
+
+
+def _ranked_anew(run: RunData) -> RunData:
+    """Return a run of another version of the paired test with its ranks and comparisons recomputed by this version."""
+    contrasts, standings = compare(run.cells, run.values, run.codes(), run.summary["seed"], run.parts)
+    cells = [cell.model_copy(update=standings[cell.cell_id].as_dict()) for cell in run.cells]
+    complain(f"{run.folder} was ranked by another version of the paired test; its ranks are recomputed here")
+    return replace(run, cells=cells, summary=run.summary | {"comparisons": as_json(contrasts), "rank_test": TEST})
+
+
+def _check_value(folder: Path, cell: CellResult, scores: "Scores") -> None:
+    """Raise UserError for a cell whose value is not the mean of its scores."""
+    values = scores.values.get(cell.cell_id, np.empty(0))
+    values = values[np.isfinite(values)]
+    if cell.aggregate or not len(values) or len(values) != cell.n:  # a wrong n has an error of its own
+        return
+    mean = float(values.mean())
+    if cell.value is None or abs(cell.value - mean) > SAME * max(1.0, abs(mean)):
+        raise UserError(
+            f"{folder / 'summary.json'} says {cell.value} of {cell.explainer_text} by {cell.metric_text}, whose scores "
+            f"have the mean {mean:.6g}; {CHANGED}"
+        )
+
+
+def _check_unchanged(path: Path) -> None:
+    """Raise UserError for a file whose hash is not the one that the run noted after it wrote the file.
+
+    A folder without such notes, as of a run that somebody has cut to a part of its cells, is not checked here.
+    """
+    if not (notes := path.parent / WRITTEN).exists():
+        return
+    hashes = _json(notes).get("files")
+    if not isinstance(hashes, dict) or hashes.get(path.name) != sha256_of(path):
+        raise UserError(f"{path} was changed since the run wrote it; {CHANGED}")
+
+
+def _parts(path: Path, cells: list[CellResult], ids: list[str]) -> dict[str, np.ndarray]:
+    """Return {cell id: (n, P)} of the aggregates in records, in the order of these images and of their parts."""
+    values = records.by_part(path, [cell.cell_id for cell in cells if cell.aggregate], ids)
+    return {key: np.stack(list(parts.values()), axis=1) for key, parts in values.items() if parts}
+
+
+class MapsByExplainer(dict[str, StoredMaps]):
+    """{explainer: its maps}. Raises: UserError for an explainer without, with the nearest name."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise unknown("explainer with kept maps", name, self)
+
+
+def load_maps(run: Any) -> dict[str, StoredMaps]:
+    """Return the maps that a run has kept (`keep_maps`): {explainer with its options: its maps}, read when asked for.
+
+    Maps are mappings from image ids to arrays (H, W); `np.asarray` makes an array (N, H, W) of all of them, in the
+    order of their ids. They are float16 with a scale per map, so that values are exact to 0.05 %.
+
+    Args:
+        run: what `run` returned, or its folder.
+
+    Raises:
+        UserError: The folder holds no run, or one that kept no maps.
+    """
+    folder = Path(getattr(run, "folder", run))
+    if not (folder / "summary.json").is_file():
+        raise UserError(f"{folder} is not the folder of a finished run (no summary.json); give the --out of a run")
+    names = explainer_names(read_manifest(folder).cells.values())
+    ids = pq.read_table(folder / "predictions.parquet", columns=["image_id"])["image_id"].to_pylist()
+    folders = {name: folder / "maps" / explainer_id for explainer_id, name in names.items()}
+    kept = {name: StoredMaps(path, ids) for name, path in folders.items() if path.is_dir()}
+    if not kept:
+        raise UserError(f"{folder} has kept no maps; start the run again with --keep-maps")
+    return MapsByExplainer(kept)
+
+
+def read_summary(folder: Path) -> tuple[dict, list[CellResult]]:
+    """Return (summary.json without its cells, the cells) of a finished run.
+
+    Raises:
+        UserError: The folder holds no finished run, or its summary cannot be read.
+    """
+    path = folder / "summary.json"
+    if not path.is_file():
+        raise UserError(f"{folder} is not the folder of a finished run (no summary.json); give the --out of a run")
+    summary = _json(path)
+    check_format(path, summary, FORMAT, "give the --out of a run, or make the run again with another --out")
+    if NEEDED - set(summary) or not summary["cells"]:
+        raise UserError(f"{path} is not the summary of a run of saliency-bench")
+    _check_unchanged(path)
+    try:
+        check_facts(summary, SummaryFacts)
+        read_contrasts(summary["comparisons"])
+        return summary, read_cells(summary.pop("cells"))
+    except UserError as error:
+        raise _damaged(path, error) from error
+
+
+def _timings(path: Path) -> dict:
+    """Return the content of timings.json."""
+    if not path.exists():
+        return {}
+    timings = _json(path)
+    try:
+        check_facts(timings, Timings)
+    except UserError as error:
+        raise _damaged(path, error) from error
+    return timings
+
+
+def _json(path: Path) -> dict:
+    """Return the content of a JSON file; raise UserError for a damaged one."""
+    try:
+        content = parse_json(read_bytes(path))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise _damaged(path, error) from error
+    if not isinstance(content, dict):
+        raise _damaged(path, ValueError("not a JSON object"))
+    return content
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    """Return the error for a file that cannot be read."""
+    if isinstance(error, PermissionError):
+        return UserError(f"{path} cannot be read: no permission")
+    return UserError(f"{path} is damaged ({one_line(error)}); {RESUME}")
+
+
+@contextmanager
+def _checked(path: Path) -> Iterator[Path]:
+    """Yield the path of a table.
+
+    Raises:
+        UserError: It is damaged, or turns out to be.
+    """
+    try:
+        check_regular(path)
+        yield path
+    except FileNotFoundError as error:
+        raise FileNotFoundError(2, "no such file", str(path)) from error
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise _damaged(path, error) from error
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Hold the scores of records.
+
+    Attributes:
+        ids: of the images, as they first come.
+        groups: of the images; None: its own.
+        values: {cell id: a score per image, or NaN}.
+    """
+
+    ids: list[str]
+    groups: list[str | None]
+    values: dict[str, np.ndarray]
+
+    @classmethod
+    def read(cls, stretches: Iterable[tuple[str, pa.RecordBatch]], part: str | None = None) -> Self:
+        """Read the scores, or one part of them, from rows with the columns `SCORES` (`records.by_cell`)."""
+        images = _Images()
+        values: dict[str, np.ndarray] = {}
+        for cell_id, rows in stretches:  # cells of several runs as one may have images that earlier ones lack
+            column = rows.column("part")
+            chosen = rows.filter(pc.is_null(column) if part is None else pc.equal(column, part))
+            if len(chosen):
+                places = images.places(chosen)
+                values[cell_id] = images.widened(values.get(cell_id, np.empty(0)))
+                values[cell_id][places] = records.numbers(chosen)
+        for cell_id, scores in values.items():
+            values[cell_id] = images.widened(scores)
+        return cls(images.ids.to_pylist(), images.groups, values)
+
+    def count(self, cell_id: str) -> int:
+        """Return how many scores a cell has."""
+        return int(np.isfinite(self.values.get(cell_id, np.empty(0))).sum())
+
+
+class _Images:
+    """Image ids in the order they first come, each with its group."""
+
+    def __init__(self) -> None:
+        self.ids = pa.array([], pa.string())
+        self.groups: list[str | None] = []
+        self._last: tuple[pa.Array, np.ndarray] = self.ids, np.empty(0, np.intp)
+
+    def places(self, rows: pa.RecordBatch) -> np.ndarray:
+        """Return (n,) the index of each row's image."""
+        if rows.column("image_id").null_count:
+            raise ValueError("a row has no image_id")
+        ids = rows.column("image_id").cast(pa.string())
+        before, places = self._last
+        if not ids.equals(before):  # mostly another cell has the same images
+            indices = pc.index_in(ids, self.ids)
+            if indices.null_count:
+                self._add(rows.filter(pc.is_null(indices)))
+                indices = pc.index_in(ids, self.ids)
+            places = indices.to_numpy()
+            self._last = ids, places
+        return places
+
+    def widened(self, scores: np.ndarray) -> np.ndarray:
+        """Return scores of the first images, with NaN for those that came later."""
+        more = len(self.ids) - len(scores)
+        return np.concatenate([scores, np.full(more, np.nan)]) if more else scores
+
+    def _add(self, rows: pa.RecordBatch) -> None:
+        """Add the images of rows that are new."""
+        names, groups = rows.column("image_id").to_pylist(), rows.column("group").to_pylist()
+        new = dict(zip(reversed(names), reversed(groups), strict=True))  # of rows of one image the first
+        self.groups += [new[name] for name in dict.fromkeys(names)]
+        self.ids = pa.concat_arrays([self.ids, pa.array(dict.fromkeys(names), pa.string())])
+
+
+def _examples(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of examples.npz; a run without a picture to show has none."""
+    if not path.exists():
+        return {}
+    try:
+        stored = load_arrays(path)
+        return {name: stored[name] for name in (*PICTURES, *stored)}
+    except (BadZipFile, zlib.error, ValueError, KeyError, EOFError, OSError) as error:
+        raise _damaged(path, error) from error
+
+
+def samples_of(folder: Path, ids: pa.Array, cell_id: str) -> dict[str, dict]:
+    """Return {image id: its label, prediction and mask} of samples; its target is that of this cell.
+
+    Args:
+        folder: of the run.
+        ids: of the images.
+        cell_id: whose targets are shown.
+    """
+    if not len(ids):  # as of a run without its pictures, whose predictions nothing shows
+        return {}
+    names = ["image_id", "label", "prediction", "target"]
+    numbers = ["image_id", "confidence", "correct", "mask_share", "left_out"]
+    with _checked(folder / "records.parquet") as path:
+        stretches = records.by_cell(path, names, [cell_id])
+        about = [row for _, rows_of_cell in stretches for row in _of_images(rows_of_cell, ids)]
+    with _checked(folder / "predictions.parquet") as path:
+        about += _of_images(pq.read_table(path, columns=numbers), ids)
+    samples: dict[str, dict] = {}
+    for row in about:
+        samples.setdefault(row["image_id"], {}).update(row)
+    return samples
+
+
+def _of_images(rows: pa.RecordBatch | pa.Table, ids: pa.Array) -> list[dict]:
+    """Return the rows of these images."""
+    return rows.filter(pc.is_in(rows.column("image_id"), ids)).to_pylist()

@@ -1,0 +1,24 @@
+"""Bets against a mean, which hold for scores of any shape (Waudby-Smith and Ramdas, 2024).
+
+A bet b against the claim that independent numbers Y_c >= -1 have a mean of at most 0 yields the wealth
+
+    W_b = product over clusters c (1 + b Y_c)
+
+If the claim is true, each factor has an expectation of at most 1. The weighted sum over `BETS` therefore exceeds
+1 / tail with a probability of at most `tail` (Markov).
+
+"Estimating means of bounded random variables by betting", JRSS B 86, section 5 and appendix (a mixture of constant
+bets); `read/analysis/sequential.py` drops candidates by the same bets.
+"""
+
+import numpy as np
+
+BETS = np.array([0.95, *(0.5**power for power in range(1, 8))])
+WEIGHTS = 0.5 ** np.arange(len(BETS)) / (0.5 ** np.arange(len(BETS))).sum()
+STEPS = 40  # of a bisection, which leaves 1e-12 of the range
+
+
+def log_wealth(scaled: np.ndarray) -> float:
+    """Return log of the weighted sum over `BETS` of prod (1 + bet * Y), for Y (C,) of at least -1."""
+    logs = np.log1p(BETS[:, None] * scaled[None, :]).sum(axis=1)
+    return float(np.logaddexp.reduce(logs + np.log(WEIGHTS)))

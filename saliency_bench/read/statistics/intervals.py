@@ -1,0 +1,561 @@
+"""95 % intervals: how far a number would move on other samples of the same kind. The unit is the cluster.
+
+The methods were chosen by simulation (`benchmarks/statistics.py` prints their coverage):
+
+    0/1 scores, accuracy    Wilson (1927)
+    bounded scores          Wilson's with an effective number of samples, which follows from the standard error
+    unbounded scores        bootstrap-t over clusters (Efron, 1981); approximate below 500 clusters
+    aggregates              percentile bootstrap over clusters, the aggregate recomputed in each draw
+    differences of means    Student's t with the standard error of cluster sums
+
+Standard errors are those of the jackknife that leaves out one cluster at a time. Clusters of uneven size and rare
+scores make them vary more than C - 1 degrees of freedom say, so Student's t has Satterthwaite's (`cluster_error`).
+
+All of these rely on the spread of the sample, which may by chance contain none of a few very different scores. Where
+such scores could move the mean out of the interval, the interval is widened (`outlasting_rare_scores`), and is marked.
+
+Not included: the explainer's seed, the model's training, the choice of datasets.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+from saliency_bench.bound_metric import outside
+from saliency_bench.errors import UserError
+from saliency_bench.read.statistics.betting import BETS
+from saliency_bench.read.statistics.clusters import Matched, effective_clusters, summable, sums_by_cluster
+from saliency_bench.utils.seeds import random_bits, seed_of
+
+NAN = float("nan")
+DRAWS = 2000
+INTERVAL_FROM = 10  # effective clusters; with fewer a value stands alone
+APPROXIMATE_BELOW = 500  # clusters of an unbounded score
+TAIL = 0.025
+MOST_TAILS = 3  # in which rare scores may be missed, from 20 clusters down
+NARROW = 3  # an end that moves by more than so many widths is that of narrow scores, and moves as far as one tail says
+UNSEEN = (np.arange(50) + 0.5) / 50  # points between `chance` and 1 at which the bound of rare scores is evaluated
+LEAST_T, GREATEST_T = -4, 40  # between which `p_with_failures` looks for the worst share of failures
+FAILING = np.linspace(0, 1, 50) ** 2
+EQUAL = 1e-12  # of a range: scores that differ by less are equal
+INDICES_AT_ONCE = 2**22  # bounds memory at 32 MiB of indices
+Aggregate = Callable[[np.ndarray], np.ndarray]  # (D,) of means (D, P)
+Ends = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # lower and upper ends (D,) of an interval, of tails (D,)
+
+
+class Estimate(NamedTuple):
+    """A number with its interval, NaN where there is none; n samples in so many clusters.
+
+    Attributes:
+        effective: clusters of equal size that would say as much (`clusters.effective_clusters`).
+        freedom: degrees of freedom of the interval, NaN where it has none.
+        rare: whether the interval was widened because the samples do not rule out rare, very different scores.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+    clusters: int
+    effective: float
+    freedom: float = NAN
+    rare: bool = False
+
+    @classmethod
+    def alone(cls, value: float, counts: np.ndarray) -> "Estimate":
+        """Return a number without an interval; `counts` says how many samples each cluster has."""
+        return cls(value, NAN, NAN, int(counts.sum()), int(np.count_nonzero(counts)), effective_clusters(counts))
+
+    def between(self, low: float, high: float, freedom: float) -> "Estimate":
+        """Return it with an interval. Of equal scores the value may lie outside the ends by the last digit."""
+        return self._replace(low=min(self.value, float(low)), high=max(self.value, float(high)), freedom=freedom)
+
+    @property
+    def known(self) -> tuple[float | None, float | None, float | None]:
+        """Return (value, low, high) as JSON holds them: None for what is not known."""
+        value, low, high = (float(number) if np.isfinite(number) else None for number in self[:3])
+        return value, low, high
+
+
+NOTHING = Estimate(NAN, NAN, NAN, 0, 0, 0.0)
+
+
+def t_quantile(freedom: float, tail: float = TAIL) -> float:
+    """Return the quantile of Student's t that leaves `tail` above it."""
+    return float(special.stdtrit(freedom, 1 - tail))
+
+
+def is_bounded(limits: tuple[float, float]) -> bool:
+    """Return whether a range has two finite ends."""
+    return bool(np.isfinite(limits).all())
+
+
+def check_range(values: np.ndarray, limits: tuple[float, float], subject: str) -> None:
+    """Raise UserError for a score outside the range that its metric declares."""
+    if len(wrong := outside(values, limits)):
+        low, high = limits
+        raise UserError(f"{subject} has a score of {wrong[0]:.6g}, outside its range from {low:g} to {high:g}")
+
+
+def interval(
+    values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0, tail: float = TAIL,
+    gate: bool = False,
+) -> Estimate:  # fmt: skip
+    """Return the mean of values (n,) that are not NaN, with the interval that fits their range.
+
+    Args:
+        values: scores, NaN where a sample has none.
+        codes: (n,) the cluster of each.
+        limits: (low, high) of the metric; either may be infinite.
+        seed: of the bootstrap of unbounded scores.
+        tail: the chance that the mean lies below the interval, and that it lies above.
+        gate: whether this chance also holds where rare scores were missed (`outlasting_rare_scores`).
+    """
+    return intervals(values[:, None], codes, limits, seed, tail, gate)[0]
+
+
+def intervals(
+    columns: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0, tail: float = TAIL,
+    gate: bool = False,
+) -> list[Estimate]:  # fmt: skip
+    """Return `interval` of each column (n, k).
+
+    Unbounded columns that miss the same samples share their draws.
+    """
+    scored = np.isfinite(columns)
+    estimates_by_column: dict[int, Estimate] = {}
+    columns_by_gaps: dict[bytes, list[int]] = {}
+    for index in range(columns.shape[1]):
+        # Columns without the same samples have the same clusters, so one set of draws does for all of them.
+        columns_by_gaps.setdefault(np.packbits(scored[:, index]).tobytes(), []).append(index)
+    for indices in columns_by_gaps.values():
+        rows = scored[:, indices[0]]
+        kept_codes = np.unique(codes[rows], return_inverse=True)[1]
+        kept = columns[np.ix_(rows, indices)]
+        if is_bounded(limits):
+            estimates = [bounded(column, kept_codes, limits, tail, gate) for column in kept.T]
+        else:
+            estimates = bootstrap_t(kept, kept_codes, limits, seed, tail, gate)
+        estimates_by_column |= zip(indices, estimates, strict=True)
+    return [estimates_by_column[index] for index in range(columns.shape[1])]
+
+
+def wilson(mean: float, size: float, z: float) -> tuple[float, float]:
+    """Return Wilson's interval of a share m = `mean` in [0, 1] of `size` samples.
+
+    [m + z^2 / 2n +- z sqrt(m (1 - m) / n + z^2 / 4n^2)] / (1 + z^2 / n)
+    """
+    low, high = _wilson(mean, size, np.array(z))
+    return float(low), float(high)
+
+
+def _wilson(mean: float, size: float, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return `wilson` of several z; with a negative z, the lower end is the greater one."""
+    middle = mean + z**2 / (2 * size)
+    half = z * np.sqrt(max(mean * (1 - mean), 0) / size + z**2 / (4 * size**2))
+    whole = 1 + z**2 / size
+    return np.clip((middle - half) / whole, 0, 1), np.clip((middle + half) / whole, 0, 1)
+
+
+def clopper_pearson(estimate: Estimate, tail: float = TAIL) -> Estimate:
+    """Return a share of single samples with Clopper and Pearson's interval (1934): either end errs no more than `tail`.
+
+    Wilson's is right on average over shares, but of a rare score one end may err three times as often.
+    """
+    hits, misses = (round(estimate.n * share) for share in (estimate.value, 1 - estimate.value))
+    low = special.betaincinv(hits, misses + 1, tail) if hits else 0.0
+    high = special.betaincinv(hits + 1, misses, 1 - tail) if misses else 1.0
+    return estimate.between(low, high, np.inf)
+
+
+def bounded(
+    values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], tail: float = TAIL,
+    gate: bool = False,
+) -> Estimate:  # fmt: skip
+    """Return the mean of values (n,) within `limits` with its generalised Wilson interval.
+
+    With u = (x - low) / (high - low) of mean m: n_e = m (1 - m) / se^2, the number of 0/1 samples whose mean would vary
+    as much, at least n where samples are their own clusters, and C where all scores are equal (se and its degrees of
+    freedom: `cluster_error`). z is the quantile of Student's t, 1.96 for 0/1 scores of single samples. The ends are
+    Wilson's for m, n_e and z, mapped back.
+    """
+    counts = np.bincount(codes)
+    if len(values) == 0:
+        return NOTHING
+    estimate = Estimate.alone(float(values.mean()), counts)
+    if estimate.effective < INTERVAL_FROM:
+        return estimate
+    n, clusters, (low, high) = estimate.n, estimate.clusters, limits
+    u = np.clip((values - low) / (high - low), 0, 1)
+    mean = float(u.mean())
+    error, freedom = cluster_error(sums_by_cluster(u, codes, clusters), counts, mean)
+    size = mean * (1 - mean) / error**2 if error > 0 else clusters
+    hits = bool(((u == 0) | (u == 1)).all())
+    if clusters == n:
+        size = max(size, n)  # no score within a range varies more than one that is 0 or 1
+        if hits:
+            freedom = np.inf  # the variance of a 0/1 score follows from its mean
+
+    def ends(tails: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        shares = _wilson(mean, size, special.stdtrit(freedom, 1 - tails))
+        return low + shares[0] * (high - low), low + shares[1] * (high - low)
+
+    bottom, top = (float(end) for end in ends(np.array(tail)))
+    estimate = estimate.between(bottom, top, freedom)
+    # Wilson's interval of 0/1 scores allows for any share of failures; it follows from the mean alone.
+    return estimate if hits else outlasting_rare_scores(estimate, ends, limits, tail, gate)
+
+
+def outlasting_rare_scores(
+    estimate: Estimate, ends: Ends, far: tuple[float, float], tail: float = TAIL, gate: bool = False
+) -> Estimate:
+    """Return an estimate whose interval also holds if the samples happen to miss a few very different scores.
+
+    Let a share p of the clusters have scores at an end e of the range. C effective clusters show none of them with
+    probability (1 - p)^C, and are then samples of the other scores alone. If L(u) is the lower end of their interval
+    with tail u, the mean of all is below (1 - p) L(u) + p e with probability u (1 - p)^C. The lower end of the interval
+    is the least of these bounds over all p with u (1 - p)^C = k tails; the upper end likewise.
+
+    k is 1 for a gate and for narrow scores, whose end would move by more than `NARROW` times its distance from the
+    value. For other scores this would make many intervals too wide, and k is 1.5 + 30 / C, at most 3: with the 2.5 %
+    beyond each end of an ordinary interval, at least 90 % of the intervals hold (docs/numbers.md).
+
+    Args:
+        estimate: estimate with its interval.
+        ends: function that returns the interval's two ends for an array of tails.
+        far: (low, high), the scores that may be missed; an infinite one has no bound.
+        tail: as in `interval`.
+        gate: whether k is 1.
+    """
+    ordinary = np.array([estimate.low, estimate.high])
+    if gate:
+        moved = _rare_bounds(ends, far, estimate.effective, tail)
+    else:
+        moved, narrow = _moved_ends(estimate, ends, far, tail)
+        if narrow.any():
+            moved = np.where(narrow, _rare_bounds(ends, far, estimate.effective, tail), moved)
+    low, high = float(min(ordinary[0], moved[0])), float(max(ordinary[1], moved[1]))
+    return estimate._replace(low=low, high=high, rare=(low, high) != (estimate.low, estimate.high))
+
+
+def _tails_of(estimate: Estimate) -> float:
+    """Return k of `outlasting_rare_scores` for scores that are not narrow."""
+    return min(MOST_TAILS, 1.5 + 30 / estimate.effective)
+
+
+def _moved_ends(estimate: Estimate, ends: Ends, far: tuple[float, float], tail: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return (both ends as k tails move them, whether each is that of narrow scores)."""
+    ordinary = np.array([estimate.low, estimate.high])
+    moved = _rare_bounds(ends, far, estimate.effective, _tails_of(estimate) * tail)
+    return moved, np.abs(moved - ordinary) > NARROW * np.abs(ordinary - estimate.value)
+
+
+def _rare_bounds(ends: Ends, far: tuple[float, float], clusters: float, chance: float) -> np.ndarray:
+    """Return the least and the greatest (1 - p) L(u) + p e over all u with u (1 - p)^C = chance.
+
+    For an infinite e, which has no bound, it is infinite on the other side, so that the interval stays as it is.
+    """
+    tails = chance + UNSEEN * (1 - chance)
+    others = (chance / tails) ** (1 / clusters)  # 1 - p
+    lows, highs = (others * end + (1 - others) * e for end, e in zip(ends(tails), far, strict=True))
+    return np.array([
+        lows.min() if np.isfinite(far[0]) else np.inf,
+        highs.max() if np.isfinite(far[1]) else -np.inf,
+    ])  # fmt: skip
+
+
+def student(mean: float, error: float, freedom: float) -> Ends:
+    """Return Student's interval, mean -+ t se, as a function of the tail."""
+
+    def ends(tails: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        half = special.stdtrit(freedom, 1 - tails) * error
+        return mean - half, mean + half
+
+    return ends
+
+
+def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[float, float]:
+    """Return (the standard error of a mean over clusters, its degrees of freedom).
+
+    se^2 = (C - 1) / C sum_c d_c^2 with d_c = (S_c - m n_c) / (n - n_c), by how much the mean moves when cluster c is
+    left out. Its degrees of freedom are Satterthwaite's, 2 / (sum d^4 / (sum d^2)^2 - 1 / C), at most C - 1: few where
+    a few clusters, large ones or those of a rare score, make up most of the sum.
+
+    Args:
+        sums: (C,) S_c, the sum of the scores of each cluster.
+        counts: (C,) n_c, its samples; clusters without samples do not count.
+        mean: m, over all n samples.
+    """
+    clusters = int((counts > 0).sum())
+    residuals = sums - mean * counts
+    # Residuals that are rounding alone count as zero, so that equal scores have no error.
+    residuals = np.where(np.abs(residuals) <= EQUAL * np.abs(sums).max(initial=0), 0, residuals)
+    squares = (residuals / (counts.sum() - counts)) ** 2
+    total = float(squares.sum())
+    if total == 0:
+        return 0.0, clusters - 1.0
+    concentration = float((squares**2).sum()) / total**2 - 1 / clusters
+    freedom = min(clusters - 1.0, 2 / concentration) if concentration > 0 else clusters - 1.0
+    return float(np.sqrt((clusters - 1) / clusters * total)), freedom
+
+
+def difference(matched: Matched, first: int, second: int, tail: float = TAIL) -> Estimate:
+    """Return the mean of first minus second on their common samples, +- t se, as `cluster_error` has them.
+
+    It is not corrected for multiple comparisons. Unlike `paired_difference`, it relies on the differences' spread.
+    """
+    left, right, counts = matched.pair(first, second)
+    sums = matched.columns[left] - matched.columns[right]
+    if not counts.any():
+        return NOTHING
+    mean = float(sums.sum() / int(counts.sum()))
+    estimate = Estimate.alone(mean, counts)
+    if estimate.effective < INTERVAL_FROM:
+        return estimate
+    error, freedom = cluster_error(sums, counts, mean)
+    half = t_quantile(freedom, tail) * error
+    return estimate.between(mean - half, mean + half, freedom)
+
+
+def paired_difference(matched: Matched, first: int, second: int, tail: float = TAIL, gate: bool = False) -> Estimate:
+    """Return `difference` with an interval that also holds if one of the two fails rarely, on scores of a finite range.
+
+    A rare failure is a sample on which one of the two scores an end of the range and the other its mean
+    (`outlasting_rare_scores`). If no cluster has a difference, the interval stays 0 to 0.
+    """
+    estimate = difference(matched, first, second, tail)
+    if not _may_be_widened(matched, first, second, estimate):
+        return estimate
+    error, far = error_and_far(matched, first, second, estimate, tail)
+    ends = student(estimate.value, error, estimate.freedom)
+    return outlasting_rare_scores(estimate, ends, far, tail, gate)
+
+
+def _may_be_widened(matched: Matched, first: int, second: int, estimate: Estimate) -> bool:
+    """Return whether a difference has an interval, scores of a finite range, and is not 0 in all clusters."""
+    if np.isnan(estimate.low) or not is_bounded(matched.limits):
+        return False
+    left, right = (matched.columns[index] for index in matched.pair(first, second)[:2])
+    return bool((left - right).any())
+
+
+def error_and_far(
+    matched: Matched, first: int, second: int, estimate: Estimate, tail: float = TAIL
+) -> tuple[float, tuple[float, float]]:
+    """Return (standard error of a difference, the lowest and the highest difference if one of the two fails)."""
+    left, right = (matched.columns[index] for index in matched.pair(first, second)[:2])
+    limits = matched.limits
+    error = (estimate.high - estimate.low) / 2 / t_quantile(estimate.freedom, tail)
+    means = float(left.sum()) / estimate.n, float(right.sum()) / estimate.n
+    return error, (min(limits[0] - means[1], means[0] - limits[1]), max(limits[1] - means[1], means[0] - limits[0]))
+
+
+def p_with_failures(matched: Matched, first: int, second: int) -> tuple[float, float]:
+    """Return (p by Student, p per column that may fail) at which the interval of `paired_difference` ends at 0.
+
+    A share p of failures turns a mean difference m around if the others have at most s = p abs(e) / (1 - p). The
+    samples show none of them, and m, with probability P(t > (m - s) / se) (1 - p)^C. The interval with a tail of 1 / k
+    of the greatest of these probabilities ends at 0, unless Student's does so with a greater tail.
+
+    Any one of several explainers may have failures that are not seen. Its differences from all others are then wrong
+    together, so the second p counts once for each column of a family (Bonferroni), not for each pair. Both are 0 where
+    the interval has no wider bounds.
+
+    Args:
+        matched: the scores.
+        first: column of the pair.
+        second: column of the pair.
+    """
+    estimate = difference(matched, first, second)
+    if not _may_be_widened(matched, first, second, estimate):
+        return 0.0, 0.0
+    return p_of_failures(estimate, *error_and_far(matched, first, second, estimate))
+
+
+def p_of_failures(estimate: Estimate, error: float, far: tuple[float, float]) -> tuple[float, float]:
+    """Return `p_with_failures` of a difference, its standard error, and the ends that `error_and_far` gives."""
+    mean, side = abs(estimate.value), int(estimate.value < 0)
+    ends = student(estimate.value, error, estimate.freedom)
+    t = mean / error if error > 0 else np.inf
+    # (m - s) / se, from no failures to as many as turn the others around for certain
+    without = LEAST_T + (min(t, GREATEST_T) - LEAST_T) * FAILING
+    needed = mean - without * error
+    seen = (abs(far[side]) / (abs(far[side]) + needed)) ** estimate.effective
+    missed = float((special.stdtr(estimate.freedom, -without) * seen).max())
+    tails = 1.0 if _moved_ends(estimate, ends, far, TAIL)[1][side] else _tails_of(estimate)
+    return 2 * float(special.stdtr(estimate.freedom, -t)), missed / tails
+
+
+def is_alike(matched: Matched, first: int, second: int, margin: float, tail: float = TAIL) -> bool:
+    """Return whether the mean difference is shown to be less than `margin` in absolute value.
+
+    Two one-sided tests at `tail`. Student's interval must lie within the margin, and a bet b = `BETS`[0] against each
+    end of it must win: for differences D, n_c of them in cluster c, N at most, and scores in a range of width w,
+
+        product over clusters (1 + b (margin n_c +- sum D) / (N (w - margin))) >= 1 / tail
+
+    If the mean is `margin` or more, each factor has an expectation of at most 1. So a false positive has a probability
+    of at most `tail`, whatever the shape of the differences (Markov). The largest bet suits narrow differences best.
+    """
+    estimate = difference(matched, first, second, tail)
+    if not -margin < estimate.low <= estimate.high < margin:
+        return False
+    left, right, counts = matched.pair(first, second)
+    sums, unit = matched.columns[left] - matched.columns[right], counts.max() * (matched.width - margin)
+    growth = [np.log1p(BETS[0] * (margin * counts + sign * sums) / unit).sum() for sign in (-1, 1)]
+    return min(growth) >= -np.log(tail)
+
+
+def bootstrap_t(
+    columns: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0, tail: float = TAIL,
+    gate: bool = False,
+) -> list[Estimate]:  # fmt: skip
+    """Return the mean of each column (n, k) without NaN with its bootstrap-t interval.
+
+    Clusters are drawn with replacement, and t = (mean* - mean) / se* of each draw, with se^2 = C / (C - 1) sum_c
+    (S_c - m n_c)^2 / n^2. The interval is [mean - f t(.975) se, mean - f t(.025) se]; f, the quantile of Student's t
+    with the degrees of freedom of `cluster_error` over the normal one, makes up for draws that vary less than samples.
+    Draws in which all clusters have one mean have no t and do not count. The interval stays within finite limits; where
+    all scores are equal there is none.
+    """
+    n, counts = len(columns), np.bincount(codes).astype(float)
+    clusters, means = len(counts), [float(column.mean()) if n else NAN for column in columns.T]
+    estimates = [Estimate.alone(mean, counts) for mean in means]
+    if effective_clusters(counts) < INTERVAL_FROM:
+        return estimates
+    sums = np.stack([sums_by_cluster(column, codes, clusters) for column in columns.T], axis=1)
+    residuals = sums - np.array(means) * counts[:, None]
+    # What is left of equal scores by rounding would become a tiny error, and t of any size.
+    residuals = np.where(np.abs(residuals) <= EQUAL * np.abs(sums).max(axis=0), 0, residuals)
+    errors = np.sqrt(clusters / (clusters - 1) * (residuals**2).sum(axis=0)) / n
+    columns_of_draws = zip(means, errors, sums.T, _studentised(residuals, counts, seed).T, strict=True)
+    for index, (mean, error, sums_of_column, t) in enumerate(columns_of_draws):
+        if error == 0:
+            continue
+        _, freedom = cluster_error(sums_of_column, counts, mean)
+        # The upper tail of t gives the lower end: a mean that is drawn too high must be corrected downwards.
+        quantiles = np.nanpercentile(t, [100 * (1 - tail), 100 * tail])
+        widened = error * t_quantile(freedom, tail) / t_quantile(np.inf, tail)
+        low, high = np.clip(mean - quantiles * widened, *limits)
+        narrow = estimates[index].between(low, high, freedom)
+        ends = student(mean, float(error), freedom)
+        estimates[index] = outlasting_rare_scores(narrow, ends, limits, tail, gate)
+    return estimates
+
+
+def _studentised(residuals: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
+    """Return t of each draw and column, (draws, k).
+
+    All that is needed of a draw are sums over its clusters, so that all draws are one matrix product.
+    """
+    clusters, width = residuals.shape
+    made = np.concatenate(
+        [residuals, residuals**2, residuals * counts[:, None], counts[:, None], counts[:, None] ** 2], axis=1
+    )
+    made = summable(made, clusters)
+    parts = []
+    for weights in _drawn(clusters, DRAWS, seed):
+        summed = weights @ made
+        first, squares, mixed = (summed[:, width * index : width * (index + 1)] for index in range(3))
+        n, n_squared = summed[:, -2:-1], summed[:, -1:]
+        shift = first / n
+        # sum (r - shift n_c)^2, multiplied out; not below the rounding of its terms
+        spread = squares - 2 * shift * mixed + shift**2 * n_squared
+        spread = np.where(spread <= 1e-9 * squares, np.nan, spread)
+        parts.append(shift / (np.sqrt(clusters / (clusters - 1) * spread) / n))
+    return np.concatenate(parts)
+
+
+def _drawn(clusters: int, draws: int, seed: int) -> Iterator[np.ndarray]:
+    """Yield blocks (some draws, clusters) of how often each draw with replacement has each cluster."""
+    block = max(1, INDICES_AT_ONCE // clusters)
+    for start in range(0, draws, block):
+        count = min(block, draws - start)
+        bits = random_bits(seed_of(seed, "bootstrap", clusters, start), count * clusters)
+        drawn = (bits % np.uint64(clusters)).astype(np.intp).reshape(count, clusters)
+        yield np.stack([np.bincount(indices, minlength=clusters) for indices in drawn]).astype(float)
+
+
+def cluster_bootstrap(
+    statistic: Callable[[np.ndarray], np.ndarray],
+    codes: np.ndarray,
+    seed: int = 0,
+    draws: int = DRAWS,
+    tail: float = TAIL,
+) -> Estimate:
+    """Return a number that is not a mean of scores with its percentile bootstrap interval over clusters.
+
+    Draws vary less than samples do, so the percentiles are those of the expanded interval (Hesterberg, 2015): the
+    normal probability below -sqrt(C / (C - 1)) t(.975, G - 1) for G effective of C clusters, and its complement.
+
+    Args:
+        statistic: (draws,) of weights (draws, n), how often each sample counts; NaN where a draw has no such number,
+            which is left out.
+        codes: (n,) the cluster of each sample.
+        seed: of the draws.
+        draws: how many.
+        tail: as of `interval`.
+    """
+    if len(codes) == 0:
+        return NOTHING
+    estimate = Estimate.alone(float(statistic(np.ones((1, len(codes))))[0]), np.bincount(codes))
+    clusters, effective = estimate.clusters, estimate.effective
+    if effective < INTERVAL_FROM:
+        return estimate
+    values = drawn_statistics(statistic, codes, seed, draws)
+    values = values[np.isfinite(values)]
+    if len(values) == 0:
+        return estimate
+    expanded = special.ndtr(-np.sqrt(clusters / (clusters - 1)) * t_quantile(effective - 1, tail))
+    low, high = np.percentile(values, [100 * expanded, 100 * (1 - expanded)])
+    return estimate.between(low, high, effective - 1)
+
+
+def drawn_statistics(
+    statistic: Callable[[np.ndarray], np.ndarray], codes: np.ndarray, seed: int = 0, draws: int = DRAWS
+) -> np.ndarray:
+    """Return a statistic (draws, ...) of weights (draws, n) in draws of clusters with replacement."""
+    n, clusters = len(codes), int(codes.max()) + 1
+    blocks = (
+        block for weights in _drawn(clusters, draws, seed) for block in np.array_split(weights, -(-n // clusters))
+    )
+    return np.concatenate([statistic(block[:, codes]) for block in blocks])
+
+
+def aggregate_interval(
+    aggregate: Aggregate, columns: np.ndarray, codes: np.ndarray, seed: int = 0, tail: float = TAIL
+) -> Estimate:
+    """Return an aggregate of the means of columns (n, P) with its interval, resampled by cluster.
+
+    Columns are NaN where a part is absent; samples without any part do not count.
+    """
+    present = np.isfinite(columns)
+    kept_rows = present.any(axis=1)
+    columns, present, codes = (
+        columns[kept_rows],
+        present[kept_rows],
+        np.unique(codes[kept_rows], return_inverse=True)[1],
+    )
+    kept = np.where(present, columns, 0)
+
+    def weighted(weights: np.ndarray) -> np.ndarray:
+        with np.errstate(invalid="ignore", divide="ignore"):  # einsum, whose bits do not depend on the threads
+            means = np.einsum("dn,np->dp", weights, kept) / np.einsum("dn,np->dp", weights, present)
+        return aggregate(means)
+
+    return cluster_bootstrap(weighted, codes, seed, tail=tail)
+
+
+def aggregate_difference(
+    aggregate: Aggregate, first: np.ndarray, second: np.ndarray, codes: np.ndarray, seed: int = 0, tail: float = TAIL
+) -> Estimate:
+    """Return an aggregate of columns (n, P) minus that of others, on common samples, resampled by cluster."""
+    both = np.isfinite(first).any(axis=1) & np.isfinite(second).any(axis=1)
+    columns, parts = np.concatenate([first, second], axis=1)[both], first.shape[1]
+
+    def minus(means: np.ndarray) -> np.ndarray:
+        return aggregate(means[:, :parts]) - aggregate(means[:, parts:])
+
+    return aggregate_interval(minus, columns, codes[both], seed, tail)

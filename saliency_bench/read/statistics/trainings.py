@@ -1,0 +1,105 @@
+"""Scores of networks that were trained anew: what they say of the explainer varies with images and with trainings.
+
+A part is named "0.05 training 1": an exposure and the number of a training. Each training has its own initial weights
+and order of the images, so that trainings are a sample as images are.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from saliency_bench.read.cell import FEWEST_TRAININGS, CellKey
+from saliency_bench.read.statistics.clusters import sums_by_cluster
+from saliency_bench.read.statistics.exposures import area
+from saliency_bench.read.statistics.intervals import (
+    INTERVAL_FROM,
+    NOTHING,
+    TAIL,
+    Estimate,
+    cluster_error,
+    is_bounded,
+    t_quantile,
+    wilson,
+)
+
+NAME = re.compile(r"(?P<exposure>[\d.e-]+) training (?P<number>\d+)")
+
+
+def areas_by_training(parts: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Return (n, T), the area over the exposures of each image and training; None for parts of another kind.
+
+    Args:
+        parts: {name: (n,)}.
+    """
+    named = [NAME.fullmatch(name) for name in parts]
+    if not named or None in named:
+        return None
+    exposures = sorted({match["exposure"] for match in named if match}, key=float)
+    numbers = sorted({match["number"] for match in named if match}, key=int)
+    values = np.stack(
+        [np.stack([parts[f"{exposure} training {number}"] for exposure in exposures], axis=1) for number in numbers]
+    )
+    return np.stack([area(columns, [float(exposure) for exposure in exposures]) for columns in values], axis=1)
+
+
+def crossed(areas: np.ndarray, codes: np.ndarray, limits: tuple[float, float], tail: float = TAIL) -> Estimate:
+    """Return the mean of areas (n, T) with an interval for other images and other trainings.
+
+    se^2 = se_C^2 + s_T^2 / T: the error over clusters of the images' means (`cluster_error`), and the variance between
+    the means of the T trainings. Satterthwaite's degrees of freedom are se^4 / (se_C^4 / f_C + s_T^4 / (T^2 (T - 1))).
+    The ends are Wilson's, as of `bounded`; of scores without a range, Student's. With one training there is no s_T, and
+    the interval is for other images alone.
+
+    Args:
+        areas: of each image and training; NaN rows do not count.
+        codes: (n,) the cluster of each image.
+        limits: (low, high) of the metric; either may be infinite.
+        tail: as of `interval`.
+    """
+    rows = np.isfinite(areas).all(axis=1)
+    codes = np.unique(codes[rows], return_inverse=True)[1]
+    counts = np.bincount(codes)
+    if len(codes) == 0:
+        return NOTHING
+    low, high = limits if is_bounded(limits) else (0.0, 1.0)  # scores without a range are not scaled
+    u = (areas[rows] - low) / (high - low)
+    estimate = Estimate.alone(low + float(u.mean()) * (high - low), counts)
+    if estimate.effective < INTERVAL_FROM:
+        return estimate
+    mean, within, between, freedom = crossed_variances(u, codes)
+    variance = within + between
+    if between:
+        freedom = variance**2 / (within**2 / freedom + between**2 / (u.shape[1] - 1))
+    z = t_quantile(freedom, tail)
+    if not is_bounded(limits):
+        half = z * float(np.sqrt(variance))
+        return estimate.between(max(mean - half, limits[0]), min(mean + half, limits[1]), freedom)
+    size = mean * (1 - mean) / variance if variance else estimate.clusters
+    bottom, top = (low + end * (high - low) for end in wilson(mean, size, z))
+    return estimate.between(bottom, top, freedom)
+
+
+def crossed_variances(values: np.ndarray, codes: np.ndarray) -> tuple[float, float, float, float]:
+    """Return (the mean of values (n, T), se_C^2, s_T^2 / T, degrees of freedom of se_C).
+
+    Args:
+        values: of each image and training, without NaN.
+        codes: (n,) the cluster of each image, from 0 on without gaps.
+    """
+    counts, mean, trainings = np.bincount(codes), float(values.mean()), values.shape[1]
+    error, freedom = cluster_error(sums_by_cluster(values.mean(axis=1), codes, len(counts)), counts, mean)
+    between = float(values.mean(axis=0).var(ddof=1)) / trainings if trainings > 1 else 0.0
+    return mean, error**2, between, freedom
+
+
+def count_trainings(parts: Iterable[str]) -> int | None:
+    """Return how many trainings the names of parts tell of; None for parts of another kind."""
+    named = [NAME.fullmatch(name) for name in parts]
+    return max((int(match["number"]) for match in named if match), default=None)
+
+
+def has_few(key: CellKey) -> bool:
+    """Return whether a planned cell has too few trainings for its explainer to be ranked."""
+    trainings = key.metric_options.get("trainings")
+    return isinstance(trainings, int) and trainings < FEWEST_TRAININGS

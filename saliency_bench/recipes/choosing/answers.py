@@ -1,0 +1,151 @@
+"""Conclusions from the races and the held-out images, as plain data for words and page."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from saliency_bench.bound_metric import as_metric
+from saliency_bench.read.statistics.clusters import Matched
+from saliency_bench.read.statistics.intervals import Estimate, interval, paired_difference
+from saliency_bench.recipes.choosing.questions import Question
+from saliency_bench.recipes.choosing.rounds import HOPE, Contest, Scores, ranking
+
+METHOD, BASELINE, OPEN, NOTHING = "method", "baseline", "open", "nothing"
+
+
+def answer_of(contest: Contest, baselines: frozenset[str], later: Scores | None) -> dict[str, Any]:
+    """Return what a metric says: which candidates are left, who leads, and how good they are on later images.
+
+    Args:
+        contest: the race of the metric.
+        baselines: candidates that ignore the network.
+        later: scores of finalists and baselines on images that did not decide; None if there are none.
+    """
+    assert contest.scores is not None
+    race = contest.race
+    left = ranking(contest, contest.scores)
+    unbeaten = [name for name in left if name in baselines]
+    if later is not None:
+        on_later = {name: values for (name, metric), values in later.values.items() if metric == contest.metric}
+        race.duel({name: on_later[name] for name in race.names if name in on_later}, later.codes, baselines)
+    methods = [name for name in left if name not in baselines]
+    unshown = {name: sorted(baseline for baseline in baselines if not race.beats(name, {baseline})) for name in methods}
+    beat = [name for name in methods if not unshown[name]]
+    outcome = _outcome(left, unbeaten, beat, baselines)
+    apart = [*left[:1], *methods[:1]] if outcome == BASELINE else [*methods[:1], *unbeaten]
+    apart = apart if outcome in (BASELINE, OPEN) else methods[:2]
+    rivals = apart[1:]
+    return {
+        "metric": contest.metric,
+        "higher_is_better": contest.scores.higher[contest.metric],
+        "outcome": outcome,
+        "left": left,
+        "unbeaten_baselines": unbeaten,
+        "beat_baselines": beat,
+        "not_shown_to_beat": unshown,
+        "apart": apart,
+        "dropped": [asdict(dropped) for dropped in race.dropped.values()],
+        "images": contest.images,
+        "clusters": contest.clusters,
+        "ended": contest.ended,
+        "by_sign": race.by_sign,
+        "images_needed": _needed(contest, rivals, 0.0),
+        "images_at_least": _needed(contest, rivals, HOPE),
+        "images_at_most": _needed(contest, rivals, -HOPE),
+        "later": {} if later is None else _later(contest, left[0] if left else "", later),
+    }
+
+
+def question_answer(
+    question: Question, answers: Sequence[dict[str, Any]], others: Sequence[Question]
+) -> dict[str, Any]:
+    """Return what the metrics of a question say together: the methods that none of them beats, never an average.
+
+    A method is recommended only if it is itself shown to beat every baseline, by each metric by which a method is.
+
+    Args:
+        question: the question.
+        answers: the answers of its metrics.
+        others: all questions of the choice.
+    """
+    methods = [answer for answer in answers if answer["outcome"] == METHOD]
+    speaking = [answer for answer in answers if answer["outcome"] in (METHOD, OPEN)]
+    unbeaten: list[str] = []
+    if methods:
+        unbeaten = [name for name in methods[0]["not_shown_to_beat"]
+                    if all(name in answer["left"] for answer in speaking)]  # fmt: skip
+    pool = [name for name in unbeaten if all(name in answer["beat_baselines"] for answer in methods)]
+    return {
+        "name": question.name,
+        "about": question.about,
+        "silent": "" if question.complement in {other.name for other in others} else question.silent,
+        "metrics": [str(as_metric(metric)) for metric in question.metrics],
+        "recommended": pool[0] if pool else None,
+        "as_good": pool[1:],
+        "not_shown": unbeaten[0] if unbeaten and not pool else None,
+    }
+
+
+def _outcome(left: Sequence[str], unbeaten: Sequence[str], beat: Sequence[str], baselines: frozenset[str]) -> str:
+    """Return what a race has shown: a method ahead of all baselines, a baseline ahead, neither, or nothing.
+
+    Args:
+        left: the candidates left, the best first.
+        unbeaten: baselines among them.
+        beat: methods among them that are shown to beat every baseline, if not in the race, then by bets of their own.
+        baselines: candidates that ignore the network.
+    """
+    if not left:
+        return NOTHING
+    if beat or not unbeaten:
+        return METHOD
+    return BASELINE if left[0] in baselines else OPEN
+
+
+def _needed(contest: Contest, rivals: Sequence[str], errors: float) -> int | None:
+    """Return the images of a dataset that tells the rivals from the best; None where nothing points that way.
+
+    Args:
+        contest: the race.
+        rivals: candidates that it would have to drop.
+        errors: standard errors by which their differences are greater than they look.
+    """
+    needed = [contest.race.needed(name, errors) for name in rivals]
+    known = [clusters for clusters in needed if clusters is not None]
+    if not known or len(known) < len(needed):
+        return None
+    # Nothing is bet on the first clusters, and those seen so far were not enough.
+    without_bets = contest.clusters - min(contest.race.bets(name) for name in rivals)
+    clusters = max(max(known) + without_bets, contest.clusters + 1)
+    # Half of the images decide, so that twice as many are needed; some of them may not be explained.
+    return ceil(2 * clusters * contest.limit / max(contest.clusters, 1))
+
+
+def _later(contest: Contest, winner: str, later: Scores) -> dict[str, dict[str, Any]]:
+    """Return {candidate: its mean on later images, and how far the winner is ahead of it there}."""
+    metric = contest.metric
+    sign = 1.0 if later.higher[metric] else -1.0
+    results: dict[str, dict[str, Any]] = {}
+    for name in sorted({name for name, scored in later.values if scored == metric}):
+        values = later.values[name, metric]
+        codes = later.codes
+        finite = np.isfinite(values)
+        if not finite.any():
+            continue
+        mean = interval(np.where(finite, sign * values, np.nan), codes, later.ranges[metric])
+        results[name] = _numbers(mean)
+        if name != winner and (winner, metric) in later.values:
+            matched = Matched([later.values[winner, metric], values], codes, later.ranges[metric])
+            ahead = paired_difference(matched, 0, 1)
+            results[name]["winner_ahead"] = _numbers(ahead)
+    return results
+
+
+def _numbers(estimate: Estimate) -> dict[str, Any]:
+    """Return an estimate as plain data, None for what is not known."""
+    value, low, high = estimate.known
+    numbers = {"value": value, "low": low, "high": high, "n": estimate.n, "clusters": estimate.clusters}
+    return numbers | {"rare": estimate.rare}

@@ -1,0 +1,121 @@
+"""The candidates of `choose`: every explainer that fits the network, with a few settings each, and what they cost."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import get_args, get_type_hints
+
+from saliency_bench import options, registry
+from saliency_bench.bound_explainer import Explainer, as_explainer
+from saliency_bench.bound_metric import Metric
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.layers import cam_layer, last_feature_map, layout_of
+from saliency_bench.compute.misfits import COUNTS, check_fits
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.recipes.suites.costs import cost_of_map, forward_pass, seconds_per_image
+from saliency_bench.recipes.suites.plan import WITH_GRADIENT
+from saliency_bench.types import Images, Target
+
+LESS = 4  # what is spent by the cheaper setting: a quarter
+PER_OPTION = 2  # further values of an option that is one of several texts
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An explainer with its options, and what an image costs.
+
+    Attributes:
+        name: as a run names it.
+        explainer: with its options bound.
+        passes: forward passes for a map; 0 for what needs none, and for your own function, of which it is not known.
+    """
+
+    name: str
+    explainer: Explainer
+    passes: int
+
+    @property
+    def baseline(self) -> bool:
+        """Return whether it ignores the network."""
+        return self.explainer.baseline
+
+
+def candidates(classifier: Classifier, images: Images, target: Target) -> tuple[list[Candidate], dict[str, str]]:
+    """Return (the explainers of the package that fit a network, {name of any other: why it does not}).
+
+    Args:
+        classifier: the network.
+        images: (1, 3, H, W), on which fitting is tried.
+        target: (1, K).
+    """
+    fitting, misfits = [], {}
+    for name in registry.names("explainers"):
+        try:
+            texts = [name, *_settings(name, classifier, images)]
+            check_fits(as_explainer(name), classifier, images, target)
+        except UserError as error:
+            misfits[name] = one_line(error).partition(" (")[0].partition(";")[0]
+            continue
+        fitting += [candidate_of(as_explainer(text), images) for text in texts]
+    return fitting, misfits
+
+
+def candidate_of(explainer: Explainer, images: Images) -> Candidate:
+    """Return an explainer as a candidate for images of this size."""
+    height, width = images.shape[2:]
+    passes = explainer.declaration.passes_of(dict(explainer.options), height, width)
+    return Candidate(str(explainer), explainer, passes)
+
+
+def costs(
+    chosen: Sequence[Candidate], metrics: Sequence[Metric], side: int
+) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
+    """Return ({candidate: passes of its map}, {(candidate, metric): passes of scoring it}) for an image.
+
+    A pass with its gradient counts as three. Of a function of your own that does not declare them there are none.
+
+    Args:
+        chosen: the candidates.
+        metrics: that score their maps.
+        side: of the image.
+    """
+    maps, scoring = {}, {}
+    for candidate in chosen:
+        cost = cost_of_map(candidate.explainer, side)
+        maps[candidate.name] = cost.forward + WITH_GRADIENT * cost.gradient
+        for metric in metrics:
+            pictures, further = metric.declaration.passes_of(dict(metric.options), side, side)
+            scoring[candidate.name, str(metric)] = pictures + further * maps[candidate.name]
+    return maps, scoring
+
+
+def seconds_per_pass(classifier: Classifier, images: Images) -> float:
+    """Return the seconds per image of the fastest of some forward passes of these images (B, 3, H, W).
+
+    The fastest one says what the machine can do, whatever else it was doing.
+    """
+    return seconds_per_image(lambda: forward_pass(classifier, images), len(images))[0]
+
+
+def _settings(name: str, classifier: Classifier, images: Images) -> Iterator[str]:
+    """Yield an explainer with other settings that papers use, as text: cheaper, another baseline, an earlier layer."""
+    function = as_explainer(name).function
+    kinds = get_type_hints(function)
+    for option, default in options.defaults(function).items():
+        if option in COUNTS and isinstance(default, int):
+            yield f"{name}:{option}={max(1, default // LESS)}"
+        elif option in ("baseline", "reduction"):
+            others = [value for value in get_args(kinds[option]) if value not in (default, "white")]
+            yield from (f"{name}:{option}={value}" for value in others[:PER_OPTION])
+        elif option == "layer" and (layer := _earlier_layer(classifier, images)):
+            yield f"{name}:layer={options.spelled(layer)}"  # a layer of a Sequential is named by the text "4"
+        elif option == "relu" and default is True:
+            yield f"{name}:relu=false"
+
+
+def _earlier_layer(classifier: Classifier, images: Images) -> str | None:
+    """Return the last layer whose feature map is larger than the one that Grad-CAM reads, if there is one."""
+    try:
+        layout = layout_of(classifier, images, cam_layer(classifier, images))
+    except UserError:  # a network without feature maps, which only some explainers with layers need
+        return None
+    return None if layout is None else last_feature_map(classifier, images, layout.pixels)

@@ -1,0 +1,547 @@
+"""Which explainer to take for a network and a dataset: `choose`, and what it returns."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil, inf
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from saliency_bench import __version__, notebook_views, registry
+from saliency_bench.bound_explainer import Explainer, as_explainer
+from saliency_bench.bound_metric import as_metric
+from saliency_bench.compute.classifiers.layers import cam_layer
+from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.loading.load import load
+from saliency_bench.compute.misfits import check_fits
+from saliency_bench.compute.preflight import check_settings, check_writable
+from saliency_bench.compute.python_objects import describe, modes_kept
+from saliency_bench.compute.reading import group_names
+from saliency_bench.errors import UserError, one_line, unknown
+from saliency_bench.read.report.choice import headline, page_text, sentences
+from saliency_bench.read.run_folder import read_run
+from saliency_bench.read.statistics.clusters import cluster_names
+from saliency_bench.recipes.choosing.answers import answer_of, question_answer
+from saliency_bench.recipes.choosing.candidates import Candidate, candidate_of, candidates, costs, seconds_per_pass
+from saliency_bench.recipes.choosing.copying import elsewhere, load_call, setup, with_imports
+from saliency_bench.recipes.choosing.laboratory import RUN, RunLaboratory
+from saliency_bench.recipes.choosing.questions import QUESTIONS, Question, metrics_of, questions_of
+from saliency_bench.recipes.choosing.rounds import FINALISTS, FIRST, Budget, Narrowing, Scores, ranking
+from saliency_bench.spec import PythonObject, RunSpec, takes_settings
+from saliency_bench.target_weights import one_hot
+from saliency_bench.types import Images, Maps, Target
+from saliency_bench.utils.durations import seconds_of
+from saliency_bench.utils.files import read_json, write_json, write_text
+from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.messages import counted
+from saliency_bench.utils.processes import accelerator_on
+from saliency_bench.utils.progress import step, without_bars
+from saliency_bench.utils.provenance import provenance
+from saliency_bench.utils.untouched import untouched
+
+FORMAT = 1
+CHOICE, COSTS, PAGE = "choice.json", "costs.json", "choice.html"
+WITHIN, MARGIN = "30m", 0.02
+LATER = 64, 200  # images that did not decide: at least, where there are so many, and at most
+# Every candidate takes part in the first two rounds if they fit into a quarter of the time. If no explainer does, those
+# that do take part in one round that fits into half of it.
+ROUNDS_FOR_ALL, SHARE = 2, 0.25
+ROUNDS_AT_LEAST, SHARE_AT_MOST = 1, 0.5
+SAME_ON = 2  # images on which the maps of candidates with equal scores are compared
+
+
+@dataclass(frozen=True, repr=False)
+class Choice:
+    """Answer of `choose`; printed, it says what the command says.
+
+    Attributes:
+        folder: where it was written.
+        content: the contents of choice.json.
+    """
+
+    folder: Path
+    content: dict[str, Any]
+
+    @property
+    def page(self) -> Path:
+        """Return the path of the page."""
+        return self.folder / PAGE
+
+    @property
+    def run(self) -> Path:
+        """Return the folder of the run with the scores."""
+        return self.folder / RUN
+
+    @property
+    def recommended(self) -> dict[str, str | None]:
+        """Return the explainer to take for each question, by its name, or None where there is none."""
+        return {question["name"]: question["recommended"] for question in self.content["questions"]}
+
+    @property
+    def lines(self) -> list[str]:
+        """Return the answers in sentences."""
+        return sentences(self.content)
+
+    def explainer(self, question: str | None = None) -> Explainer:
+        """Return the recommended explainer.
+
+        Args:
+            question: that it answers, as in `recommended`; by default the first with a recommendation.
+
+        Raises:
+            UserError: Nothing is recommended, or the question was not answered.
+        """
+        if question is not None and question not in self.recommended:
+            raise unknown("question", question, self.recommended)
+        questions = [item for item in self.content["questions"] if question in (None, item["name"])]
+        for item in questions:
+            if item["recommended"]:
+                return as_explainer(item["recommended"])
+        raise UserError(" ".join(headline(item, self.content) for item in questions))
+
+    def __repr__(self) -> str:
+        return "\n".join([*self.lines, f"page: {self.page}"])
+
+    def _repr_html_(self) -> str:
+        return notebook_views.facts("choice", {"": " ".join(self.lines), "page": str(self.page)})
+
+
+@takes_settings("maps", "keep_maps", "strict")
+@untouched()
+def choose(
+    *,
+    for_: str | Sequence[str] = (),
+    within: str | float | None = WITHIN,
+    margin: float = MARGIN,
+    explainers: Any = None,
+    metrics: Any = None,
+    batch_size: int = FIRST,
+    progress: bool = True,
+    **settings: Any,
+) -> Choice:
+    """Find the explainer to take for a network and a dataset, and write the answer, its evidence and a page.
+
+    All candidates are scored on a few images; those that are beaten are asked for no more, the others for more, by a
+    test that allows for looking again (`read/analysis/sequential.py`). At most half of the images decide; the scores that
+    are reported come from images that did not. A method whose maps stay as they are when the network's weights are
+    random is never recommended.
+
+    Args:
+        for_: questions: "alignment" (needs masks), "faithfulness", "debugging", "stability"; by default the first two,
+            or the second alone without masks.
+        within: time to spend, by the costs that are measured at the start: "30m", "2h", seconds, or None for no limit.
+        margin: a difference that does not matter; whoever is within it of the best is not dropped.
+        explainers: candidates, in the place of all that fit the network with a few settings each; the baselines are
+            added.
+        metrics: that decide, in the place of those of the questions.
+        batch_size: samples per chunk; the first round has one of 8.
+        progress: show bars and a line per round.
+        **settings: SETTINGS
+
+    Started again with the same `out`, it resumes; with more time, images or candidates, it extends what is there.
+
+    Raises:
+        UserError: Anything the caller can fix.
+    """
+    request = _Request(
+        names=[for_] if isinstance(for_, str) else list(for_),
+        within=seconds_of(within),
+        margin=margin,
+        explainers=_listed(explainers),
+        metrics=_listed(metrics),
+    )
+    if not 0 <= margin < 1:
+        raise UserError(f"margin (--margin) must be at least 0 and below 1; got {margin:g}")
+    questions_of(
+        request.names, [as_metric(metric) for metric in request.metrics], has_masks=True
+    )  # before anything loads
+    with modes_kept(settings):
+        return _choose(request, settings | {"batch_size": batch_size}, progress)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Request to `choose`, beside the settings of a run."""
+
+    names: Sequence[str]
+    within: float | None
+    margin: float
+    explainers: Sequence[Any]
+    metrics: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class _Field:
+    """The candidates, and what they cost.
+
+    Attributes:
+        chosen: those for whose first rounds there is time.
+        not_tried: {any other: why}.
+        too_slow: those of them for which there is no time.
+        within_for_all: seconds that would have to be given for all to be tried.
+        maps: {candidate: passes of its map}.
+        scoring: {(candidate, metric): passes of scoring it}.
+        budget: of time.
+    """
+
+    chosen: list[Candidate]
+    not_tried: dict[str, str]
+    too_slow: set[str]
+    within_for_all: float
+    maps: dict[str, int]
+    scoring: dict[tuple[str, str], int]
+    budget: Budget
+
+    @property
+    def baselines(self) -> frozenset[str]:
+        """Return the candidates that ignore the network."""
+        return frozenset(candidate.name for candidate in self.chosen if candidate.baseline)
+
+
+def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> Choice:
+    """Choose, with settings whose names are checked."""
+    decisive = request.metrics or QUESTIONS["faithfulness"].metrics
+    given = dict(settings) | {"explainers": request.explainers or ["random"], "metrics": decisive}
+    check_settings({key: value for key, value in given.items() if value is not None})
+    spec, objects = describe(given)
+    # What is dropped follows from measured seconds, of which each process has its own.
+    if accelerator_on(spec.device).num_processes > 1:
+        raise UserError("choose runs in one process; start it without torchrun or accelerate launch")
+    folder = Path(spec.out)
+    _check_folder(folder)
+    with without_bars(not progress):
+        context = load(spec, objects)
+    questions = questions_of(request.names, [as_metric(metric) for metric in request.metrics], has_masks(context))
+    metrics = metrics_of(questions)
+    first = FIRST * (4 if spec.only else 1)  # of which only some are explained
+    if progress:
+        tried = counted(len(request.explainers), "explainer") if request.explainers else "all explainers"
+        step(f"saliency-bench: trying {tried} on an image")
+    field = _field(context, request, folder, metrics, first)
+    # Described once: the text of an own network would be loaded anew for every run.
+    models = {
+        name: entry for name in ("model", "other_model") if isinstance(entry := getattr(spec, name), PythonObject)
+    }
+    laboratory = RunLaboratory(
+        folder=folder,
+        settings={key: value for key, value in settings.items() if key not in ("out", "limit")} | models,
+        objects=objects,
+        explainers={item.name: item.name if _is_named(item.explainer) else item.explainer for item in field.chosen},
+        metrics={str(as_metric(metric)): metric for metric in request.metrics} or {text: text for text in metrics},
+        maps=lambda name: _maps(context, next(item.explainer for item in field.chosen if item.name == name)),
+        progress=progress,
+    )
+    narrowing = Narrowing(
+        laboratory=laboratory,
+        names=_names_by_metric(field.chosen, questions),
+        baselines=field.baselines,
+        images=max(1, _first(context, context.data.count // 2)),
+        budget=field.budget,
+        margin=request.margin,
+        largest=max(Counter(_clusters(context)).values()),
+        first=first,
+    )
+    narrowing.narrow()
+    later = _score_later(narrowing, metrics, context.data.count)
+    answers = {
+        metric: answer_of(contest, field.baselines & set(narrowing.names[metric]), later)
+        for metric, contest in narrowing.contests.items()
+    }
+    answered = [question_answer(item, [answers[name] for name in metrics_of([item])], questions) for item in questions]
+    content = _about(context, spec, request) | {
+        "seconds": field.budget.spent,
+        "candidates": [_described(item, _layer(context)) for item in field.chosen],
+        "may_decide": narrowing.images,
+        "later_images": 0 if later is None else len(later.ids),
+        "not_tried": field.not_tried,
+        "too_slow": sorted(field.too_slow),
+        "within_for_all": field.within_for_all,
+        "twins": narrowing.twins,
+        "questions": answered,
+        "metrics": list(answers.values()),
+        "rounds": [asdict(item) for item in narrowing.rounds],
+        "survive_random_weights": sorted(narrowing.excluded),
+        "checks": dict(sorted(laboratory.checks.items())),
+        "passes": _passes(field, narrowing, later, context.data.count, metrics),
+    }
+    run = read_run(folder / RUN)
+    names = {cell.explainer_id: cell.explainer_text for cell in run.cells}
+    content["reliability"] = {names[key]: about.model_dump() for key, about in run.reliability.items() if key in names}
+    write_json(folder / CHOICE, content)
+    choice = Choice(folder, read_json(folder / CHOICE))
+    write_text(folder / PAGE, page_text(choice.content, run))
+    return choice
+
+
+def _about(context: RunContext, spec: RunSpec, request: _Request) -> dict[str, Any]:
+    """Return the settings, the dataset and the network."""
+    return {
+        "format": FORMAT,
+        "saliency_bench": __version__,
+        "command": _command(spec, request),
+        "dataset": {
+            "id": context.dataset,
+            "split": context.spec.split,
+            "images": context.data.count,
+            "masks": has_masks(context),
+        },
+        "model": {"id": context.model, "layer": _layer(context)},
+        "setup": setup(spec, context.classifier.labels),
+        "device": provenance(context.classifier.device, [])["device"],
+        "within": request.within,
+        "margin": request.margin,
+        "seed": spec.seed,
+    }
+
+
+def _described(candidate: Candidate, layer: str) -> dict[str, Any]:
+    """Return a candidate as plain data."""
+    return {
+        "name": candidate.name,
+        "baseline": candidate.baseline,
+        "passes": candidate.passes,
+        "load": load_call(candidate.explainer),
+        "elsewhere": {
+            package: with_imports(package, line) for package, line in elsewhere(candidate.explainer, layer).items()
+        },
+    }
+
+
+def _field(context: RunContext, request: _Request, folder: Path, metrics: Sequence[str], first: int) -> _Field:
+    """Return the candidates for whose first rounds there is time."""
+    chosen, not_tried = _candidates(context, request.explainers)
+    given = {str(metric): metric for metric in map(as_metric, request.metrics)}
+    decisive = [given.get(name) or as_metric(name) for name in metrics]
+    maps, scoring = costs(chosen, decisive, max(_images(context).shape[2:]))
+    pace = _pace(folder, context)
+    seconds = pace["seconds_per_pass"]
+    budget = Budget(
+        inf if request.within is None else request.within,
+        {name: count * seconds for name, count in maps.items()},
+        {key: count * seconds for key, count in scoring.items()},
+    )
+    whole = ROUNDS_FOR_ALL * first * budget.per_image({key: [item.name for item in chosen] for key in metrics}) / SHARE
+    chosen, slow = _affordable(chosen, metrics, budget, first, seconds)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / COSTS, pace)  # after a refusal it is measured anew
+    return _Field(chosen, not_tried | slow, set(slow), whole, maps, scoring, budget)
+
+
+def _listed(given: Any) -> list[Any]:
+    """Return a list of names or functions, whether none, one or several were given."""
+    if given is None:
+        return []
+    return [given] if isinstance(given, str) or callable(given) else list(given)
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise UserError unless the folder is new, empty, or one of `choose`."""
+    ours = {CHOICE, COSTS, PAGE, RUN, "randomised"}
+    strange = [path.name for path in folder.glob("[!.]*") if path.name not in ours] if folder.is_dir() else []
+    if strange or (folder.exists() and not folder.is_dir()):
+        raise UserError(f"{folder} exists and was not written by saliency-bench choose; choose another --out")
+    check_writable(folder)
+
+
+def has_masks(context: RunContext) -> bool:
+    """Return whether the dataset has masks."""
+    rows = context.rows
+    return "mask" in rows.column_names and rows.data.column("mask").null_count < len(rows.data)
+
+
+def _candidates(context: RunContext, given: Sequence[Any]) -> tuple[list[Candidate], dict[str, str]]:
+    """Return (the candidates with the baselines, {explainer: why it is none})."""
+    image = _images(context)[:1]
+    predicted = _predicted(context, image)
+    if not given:
+        return candidates(context.classifier, image, predicted)
+    explainers, misfits = [], {}
+    for explainer in map(as_explainer, given):
+        try:
+            check_fits(explainer, context.classifier, image, predicted)
+            explainers.append(explainer)
+        except UserError as error:
+            misfits[str(explainer)] = one_line(error).partition(";")[0]
+    if misfits and all(explainer.baseline for explainer in explainers):
+        name, reason = next(iter(misfits.items()))
+        raise UserError(f"{name} does not fit the network: {reason}")
+    names = set(map(str, explainers))
+    baselines = [
+        as_explainer(name)
+        for name in registry.names("explainers")
+        if registry.declared("explainers", name, "needs", "") == "nothing" and name not in names
+    ]
+    return [candidate_of(explainer, image) for explainer in [*explainers, *baselines]], misfits
+
+
+def _maps(context: RunContext, explainer: Explainer) -> Maps | None:
+    """Return the maps of the first images for their predicted classes; None if the explainer raises."""
+    images = _images(context)[:SAME_ON]
+    try:
+        seeds = [context.seed_for(str(place), "explain") for place in range(len(images))]
+        return explainer.seeded(context.spec.seed)(context.classifier, images, _predicted(context, images), seeds=seeds)
+    except Exception:  # what it raises stands in the run
+        return None
+
+
+def _predicted(context: RunContext, images: Images) -> Target:
+    """Return the predicted class of each image as target."""
+    with torch.no_grad():
+        logits = context.classifier(images)
+    return one_hot(logits.argmax(dim=1), logits.shape[1]).to(images)
+
+
+def _affordable(
+    chosen: Sequence[Candidate], metrics: Sequence[str], budget: Budget, first: int, seconds_of_pass: float
+) -> tuple[list[Candidate], dict[str, str]]:
+    """Return (the candidates for whose first rounds there is time, {name: what another one would take}).
+
+    Raises:
+        UserError: There is no time for any explainer beside the baselines.
+    """
+
+    def seconds(items: Sequence[Candidate], images: int) -> float:
+        return images * budget.per_image({metric: [item.name for item in items] for metric in metrics})
+
+    for rounds, share in ((ROUNDS_FOR_ALL, SHARE), (ROUNDS_AT_LEAST, SHARE_AT_MOST)):
+        images, kept, slow = rounds * first, list(chosen), {}
+        while seconds(kept, images) > share * budget.limit and any(not item.baseline for item in kept):
+            slowest = max((item for item in kept if not item.baseline), key=lambda item: seconds([item], first))
+            kept.remove(slowest)
+            slow[slowest.name] = (
+                f"no time: {slowest.passes:,} passes an image, about {seconds([slowest], images):.0f} s "
+                f"for {images} images"
+            )
+        if any(not item.baseline for item in kept):
+            return kept, slow
+    cheapest = min((item for item in chosen if not item.baseline), key=lambda item: seconds([item], first))
+    enough = ceil(seconds([*kept, cheapest], images) / share / 60)
+    raise UserError(
+        f"--within {_minutes(budget.limit)} is too little time here, at {seconds_of_pass:.2g} s a pass of the network, "
+        f"for any explainer beside the baselines; give --within {enough}m, or --metrics that take fewer "
+        "passes, such as saliency_insertion:steps=8"
+    )
+
+
+def _minutes(seconds: float) -> str:
+    """Return a time as it is given: 90s, 30m."""
+    return f"{seconds / 60:.0f}m" if seconds % 60 == 0 else f"{seconds:g}s"
+
+
+def _names_by_metric(chosen: Sequence[Candidate], questions: Sequence[Question]) -> dict[str, list[str]]:
+    """Return {metric: its candidates}: without baselines where these are best by design."""
+    with_baselines = {metric: any(metric in metrics_of([q]) and q.baselines for q in questions)
+                      for metric in metrics_of(questions)}  # fmt: skip
+    return {
+        metric: [item.name for item in chosen if keeps or not item.baseline] for metric, keeps in with_baselines.items()
+    }
+
+
+def _score_later(narrowing: Narrowing, metrics: Sequence[str], count: int) -> Scores | None:
+    """Score the best of each race and all baselines on images that did not decide; None where there are none."""
+    decided = narrowing.rounds[-1]
+    finalists: list[str] = []
+    for contest in narrowing.contests.values():
+        assert contest.scores is not None
+        best = [name for name in ranking(contest, contest.scores) if name not in narrowing.baselines][:FINALISTS]
+        narrowing.check([name for name in best if name not in narrowing.checked])
+        # Where every method is beaten, the last of them shows how far methods are behind the baselines.
+        beaten = [name for name in reversed(contest.race.dropped) if name not in narrowing.baselines][:1]
+        finalists += [name for name in best or beaten if name not in narrowing.excluded]
+    names = list(dict.fromkeys([*finalists, *sorted(narrowing.baselines)]))
+    wanted = dict.fromkeys(metrics, names)
+    more = min(count - decided.limit, min(max(decided.limit, LATER[0]), LATER[1]))
+    budget = narrowing.budget
+    time = (budget.limit - budget.spent) / max(budget.per_image(wanted), 1e-12) - decided.limit
+    more = max(0, min(more, int(min(time, count))))
+    scores = narrowing.laboratory.scores(wanted, decided.limit + more)
+    budget.spend(wanted, len(scores.ids) - decided.images)
+    return scores.since(decided.images) if len(scores.ids) > decided.images else None
+
+
+def _pace(folder: Path, context: RunContext) -> dict[str, Any]:
+    """Return the seconds of a forward pass here, and `of` which network, as they are written down in the folder.
+
+    Measured once, so that a start that was killed goes through the same rounds.
+    """
+    made_of = hash_of(context.classifier.digest, context.spec.batch_size, str(context.classifier.device))
+    path = folder / COSTS
+    noted = read_json(path) if path.exists() else {}
+    if noted.get("of") == made_of:
+        return noted
+    return {"of": made_of, "seconds_per_pass": seconds_per_pass(context.classifier, _images(context))}
+
+
+def _passes(
+    field: _Field, narrowing: Narrowing, later: Scores | None, count: int, metrics: Sequence[str]
+) -> dict[str, int]:
+    """Return how many passes were spent, and how many all candidates on all images would take."""
+    counted = Budget(inf, field.maps, field.scoring)
+    taking_part = [item.name for item in field.chosen if item.name not in narrowing.twins]
+    whole = counted.per_image(dict.fromkeys(metrics, taking_part)) * count
+    seen = 0
+    for item in narrowing.rounds:
+        counted.spend(item.lineup, item.images - seen)
+        seen = item.images
+    if later is not None:
+        names = sorted({name for name, _ in later.values})
+        counted.spend(dict.fromkeys(metrics, names), len(later.ids))
+    return {"spent": int(counted.spent), "all": int(whole)}
+
+
+def _first(context: RunContext, images: int) -> int:
+    """Return so many images in whole clusters, the last of which is not begun."""
+    names = _clusters(context)
+    while 0 < images < len(names) and names[images] == names[images - 1]:
+        images -= 1
+    return images
+
+
+def _clusters(context: RunContext) -> list[str]:
+    """Return the cluster of each image, in the run's order."""
+    return cluster_names(context.data.samples.ids, group_names(context.rows))
+
+
+def _images(context: RunContext) -> Images:
+    """Return the first images, prepared.
+
+    Raises:
+        UserError: None of them can be read.
+    """
+    batch = context.chunk(0).batch
+    if batch is None:
+        raise UserError(f"the first images of {context.dataset} cannot be read")
+    return batch.images
+
+
+def _layer(context: RunContext) -> str:
+    """Return the layer that Grad-CAM reads, "" if the network has none."""
+    try:
+        return cam_layer(context.classifier, _images(context)[:1])
+    except UserError:
+        return ""
+
+
+def _command(spec: RunSpec, request: _Request) -> str:
+    """Return the command line that asks the same; with Python objects, which have no place there, the call."""
+    # A run needs explainers and metrics; `choose` was not given those that are its own choice.
+    chosen = {name for name in ("explainers", "metrics") if not getattr(request, name)}
+    within, margin = request.within, request.margin
+    if spec.needs_python:
+        more = [f"for_={list(request.names)!r}"] * bool(request.names) + [f"within={within!r}"]
+        return spec.call("choose", chosen, [*more, *[f"margin={margin!r}"] * (margin != MARGIN)])
+    usual = {name for name, value in spec if value == RunSpec.model_fields[name].default}
+    usual |= {"batch_size"} if spec.batch_size == FIRST else set()
+    more = ["--for", *request.names] if request.names else []
+    more += ["--within", "none" if within is None else f"{within:g}s"]
+    return spec.command("choose", chosen | usual, [*more, *(["--margin", f"{margin:g}"] if margin != MARGIN else [])])
+
+
+def _is_named(explainer: Explainer) -> bool:
+    """Return whether a run can be given an explainer by its name."""
+    try:
+        return as_explainer(str(explainer)) == explainer
+    except UserError:
+        return False

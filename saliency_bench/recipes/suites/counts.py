@@ -1,0 +1,50 @@
+"""Counts of built datasets over all their splits, which a table shows beside the paper's."""
+
+from collections import Counter
+
+from saliency_bench.data.loading import find
+from saliency_bench.data.names import SPLITS
+from saliency_bench.errors import UserError
+from saliency_bench.recipes.suites.number import NoNumberError
+
+
+def counts_of(name: str) -> dict[str, int]:
+    """Return the classes, images and masks of a dataset that is on this machine.
+
+    Args:
+        name: What `--dataset` takes.
+
+    Returns:
+        {"classes": number of classes, "images": images in all splits, "masks": images with a mask, "rarest" and
+        "commonest": images of the class with the fewest and with the most images}.
+
+    Raises:
+        NoNumberError: The dataset is not on this machine.
+    """
+    try:
+        source = find(name)
+    except UserError as error:
+        raise NoNumberError("the dataset is not built") from error
+    if source.commit is not None:
+        raise NoNumberError("the dataset is on the Hub and not on this machine")
+    splits = []
+    for split in SPLITS:
+        try:
+            splits.append(source.load(split))
+        except UserError:  # not every dataset has all splits
+            continue
+    if not splits:
+        raise NoNumberError("the dataset has no split")
+    images = sum(len(rows) for rows in splits)
+    names = getattr(splits[0].features.get("label"), "names", None)
+    labels = Counter(label for rows in splits for label in rows["label"])
+    per_class = list(labels.values()) if names is None else [labels[number] for number in range(len(names))]
+    # The column of Arrow knows which masks are null; no picture is decoded.
+    columns = [rows.with_format("arrow")["mask"][:] for rows in splits if "mask" in rows.features]
+    return {
+        "classes": len(per_class),
+        "images": images,
+        "masks": sum(len(masks) - masks.null_count for masks in columns),
+        "rarest": min(per_class),
+        "commonest": max(per_class),
+    }

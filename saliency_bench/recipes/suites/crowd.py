@@ -1,0 +1,105 @@
+"""Numbers of a table from people's answers: areas, accuracies at an exposure, hard images and able people.
+
+Table 3 and figures 5, 6 and 7 of P2. Answers come from the files of `--answers`, of one study or of several; those
+about images that a run does not have, or about another dataset where the file names one, are left out.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from saliency_bench.read.analysis.agreement import Answers, crowd_auc
+from saliency_bench.read.run_folder import RunData
+from saliency_bench.read.statistics.exposures import SHOWN, judgement_areas, right_by
+from saliency_bench.read.statistics.intervals import interval
+from saliency_bench.recipes.suites.number import NoNumberError, Number
+from saliency_bench.recipes.suites.schema import Value
+from saliency_bench.utils.seeds import random_bits, seed_of
+
+DRAWS = 1000  # of fewer judgements
+ROUNDING = 1e-9
+
+
+def crowd_number(answers: Sequence[Answers], run: RunData, explainer: str, value: Value) -> Number:
+    """Return what a value asks of people about the images of a run.
+
+    Args:
+        answers: One of each file.
+        run: The run.
+        explainer: As its cells call it.
+        value: With `exposure`, `judgements` or `bin` filled in, or none of them for the area.
+
+    Raises:
+        NoNumberError: There are no answers, or fewer judgements than are to be drawn.
+    """
+    if value.count:
+        return _count(answers, run, value)
+    firsts: dict[str, list[float]] = {}
+    for source in answers:
+        for image_id, exposures in source.about(run).judgements.get(explainer, {}).items():
+            if image_id in run.position:
+                firsts.setdefault(image_id, []).extend(exposures)
+    if not firsts:
+        raise NoNumberError("no answers of people about these images (--answers)")
+    ids, seed = sorted(firsts), run.summary.get("seed", 0)
+    codes = run.codes(ids)
+    judgements = [np.array(firsts[image_id]) for image_id in ids]
+    if value.judgements:
+        drawn = _with_fewer(np.concatenate(judgements), float(value.judgements), len(ids), explainer, seed)
+        if drawn is not None:
+            ends = np.percentile(drawn, [2.5, 97.5])
+            return Number(float(drawn.mean()), float(ends[0]), float(ends[1]), len(ids))
+    if value.exposure:
+        right = np.concatenate([right_by(of_image, [float(value.exposure)])[:, 0] for of_image in judgements])
+        codes = np.repeat(codes, [len(of_image) for of_image in judgements])
+        estimate = interval(right.astype(float), codes, (0.0, 1.0), seed)
+    else:
+        estimate = crowd_auc(judgements, codes, seed)
+    return Number(*estimate.known, len(ids))
+
+
+def _with_fewer(firsts: np.ndarray, each: float, images: int, explainer: str, seed: int) -> np.ndarray | None:
+    """Return the area of each of `DRAWS` draws of so many judgements an image; None if that is all there are."""
+    areas, size = judgement_areas(firsts), round(each * images)
+    if size > len(areas) or size == 0:
+        raise NoNumberError(f"people have judged each image {len(areas) / images:.3g} times, not {each:g}")
+    if size == len(areas):
+        return None
+    seeds = (seed_of(seed, "fewer", explainer, size, draw) for draw in range(DRAWS))
+    return np.array([areas[np.argsort(random_bits(draw_seed, len(areas)))[:size]].mean() for draw_seed in seeds])
+
+
+def _count(answers: Sequence[Answers], run: RunData, value: Value) -> Number:
+    """Return how many images, or people, have a mean exposure of right answers within a bin, its upper end included."""
+    low, high = map(float, value.bin.split())
+    means = [np.nanmean(firsts) for firsts in _grouped(answers, run, value.count) if not np.isnan(firsts).all()]
+    if not means:
+        raise NoNumberError("no answers of people about these images (--answers)")
+    inside = sum(low + ROUNDING < mean <= high + ROUNDING for mean in means)
+    return Number(float(inside), n=len(means))
+
+
+def _grouped(answers: Sequence[Answers], run: RunData, by: str) -> Iterator[np.ndarray]:
+    """Yield the exposures of the first right answers, NaN for none, of each image or of each person."""
+    groups: dict[tuple[int, str], list[float]] = {}
+    for number, source in enumerate(answers):
+        for person, of_person in source.about(run).of_people.items():
+            for image_id, exposures in of_person.items():
+                if image_id in run.position:  # people of several studies are several, images are not
+                    key = (0, image_id) if by == "image" else (number, person)
+                    groups.setdefault(key, []).extend(exposures)
+    yield from map(np.array, groups.values())
+
+
+def drawn_answers(run: RunData, explainers: Sequence[str], people: int = 10) -> Answers:
+    """Return answers of people who are drawn, for tables at smoke size: each judges each image by each explainer."""
+    judgements: dict[str, dict[str, list[float]]] = {}
+    of_people: dict[str, dict[str, list[float]]] = {}
+    for explainer in explainers:
+        for image_id in run.ids:
+            draws = random_bits(seed_of(0, "smoke answers", explainer, image_id), people) % (len(SHOWN) + 1)
+            firsts = [*SHOWN, np.nan]
+            judgements.setdefault(explainer, {})[image_id] = [firsts[draw] for draw in draws]
+            for person, draw in enumerate(draws):
+                of_people.setdefault(f"person {person}", {}).setdefault(image_id, []).append(firsts[draw])
+    return Answers(judgements, "", of_people)

@@ -1,0 +1,320 @@
+"""The runs that a suite's tables need, as RunSpecs: one per dataset, model and settings, each with its own folder.
+
+OUT/models/DATASET/MODEL-HASH    a network that the suite trains
+OUT/runs/DATASET-MODEL-HASH      a run; runs of the same settings share one, whichever table asks for them
+OUT/tables/TABLE.md .csv .tex .json    OUT/suite.html
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from saliency_bench import options
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.read.analysis.agreement import Answers
+from saliency_bench.recipes.suites.schema import CROWD, DatasetEntry, RunEntry, Suite, Training, fill, identity_of
+from saliency_bench.spec import PREDICTED_BY, RunSpec
+from saliency_bench.user_files import is_in_file
+from saliency_bench.utils.hashing import hash_of
+
+AXES = ("dataset", "model", "explainer", "metric")
+DRAWINGS = "drawings"  # folder of what small networks are first trained on
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to run of a suite, and how.
+
+    Attributes:
+        out: Folder to write.
+        data: Folder that holds built datasets by name.
+        select: {axis: names}; everything where an axis is missing.
+        limit: Samples of all runs, at most; None for the suite's own, as for `device` and `batch_size`.
+        device: Device of all runs.
+        batch_size: Samples per chunk of all runs.
+        smoke: Whether drawn pictures and small networks take the place of datasets and models.
+        answers: Answers of people, for values with `crowd`.
+        device_table: File of measured throughputs, which is extended by what is timed; None for none.
+    """
+
+    out: Path
+    data: Path = Path()
+    select: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    limit: int | None = None
+    device: str | None = None
+    batch_size: int | None = None
+    smoke: bool = False
+    answers: Sequence[Answers] = ()
+    device_table: Path | None = None
+
+    def takes(self, axis: str, text: str) -> bool:
+        """Return whether a name is selected; one with options, `rise:masks=1000`, also by its bare name."""
+        return axis not in self.select or bool({text, text.partition(":")[0]} & set(self.select[axis]))
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network to train.
+
+    Attributes:
+        dataset: What it is trained on.
+        start: A Hub id, folder or config.json that it starts from; maybe the folder of a network that comes before.
+        label: The column that it is trained for.
+        recipe: How it is trained.
+        out: Its folder.
+    """
+
+    dataset: str
+    start: str
+    label: str
+    recipe: Training
+    out: Path
+
+    @property
+    def state(self) -> Path:
+        """What a training leaves between two epochs."""
+        return self.out.with_name(f"{self.out.name}.training.pt")
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether the checkpoint is written and nothing of its training is left."""
+        return (self.out / "model.safetensors").is_file() and not self.state.exists()
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run of a suite.
+
+    Attributes:
+        name: Name of the run in the suite.
+        dataset: Name of the dataset in the suite.
+        model: Name of the model in the suite.
+        spec: The run itself.
+        networks: Networks that must be trained first.
+        build: Command that builds the dataset, or "".
+        transforms: Transforms under which tables ask for the classifier's accuracy.
+        named_by: Folder of the run whose predictions are the targets, if the suite makes that run.
+    """
+
+    name: str
+    dataset: str
+    model: str
+    spec: RunSpec
+    networks: tuple[Network, ...] = ()
+    build: str = ""
+    transforms: tuple[str, ...] = ()
+    named_by: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder that the run is written to."""
+        return Path(self.spec.out)
+
+    @property
+    def accuracies(self) -> Path:
+        """The file of the accuracies under transforms."""
+        return self.folder.parent.parent / "accuracies" / f"{self.folder.name}.json"
+
+
+def selection(conditions: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Parse conditions such as "dataset=pet-xai explainer=gradcam" into {axis: names}."""
+    names: dict[str, tuple[str, ...]] = {}
+    for condition in " ".join(conditions).split():
+        axis, equals, name = condition.partition("=")
+        if not equals or not name:
+            raise UserError(f"--select takes AXIS=NAME, such as dataset=pet-xai, not {condition!r}")
+        if axis not in AXES:
+            raise unknown("axis", axis, AXES)
+        names[axis] = (*names.get(axis, ()), name)
+    return names
+
+
+def metrics_of(suite: Suite, tables: Iterable[str], run: str) -> list[str]:
+    """Return the metrics that tables ask of a run, and its own, as the command line writes them."""
+    texts = [text for text in _texts_for(suite, tables, run, "metric", "against") if text != CROWD]
+    return list(dict.fromkeys([*texts, *suite.runs[run].metrics]))
+
+
+def _texts_for(suite: Suite, tables: Iterable[str], run: str, *fields: str) -> Iterator[str]:
+    """Yield these fields of all values that tables take from a run, for each variant; repeats included."""
+    for table in (suite.items[name] for name in tables):
+        for variant in table.variants.values() or ({},):
+            for value in table.values.values():
+                if run in table.runs and value.run in ("", run):
+                    yield from (fill(getattr(value, name), variant) for name in fields if getattr(value, name))
+
+
+def jobs_of(suite: Suite, tables: Iterable[str], choice: Choice) -> list[Job]:
+    """Return the runs of these tables, in the order of the file; UserError if nothing is selected."""
+    tables = list(tables)
+    _check_selection(suite, tables, choice)
+    jobs = []
+    for name, run in suite.runs.items():
+        items = [suite.items[table] for table in tables if name in suite.items[table].runs]
+        items = [item for item in items if item.needs_runs]
+        if not items:
+            continue
+        metrics = [text for text in metrics_of(suite, tables, name) if choice.takes("metric", text)]
+        shown = [text for text in run.explainers if any(item.needs(explainer=text) for item in items)]
+        explainers = [text for text in shown if choice.takes("explainer", text)]
+        transforms = tuple(dict.fromkeys(_texts_for(suite, tables, name, "transform")))
+        for dataset in filter(lambda dataset: choice.takes("dataset", dataset), run.datasets):
+            for model in filter(lambda model: choice.takes("model", model), run.models):
+                if metrics and explainers and any(item.needs(dataset=dataset, model=model) for item in items):
+                    spec, networks = _spec(suite, choice, run, dataset, model, explainers, metrics)
+                    build = _build_command(suite.datasets[dataset], choice)
+                    jobs.append(Job(name, dataset, model, spec, networks, build, transforms))
+    if not jobs and any(suite.items[table].needs_runs for table in tables):
+        raise UserError("--select leaves nothing of these tables; see the names with --plan")
+    # Runs whose targets another run predicts come after it.
+    return sorted((_named(suite, job, jobs) for job in jobs), key=lambda job: job.named_by is not None)
+
+
+def _named(suite: Suite, job: Job, jobs: Sequence[Job]) -> Job:
+    """Return a job with the folder of the run that predicts its targets, if it is among the suite's runs."""
+    naming = _naming_model(suite, job.dataset, suite.runs[job.name])
+    same = ("split", "seed")  # a run of the same samples in the same order
+    folders = [other.folder for other in jobs
+               if (other.dataset, other.model) == (job.dataset, naming) and other.model != job.model
+               and all(getattr(other.spec, name) == getattr(job.spec, name) for name in same)]  # fmt: skip
+    return replace(job, named_by=folders[0]) if folders else job
+
+
+def _naming_model(suite: Suite, dataset: str, run: RunEntry) -> str:
+    """Return the model of the suite that names the class of each sample, as in `target: predicted-by:vit-b`; or ""."""
+    target = str((suite.datasets[dataset].settings | run.settings).get("target", ""))
+    name = target.removeprefix(PREDICTED_BY)
+    return name if target.startswith(PREDICTED_BY) and name in suite.models else ""
+
+
+def _check_selection(suite: Suite, tables: list[str], choice: Choice) -> None:
+    """Raise UserError for a selected name that the suite does not have."""
+    explainers = [text for run in suite.runs.values() for text in run.explainers]
+    metrics = [text for run in suite.runs for text in metrics_of(suite, tables, run)]
+    names = {
+        "dataset": list(suite.datasets),
+        "model": list(suite.models),
+        "explainer": [*explainers, *(text.partition(":")[0] for text in explainers)],
+        "metric": [*metrics, *(text.partition(":")[0] for text in metrics)],
+    }
+    for axis, selected in choice.select.items():
+        for name in selected:
+            if name not in names[axis]:
+                raise unknown(axis, name, dict.fromkeys(names[axis]))
+
+
+def _spec(
+    suite: Suite, choice: Choice, run: RunEntry, dataset: str, model: str, explainers: list[str], metrics: list[str]
+) -> tuple[RunSpec, tuple[Network, ...]]:
+    """Return the settings of a run, with its folder, and the networks that must be trained first."""
+    dataset_entry, model_entry = suite.datasets[dataset], suite.models[model]
+    settings = dataset_entry.settings | run.settings
+    networks = _networks(suite, choice, run, dataset, model, str(settings.get("label_column", "label")))
+    settings |= {"dataset": data_of(dataset_entry, dataset, choice),
+                 "model": str(networks[0].out) if networks else model_entry.name}  # fmt: skip
+    if naming := _naming_model(suite, dataset, run):
+        label, alone = str(settings.get("label_column", "label")), run.model_copy(update={"other": None})
+        named = _networks(suite, choice, alone, dataset, naming, label)
+        source = str(named[0].out) if named else suite.models[naming].name
+        # What the model that names the classes explains itself is its own prediction.
+        settings |= {"target": "predicted" if naming == model else f"{PREDICTED_BY}{source}"}
+        networks += named if naming != model else ()
+    if run.other is not None:
+        settings |= {"other_model": str(networks[1].out), "other_label": run.other.label}
+    # A run that the suite itself limits, as "five examples", never gets more.
+    limits = [settings.get("limit"), choice.limit, suite.smoke.limit if choice.smoke and not choice.limit else None]
+    limit = min((limit for limit in limits if limit is not None), default=None)
+    if choice.smoke:
+        for name in ("label_map", "prompts"):  # the small networks are trained on the classes of the drawn pictures
+            settings.pop(name, None)
+        explainers, metrics = (
+            list(dict.fromkeys(smoke_text(suite, text) for text in texts)) for texts in (explainers, metrics)
+        )
+    overrides = {"limit": limit, "device": choice.device, "batch_size": choice.batch_size}
+    settings |= {key: value for key, value in overrides.items() if value is not None}
+    spec = RunSpec.read(settings | {"explainers": explainers, "metrics": metrics, "out": "-"})
+    folder = choice.out / "runs" / _run_name(suite, run, dataset, model, spec, networks)
+    return spec.model_copy(update={"out": str(folder)}), networks
+
+
+def _run_name(
+    suite: Suite, run: RunEntry, dataset: str, model: str, spec: RunSpec, networks: tuple[Network, ...]
+) -> str:  # fmt: skip
+    """Return the name of a run's folder, which is the same wherever --data and --out lie."""
+    entry = suite.datasets[dataset]
+    # Datasets and models are told apart by what the suite calls them, not by their folders.
+    key = identity_of(spec) | {
+        "dataset": [dataset, entry.name, entry.folder],
+        "model": [model, *([] if networks else [suite.models[model].name])],
+        "networks": [network.out.name for network in networks],
+    }
+    if (naming := _naming_model(suite, dataset, run)) and naming != model:
+        key |= {"target": f"{PREDICTED_BY}{naming}", "named by": suite.models[naming].name}
+    if "limit" in run.settings:  # a run that the suite itself limits is another one than that of all samples
+        key |= {"limit": run.settings["limit"]}
+    if networks:
+        key.pop("other_model")  # a folder below --out; `networks` stands for it
+    return f"{_slug(dataset)}-{_slug(model)}-{hash_of(key)[:8]}"
+
+
+def _networks(suite: Suite, choice: Choice, run: RunEntry, dataset: str, model: str, label: str) -> tuple[Network, ...]:
+    """Return the networks that a run needs trained: its model, the other if it has one, and what these start from."""
+    entry = suite.models[model]
+    recipe = entry.train if not choice.smoke else suite.smoke.recipe
+    if recipe is None:
+        if run.other is not None:
+            raise UserError(
+                f"the run compares model {model} with one trained for {run.other.label}, so add train to {model}"
+            )
+        return ()
+    columns = [label] if run.other is None else [label, run.other.label]
+    pretrained = {column: _pretrained(suite, choice, model, column) for column in columns} if choice.smoke else {}
+    networks = []
+    for column in columns:
+        start = str(pretrained[column].out) if pretrained else entry.name
+        of_start = pretrained[column].out.name if pretrained else start  # wherever --out lies
+        key = hash_of([of_start, dataset, column, recipe.model_dump()])[:8]
+        out = choice.out / "models" / _slug(dataset) / f"{_slug(model)}-{key}"
+        networks.append(Network(data_of(suite.datasets[dataset], dataset, choice), start, column, recipe, out))
+    return (*networks, *pretrained.values())
+
+
+def _pretrained(suite: Suite, choice: Choice, model: str, column: str) -> Network:
+    """Return the small network that takes the place of a model's pretrained weights under --smoke."""
+    entry = suite.models[model]
+    recipe = suite.smoke.pretraining(entry.name)  # models of one name share it, also those of several suites
+    key = hash_of([entry.family, suite.smoke.drawings, column, recipe.model_dump()])[:8]
+    out = choice.out / "models" / "pretrained" / f"{_slug(entry.name)}-{key}"
+    return Network(str(choice.out / "data" / DRAWINGS), str(smoke_config(choice, entry.name)), column, recipe, out)
+
+
+def data_of(entry: DatasetEntry, name: str, choice: Choice) -> str:
+    """Return what --dataset is given: the folder in --data if it is there or must be, else the dataset's name."""
+    if choice.smoke:
+        return str(choice.out / "data" / _slug(name))
+    folder = choice.data / (entry.folder or entry.name)
+    return str(folder) if entry.folder or folder.is_dir() else entry.name
+
+
+def _build_command(entry: DatasetEntry, choice: Choice) -> str:
+    """Return the command that builds a dataset where `data_of` looks for it, or ""."""
+    return entry.build and f"{entry.build} --out {choice.data / (entry.folder or entry.name)}"
+
+
+def smoke_config(choice: Choice, name: str) -> Path:
+    """Return the config of the small network that takes the place of a model of this name under --smoke."""
+    return choice.out / "data" / "networks" / _slug(name) / "config.json"
+
+
+def smoke_text(suite: Suite, text: str) -> str:
+    """Return an explainer or metric with the options that it has under --smoke."""
+    if is_in_file(text):
+        return text
+    name, given = options.parse(text)
+    return name + options.differing((given | suite.smoke.options.get(name, {})).items(), {})
+
+
+def _slug(text: str) -> str:
+    """Return a text as a part of a file name."""
+    return re.sub(r"[^\w.-]+", "-", text).strip("-.") or "run"

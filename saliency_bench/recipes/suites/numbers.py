@@ -1,0 +1,298 @@
+"""The numbers of a suite's tables: cells of runs, accuracies and answers of people, and means and correlations of them.
+
+A mean over datasets or models weights them equally. Where models share the images of a dataset, each image's mean over
+the models is taken first. The interval is that for these datasets, 1.96 sqrt(sum of squared standard errors) / D, as on
+the board (the choice of datasets is no part of it).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from itertools import product
+from math import inf, isfinite, sqrt
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.stats import kendalltau, spearmanr
+
+from saliency_bench.bound_explainer import as_explainer
+from saliency_bench.bound_metric import as_metric
+from saliency_bench.errors import UserError
+from saliency_bench.read.analysis.agreement import Answers
+from saliency_bench.read.analysis.clever_hans import found_by
+from saliency_bench.read.analysis.correlations import FEWEST, over_points, pearson
+from saliency_bench.read.cell import CellResult, Interval
+from saliency_bench.read.run_folder import RunData, read_run
+from saliency_bench.read.statistics.clusters import effective_clusters
+from saliency_bench.read.statistics.intervals import INTERVAL_FROM, cluster_error, interval
+from saliency_bench.recipes.suites.counts import counts_of
+from saliency_bench.recipes.suites.crowd import crowd_number, drawn_answers
+from saliency_bench.recipes.suites.jobs import Choice, Job, data_of, smoke_text
+from saliency_bench.recipes.suites.number import NoNumberError, Number, number_of
+from saliency_bench.recipes.suites.schema import CROWD, Suite, Table, Value, fill, matching_parts
+from saliency_bench.recipes.suites.transforms import accuracies_of
+
+NOT_RUN = "not run"
+UNFIT = "the explainer does not fit the network"
+AXES = ("dataset", "model", "explainer", "variant", "value")
+explainer_text = cache(lambda text: str(as_explainer(text)))  # as cells call it
+metric_text = cache(lambda text: str(as_metric(text)))
+
+
+@dataclass
+class Results:
+    """What the runs of a suite hold; `failed` is {folder of a run: why it failed}."""
+
+    suite: Suite
+    jobs: Sequence[Job]
+    choice: Choice
+    failed: Mapping[Path, str] = field(default_factory=dict)
+
+    @cached_property
+    def runs(self) -> dict[Path, RunData | str]:
+        """{folder: its run, or why there is none}."""
+        runs: dict[Path, RunData | str] = {}
+        for folder in dict.fromkeys(job.folder for job in self.jobs):
+            try:
+                runs[folder] = f"failed: {self.failed[folder]}" if folder in self.failed else read_run(folder)
+            except UserError:
+                runs[folder] = NOT_RUN
+        return runs
+
+    def finished(self, names: Sequence[str]) -> list[tuple[Job, RunData]]:
+        """Return the runs with these names that are there."""
+        pairs = [(job, self.runs[job.folder]) for job in self.jobs if job.name in names]
+        return [(job, run) for job, run in pairs if isinstance(run, RunData)]
+
+    def numbers_of(self, name: str) -> pd.DataFrame:
+        """Return a table's numbers in its order: its axes and a column `number`, a row per number."""
+        table = self.suite.tables[name]
+        places, axes = places_of(self.suite, table), [*table.rows, *table.columns]
+        rows = [(*key, self._pool(table, group)) for key, group in places.groupby(axes, sort=False)]
+        return pd.DataFrame(rows, columns=[*axes, "number"])
+
+    def _pool(self, table: Table, group: pd.DataFrame) -> Number:
+        """Make one number of those at the places of a group, which differ in the axes of `over` alone."""
+        places = group.to_dict("records")
+        value, variant = table.values[places[0]["value"]], table.variants.get(places[0]["variant"], {})
+        try:  # a mean over fewer datasets or models would be another number, so one that is missing leaves no mean
+            numbers = [self.number(table, place) for place in places]
+            if value.against and not value.clever_hans:
+                others = [self.number(table, place, "against") for place in places]
+                signs = [1 if text == CROWD or as_metric(fill(text, variant)).higher_is_better else -1
+                         for text in (value.metric, value.against)]  # fmt: skip
+                return correlation(numbers, others, signs, value.correlation)
+        except NoNumberError as error:
+            return Number(missing=str(error))
+        number = numbers[0] if len(numbers) == 1 else mean(list(group["dataset"]), numbers)
+        value_and_ends = (number.value, number.low, number.high)
+        scaled, low, high = (None if end is None else end * value.scale for end in value_and_ends)
+        return replace(number, value=scaled, low=low, high=high)
+
+    def number(self, table: Table, place: Mapping[str, str], column: str = "metric") -> Number:
+        """Look up the number at a place, before any mean.
+
+        Args:
+            table: The table that shows it.
+            place: {axis: name}.
+            column: "metric", or "against" for the second metric of a correlation.
+
+        Raises:
+            NoNumberError: It is missing.
+        """
+        value, variant = table.values[place["value"]], table.variants.get(place["variant"], {})
+        if value.text:
+            return Number(text=value.text.get(place["dataset"], ""))
+        if value.size:
+            return Number(float(self._counts(place["dataset"])[value.size]))
+        # What has no explainer depends on it only where the table has that axis, as different runs may have them.
+        has_explainer = value.has_explainer or "explainer" in table.axes
+        job, run = self._run((value.run,) if value.run else table.runs, place, has_explainer)
+        explainer = explainer_text(self.sized(place["explainer"]))
+        if value.accuracy:
+            number = _accuracy(job, run, value, fill(value.transform, variant))
+        elif value.crowd or (column, value.against) == ("against", CROWD):
+            filled = {name: fill(getattr(value, name), variant) for name in ("exposure", "judgements", "bin")}
+            number = crowd_number(self._answers(job, run), run, explainer, value.model_copy(update=filled))
+        else:
+            metric = metric_text(self.sized(fill(getattr(value, column), variant)))
+            if value.clever_hans:
+                faithfulness = metric_text(self.sized(fill(value.against, variant)))
+                number = _clever_hans(run, explainer, metric, faithfulness)
+                return replace(number, runs=(f"runs/{job.folder.name}",), least=number.n)
+            number = _score(run, explainer, metric, None if value.part is None else fill(value.part, variant))
+        return replace(number, runs=(f"runs/{job.folder.name}",), least=number.n)
+
+    def _run(self, names: Sequence[str], place: Mapping[str, str], has_explainer: bool) -> tuple[Job, RunData]:
+        """Return the first run with one of these names at a place; NoNumberError if there is none."""
+        for job in self.jobs:
+            is_explained = not has_explainer or place["explainer"] in self.suite.runs[job.name].explainers
+            if job.name in names and (job.dataset, job.model) == (place["dataset"], place["model"]) and is_explained:
+                if isinstance(run := self.runs[job.folder], RunData):
+                    return job, run
+                raise NoNumberError(run)
+        raise NoNumberError(NOT_RUN)
+
+    def _counts(self, dataset: str) -> dict[str, int]:
+        """Return the counts of a dataset of the suite; NoNumberError if it is not there."""
+        if dataset not in self._counted:
+            self._counted[dataset] = counts_of(data_of(self.suite.datasets[dataset], dataset, self.choice))
+        return self._counted[dataset]
+
+    @cached_property
+    def _counted(self) -> dict[str, dict[str, int]]:
+        """Counts of datasets that were looked at."""
+        return {}
+
+    def _answers(self, job: Job, run: RunData) -> Sequence[Answers]:
+        """Return the answers of people; drawn ones at smoke size, unless some are given."""
+        if self.choice.answers or not self.choice.smoke:
+            return self.choice.answers
+        if job.folder not in self._drawn:
+            texts = [explainer_text(self.sized(text)) for text in self.suite.runs[job.name].explainers]
+            self._drawn[job.folder] = [drawn_answers(run, texts)]
+        return self._drawn[job.folder]
+
+    @cached_property
+    def _drawn(self) -> dict[Path, list[Answers]]:
+        """Answers that are drawn, by the folder of their run."""
+        return {}
+
+    def sized(self, text: str) -> str:
+        """Return an explainer or metric of the suite with the options that it was run with."""
+        return smoke_text(self.suite, text) if self.choice.smoke else text
+
+
+def places_of(suite: Suite, table: Table) -> pd.DataFrame:
+    """Return the places of a table that its runs have, in its order: a row per place, a column per axis."""
+    runs = [suite.runs[name] for name in table.runs]
+    rows = [
+        names
+        for run in runs
+        for names in product(run.datasets, run.models, run.explainers, table.variants or [""], table.values)
+    ]
+    frame, axes = pd.DataFrame(rows, columns=list(AXES)), list(table.axes)
+    frame = frame.drop_duplicates(axes)  # runs overlap, and an axis that the table lacks has one name or no influence
+    # As ordered categories, names sort as the paper has them, then as the runs have them; the first axis is slowest.
+    order = {}
+    for axis in axes:
+        names = dict.fromkeys([*(table.show.get(axis) or ()), *frame[axis]])
+        order[axis] = pd.Categorical(frame[axis], list(names), ordered=True)
+    positions = pd.DataFrame(order, index=frame.index).sort_values(axes).index
+    return frame.loc[positions].reset_index(drop=True)
+
+
+def _score(run: RunData, explainer: str, metric: str, part: str | None) -> Number:
+    """Return the mean score of an explainer by a metric, or of one of its parts; NoNumberError if there is none."""
+    cell = next((cell for cell in run.cells if (cell.explainer_text, cell.metric_text) == (explainer, metric)), None)
+    if cell is None:
+        raise NoNumberError(UNFIT if explainer in run.summary.get("misfits", {}) else NOT_RUN)
+    interval: Interval | None = cell if part is None else part_of(cell, part)
+    if interval is None:
+        raise NoNumberError(f"no part {part}")
+    if interval.value is None:
+        raise NoNumberError(next(iter(cell.left_out), "no score"))
+    number = replace(number_of(interval), cell=cell.cell_id)
+    return number if part is not None else replace(number, best=cell.cell_id in run.best, samples=(run, cell))
+
+
+def _clever_hans(run: RunData, explainer: str, localisation: str, faithfulness: str) -> Number:
+    """Return the share of samples that `found_by` selects by two metrics. Raise NoNumberError if a cell is missing."""
+    cells = cells_by_metric(run, explainer)
+    if localisation not in cells or faithfulness not in cells:
+        raise NoNumberError(NOT_RUN)
+    hits = found_by(run, cells[localisation], cells[faithfulness]).hits
+    if not (scored := int(np.isfinite(hits).sum())):
+        raise NoNumberError("no sample with both scores")
+    return Number(*interval(hits, run.codes(), (0.0, 1.0)).known, scored)
+
+
+def cells_by_metric(run: RunData, explainer: str) -> dict[str, CellResult]:
+    """Return {metric: cell} for an explainer of a run; both are named as in cells."""
+    return {cell.metric_text: cell for cell in run.cells if cell.explainer_text == explainer}
+
+
+def part_of(cell: CellResult, part: str) -> Interval | None:
+    """Return a part of a cell, or the mean of all matching parts, which has no interval."""
+    parts = [cell.parts[name] for name in matching_parts(part, cell.parts)]
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    values = [interval.value for interval in parts if interval.value is not None]
+    value = float(np.mean(values)) if len(values) == len(parts) else None
+    n = min(interval.n for interval in parts)
+    return Interval(value=value, low=None, high=None, n=n, clusters=parts[0].clusters)
+
+
+def _accuracy(job: Job, run: RunData, value: Value, transform: str) -> Number:
+    """Return an accuracy of a run's classifier; NoNumberError if there is none."""
+    model = run.summary["model"]
+    accuracies = accuracies_of(job).get(transform) if transform else model
+    if accuracies is None:
+        raise NoNumberError(NOT_RUN)
+    content = accuracies["accuracy" if value.accuracy == "top1" else "top5"]
+    if content is None or content["value"] is None:
+        raise NoNumberError(model.get("no_accuracy") or "no accuracy")
+    return number_of(Interval.model_validate(content))
+
+
+def mean(datasets: Sequence[str], numbers: Sequence[Number]) -> Number:
+    """Return the mean of numbers that all have a value, weighting the dataset of each equally, as the module says."""
+    groups = [list(group) for _, group in pd.Series(numbers).groupby(datasets, sort=False)]
+    value = float(np.mean([np.mean([number.value for number in group]) for group in groups]))
+    error = sqrt(sum(_standard_error(group) ** 2 for group in groups)) / len(groups)
+    low, high = (value - 1.96 * error, value + 1.96 * error) if isfinite(error) else (None, None)
+    n = sum(max(number.n for number in group) for group in groups)
+    return Number(value, low, high, n, least=min(number.n for number in numbers), runs=_runs_of(numbers))
+
+
+def _standard_error(numbers: Sequence[Number]) -> float:
+    """Return the standard error of the models' mean on the images of one dataset that all score; inf if not known."""
+    samples = [number.samples for number in numbers if number.samples is not None]
+    # Parts, accuracies and aggregates of means have no samples to take it from.
+    if len(samples) < len(numbers) or any(cell.aggregate for _, cell in samples):
+        return inf
+    columns = [pd.Series(run.values[cell.cell_id], run.ids) for run, cell in samples]
+    scores = pd.concat(columns, axis=1, join="inner").dropna()  # of the images that all models have, in one order
+    run = samples[0][0]
+    codes = run.codes(list(scores.index))
+    means = scores.to_numpy().mean(axis=1)
+    counts = np.bincount(codes)
+    if effective_clusters(counts) < INTERVAL_FROM:
+        return inf
+    return cluster_error(np.bincount(codes, means), counts, float(means.mean()))[0]
+
+
+def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequence[int], kind: str) -> Number:
+    """Return a correlation of two metrics over places, with the interval of `over_points`; tau-b has none.
+
+    Args:
+        first: Numbers of one metric.
+        second: Numbers of the other metric at the same places.
+        signs: -1 for a metric of which lower is better, else 1.
+        kind: "pearson", "spearman" or "kendall" (tau-b).
+
+    Raises:
+        NoNumberError: There are too few places, or one of the two is constant.
+    """
+    if len(first) < FEWEST:
+        raise NoNumberError(f"{len(first)} points, of which a correlation needs {FEWEST}")
+    x, y = (
+        sign * np.array([number.value for number in numbers], float)
+        for sign, numbers in zip(signs, (first, second), strict=True)
+    )
+    if min(np.ptp(x), np.ptp(y)) == 0:
+        raise NoNumberError("one of the two is constant")
+    if kind == "pearson":
+        value = float(pearson(x - x.mean(), y - y.mean(), np.ones((1, len(x))))[0])
+    else:
+        value = float((spearmanr if kind == "spearman" else kendalltau)(x, y).statistic)
+    spreads = {"pearson": 1.0, "spearman": 1 + value**2 / 2}
+    _, *ends = over_points(value, len(x), spreads[kind]) if kind in spreads else (value, np.nan, np.nan)
+    low, high = (float(end) if np.isfinite(end) else None for end in ends)
+    return Number(value, low, high, n=len(x), runs=_runs_of(first))
+
+
+def _runs_of(numbers: Sequence[Number]) -> tuple[str, ...]:
+    """Return the folders behind numbers, each once."""
+    return tuple(dict.fromkeys(folder for number in numbers for folder in number.runs))

@@ -1,0 +1,407 @@
+"""Pictures of a suite: samples of its runs, explained once more, in rows and columns chosen as those of tables.
+
+    OUT/pictures/NAME.pdf .svg .png
+
+A cell shows one view of an image, such as its map by one explainer, and below it scores that the run gave the sample.
+Axes are those of tables, and `image` and `view`; an axis that is in neither rows nor columns must have one name.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import torch
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from PIL import Image
+from torch import nn
+
+from saliency_bench.bound_explainer import Explainer
+from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.maps.map_provider import ExplainerRaisedError
+from saliency_bench.compute.scoring.perturbation import Curves
+from saliency_bench.compute.targets.terms import TargetTerms
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.maps import descending
+from saliency_bench.read.analysis.clever_hans import found_by
+from saliency_bench.read.manifest import read_manifest
+from saliency_bench.read.report import words
+from saliency_bench.read.report.plots import STYLE, save_figure
+from saliency_bench.read.run_folder import RunData
+from saliency_bench.recipes.suites.drawing import mark_smoke
+from saliency_bench.recipes.suites.jobs import Job
+from saliency_bench.recipes.suites.numbers import Results, cells_by_metric, explainer_text, metric_text
+from saliency_bench.recipes.suites.samples import Sample, loaded, with_partners
+from saliency_bench.recipes.suites.schema import Images, Picture, PictureAxis, View
+from saliency_bench.recipes.suites.tables import SMOKE
+from saliency_bench.target_weights import activation_of, probabilities
+from saliency_bench.types import Images as BatchImages
+from saliency_bench.types import Target
+from saliency_bench.utils.csv_text import csv_rows
+from saliency_bench.utils.overlays import eight_bit, overlay
+
+AXES = ("dataset", "model", "image", "explainer", "view")
+WITHOUT = "image_without_object"
+PASTED = ("pasted", "inverse")  # kinds of views
+CELL, HEADING, LINE = 1.35, 0.3, 0.13  # inches: a cell, the names above columns, a line of words below a cell
+NAMES = 1.0  # inches, left of the rows
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A drawn cell: uint8 (h, w, 3), or None with the reason in `lines`; lines of words stand below."""
+
+    pixels: np.ndarray | None
+    lines: tuple[str, ...] = ()
+
+
+def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[str]]:
+    """Write a picture of a suite as PDF, SVG and PNG.
+
+    Args:
+        results: What the runs of the suite hold.
+        name: The picture.
+        folder: Where to write.
+
+    Returns:
+        The SVG, or "" if no run is there, and notes.
+
+    Raises:
+        UserError: An image that is named is not in the run.
+    """
+    picture = results.suite.pictures[name]
+    runs = results.finished(picture.runs)
+    finished = [(job, run) for job, run in runs if picture.needs(dataset=job.dataset, model=job.model)]
+    cells = {key: cell for job, run in finished for key, cell in _cells(results, picture, job, run)}
+    if not finished:
+        return "", ["No run of this picture is there."]
+    note = f"No image of its runs meets the rule {picture.images.rule!r}."
+    with rc_context(STYLE):
+        if cells:
+            axes = picture.axes
+            placed = {tuple(key[AXES.index(axis)] for axis in axes): cell for key, cell in cells.items()}
+            rows, columns = (_keys(placed, axes, wanted, picture) for wanted in (picture.rows, picture.columns))
+            figure = _figure(placed, rows, columns, results.suite.names)
+            note = f"Images: {', '.join(dict.fromkeys(key[2] for key in cells))}."
+        else:
+            figure = Figure(figsize=(4, 1))
+            figure.text(0.5, 0.5, note, ha="center", va="center", fontsize=7)
+        if results.choice.smoke:
+            mark_smoke(figure)
+        svg = save_figure(figure, folder, name)
+    notes = [SMOKE] * results.choice.smoke + [note]
+    return svg, notes
+
+
+def _keys(
+    placed: dict, axes: Sequence[str], wanted: Sequence[PictureAxis], picture: Picture
+) -> list[tuple[str, ...]]:  # fmt: skip
+    """Return the names of the rows or of the columns: as `show` has them, then as the runs have them."""
+    order = {}
+    for axis in wanted:
+        names = dict.fromkeys([*picture.show.get(axis, ()), *(key[axes.index(axis)] for key in placed)])
+        order[axis] = list(names)
+    named = {tuple(key[axes.index(axis)] for axis in wanted) for key in placed}
+    return sorted(named, key=lambda names: [order[axis].index(part) for axis, part in zip(wanted, names, strict=True)])
+
+
+def _cells(results: Results, picture: Picture, job: Job, run: RunData) -> Iterator[tuple[tuple[str, ...], Cell]]:
+    """Yield ((dataset, model, image, explainer, view), cell) of one run."""
+    explainers = [text for text in results.suite.runs[job.name].explainers if picture.needs(explainer=text)]
+    if not explainers or not picture.needs(dataset=job.dataset, model=job.model):
+        return
+    manifest = read_manifest(job.folder)
+    metrics = {name: results.sized(value.metric) for name, value in picture.values.items()}
+    # Two of the suite may be the same at smoke size; each keeps its place.
+    called = {text: explainer_text(results.sized(text)) for text in explainers}
+    # With its metrics, for the columns that they ask for.
+    sized = list(dict(zip(called.values(), map(results.sized, called), strict=True)).values())
+    context = loaded(job.folder, manifest, list(dict.fromkeys(metrics.values())), sized, results.choice.device)
+    made = {str(explainer): explainer for explainer in context.explainers}
+    if any(view.partner or view.kind in PASTED for view in picture.views.values()):
+        context = with_partners(context)
+    scores = {name: metric_text(text) for name, text in metrics.items()}
+    if picture.images.rule == "false positive":
+        ids = _false_positives(context, run, list(scores.values()), next(iter(made)))[: picture.images.count]
+    else:
+        ids = chosen(picture.images, run, list(scores.values()), list(made))
+    for image_id in ids:
+        sample = Sample.at(context, context.data.samples.ids.index(image_id))
+        for text, (view_name, view) in product(explainers, picture.views.items()):
+            explainer = made[called[text]]
+            cell = cell_of(sample, explainer, view)
+            below = [score_line(run, image_id, explainer, metric, name) for name, metric in scores.items()]
+            lines = (*cell.lines, *filter(None, below if view.has_scores else ()))
+            yield (job.dataset, job.model, image_id, text, view_name), Cell(cell.pixels, lines)
+
+
+def chosen(images: Images, run: RunData, metrics: Sequence[str], explainers: Sequence[str]) -> list[str]:
+    """Return the ids of a run's images that a picture shows.
+
+    Args:
+        images: How they are chosen.
+        run: The run.
+        metrics: Those of the picture, as cells call them; "lowest", "highest" and "disputed" use the first, "clever
+            hans" the first two.
+        explainers: Those of the picture, by whose scores these rules go.
+
+    Raises:
+        UserError: An image is not in the run, or a rule that needs scores has none.
+    """
+    if images.file or images.ids:
+        ids = list(images.ids) if images.ids else _listed(Path(images.file))
+        if unknown_ids := [image_id for image_id in ids if image_id not in run.position]:
+            raise unknown("image", unknown_ids[0], run.ids)
+        return ids
+    if images.rule == "first":
+        return run.ids[: images.count]
+    if images.rule == "per class":
+        return _per_class(run, images.count)
+    if images.rule == "clever hans":
+        return [run.ids[position] for position in _clever_hans(run, metrics, explainers[0])[: images.count]]
+    cells = [cell for cell in run.cells if cell.metric_text in metrics[:1] and cell.explainer_text in explainers]
+    if not cells:
+        raise UserError(f"the rule {images.rule!r} needs a value with a metric that the run has")
+    scores = np.array([run.oriented(cell) for cell in cells])  # higher is better
+    if images.rule == "disputed":
+        order = -scores.std(axis=0)
+    else:
+        order = scores.mean(axis=0) * (1 if images.rule == "lowest" else -1)
+    known = np.flatnonzero(np.isfinite(order))
+    return [run.ids[position] for position in known[np.argsort(order[known], kind="stable")][: images.count]]
+
+
+def _clever_hans(run: RunData, metrics: Sequence[str], explainer: str) -> list[int]:
+    """Return the positions of the samples that eq. 19 of P1 selects for an explainer, highest faithfulness first.
+
+    Raises:
+        UserError: The run lacks one of the first two metrics, for localisation and for faithfulness.
+    """
+    cells = cells_by_metric(run, explainer)
+    if len(metrics) < 2 or not {*metrics[:2]} <= cells.keys():
+        raise UserError(
+            "the rules 'clever hans' and 'false positive' need two values: a localisation metric and a faithfulness "
+            "metric, in this order"
+        )
+    return found_by(run, cells[metrics[0]], cells[metrics[1]]).order
+
+
+def _false_positives(context: RunContext, run: RunData, metrics: Sequence[str], explainer: str) -> list[str]:
+    """Return a sample of each image with a false positive of a class with Clever Hans features, most probable first.
+
+    Raises:
+        UserError: As for `_clever_hans`.
+    """
+    columns = ["image_id", "label", "labels", "logits"]
+    table = pq.read_table(run.folder / "predictions.parquet", columns=columns)
+    rows = {row["image_id"]: row for row in table.to_pylist()}
+    image_ids = [run.ids[position] for position in _clever_hans(run, metrics, explainer)]
+    suspects = {index for image_id in image_ids for index in _classes_in(context, rows[image_id] | {"labels": None})}
+    images: dict[int, tuple[float, str]] = {}
+    for image_id, code in zip(run.ids, run.codes(), strict=True):
+        if (absent := _likeliest_absent(context, rows[image_id])) in suspects:
+            logits = torch.tensor([rows[image_id]["logits"]], dtype=torch.float64)
+            p = float(probabilities(logits, context.classifier.activation)[0, absent])
+            if p > 0.5:
+                images.setdefault(int(code), (-p, image_id))
+    return [image_id for _, image_id in sorted(images.values())]
+
+
+def _classes_in(context: RunContext, row: Mapping[str, Any]) -> set[int]:
+    """Return the classes of the model that correspond to the labels of an image."""
+    labels = row["labels"] or ([] if row["label"] is None else [row["label"]])
+    members = context.question.members
+    return {index for label in labels for index in members[label]} if members is not None else set()
+
+
+def _likeliest_absent(context: RunContext, row: Mapping[str, Any]) -> int | None:
+    """Return the most probable class that an image lacks; None if its classes or predictions are not known."""
+    present = _classes_in(context, row)
+    if not present or row["logits"] is None:
+        return None
+    order = np.argsort(-np.asarray(row["logits"]), kind="stable")
+    return next((int(index) for index in order if int(index) not in present), None)
+
+
+def _per_class(run: RunData, count: int) -> list[str]:
+    """Return the first `count` images of each class, by class, as the predictions of the run name them."""
+    labels = pd.read_parquet(run.folder / "predictions.parquet", columns=["image_id", "label"])
+    labels = labels[labels["image_id"].isin(run.ids)]
+    return [image_id for _, group in labels.groupby("label") for image_id in group["image_id"].head(count)]
+
+
+def _listed(path: Path) -> list[str]:
+    """Return the ids of a file: the column image_id of a CSV file, or a line each."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    lines = text.splitlines()
+    if lines and "image_id" in lines[0].split(","):
+        return [row["image_id"] for row in csv_rows(text)]
+    return [line.strip() for line in lines if line.strip()]
+
+
+def score_line(run: RunData, image_id: str, explainer: Explainer, metric: str, name: str) -> str:
+    """Return the score of a sample as a line: "IoU 0.312"; "" without a cell."""
+    for cell in run.cells:
+        if (cell.explainer_text, cell.metric_text) == (explainer_text(str(explainer)), metric):
+            return f"{name} {words.number(float(run.values[cell.cell_id][run.position[image_id]]))}"
+    return ""
+
+
+def cell_of(sample: Sample, explainer: Explainer, view: View) -> Cell:
+    """Draw one view of a sample; a target or a column that it does not have is said in the cell."""
+    if view.partner or view.kind in PASTED:
+        return _of_partner(sample, explainer, view)
+    images = sample.images
+    if view.without:
+        column = (sample.batch.columns or {}).get(WITHOUT)
+        if column is None or not isinstance(column.values, torch.Tensor) or column.lacking[0]:
+            return Cell(None, (f"no {WITHOUT}",))
+        images = column.values
+    pixels = eight_bit(images[0])
+    if view.kind == "picture":
+        return Cell(pixels, () if view.without else (_prediction(sample),))
+    if view.kind == "mask":
+        return Cell(np.where(sample.batch.masks[0].numpy()[..., None], pixels, pixels // 4))
+    target, line = sample.target, ""
+    explain: Callable[..., np.ndarray] = sample.provider(explainer)
+    if view.other:
+        if sample.other is None:
+            return Cell(None, ("no other model",))
+        target = sample.other.target
+        explain = partial(explain, classifier=sample.other.classifier)
+    elif view.target:
+        terms = _terms(sample, view.target)
+        if terms is None:
+            return Cell(None, (f"no {view.target}",))
+        target = terms.row(sample.context.question.classes).to(images.device)
+        line = terms.text(sample.context.classifier.labels)
+        if view.target == "false positive":
+            line = f"{line}, {_probability(sample.context.classifier, images, target)}"
+    try:
+        maps = explain(images, target)
+    except ExplainerRaisedError as error:
+        return Cell(None, (str(error),))
+    if view.kind == "map":
+        return Cell(np.asarray(sample.marked(maps[0], images)), tuple(filter(None, (line,))))
+    classifier = sample.other.classifier if view.other and sample.other else sample.context.classifier
+    return _parts(classifier, images, target, maps, view)
+
+
+def _prediction(sample: Sample) -> str:
+    """Return what the classifier says of a sample, with the probability: "cat 0.913"."""
+    row = sample.row
+    if row["prediction"] is None:
+        return "no prediction"
+    named = TargetTerms((row["prediction"],)).text(sample.context.classifier.labels)
+    return f"{named} {words.number(row['confidence'])}"
+
+
+def _of_partner(sample: Sample, explainer: Explainer, view: View) -> Cell:
+    """Draw the image that a sample is paired with, or the sample with a part of that image pasted in."""
+    if (partner := sample.partner) is None:
+        return Cell(None, ("not paired",))
+    classifier, pixels = sample.context.classifier, eight_bit(partner.images[0])
+    right = torch.from_numpy(partner.right).float().to(partner.images.device)
+    if view.kind == "picture":
+        return Cell(pixels, (_probability(classifier, partner.images, right),))
+    try:
+        maps = sample.provider(explainer, partner.seeds)(partner.images, right)
+    except ExplainerRaisedError as error:
+        return Cell(None, (str(error),))
+    if view.kind == "map":
+        return Cell(np.asarray(overlay(pixels, maps[0])))
+    if view.kind not in PASTED:
+        return _parts(classifier, partner.images, right, maps, view)
+    inside = torch.from_numpy(_salient(maps[0]) == (view.kind == "pasted")).to(partner.images.device)
+    images = torch.where(inside, partner.images, sample.images)
+    return Cell(eight_bit(images[0]), (_probability(classifier, images, right),))
+
+
+def _probability(classifier: nn.Module, images: BatchImages, target: Target) -> str:
+    """Return the probability of a target for an image as a line: "p 0.913"."""
+    with torch.no_grad():
+        p = probabilities(classifier(images).double(), activation_of(classifier))
+    return f"p {words.number(float((p * target.to(p)).sum()))}"
+
+
+def _salient(values: np.ndarray) -> np.ndarray:
+    """Return the pixels of a map (H, W) above half of its range, Bool (H, W), as P4's S."""
+    return values - values.min() > 0.5 * np.ptp(values.astype(np.float64))
+
+
+def _terms(sample: Sample, rule: str) -> TargetTerms | None:
+    """Return another target of a sample, by its logits; None if it has none, as a class without a group."""
+    logits, groups = np.asarray(sample.row["logits"]), sample.context.question.groups
+    ordered = [int(index) for index in np.argsort(-logits, kind="stable")]
+    first = ordered[0]
+    if rule == "false positive":
+        absent = _likeliest_absent(sample.context, sample.row)
+        return None if absent is None else TargetTerms((absent,))
+    if rule in ("most likely", "least likely"):
+        return TargetTerms((ordered[0 if rule == "most likely" else -1],))
+    group = () if groups is None else groups.group_of(first)
+    second = None if groups is None else groups.runner_up(first, logits)
+    if rule == "contrast":
+        return None if second is None else TargetTerms((first,), (second,))
+    others = tuple(member for member in group if member != first)
+    if rule == "class against group":
+        return TargetTerms((first,), others) if others else None
+    return TargetTerms(group) if group else None
+
+
+def _parts(classifier: nn.Module, images: BatchImages, target: Target, maps: np.ndarray, view: View) -> Cell:
+    """Draw the picture by the order of its map: `top` pixels, the `rest` or the salient `region`, else the reference.
+
+    Below it stands the probability that the target then has.
+    """
+    height, width = images.shape[2:]
+    if view.kind == "region":
+        inside = _salient(maps[0])
+        line = f"{inside.mean():.0%} of the image"
+    else:
+        inside = np.zeros(height * width, bool)
+        inside[descending(maps)[0][: round(view.share * height * width)]] = True
+        inside = inside.reshape(height, width) == (view.kind == "top")
+        line = f"{'top' if view.kind == 'top' else 'without'} {view.share:.0%}"
+    curves = Curves(classifier, images, target, maps)
+    kept = torch.from_numpy(inside).to(images.device)[None, None]
+    drawn = curves.drawn(torch.zeros(1, dtype=torch.long), kept, view.reference)
+    return Cell(eight_bit(drawn[0]), (f"{line}, {_probability(classifier, drawn, target)}",))
+
+
+def _figure(placed: dict, rows: list, columns: list, names: dict[str, str]) -> Figure:
+    """Lay out the cells with the names of rows at the left and of columns above."""
+    lines = max(len(cell.lines) for cell in placed.values())
+    step = CELL + LINE * (lines + 0.5)
+    width, height = NAMES + len(columns) * CELL * 1.05, HEADING + len(rows) * step
+    figure = Figure(figsize=(width, height))
+    for row, column in product(range(len(rows)), range(len(columns))):
+        if (cell := placed.get((*rows[row], *columns[column]))) is None:
+            continue
+        left, top = NAMES + column * CELL * 1.05, HEADING + row * step
+        axes = figure.add_axes((left / width, 1 - (top + CELL) / height, CELL / width, CELL / height))
+        axes.set_xticks([])
+        axes.set_yticks([])
+        if cell.pixels is not None:
+            axes.imshow(np.asarray(Image.fromarray(cell.pixels)), interpolation="nearest")
+        axes.spines[["left", "bottom"]].set_visible(cell.pixels is None)
+        axes.set_xlabel("\n".join(line[:34] for line in cell.lines), fontsize=6, labelpad=2)
+        if row == 0:
+            axes.set_title(_called(columns[column], names), fontsize=7, pad=3)
+        if column == 0:
+            axes.set_ylabel(_called(rows[row], names), fontsize=7, rotation=0, ha="right", va="center", labelpad=4)
+    return figure
+
+
+def _called(key: Sequence[str], names: dict[str, str]) -> str:
+    """Return the names of a row or column as the paper has them, a line each."""
+    return "\n".join(names.get(name, name) for name in key)

@@ -1,0 +1,165 @@
+"""Samples of a run that are looked at once more: loaded, predicted and explained as the run did it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from saliency_bench.bound_explainer import Explainer, as_explainer
+from saliency_bench.bound_metric import registered_metric
+from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.explain import Explained
+from saliency_bench.compute.loading.load import load
+from saliency_bench.compute.maps.map_provider import MapProvider
+from saliency_bench.compute.predictions import PredictedChunk, all_predictions, answers
+from saliency_bench.compute.python_objects import entries_of
+from saliency_bench.compute.reading import read_chunk
+from saliency_bench.compute.score import inputs_of, other_of
+from saliency_bench.compute.scoring.inputs import MetricInputs, Other
+from saliency_bench.compute.scoring.partners import PartnerSamples, plan_of
+from saliency_bench.compute.targets.rules import stack
+from saliency_bench.errors import UserError
+from saliency_bench.read.manifest import Manifest, differing_settings
+from saliency_bench.spec import PythonObject
+from saliency_bench.types import Batch, Images, Maps, Target
+from saliency_bench.utils.overlays import eight_bit, overlay
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample of a run: what is known of it before it is explained.
+
+    Attributes:
+        context: the run.
+        predicted: the sample alone, with what the classifiers say.
+        target: what its maps explain.
+    """
+
+    context: RunContext
+    predicted: PredictedChunk
+    target: Target
+
+    @classmethod
+    def at(cls, context: RunContext, position: int) -> "Sample":
+        """Return the sample at a position of a run."""
+        chunk, other = read_chunk(context.data.samples, context.classifier, [position], strict=True), context.other
+        rows = answers(context, chunk)
+        of_other = None if other is None else answers(other, context.of_other(chunk))
+        terms = context.question.target_of(rows[0], np.asarray(rows[0]["logits"]))
+        target = stack([terms], context.question.classes).to(context.classifier.device)
+        return cls(context, PredictedChunk(0, position, (0,), chunk, rows, of_other), target)
+
+    @property
+    def batch(self) -> Batch:
+        """Return the sample alone, prepared."""
+        assert self.predicted.batch is not None
+        return self.predicted.batch
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Return what the classifier says."""
+        return self.predicted.rows[0]
+
+    @cached_property
+    def other(self) -> Other | None:
+        """Return what the other classifier says; None without another."""
+        other = self.context.other
+        return None if other is None else other_of(other, self.batch, self.predicted.of_other)
+
+    @cached_property
+    def partner(self) -> PartnerSamples | None:
+        """Return the first sample that this one is paired with by a metric of the run; None without one."""
+        (position,) = self.predicted.readable_in_run
+        plans = self.context.plans.values()
+        places = next((plan.partners[position] for plan in plans if position in plan.partners), ())
+        return self.context.partners(places[:1]) if places else None
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Return Bool (1, K), the classes that are right."""
+        right = self.context.question.right(self.row)
+        return np.zeros((1, self.context.question.classes), bool) if right is None else right[None]
+
+    @property
+    def name(self) -> str:
+        """Its image id."""
+        return self.batch.ids[0]
+
+    @property
+    def images(self) -> Images:
+        """The prepared frame (1, 3, H, W)."""
+        return self.batch.images
+
+    @cached_property
+    def picture(self) -> Image.Image:
+        """The prepared frame as a picture."""
+        return Image.fromarray(eight_bit(self.images[0]))
+
+    def provider(self, explainer: Explainer, seeds: Sequence[int] = ()) -> MapProvider:
+        """Return what makes the maps of a run, by the seeds of another sample if they are given."""
+        seeds = seeds or [self.context.seed_for(self.name, "explain")]
+        return MapProvider(explainer.seeded(self.context.spec.seed), self.context.classifier, seeds)
+
+    def scored(self, explainer: Explainer, name: str) -> tuple[float | None, str]:
+        """Return (the score that a run gives it by a metric that looks at no map, or None; why there is none)."""
+        batch = self.inputs(explainer).score(registered_metric(name))
+        return batch.values[0], batch.reasons[0] or ""
+
+    def inputs(self, explainer: Explainer, maps: Maps | None = None) -> MetricInputs:
+        """Return what metrics get, as a run makes it."""
+        return inputs_of(self.context, self.predicted, explainer, self.target, Explained(maps))
+
+    def marked(self, values: np.ndarray, image: Images | None = None) -> Image.Image:
+        """Return a map over the picture, with the border of the mask in white."""
+        pixels = np.asarray(overlay(eight_bit((self.images if image is None else image)[0]), values)).copy()
+        inside = self.batch.masks[0].numpy()
+        padded = np.pad(inside, 1)
+        whole = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
+        pixels[inside & ~whole] = 255
+        return Image.fromarray(pixels)
+
+
+def loaded(
+    folder: Path, manifest: Manifest, metrics: Sequence[str], explainers: Sequence[str] | None, device: str | None
+) -> RunContext:
+    """Return the run, with these metrics and explainers.
+
+    Raises:
+        UserError: It is not what it was.
+    """
+    spec = manifest.spec
+    for setting in ("dataset", "model", "other_model"):
+        if not isinstance(getattr(spec, setting), str | None):
+            raise UserError(
+                f"the {setting.replace('_', ' ')} of {folder} is a Python object, which no file holds; draw a run of "
+                "names and folders"
+            )
+    # Functions in files only as they are named now, never as somebody else's run.json names them.
+    objects: dict[PythonObject, object] = {}
+    named = [entry for entry in spec.explainers if isinstance(entry, str)]
+    chosen = entries_of("explainers", explainers, as_explainer, objects) if explainers else named
+    if not chosen:
+        raise UserError(f"{folder} has no explainer that can be made again by its name; give --explainers")
+    changes = {"metrics": tuple(metrics), "explainers": tuple(chosen), "maps": (), "keep_maps": False,
+               "out": str(folder)}  # fmt: skip
+    context = load(spec.model_copy(update=changes), objects, device)
+    if differing := differing_settings(context.identity, manifest.identity):
+        raise UserError(f"the {differing[0]} is no longer that of {folder}; make the run again with another --out")
+    return context
+
+
+def with_partners(context: RunContext) -> RunContext:
+    """Return a finished run that knows which samples its metrics pair, by its predictions.
+
+    Raises:
+        UserError: Its predictions are not whole.
+    """
+    asking = [metric for metric in context.metrics if metric.declaration.plan is not None]
+    if not asking:
+        return context
+    predictions = all_predictions(context)
+    return replace(context, plans={metric: plan_of(metric, predictions) for metric in asking})

@@ -1,0 +1,77 @@
+"""List of all settings of a suite, the paper's beside those that were run; no option can be missing from it.
+
+The rows follow from the suite itself: every dataset, model, explainer and metric, with all its options as they resolve,
+defaults too. What the paper says of them is in `decisions` of the YAML file; where it says nothing, the row says that.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from saliency_bench.bound_explainer import as_explainer
+from saliency_bench.bound_metric import as_metric
+from saliency_bench.read.analysis.tables import Table as Printed
+from saliency_bench.recipes.suites.jobs import metrics_of
+from saliency_bench.recipes.suites.schema import Suite
+from saliency_bench.spec import RunSpec
+
+HEADER = ("what", "the paper", "what was run")
+SILENT = "says nothing"
+
+
+def settings_table(name: str, suite: Suite, tables: Iterable[str]) -> Printed:
+    """Return the list for these tables of a suite."""
+    runs = {run for table in tables if suite.items[table].needs_runs for run in suite.items[table].runs}
+    rows = [_row(suite, *entry) for entry in _entries(suite, runs)]
+    rows += [("", entry.paper, entry.run) for entry in suite.decisions if not entry.about]
+    return Printed(HEADER, list(rows), f"{name}.settings")
+
+
+def _row(suite: Suite, name: str, resolved: str, note: str) -> tuple[str, str, str]:
+    """Return a row of the list; the texts of decisions about `name` follow the options as they resolve."""
+    entries = [entry for entry in suite.decisions if name in entry.about]
+    paper = " ".join(entry.paper for entry in entries) or SILENT
+    texts = (resolved, *(entry.run for entry in entries), note)
+    return name, paper, ". ".join(text.rstrip(".") for text in texts if text)
+
+
+def _entries(suite: Suite, runs: set[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, settings as they resolve, a note of its own) of everything that these runs use."""
+    chosen = [suite.runs[run] for run in suite.runs if run in runs]
+    for dataset in dict.fromkeys(name for run in chosen for name in run.datasets):
+        entry = suite.datasets[dataset]
+        targets = dict.fromkeys(
+            str((entry.settings | run.settings).get("target", RunSpec.model_fields["target"].default))
+            for run in chosen
+            if dataset in run.datasets
+        )
+        yield dataset, f"{entry.build}; maps explain: {', '.join(targets)}", ""
+    for model in dict.fromkeys(name for run in chosen for name in run.models):
+        recipe = suite.models[model].train
+        trained = "used as it is" if recipe is None else f"trained: {_pairs(recipe.model_dump())}"
+        yield model, f"{suite.models[model].name}, {trained}", ""
+    explainers = (text for run in chosen for text in run.explainers)
+    for name, several in _options_by_name(as_explainer(text) for text in explainers).items():
+        yield name, _pairs(several), ""
+    metrics = [as_metric(text) for run in sorted(runs) for text in metrics_of(suite, suite.items, run)]
+    for name, several in _options_by_name(metrics).items():
+        metric = next(metric for metric in metrics if metric.name == name)
+        left_out = f"left out: {metric.declaration.undefined}" if metric.declaration.undefined else ""
+        yield name, _pairs(several), ". ".join(filter(None, (metric.declaration.note, left_out)))
+
+
+def _options_by_name(items: Iterable[Any]) -> dict[str, dict[str, list]]:
+    """Return {name: {option: the values that it is used with}} of explainers or metrics."""
+    by_name: dict[str, dict[str, list]] = {}
+    for item in items:
+        values = by_name.setdefault(item.name, {})
+        for option, value in dict(item.options).items():
+            values[option] = [*values.get(option, []), *([] if value in values.get(option, []) else [value])]
+    return by_name
+
+
+def _pairs(settings: dict[str, Any]) -> str:
+    """Return settings as text, several values of one joined by "or"."""
+    return ", ".join(
+        f"{name}={' or '.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, value in settings.items()
+    )

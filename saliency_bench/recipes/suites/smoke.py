@@ -1,0 +1,41 @@
+"""What takes the place of datasets and models under --smoke: drawn pictures and networks of a few thousand weights."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from saliency_bench.data.building import build
+from saliency_bench.recipes.suites.jobs import DRAWINGS, Choice, data_of, smoke_config
+from saliency_bench.recipes.suites.schema import Suite
+from saliency_bench.utils.files import write_text
+from saliency_bench.utils.seeds import seed_of
+
+
+def prepare(suite: Suite, tables: Iterable[str], choice: Choice) -> None:
+    """Draw the datasets and write the networks' configs, unless they are there."""
+    for entry in suite.models.values():
+        path = smoke_config(choice, entry.name)
+        if not path.is_file():
+            write_text(path, json.dumps(_config(entry.family, suite.smoke.size), indent=2) + "\n")
+    runs = {run for table in tables for run in suite.items[table].runs}
+    names = [name for name in suite.datasets if any(name in suite.runs[run].datasets for run in runs)]
+    folders = [(name, data_of(suite.datasets[name], name, choice), suite.smoke.count) for name in names
+               if choice.takes("dataset", name)]  # fmt: skip
+    if any(suite.items[table].needs_runs for table in tables):  # networks to train
+        folders.append((DRAWINGS, str(choice.out / "data" / DRAWINGS), suite.smoke.drawings))
+    for dataset, folder, count in folders:
+        if not Path(folder).exists():
+            seed = seed_of("smoke", dataset) % 1000
+            build("shapes-xai", folder, size=suite.smoke.size, count=count, seed=seed, progress=False)
+
+
+def _config(family: str, size: int) -> dict[str, Any]:
+    """Return a transformers config; small residual networks stand for what has no small form that learns in seconds."""
+    if family == "vit":  # layers as narrow as these learn little in few steps from the initial weights of large ones
+        return {"model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 48,
+                "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96, "image_size": size,
+                "patch_size": size // 8, "initializer_range": 0.15}  # fmt: skip
+    widths = {"resnet": [24, 48], "vgg": [32, 48], "inception": [24, 40], "convnext": [32, 40]}[family]
+    return {"model_type": "resnet", "architectures": ["ResNetForImageClassification"], "embedding_size": 24,
+            "hidden_sizes": widths, "depths": [1, 1], "layer_type": "basic"}  # fmt: skip

@@ -1,0 +1,427 @@
+"""`sb.suite` and its command: plan a suite, train and run what is missing, and write its tables and page.
+
+A run that fails is named with its reason and stops no other; started again, only what is missing is done. Several
+processes share the chunks of each run, or make whole runs side by side, whichever ends earlier.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import gather_object
+
+from saliency_bench import registry
+from saliency_bench.compute.python_objects import describe
+from saliency_bench.compute.run import start
+from saliency_bench.compute.training import train
+from saliency_bench.data.build_report import REPORT, read_report
+from saliency_bench.errors import UserError, described
+from saliency_bench.read.analysis.agreement import read_answers
+from saliency_bench.read.report import words
+from saliency_bench.read.run_folder import read_summary
+from saliency_bench.read.summary import aligned
+from saliency_bench.recipes.suites import smoke as smoke_data
+from saliency_bench.recipes.suites.device_table import (
+    Measured,
+    device_rows,
+    extend_devices,
+    hours_on,
+    read_devices,
+    speeds_on,
+    works_on,
+)
+from saliency_bench.recipes.suites.drawing import Section, section_of, write_page
+from saliency_bench.recipes.suites.jobs import Choice, Job, Network, data_of, jobs_of, selection
+from saliency_bench.recipes.suites.numbers import Results
+from saliency_bench.recipes.suites.pictures import draw_picture
+from saliency_bench.recipes.suites.plan import Step, check_sources, plan_notes, plan_of, plan_rows, side_by_side
+from saliency_bench.recipes.suites.schema import Suite, find_suite
+from saliency_bench.recipes.suites.settings import settings_table
+from saliency_bench.recipes.suites.t_tests import remarks, t_tests
+from saliency_bench.recipes.suites.tables import SMOKE, SuiteTable, as_csv, check_figures, make_table
+from saliency_bench.recipes.suites.time_left import TimeLeft
+from saliency_bench.recipes.suites.transforms import measure
+from saliency_bench.recipes.suites.within import Passes, check_enough, check_timed
+from saliency_bench.spec import PREDICTED_BY
+from saliency_bench.utils.devices import device_name
+from saliency_bench.utils.durations import seconds_of
+from saliency_bench.utils.files import write_text
+from saliency_bench.utils.messages import complain
+from saliency_bench.utils.processes import Alone, Group, accelerator_on, agreed, wait_for_all
+from saliency_bench.utils.progress import step
+from saliency_bench.utils.untouched import untouched
+
+
+@dataclass(frozen=True, repr=False)
+class SuiteResult:
+    """What a suite came to.
+
+    Attributes:
+        folder: The folder of all files.
+        tables: The tables that were written.
+        jobs: The runs.
+        failed: {folder of a network or run: why it failed}.
+        pictures: Names of the pictures that were drawn, into the folder `pictures`.
+    """
+
+    folder: Path
+    tables: list[SuiteTable]
+    jobs: list[Job]
+    failed: dict[Path, str] = field(default_factory=dict)
+    pictures: list[str] = field(default_factory=list)
+
+    @property
+    def page(self) -> Path:
+        """The page with all tables."""
+        return self.folder / "suite.html"
+
+    def __str__(self) -> str:
+        return "\n".join(table.markdown() for table in self.tables)
+
+    __repr__ = __str__
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the tables and what failed, as the command prints them."""
+        tables = [{"table": table.name, "smoke": table.smoke, "numbers": table.records, "notes": table.notes}
+                  for table in self.tables]  # fmt: skip
+        return {"tables": tables, "failed": {str(folder): why for folder, why in self.failed.items()}}
+
+
+@dataclass(frozen=True, repr=False)
+class Plan:
+    """The plan of a suite: a step per run, the devices of --device-table, and what --within comes to."""
+
+    steps: list[Step]
+    devices: Sequence[Measured] = ()
+    within: str = ""
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return the plan as the command prints it."""
+        names = ("dataset", "model", "images", "cells", "done", "passes", "hours", "seconds", "memory", "megabytes",
+                 "missing")  # fmt: skip
+        return [
+            {"run": step.job.folder.name} | {name: getattr(step, name) for name in names}
+            | {"cost": None if step.cost is None else step.cost.counts, "left": step.by_cell}
+            | ({"hours_on": hours_on(step, self.devices)} if self.devices else {})
+            for step in self.steps
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        devices = ["", aligned(device_rows(self.steps, self.devices))] if self.devices else []
+        within = [self.within] if self.within else []
+        return "\n".join([aligned(plan_rows(self.steps)), "", *plan_notes(self.steps), *within, *devices])
+
+    __repr__ = __str__
+
+
+def planned(name: str, within: str | float | None = None, **options: Any) -> Plan:
+    """Return what `suite` would do with these options, and what it costs; nothing is trained or run."""
+    seconds = seconds_of(within)
+    _, _, _, choice, jobs = _choose(name, **options)
+    steps, devices = timed_plan(jobs, choice)
+    if seconds is None:
+        return Plan(steps, devices)
+    check_timed(steps)
+    images = check_enough(steps, seconds, seconds)
+    return Plan([step.up_to(images) for step in steps], devices, f"--within: {images:,} images of each run")
+
+
+def timed_plan(jobs: Sequence[Job], choice: Choice, measured: bool = True) -> tuple[list[Step], list[Measured]]:
+    """Return the plan and the devices of the table; what is timed is added to the table."""
+    if choice.device_table is None:
+        return plan_of(jobs, choice, measured), []
+    device = device_name(choice.device)
+    rows = read_devices(choice.device_table)
+    speeds, works = speeds_on(rows, device), works_on(rows, device)
+    steps = plan_of(jobs, choice, measured, speeds, works)
+    return steps, extend_devices(choice.device_table, device, speeds, works)
+
+
+@untouched()
+def suite(
+    name: str,
+    *,
+    out: str | Path,
+    data: str | Path = ".",
+    select: str | Iterable[str] = (),
+    limit: int | None = None,
+    batch_size: int | None = None,
+    device: str | None = None,
+    smoke: bool = False,
+    answers: str | Path | Iterable[str | Path] = (),
+    device_table: str | Path | None = None,
+    within: str | float | None = None,
+    compare: bool = False,
+    train_only: bool = False,
+    progress: bool = True,
+) -> SuiteResult:
+    """Make a table of a paper, or all of them: train and run what is missing under `out`, and write the tables.
+
+    Started again, it does what is missing. A run that fails is in `failed` and stops no other.
+
+    Args:
+        name: A suite (`p0`), a table (`p0-table2`), or a YAML file of your own (FILE.yaml, FILE.yaml:TABLE).
+        out: Folder of models, runs and tables, shared by all tables.
+        data: Folder that holds built datasets by name.
+        select: Parts of it, "dataset=pet-xai explainer=gradcam" (axes dataset, model, explainer, metric).
+        limit: Samples of all runs, at most.
+        batch_size: Samples per chunk of all runs.
+        device: Device of all runs.
+        smoke: Make the same tables in minutes, on drawn pictures with small networks.
+        answers: Files with answers of people (`peekaboom export`), for tables that show what they make of the maps.
+        device_table: File of measured throughputs, by which the time left is shown; networks that it lacks are timed.
+        within: Time to spend, "30m", "2h" or seconds: as many images of each run as it allows, the same number for
+            all; started again, it goes on from there.
+        compare: Show the paper's figures and the differences.
+        train_only: Leave out the runs.
+        progress: Show progress.
+
+    Raises:
+        UserError: The name is unknown, a file is not a suite, sources are missing, or `within` is too little.
+    """
+    seconds = seconds_of(within)
+    if train_only and seconds is not None:
+        raise UserError("--within is about the runs, which --train-only leaves out; give one of the two")
+    passes = None if seconds is None else Passes(seconds)
+    path, content, tables, choice, jobs = _choose(
+        name, out=out, data=data, select=select, limit=limit, batch_size=batch_size, device=device, smoke=smoke,
+        answers=answers, device_table=device_table,
+    )  # fmt: skip
+    is_main = accelerator_on(device).is_main_process
+    is_timed = is_main and (device_table is not None or passes is not None)
+    steps = timed_plan(jobs, choice)[0] if is_timed else plan_of(jobs, choice, measured=False)
+    check_sources(steps)
+    say = step if is_main and progress else lambda line: None
+    for line in plan_notes(steps):
+        say(line)
+    failed: dict[Path, str] = {}
+    result = SuiteResult(choice.out, [], jobs, failed)
+    for part in [steps] if passes is None else _parts(steps, passes, choice, failed, say):
+        failed |= work(part, choice, progress, say, train_only)
+        if is_main and not train_only:
+            result = _write(name, path, content, tables, choice, jobs, failed, compare)
+    return result
+
+
+def _parts(
+    steps: Sequence[Step], passes: Passes, choice: Choice, failed: dict[Path, str], say: Callable[[str], None]
+) -> Iterator[Sequence[Step]]:
+    """Yield the steps of each pass of --within; runs that fail are left out of the next ones."""
+    accelerator = accelerator_on(choice.device)
+    while images := agreed(accelerator, partial(passes.next_images, steps)):
+        say(f"--within: up to {images:,} images of each run")
+        yield [step.up_to(images) for step in steps]
+        steps = [step.beyond(images) for step in steps if step.job.folder not in failed]
+
+
+def _write(
+    name: str, path: Path, content: Suite, tables: tuple[str, ...], choice: Choice, jobs: list[Job],
+    failed: dict[Path, str], compare: bool,
+) -> SuiteResult:  # fmt: skip
+    """Write the tables, pictures, settings and page of what is there."""
+    for folder in (choice.out, choice.out / "tables", choice.out / "pictures"):
+        for stale in folder.glob(".*.tmp"):  # of a suite that was killed while it wrote
+            stale.unlink(missing_ok=True)
+    written = write_tables(content, tables, choice, failed, compare)
+    pictures = draw_pictures(content, tables, choice, failed)
+    settings = settings_table(name, content, tables)
+    mark = f"{SMOKE}\n\n" if choice.smoke else ""
+    write_text(choice.out / "tables" / f"{path.stem}.settings.md", mark + settings.markdown())
+    title = f"{name}, smoke size" if choice.smoke else name
+    page = choice.out / "suite.html"
+    write_page(
+        page, title, content.paper, [*(section_of(table, choice.out / "pictures") for table in written), *pictures],
+        plan_of(jobs, choice, measured=False), settings.texts(), failed, choice.smoke,
+    )  # fmt: skip
+    return SuiteResult(choice.out, written, jobs, failed, [section.name for section in pictures if section.plot])
+
+
+def _choose(
+    name: str,
+    *,
+    out: str | Path,
+    data: str | Path = ".",
+    select: str | Iterable[str] = (),
+    answers: str | Path | Iterable[str | Path] = (),
+    device_table: str | Path | None = None,
+    **settings: Any,
+) -> tuple[Path, Suite, tuple[str, ...], Choice, list[Job]]:
+    """Return the suite's file, its content, the selected tables, the choice and the runs; --smoke makes the sources."""
+    path, content, tables = find_suite(name)
+    conditions = selection([select] if isinstance(select, str) else select)
+    files = [Path(file) for file in ([answers] if isinstance(answers, str | Path) else answers)]
+    settings |= {"answers": [read_answers(file) for file in files]}
+    choice = Choice(Path(out), Path(data), conditions, device_table=Path(device_table) if device_table else None,
+                    **settings)  # fmt: skip
+    if not choice.data.is_dir():
+        raise UserError(f"there is no folder '{choice.data}'; give --data the folder that holds built datasets")
+    check_figures(content, tables)
+    _check_not_mixed(content, choice)
+    jobs = jobs_of(content, tables, choice)
+    if choice.smoke:
+        smoke_data.prepare(content, tables, choice)
+    return path, content, tables, choice, jobs
+
+
+def _check_not_mixed(content: Suite, choice: Choice) -> None:
+    """Check that smoke-size results and real results are in separate folders.
+
+    Raises:
+        UserError: The folder holds results of the other kind, or the folder of a dataset holds another one.
+    """
+    is_smoke = (choice.out / "data" / "networks").is_dir()
+    if choice.smoke != is_smoke and any((choice.out / name).is_dir() for name in ("runs", "tables", "data")):
+        stored, new = ("results of --smoke", "real runs") if is_smoke else ("real runs", "results of --smoke")
+        raise UserError(f"{choice.out} holds {stored}, which cannot be mixed with {new}; give another --out")
+    for name, entry in content.datasets.items():
+        folder = Path(data_of(entry, name, choice))
+        if choice.smoke or not (folder / REPORT).is_file() or entry.name not in registry.files("hub_builders"):
+            continue
+        if (built := read_report(folder)["dataset"]) != entry.name:
+            raise UserError(
+                f"{folder} should hold {entry.name}, but was built by `saliency-bench build {built}`; give --data the "
+                "folder of the real datasets"
+            )
+
+
+def work(
+    steps: Sequence[Step], choice: Choice, progress: bool, say: Callable[[str], None], train_only: bool
+) -> dict[Path, str]:
+    """Train and run what is missing of a plan.
+
+    Args:
+        steps: The plan.
+        choice: What was chosen of the suite.
+        progress: Whether bars are shown.
+        say: Called with a line on each step.
+        train_only: Whether the runs are left out.
+
+    Returns:
+        {folder of a network or run: why it failed}.
+
+    Raises:
+        UserError: Networks are to be trained by several processes.
+    """
+    jobs = [item.job for item in steps]
+    accelerator = accelerator_on(choice.device)
+    # Those that others start from come last in a job, and are trained first.
+    networks = {network.out: network for job in jobs for network in reversed(job.networks)}
+    untrained = [network for network in networks.values() if not network.is_done]
+    if untrained and accelerator.num_processes > 1:
+        raise UserError(
+            f"{len(untrained)} networks must be trained first, by a single process: start this suite once with "
+            "--train-only and without torchrun or accelerate launch"
+        )
+    failed: dict[Path, str] = {}
+    left = TimeLeft.of_plan(steps)
+    if train_only:
+        left.keep(networks)
+    for number, network in enumerate(untrained, 1):
+        say(f"training {number} of {len(untrained)}: {network.out.name} on {network.out.parent.name}{left}")
+        if (start := Path(network.start)) in failed:
+            failed[network.out] = f"its start {start.name} was not trained"
+            continue
+        _attempt(partial(_train, network, choice, progress), network.out, failed)
+        left.finish(network.out)
+    if train_only:
+        return failed
+    shares = agreed(accelerator, lambda: side_by_side(steps, accelerator.num_processes))
+    group: Group = Alone(accelerator.device) if shares else accelerator
+    if shares:
+        say(f"{accelerator.num_processes} processes make whole runs side by side")
+    numbers = shares[accelerator.process_index] if shares else range(len(jobs))
+    left.keep({jobs[number].folder for number in numbers})
+    for number in numbers:
+        job = jobs[number]
+        say(f"run {number + 1} of {len(jobs)}: {job.folder.name}{left}")
+        if without := [network.out.name for network in job.networks if network.out in failed]:
+            failed[job.folder] = f"its network {without[0]} was not trained"
+            continue
+        _attempt(partial(_run, job, progress and accelerator.is_local_main_process, group), job.folder, failed)
+        left.finish(job.folder)
+    wait_for_all(accelerator)
+    return dict(gather_object(list(failed.items()))) if shares else failed
+
+
+def _run(job: Job, progress: bool, group: Group) -> None:
+    """Make a run, and the accuracies under transforms that tables ask for."""
+    spec = dict(job.spec)
+    if job.named_by is not None and _covers(job.named_by, job.spec.limit):
+        spec["target"] = f"{PREDICTED_BY}{job.named_by}"  # instead of predicting the samples once more
+    start(*describe(spec), progress=progress, group=group)
+    if group.is_main_process:
+        measure(job)
+    wait_for_all(group)
+
+
+def _covers(folder: Path, limit: int | None) -> bool:
+    """Return whether a finished run has predicted the samples of one with this limit."""
+    try:
+        dataset = read_summary(folder)[0]["dataset"]
+    except UserError:
+        return False
+    return dataset["used"] >= (dataset["samples"] if limit is None else min(limit, dataset["samples"]))
+
+
+def _train(network: Network, choice: Choice, progress: bool) -> None:
+    """Train a network by the recipe of its suite; a training that was stopped goes on."""
+    recipe = network.recipe.model_dump()
+    train(dataset=network.dataset, model=network.start, out=network.out, label_column=network.label,
+          device=choice.device, progress=progress, **recipe)  # fmt: skip
+
+
+def _attempt(task: Callable[[], object], folder: Path, failed: dict[Path, str]) -> None:
+    """Do a task; an error is reported and noted in `failed`, and stops nothing else."""
+    try:
+        task()
+    except UserError as error:
+        failed[folder] = str(error)
+    except Exception as error:
+        failed[folder] = described(error)
+    if folder in failed:
+        complain(f"{folder.name} failed: {failed[folder]}")
+
+
+def write_tables(
+    content: Suite, tables: Iterable[str], choice: Choice, failed: dict[Path, str], compare: bool
+) -> list[SuiteTable]:
+    """Write the tables of what is there, also of runs that an earlier start has made and this one leaves out."""
+    jobs = jobs_of(content, tables, replace(choice, select={}))
+    results = Results(content, jobs, choice, failed)
+    written = []
+    for name in (name for name in tables if name in content.tables):
+        about = _remarks(content, results, content.tables[name].runs) if content.tables[name].needs_runs else []
+        if content.tables[name].t_test:
+            compared = t_tests(results, name)
+            about += remarks(compared)
+            write_text(choice.out / "tables" / f"{name}.t-tests.csv", as_csv(compared, choice.smoke))
+        written.append(make_table(name, results, compare, about))
+        written[-1].write(choice.out / "tables")
+    return written
+
+
+def draw_pictures(content: Suite, names: Iterable[str], choice: Choice, failed: dict[Path, str]) -> list[Section]:
+    """Draw the pictures of what is there, each as PDF, SVG and PNG; return them as the page shows them."""
+    sections = []
+    for name in (name for name in names if name in content.pictures):
+        results = Results(content, jobs_of(content, [name], replace(choice, select={})), choice, failed)
+        svg, notes = draw_picture(results, name, choice.out / "pictures")
+        sections.append(Section(name, content.pictures[name].title, notes, svg))
+    return sections
+
+
+def _remarks(content: Suite, results: Results, runs: Sequence[str]) -> list[str]:
+    """Return the remarks on all runs of a table: datasets that are not used whole, and accuracies."""
+    accuracies: dict[tuple[str, str], str] = {}
+    used: dict[str, tuple[int, int]] = {}
+    for job, run in results.finished(runs):
+        dataset, model = (content.names.get(name, name) for name in (job.dataset, job.model))
+        accuracies[job.dataset, job.model] = f"{model} on {dataset} {words.number(run.accuracy.value)}"
+        count = run.summary["dataset"]["used"], run.summary["dataset"]["samples"]
+        if count[0] < count[1]:
+            used[job.dataset] = min(used.get(job.dataset, count), count)
+    limits = ", ".join(f"{count[0]} of {count[1]} of {content.names.get(name, name)}" for name, count in used.items())
+    remarks = [f"Not all images: {limits}."] if limits else []
+    return remarks + ([f"Accuracy of the classifiers: {', '.join(accuracies.values())}."] if accuracies else [])

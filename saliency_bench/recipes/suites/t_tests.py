@@ -1,0 +1,76 @@
+"""The paired t-test of a paper, beside the package's own paired test, for tables whose paper speaks of significance.
+
+The t-test has no adjustment for several comparisons, and takes images of one cluster as independent; the package's own
+has one and does not (`read/statistics/paired_test.py`). A number of stars is a matter of the test: both are written down.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import ttest_rel
+
+from saliency_bench.read.cell import CellResult
+from saliency_bench.read.run_folder import RunData
+from saliency_bench.read.statistics.ranking import ALPHA
+from saliency_bench.recipes.suites.numbers import Results, explainer_text, metric_text
+
+COLUMNS = ("dataset", "model", "quantity", "explainer", "other", "n", "difference", "p_t_test", "p_paired_test")
+
+
+def t_tests(results: Results, name: str) -> pd.DataFrame:
+    """Return a row per run, metric and explainer that the table's `t_test` is compared with.
+
+    Args:
+        results: What the runs of the suite hold.
+        name: The table.
+
+    Returns:
+        `COLUMNS`; p is NaN where there are too few samples, and `p_paired_test` where the run has no test.
+    """
+    table, rows = results.suite.tables[name], []
+    for job, run in results.finished(table.runs):
+        for quantity, value in table.values.items():
+            explainers = results.suite.runs[job.name].explainers
+            if value.metric and value.part is None and table.t_test in explainers:
+                texts = [explainer_text(results.sized(text)) for text in explainers]
+                reference = texts[explainers.index(table.t_test)]
+                metric = metric_text(results.sized(value.metric))
+                rows += [(job.dataset, job.model, quantity, *row) for row in _compared(run, metric, reference, texts)]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _compared(run: RunData, metric: str, reference: str, others: list[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield the columns of a row from `explainer` on, for each other explainer of a run that has a score."""
+    cells = {cell.explainer_text: cell for cell in run.cells if cell.metric_text == metric and not cell.aggregate}
+    if reference not in cells:
+        return
+    for other in (text for text in others if text != reference and text in cells):
+        both = np.array([run.values[cells[text].cell_id] for text in (reference, other)])
+        first, second = both[:, np.isfinite(both).all(axis=0)]
+        # Equal scores have no variance to test with: a p of NaN in scipy, with a warning.
+        p = float(ttest_rel(first, second).pvalue) if np.any(first != second) and len(first) > 1 else np.nan
+        difference = float((first - second).mean()) if len(first) else np.nan
+        yield reference, other, len(first), difference, p, _adjusted_p(run, cells[reference], cells[other])
+
+
+def _adjusted_p(run: RunData, first: CellResult, second: CellResult) -> float:
+    """Return the p of the run's own test of two cells, or NaN."""
+    for contrast in run.contrasts:
+        if set(contrast.cells) == {first.cell_id, second.cell_id}:
+            return np.nan if contrast.p is None else contrast.p
+    return np.nan
+
+
+def remarks(frame: pd.DataFrame) -> list[str]:
+    """Say below a table how many differences either test finds."""
+    if frame.empty:
+        return []
+    significant = [int((frame[column] < ALPHA).sum()) for column in ("p_t_test", "p_paired_test")]
+    known = int(frame["p_paired_test"].notna().sum())
+    return [
+        f"Paired t-test of {frame['explainer'][0]} with each other explainer at {ALPHA}, not adjusted: "
+        f"{significant[0]} of {len(frame)} differ; by the adjusted paired test {significant[1]} of the {known} that "
+        "have enough samples."
+    ]

@@ -1,0 +1,299 @@
+"""A suite's tables as data frames and files: Markdown and LaTeX for people, CSV and JSON with a line per number."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from saliency_bench.errors import UserError
+from saliency_bench.read.analysis.paper_table import Entry, Line, PaperTable, PaperTables
+from saliency_bench.read.analysis.tables import Table as Printed
+from saliency_bench.read.analysis.tables import Value
+from saliency_bench.read.report import words
+from saliency_bench.read.statistics.intervals import INTERVAL_FROM
+from saliency_bench.recipes.suites.numbers import Results, places_of
+from saliency_bench.recipes.suites.schema import Suite, Table
+from saliency_bench.utils.csv_text import csv_text
+from saliency_bench.utils.files import write_json, write_text
+
+BEST, FEW = "*", "†"
+BOLD = "Bold: among the best of its run by this metric, and better than every baseline of the run, by the paired test"
+SHOWN = ("value", "low", "high", "n", "least", "best", "missing", "text", "cell")
+QUANTITY = "quantity"  # the axis `value` as a column, beside the number itself
+JOIN = ", "
+SMOKE = "Smoke size: drawn pictures and small networks, not the data and networks of the paper. No number is a result."
+
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SuiteTable(PaperTables):
+    """A table of a suite with its numbers.
+
+    Attributes:
+        name: Its name in the suite.
+        table: What the suite says of it.
+        names: {name of ours: what the paper calls it}.
+        numbers: A row per number: its axes, `SHOWN`, the paper's figure, the difference, notes and runs.
+        compare: Whether it is printed with the paper's figures.
+        about: Remarks on the runs behind it.
+        smoke: Whether its numbers come from drawn pictures and small networks.
+    """
+
+    name: str
+    table: Table
+    names: Mapping[str, str]
+    numbers: pd.DataFrame
+    compare: bool = False
+    about: Sequence[str] = ()
+    smoke: bool = False
+
+    @property
+    def row_axes(self) -> list[str]:
+        """Columns of `numbers` that name the row."""
+        return columns_of(self.table.rows)
+
+    @property
+    def column_axes(self) -> list[str]:
+        """Columns of `numbers` that name the column."""
+        return columns_of(self.table.columns)
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """The numbers as JSON holds them, with None for what is missing."""
+        return self.numbers.astype(object).where(self.numbers.notna(), None).to_dict("records")
+
+    @property
+    def rows(self) -> list[Key]:
+        """Names of the rows."""
+        return keys_of(self.numbers, self.row_axes)
+
+    @property
+    def columns(self) -> list[Key]:
+        """Names of the columns."""
+        return keys_of(self.numbers, self.column_axes)
+
+    @property
+    def cells(self) -> dict[tuple[Key, Key], dict[str, Any]]:
+        """{(row, column): record}."""
+        return {
+            (tuple(record[axis] for axis in self.row_axes), tuple(record[axis] for axis in self.column_axes)): record
+            for record in self.records
+        }
+
+    @property
+    def has_numbers(self) -> bool:
+        """Return whether any number is there."""
+        return bool(self.numbers["value"].notna().any())
+
+    def called(self, key: Key) -> list[str]:
+        """Return names as the paper has them."""
+        return [self.names.get(name, name) for name in key]
+
+    def is_count(self, record: Mapping[str, Any]) -> bool:
+        """Return whether a number is a whole one."""
+        return self.table.values[record.get(QUANTITY, next(iter(self.table.values)))].is_count
+
+    @property
+    def printed(self) -> Printed:
+        """The table as people read it: each number with its interval, the paper's figure and the difference."""
+        cells = self.cells
+        lines: list[tuple[Value, ...]] = [
+            (*self.called(row), *(text_of(self, cells.get((row, column))) for column in self.columns))
+            for row in self.rows
+        ]
+        header = (*self.table.rows, *(JOIN.join(self.called(column)) for column in self.columns))
+        return Printed(header, lines, self.name)
+
+    def paper_table(self) -> PaperTable:
+        """Return the table of `to_latex` and `to_markdown`."""
+        cells = self.cells
+        lines = [
+            Line(tuple(self.called(row)), [_entry(self, cells.get((row, column))) for column in self.columns])
+            for row in self.rows
+        ]
+        columns = tuple(JOIN.join(self.called(column)) for column in self.columns)
+        return PaperTable(tuple(self.table.rows), columns, ("",) * len(columns), lines, tuple(self.remarks), BOLD)
+
+    @property
+    def notes(self) -> list[str]:
+        """What must be known to read the table."""
+        counts = self.numbers.loc[self.numbers["missing"] != "", "missing"].value_counts(sort=False)
+        notes = [f"{count} of {len(self.numbers)} numbers are missing: {reason}." for reason, count in counts.items()]
+        if self.numbers["best"].any():
+            notes.append(
+                f"{BEST}: among the best of its run by this metric, and better than every baseline of the run, by the "
+                "paired test."
+            )
+        if any(map(rests_on_few, self.records)):
+            notes.append(f"{FEW}: rests on fewer than {INTERVAL_FROM} images of a run, which have no interval.")
+        return [*self.remarks, *notes]
+
+    @property
+    def remarks(self) -> list[str]:
+        """What must be known of the whole table."""
+        compared = self.numbers[self.numbers["paper"].notna()]
+        notes = [f"The paper: {note.note}" for note in self.table.notes
+                 if self.compare and _fits(compared, note.where).any()]  # fmt: skip
+        if self.compare and not self.table.figures:
+            notes.append("This table has no figures to compare with.")
+        least = self.numbers["least"].dropna()
+        if len(least):
+            notes.append(f"Numbers rest on {_range(least.min(), least.max())} images of each run.")
+        return [SMOKE] * self.smoke + [*notes, *self.about]
+
+    def markdown(self) -> str:
+        """Return the table and its notes as Markdown."""
+        lines = [f"# {self.name}: {self.table.title}", "", self.printed.markdown()]
+        return "\n".join([*lines, *(f"{note}\n" for note in self.notes)])
+
+    def write(self, folder: Path) -> None:
+        """Write TABLE.md, .tex, .csv and .json."""
+        write_text(folder / f"{self.name}.md", self.markdown())
+        write_text(folder / f"{self.name}.tex", self.to_latex())
+        write_text(folder / f"{self.name}.csv", as_csv(self.numbers, self.smoke))
+        content = {"table": self.name, "title": self.table.title, "smoke": self.smoke, "numbers": self.records,
+                   "notes": self.notes}  # fmt: skip
+        write_json(folder / f"{self.name}.json", content)
+
+
+def as_csv(numbers: pd.DataFrame, smoke: bool) -> str:
+    """Return numbers as CSV; at smoke size a column `smoke` marks every row."""
+    frame = numbers.assign(smoke=True) if smoke else numbers
+    rows = frame.astype(object).where(frame.notna(), None).itertuples(index=False, name=None)
+    return csv_text(list(frame.columns), rows)
+
+
+def make_table(name: str, results: Results, compare: bool = False, about: Sequence[str] = ()) -> SuiteTable:
+    """Return the table of this name with its numbers, and the paper's figures beside them."""
+    table = results.suite.tables[name]
+    axes = columns_of([*table.rows, *table.columns])
+    frame = results.numbers_of(name).rename(columns={"value": QUANTITY})
+    for column in SHOWN:
+        frame[column] = [getattr(number, column) for number in frame["number"]]
+    # NaN for missing numbers; Int64 is pandas' integer with missing values.
+    frame = frame.astype({"value": float, "low": float, "high": float, "least": "Int64"})
+    frame = frame.merge(figures_of(table, frame), how="left", on=axes)
+    frame["difference"] = frame["value"] - frame["paper"]
+    notes = [_fits(frame, note.where).map({True: note.note, False: ""}) for note in table.notes]
+    frame["notes"] = [" ".join(filter(None, texts)) for texts in zip(*notes, strict=True)] if notes else ""
+    frame["runs"] = [" ".join(number.runs) for number in frame["number"]]
+    numbers = frame.drop(columns="number")
+    return SuiteTable(name, table, results.suite.names, numbers, compare, about, results.choice.smoke)
+
+
+def figures_of(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the paper's figures: the axes of a table and `paper`, a row per figure.
+
+    Args:
+        table: The table, whose `figures` stand in the order of what it shows of the paper.
+        frame: The axes of its numbers, in its order.
+    """
+    rows, columns = _shown(table, frame)
+    figures = [
+        (*row, *column, figure)
+        for row, line in zip(rows, table.figures, strict=False)
+        for column, figure in zip(columns, line, strict=False)
+    ]
+    axes = columns_of([*table.rows, *table.columns])
+    return pd.DataFrame(figures, columns=[*axes, "paper"]).astype({"paper": float})
+
+
+def check_figures(suite: Suite, tables: Iterable[str]) -> None:
+    """Raise UserError if the paper's figures have another shape than what a table shows of the paper."""
+    for name in tables:
+        if (table := suite.tables.get(name)) is None:
+            continue  # a picture
+        rows, columns = _shown(table, places_of(suite, table).rename(columns={"value": QUANTITY}))
+        if len(table.figures) > len(rows) or any(len(line) != len(columns) for line in table.figures):
+            shape = " or ".join(map(str, sorted({len(line) for line in table.figures})))
+            raise UserError(
+                f"tables.{name}.figures has {len(table.figures)} rows of {shape} figures, but the table shows "
+                f"{len(rows)} rows of {len(columns)}; write null where the paper prints nothing"
+            )
+
+
+def _shown(table: Table, frame: pd.DataFrame) -> tuple[list[Key], list[Key]]:
+    """Return the rows and columns that the paper's table has; the others are added by the suite."""
+    rows, columns = (
+        [key for key in keys_of(frame, columns_of(axes)) if all(map(table.shows, axes, key))]
+        for axes in (table.rows, table.columns)
+    )
+    return rows, columns
+
+
+def columns_of(axes: Iterable[str]) -> list[str]:
+    """Return the columns of axes in a frame of numbers."""
+    return [QUANTITY if axis == "value" else axis for axis in axes]
+
+
+def keys_of(frame: pd.DataFrame, columns: Sequence[str]) -> list[Key]:
+    """Return the different names in columns, in the order of the frame; [()] for no columns."""
+    return list(dict.fromkeys(zip(*(frame[column] for column in columns), strict=True))) if columns else [()]
+
+
+def _fits(frame: pd.DataFrame, where: Mapping[Any, Sequence[str]]) -> pd.Series:
+    """Return for each number whether a note is about it; axes that the table does not have do not fit."""
+    fits = pd.Series(True, index=frame.index)
+    for axis, names in where.items():
+        (column,) = columns_of([axis])
+        fits &= frame[column].isin(names) if column in frame else False
+    return fits
+
+
+def _range(low: int, high: int) -> str:
+    """Return "5 to 10", or the one number."""
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def rests_on_few(record: Mapping[str, Any]) -> bool:
+    """Return whether a number rests on too few images of a run to have an interval."""
+    return record["value"] is not None and record["least"] is not None and record["least"] < INTERVAL_FROM
+
+
+def text_of(table: SuiteTable, record: Mapping[str, Any] | None) -> str:
+    """Return a number as text: 0.312 [0.288, 0.337]*, with the paper's figure and the difference if compared."""
+    if record is None:
+        return ""
+    if record["text"]:
+        return record["text"]
+    interval, figure = interval_of(record), figure_of(table, record)
+    text = number_of(table, record) + f" {interval}" * bool(interval)
+    text += BEST * record["best"] + FEW * rests_on_few(record)
+    return text + f" ({figure})" * bool(figure)
+
+
+def _entry(table: SuiteTable, record: Mapping[str, Any] | None) -> Entry:
+    """Return a number as a table for a paper has it."""
+    if record is None:
+        return Entry(text=" ")
+    few = f"fewer than {INTERVAL_FROM} images of a run, which have no interval"
+    notes = [record["missing"]] * bool(record["missing"]) + [few] * rests_on_few(record)
+    ends = None if record["low"] is None else (record["low"], record["high"])
+    return Entry(record["value"], ends, best=bool(record["best"]), notes=tuple(notes), text=record["text"],
+                 after=figure_of(table, record), count=table.is_count(record))  # fmt: skip
+
+
+def number_of(table: SuiteTable, record: Mapping[str, Any], column: str = "value") -> str:
+    """Return the number in a column of a record as text, 0.312 or of a count 4,318."""
+    value = record[column]
+    return f"{value:,.0f}" if table.is_count(record) and value is not None else words.number(value)
+
+
+def interval_of(record: Mapping[str, Any]) -> str:
+    """Return [0.288, 0.337], or "" without an interval."""
+    return "" if record["low"] is None else f"[{words.number(record['low'])}, {words.number(record['high'])}]"
+
+
+def figure_of(table: SuiteTable, record: Mapping[str, Any]) -> str:
+    """Return "paper 0.300, +0.012", or "" if nothing is compared."""
+    if not table.compare or record["paper"] is None:
+        return ""
+    text, difference = f"paper {number_of(table, record, 'paper')}", record["difference"]
+    if difference is None:
+        return text
+    signed = f"{difference:+,.0f}".replace("-", words.MINUS) if table.is_count(record) else words.signed(difference)
+    return f"{text}, {signed}"

@@ -1,0 +1,68 @@
+"""Accuracy of a classifier on images that are rotated, shifted or mirrored, as saliency_consistency does it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.loading.load import load
+from saliency_bench.compute.predictions import answers, prediction_schema
+from saliency_bench.compute.python_objects import describe
+from saliency_bench.compute.scoring.transforms import TRANSFORMS
+from saliency_bench.errors import unknown
+from saliency_bench.read.accuracy import quality
+from saliency_bench.recipes.suites.jobs import Job
+from saliency_bench.utils.files import read_json, write_json
+
+
+def accuracy_under(context: RunContext, transform: str = "") -> dict[str, Any]:
+    """Measure `accuracy` and `top5` of a run's samples under a transform, with intervals.
+
+    Args:
+        context: The run, as `compute.loading.load` gives it; nothing in its folder is read or written.
+        transform: One of TRANSFORMS, applied to the images in the prepared frame with black around them; "" for none,
+            which gives the accuracies of the run's summary.
+
+    Returns:
+        {"accuracy": ..., "top5": ...}. `top5` is None with five classes or fewer; the accuracy of a sigmoid is its mean
+        average precision.
+
+    Raises:
+        UserError: The transform is unknown.
+    """
+    if transform and transform not in TRANSFORMS:
+        raise unknown("transform", transform, TRANSFORMS)
+    rows = []
+    for number in context.chunks:
+        chunk = context.chunk(number)
+        if transform and chunk.batch is not None:
+            images = TRANSFORMS[transform].there(chunk.batch.images)
+            chunk = replace(chunk, batch=replace(chunk.batch, images=images))
+        rows += answers(context, chunk)
+    table = pa.Table.from_pylist(rows[: context.data.count], schema=prediction_schema(context))
+    return quality(table, context.identity.labels, context.identity.activation, context.spec.seed)
+
+
+def measure(job: Job) -> None:
+    """Write the accuracies that tables ask for beside a finished run, unless they are there."""
+    measured = accuracies_of(job)
+    missing = [transform for transform in job.transforms if transform not in measured]
+    if missing:
+        context = load(*describe(dict(job.spec)))
+        measured |= {transform: accuracy_under(context, transform) for transform in missing}
+        write_json(job.accuracies, {"of": _identity(job), "transforms": measured})
+
+
+def accuracies_of(job: Job) -> dict[str, dict[str, Any]]:
+    """Return {transform: "accuracy" and "top5"} of what was measured of the run as it is now."""
+    if not job.accuracies.is_file():
+        return {}
+    content = read_json(job.accuracies)
+    return content["transforms"] if content["of"] == _identity(job) else {}
+
+
+def _identity(job: Job) -> list:
+    """Return what an accuracy depends on: the classifier, the images and how many of them are used."""
+    summary = read_json(job.folder / "summary.json")
+    return [summary["model"]["digest"], summary["dataset"]["fingerprint"], summary["dataset"]["used"]]

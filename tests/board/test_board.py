@@ -1,0 +1,603 @@
+"""What the board believes: statuses, official ranks, and attacks that must not change what it says of others."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from submissions import DIGEST, IDS, know, submission, vouch, write
+
+import saliency_bench as sb
+from saliency_bench.board import board as board_module
+from saliency_bench.board import cache, checks, index, opening, schema
+from saliency_bench.board.hub_table import NO_RESULT, table_of
+from saliency_bench.board.known import KnownModel, write_known
+from saliency_bench.board.recorded import recorded
+from saliency_bench.board.standing import places
+from saliency_bench.board.view.live import Live
+from saliency_bench.errors import UserError
+from saliency_bench.read.statistics.intervals import interval
+from saliency_bench.utils.storage import cache_folder
+
+RANDOM = np.random.default_rng(0)
+GOOD, BAD = 0.7 + 0.1 * RANDOM.random(60), 0.2 + 0.1 * RANDOM.random(60)
+NAMES = ("gradcam", "gradient", "random")
+
+
+def rows_of(board):
+    return {(row.cell.explainer_text, *row.submitters): row for row in board.rows}
+
+
+def test_claimed_without_the_samples_of_the_dataset(tmp_path):
+    write(tmp_path, {"gradcam": GOOD, "random": BAD})
+    board = sb.load_results(tmp_path)
+    assert [row.status for row in board.rows] == ["claimed", "claimed"]
+    assert all(row.why == "the samples of its dataset are not known to this board" for row in board.rows)
+    assert all((row.rank, row.rank_if_true, row.best) == (None, None, False) for row in board.rows)
+    assert not board.refused
+
+
+def test_checked_rows_are_ranked_as_if_they_were_true_and_rows_run_by_the_board_officially(tmp_path):
+    know(tmp_path)
+    first = write(tmp_path, {"gradcam": GOOD, "random": BAD})
+    write(tmp_path, {"gradient": GOOD + 0.1}, "bob")
+    rows = rows_of(sb.load_results(tmp_path))
+    assert {row.status for row in rows.values()} == {"checked"}
+    assert {name: row.rank_if_true for (name, _), row in rows.items()} == {
+        "gradient": None,
+        "gradcam": (1, 1),
+        "random": (2, 2),
+    }  # fmt: skip; rows of others do not count before the board has run them
+    assert not any(row.rank or row.best for row in rows.values())
+    vouch(tmp_path, first)
+    rows = rows_of(sb.load_results(tmp_path))
+    told = {name: (row.status, row.rank, row.rank_if_true, row.best) for (name, _), row in rows.items()}
+    assert told == {
+        "gradcam": ("run by the board", (1, 1), None, True),
+        "random": ("run by the board", (2, 2), None, False),
+        "gradient": ("checked", None, (1, 1), False),
+    }
+    assert rows["gradient", "bob"].unranked == "its scores have not been recomputed"
+    assert rows["gradcam", "ada"].recomputed.samples == 8
+    low, high = interval(GOOD, np.arange(60), (0.0, 1.0))[1:3]
+    row = rows["gradcam", "ada"]
+    assert (row.value, row.low, row.high, row.n) == (pytest.approx(GOOD.mean()), pytest.approx(low),
+                                                     pytest.approx(high), 60)  # fmt: skip
+    assert (row.dataset, row.model, row.named) == ("saliency-bench/pets", "folder:net", {"dataset"})
+
+
+def test_a_submission_with_intervals_from_before_rare_failures_counted_has_the_wider_ones(tmp_path):
+    folder = write(tmp_path, {"gradcam": GOOD, "random": BAD})
+    content = json.loads((folder / "result.json").read_text())
+    low, high = GOOD.mean() - 0.0074, GOOD.mean() + 0.0073
+    for change in ({"low": low, "high": high, "rare": False}, {"value": 0.9}):
+        content["cells"][0] |= change
+        (folder / "result.json").write_text(json.dumps(content))
+        board = sb.load_results(tmp_path)
+        if "value" in change:
+            assert board.refused  # all other numbers must still match
+            return
+        row = rows_of(board)["gradcam", "ada"]
+        assert row.cell.rare
+        assert (row.low, row.high) == pytest.approx(interval(GOOD, np.arange(60), (0.0, 1.0))[1:3])
+        assert row.low < low
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [
+        ({"gradcam": GOOD, "gradient": BAD, "random": BAD}, {"gradcam"}),
+        ({"gradcam": GOOD, "gradient": BAD, "random": GOOD - 0.001 * RANDOM.normal(0, 1, 60)}, set()),
+        ({"gradcam": GOOD, "gradient": BAD}, {"gradcam"}),  # marked as not compared with a baseline
+    ],
+)
+def test_best_on_a_board_beats_every_baseline(tmp_path, scores, best):
+    know(tmp_path)
+    vouch(tmp_path, write(tmp_path, scores))
+    rows = sb.load_results(tmp_path).rows
+    assert {row.cell.explainer_text for row in rows if row.best} == best
+    assert {row.cell.explainer_text for row in rows if row.rank and row.rank[0] == 1} >= {"gradcam"}
+
+
+def test_maps_that_the_board_has_scored_have_no_official_rank_and_are_never_best(tmp_path):
+    """Masks handed in as maps score 1, whoever computes the score."""
+    know(tmp_path)
+    vouch(tmp_path, write(tmp_path, {"gradcam": GOOD, "random": BAD}))
+    vouch(
+        tmp_path,
+        write(tmp_path, {"masks@1": np.ones(60)}, "mallory"),
+        by="maps",
+        suspicions={"masks": ["nearly the masks"], "other": ["x"]},
+    )
+    rows = {row.cell.explainer: row for row in sb.load_results(tmp_path).rows}
+    masks = rows["masks"]
+    assert (masks.status, masks.rank, masks.best, masks.rank_if_true) == ("scored by the board", None, False, (1, 1))
+    assert (masks.unranked, masks.suspicions) == (masks.why, ("nearly the masks",))
+    assert (rows["gradcam"].rank, rows["gradcam"].best, rows["random"].rank) == ((1, 1), True, (2, 2))
+    assert sb.load_results(tmp_path).table()["recomputed"][:] == [8, 8, 8]
+
+
+def test_a_flood_of_methods_changes_no_rank_of_others(tmp_path):
+    """Tests are adjusted for their number, so many methods of one account would make those of others less certain."""
+    know(tmp_path)
+    draw = np.random.default_rng(3)
+    vouch(tmp_path, write(tmp_path, {"gradcam": draw.normal(0.5, 0.1, 60).clip(0, 1), "random": BAD}))
+    write(tmp_path, {"honest@1": draw.normal(0.56, 0.1, 60).clip(0, 1)}, "bob")
+
+    def ranks():
+        rows = sb.load_results(tmp_path).rows
+        return {row.cell.explainer: (row.rank, row.rank_if_true) for row in rows if row.submitters != ("mallory",)}
+
+    before = ranks()
+    assert before["honest"] == (None, (1, 1))
+    write(tmp_path, {f"many{number}@1": draw.uniform(0, 1, 60) for number in range(30)}, "mallory")
+    assert ranks() == before
+
+
+def test_a_change_after_recomputing_takes_the_status_away(tmp_path):
+    know(tmp_path)
+    folder = write(tmp_path, {"gradcam": GOOD, "random": BAD})
+    vouch(tmp_path, folder)
+    content = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(content | {"note": "another note"}))
+    assert [row.status for row in sb.load_results(tmp_path).rows] == ["checked", "checked"]
+
+
+def test_what_the_owner_refused_is_refused(tmp_path):
+    know(tmp_path)
+    vouch(tmp_path, write(tmp_path, {"gradcam": GOOD}), refused="gradcam scores 0.1 on image 001, not 0.9")
+    board = sb.load_results(tmp_path)
+    assert board.rows == []
+    assert "refused by the owner of the board: gradcam scores 0.1" in board.refused[0].line
+
+
+def test_a_part_of_the_samples_is_claimed_and_not_ranked(tmp_path):
+    know(tmp_path)
+    write(tmp_path, {"gradcam": GOOD[:55], "random": BAD[:55]}, ids=IDS[:55])
+    rows = sb.load_results(tmp_path).rows
+    assert {(row.status, row.why, row.rank_if_true) for row in rows} == {
+        ("claimed", "it covers 55 of 60 samples", None)
+    }
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_copy_with_renamed_ids_takes_over_nothing(tmp_path, is_known):
+    if is_known:
+        know(tmp_path)
+    own = write(tmp_path, {"gradcam": BAD, "random": BAD})
+    write(tmp_path, {"gradcam": np.full(60, 0.99)}, "mallory", ids=[f"renamed {one}" for one in IDS])
+    rows = rows_of(board := sb.load_results(tmp_path))
+    row = rows["gradcam", "ada"]
+    assert (row.value, row.folder, row.conflict) == (pytest.approx(BAD.mean()), own.relative_to(tmp_path).as_posix(),
+                                                     False)  # fmt: skip
+    if is_known:
+        assert "image_id renamed image 000 is not in saliency-bench/pets" in board.refused[0].line
+        assert len(rows) == 2
+    else:
+        assert rows["gradcam", "mallory"].not_comparable == "it shares no sample with any other row"
+        assert len(rows) == 3
+
+
+def test_a_copy_with_further_samples_takes_over_nothing(tmp_path):
+    write(tmp_path, {"gradcam": BAD[:30]}, ids=IDS[:30])
+    both = np.concatenate([BAD[:30], np.full(30, 0.99)])
+    write(tmp_path, {"gradcam": both}, "mallory")
+    rows = rows_of(sb.load_results(tmp_path))
+    assert rows["gradcam", "ada"].value == pytest.approx(BAD[:30].mean())
+    assert rows["gradcam", "mallory"].value == pytest.approx(both.mean())
+
+
+def test_equal_values_are_one_row_with_both_names(tmp_path):
+    know(tmp_path)
+    shuffled = RANDOM.permutation(60)
+    write(tmp_path, {"gradcam": GOOD})
+    write(tmp_path, {"gradcam": GOOD[shuffled]}, "bob", ids=[IDS[place] for place in shuffled])
+    (row,) = sb.load_results(tmp_path).rows
+    assert row.submitters == ("ada", "bob")
+    assert not row.conflict
+
+
+def test_what_the_package_knows_is_not_believed(tmp_path):
+    know(tmp_path)
+    texts = {"explainer_text": "grad-cam++ (ours)", "baseline": True, "metric_text": "accuracy", "note": "official"}
+    lies = [cell.model_dump(mode="json") | texts for cell in submission({"gradcam": GOOD}).result.cells]
+    own = submission({"gradcam": GOOD}, cells=lies)
+    own.write(tmp_path)
+    (row,) = sb.load_results(tmp_path).rows
+    cell = row.cell
+    assert (cell.explainer_text, cell.metric_text, cell.baseline, cell.note) == ("gradcam", "saliency_miou", False, "")
+
+
+def test_the_table_for_the_hub_is_that_of_the_board_and_has_its_types_without_a_value(tmp_path):
+    write(tmp_path, {"gradcam": GOOD, "random": BAD})
+    board = sb.load_results(tmp_path)
+    read, empty = (pq.read_table(pa.BufferReader(table_of(each))) for each in (board, None))
+    assert read.to_pylist() == board.cells == list(board.table())
+    assert read.schema.equals(empty.schema)
+    assert empty["explainer"].to_pylist() == [NO_RESULT]
+
+
+@pytest.mark.parametrize(("entry", "name"), [("dataset", "samples"), ("dataset", "used"), ("setting", "seed")])
+def test_numbers_that_no_table_holds_refuse_a_submission(entry, name, tmp_path):
+    write(tmp_path, {"gradcam": GOOD}, "ada")
+    path = write(tmp_path, {"gradcam": BAD}, "mallory") / "result.json"
+    content = json.loads(path.read_text())
+    content[entry][name] = 10**30
+    path.write_text(json.dumps(content))
+    board = sb.load_results(tmp_path)
+    assert [row.submitters for row in board.rows] == [("ada",)]
+    assert f"{entry}.{name}" in board.refused[0].line
+    assert len(board.table()) == 1
+
+
+def test_more_methods_than_can_be_compared_refuse_a_submission(tmp_path, monkeypatch):
+    monkeypatch.setattr(checks, "MOST_METHODS", 3)
+    scores = {f"own{number}@1": np.linspace(0, 1, 60) for number in range(4)}
+    write(tmp_path, dict(list(scores.items())[:3]), "ada")
+    write(tmp_path, scores, "mallory")
+    monkeypatch.setattr(cache, "bounded", lambda function, *args: function(*args))  # here, where the bound is changed
+    board = sb.load_results(tmp_path)
+    assert {row.submitters for row in board.rows} == {("ada",)}
+    (refused,) = board.refused
+    assert "has 4 methods by saliency_miou, of which a submission has at most 3" in refused.line
+
+
+def test_many_rows_that_nobody_recomputed_leave_the_ranks_of_others_alone(tmp_path, monkeypatch):
+    """Those of whoever submits few are ranked as if they were true before those of whoever submits many."""
+    monkeypatch.setattr(board_module, "MOST_CHECKED", 3)
+    draw = np.random.default_rng(0)
+    know(tmp_path)
+    vouch(tmp_path, write(tmp_path, {"gradcam": draw.uniform(0.5, 1, 60), "random": draw.uniform(0, 0.5, 60)}, "ada"))
+    alone = {row.cell.explainer: row.rank for row in sb.load_results(tmp_path).rows}
+    write(tmp_path, {"few@1": draw.uniform(0, 1, 60)}, "bob")
+    write(tmp_path, {f"many{number}@1": draw.uniform(0, 1, 60) for number in range(4)}, "mallory")
+    rows = {row.cell.explainer: row for row in sb.load_results(tmp_path).rows}
+    assert {name: rows[name].rank for name in alone} == alone == {"gradcam": (1, 1), "random": (2, 2)}
+    assert rows["few"].rank_if_true is not None
+    left_out = [row for name, row in rows.items() if name.startswith("many") and row.rank_if_true is None]
+    assert len(left_out) == 2
+    assert {row.unranked for row in left_out} == {board_module.TOO_MANY}
+
+
+def test_a_method_under_another_name_is_marked_with_whose_scores_it_has(tmp_path):
+    """Copied maps have the scores of the maps they are copied from, whatever their file and name."""
+    shuffled = np.random.default_rng(0).permutation(60)
+    write(tmp_path, {"hers@1": GOOD, "gradcam": GOOD, "flat@1": np.zeros(60)}, "ada")
+    own = submission({"his@2": GOOD[shuffled], "flat@2": np.zeros(60)}, "mallory", [IDS[place] for place in shuffled])
+    own.write(tmp_path)
+    write(tmp_path, {"near@1": GOOD - 1e-4}, "bob")
+    rows = {(row.cell.explainer, row.submitters): row.same_as for row in sb.load_results(tmp_path).rows}
+    assert rows["his", ("mallory",)] == ("gradcam by ada", "hers by ada")
+    assert rows["hers", ("ada",)] == ("gradcam by ada", "his by mallory")
+    assert not any(same for (name, _), same in rows.items() if name not in ("his", "hers"))
+
+
+def test_an_own_method_with_the_name_of_a_known_one_is_shown_with_its_version(tmp_path):
+    write(tmp_path, {"gradcam@0123456789abcdef": GOOD, "mine@abababababababab": GOOD})
+    rows = {row.cell.explainer_text: row for row in sb.load_results(tmp_path).rows}
+    assert set(rows) == {"gradcam (version 012345)", "mine"}
+    assert all(row.own_method for row in rows.values())
+
+
+def cell_lie(**lie):
+    def edit(content):
+        content["cells"][0] |= lie
+
+    return edit
+
+
+def model_lie(**lie):
+    def edit(content):
+        content["model"] |= lie
+
+    return edit
+
+
+def accuracy(**lie):
+    return model_lie(accuracy={"value": 0.5, "low": 0.4, "high": 0.6, "n": 60, "clusters": 60} | lie)
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (cell_lie(value=0.99), "value of cell"),
+        (cell_lie(low=-9.0), "low of cell"),
+        (cell_lie(higher_is_better=False), "higher_is_better of cell"),
+        (cell_lie(range=[0.0, 0.9]), "range of cell"),
+        (cell_lie(n=61), "cells.0.n is 61"),
+        (cell_lie(flat=3), "flat of cell"),
+        (cell_lie(left_out={"it was hard": 3}), "left_out of cell"),
+        (cell_lie(marked={"checked by the owner": 3}), "marked of cell"),
+        (cell_lie(cell_id="0" * 16), "cell_id"),
+        (cell_lie(rank=[1, 1], unranked=None), "rank of cell"),
+        (accuracy(value=5.0, high=5.0), "accuracy.value is 5.0, outside of 0 to 1"),
+        (accuracy(low=-9.0), "accuracy.low is -9.0"),
+        (lambda content: content["dataset"].update(samples=59), "dataset.samples"),
+        (lambda content: content["dataset"].update(samples=600), "dataset.samples must be 60"),
+        (lambda content: content.update(note="\u202egood"), "the text of note cannot be printed"),
+        (lambda content: content.update(note="\x1b[2J"), "the text of note cannot be printed"),
+        (model_lie(id="net\u2066"), "the text of model.id cannot be printed"),
+        (lambda content: content["provenance"].update(more=[[["\x07"]]]), "cannot be printed"),
+        (lambda content: content.update(submitter="../ada"), "submitter"),
+        (lambda content: content["setting"].update(precision="verified by Google"), "which no run writes"),
+        (lambda content: content.update(link="https://google.com@evil.example/"), "link: must be an https address"),
+        (lambda content: content.update(link="https://www.göögle.example/"), "link: must be an https address"),
+        (lambda content: content.update(link="javascript:alert(1)"), "link: must be an https address"),
+        (lambda content: content.update(ran="yesterday"), "ran: String should match"),
+        (lambda content: content.update(ran="2099-19-39"), "ran: "),
+    ],
+)  # fmt: skip
+def test_a_lie_refuses_this_submission_in_one_line_and_no_other(tmp_path, edit, words):
+    know(tmp_path)
+    folder = write(tmp_path, {"gradcam": GOOD, "gradient": GOOD}, "mallory")
+    write(tmp_path, {"random": BAD})
+    content = json.loads((folder / "result.json").read_text())
+    edit(content)
+    (folder / "result.json").write_text(json.dumps(content))
+    assert_only_ada_is_accepted(tmp_path, words)
+
+
+def assert_only_ada_is_accepted(root, words):
+    board = sb.load_results(root)
+    assert [row.submitters for row in board.rows] == [("ada",)]
+    (refused,) = board.refused
+    assert words in refused.line
+    assert refused.line.isprintable()
+    assert str(root) not in refused.line
+
+
+def doubled(table):
+    columns = [*table.columns, table["value"]]
+    return pa.Table.from_arrays(columns, names=[*table.schema.names, "value"])
+
+
+def replaced(table, name, values):
+    return table.set_column(table.schema.get_field_index(name), table.schema.field(name), pa.array(values))
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (doubled, "column value comes twice"),
+        (lambda t: replaced(t, "group", ["one", *[None] * 119]), "has two groups"),
+        (lambda t: replaced(t, "group", ["one", *[None] * 59] * 2), "group of image image 000 is None"),
+        (lambda t: replaced(t, "reason", ["\x1b[31mred", *[None] * 119]), "column reason holds a text that cannot be"),
+        (lambda t: replaced(t, "value", [None, *t["value"].to_pylist()[1:]]), "or null with its reason"),
+        (lambda t: replaced(t, "explainer_options", ["{}"] * 60 + ['{"a": 1}'] * 60), "explainer_options of cell"),
+        (lambda t: t.slice(0, 61), "has 61 rows for 2 scores"),
+        (lambda t: t.slice(0, 60), "each must have a row for each of the same images"),
+    ],
+)  # fmt: skip
+def test_records_that_lie_refuse_this_submission_and_no_other(tmp_path, edit, words):
+    know(tmp_path)
+    folder = write(tmp_path, {"gradient": GOOD, "random": GOOD}, "mallory")
+    write(tmp_path, {"random": BAD})
+    pq.write_table(edit(pq.read_table(folder / "records.parquet")), folder / "records.parquet")
+    assert_only_ada_is_accepted(tmp_path, words)
+
+
+def test_parts_make_the_score(tmp_path):
+    from saliency_bench.bound_metric import load_metric
+
+    parts = {name: RANDOM.random(60) for name in load_metric("saliency_consistency").parts(None)}
+    folder = write(tmp_path, {"gradcam saliency_consistency": parts})
+    assert not sb.load_results(tmp_path).refused
+    table = pq.read_table(folder / "records.parquet")
+    values, is_part = table["value"].to_numpy().copy(), table["part"].is_valid().to_numpy(zero_copy_only=False)
+    first = np.flatnonzero(~is_part)[:2]
+    values[first] = values[first] + [0.1, -0.1]  # the mean stays as it was
+    pq.write_table(replaced(table, "value", values), folder / "records.parquet")
+    assert "where its parts make it" in sb.load_results(tmp_path).refused[0].line
+
+
+def test_a_submission_in_the_place_of_another_is_refused(tmp_path):
+    folder = write(tmp_path, {"gradcam": GOOD})
+    shutil.copytree(folder, folder.with_name("bob-0123"))
+    board = sb.load_results(tmp_path)
+    assert [row.submitters for row in board.rows] == [("ada",)]
+    assert "its content belongs in the folder" in board.refused[0].line
+
+
+def test_files_of_the_owner_that_are_damaged_say_nothing(tmp_path):
+    write(tmp_path, {"gradcam": GOOD})
+    know(tmp_path).write_text("{")
+    board = sb.load_results(tmp_path)
+    assert [row.status for row in board.rows] == ["claimed"]
+    assert board.refused[0].line.startswith(f"datasets/{'f' * 64}.json: ")
+
+
+def test_the_reader_may_know_a_dataset(run_of_shapes, shapes, tmp_path):
+    run_of_shapes.write(tmp_path)
+    assert {row.status for row in sb.load_results(tmp_path).rows} == {"claimed"}
+    assert {row.status for row in sb.load_results(tmp_path, known=[shapes]).rows} == {"checked"}
+
+
+@pytest.fixture(scope="module")
+def run_of_shapes(tmp_path_factory, shapes, resnet):
+    from saliency_bench.board.submission import of_run
+
+    done = sb.run(dataset=str(shapes), model=str(resnet), explainers=["random"], metrics=["saliency_miou"],
+                  out=tmp_path_factory.mktemp("runs") / "all", device="cpu", progress=False)  # fmt: skip
+    return of_run(done.folder, "ada")
+
+
+def test_what_was_checked_is_kept_and_read_as_it_was(tmp_path, monkeypatch):
+    know(tmp_path)
+    write(tmp_path, {"gradcam": GOOD, "random": [np.nan, *BAD[1:]]}, groups=["a", "b"] * 30)
+    know(tmp_path, groups=["a", "b"] * 30)
+    first = sb.load_results(tmp_path)
+    monkeypatch.setattr("saliency_bench.board.cache.read_checked", None)  # not called again
+    assert sb.load_results(tmp_path).rows == first.rows
+    assert not first.refused
+
+
+def test_the_cache_forgets_what_is_oldest(tmp_path, monkeypatch):
+    monkeypatch.setenv("SALIENCY_BENCH_CACHE", str(tmp_path / "cache"))
+    write(tmp_path, {"gradcam": GOOD, "random": BAD})
+    sb.load_results(tmp_path)
+    (first,) = (cache_folder() / "board").glob("*.npz")
+    os.utime(first, (1, 1))
+    monkeypatch.setattr(cache, "MOST_KEPT", first.stat().st_size + 100)
+    write(tmp_path, {"gradcam": BAD, "random": GOOD}, "bob")
+    assert len(sb.load_results(tmp_path).results) == 2
+    (second,) = (cache_folder() / "board").glob("*.npz")
+    assert second != first
+
+
+def test_ranks_are_kept_until_what_they_follow_from_changes(tmp_path, monkeypatch):
+    know(tmp_path)
+    draw = np.random.default_rng(0)
+    first = write(tmp_path, {"gradcam": draw.normal(0.7, 0.1, 60).clip(0, 1), "random": draw.uniform(0, 0.5, 60)})
+    before = sb.load_results(tmp_path)
+    assert [(row.rank, row.rank_if_true) for row in before.rows] == [(None, (1, 1)), (None, (2, 2))]
+    calls = []
+    monkeypatch.setattr(cache, "places", lambda *given: calls.append(1) or places(*given))
+    assert sb.load_results(tmp_path).cells == before.cells
+    assert calls == []
+    for kept in (cache_folder() / "board").glob("*.json"):
+        kept.write_text('{"other": null}')
+    assert sb.load_results(tmp_path).cells == before.cells
+    assert len(calls) == 1
+    vouch(tmp_path, first)  # now the same rows have official ranks
+    assert [row.rank for row in sb.load_results(tmp_path).rows] == [(1, 1), (2, 2)]
+    write(tmp_path, {"rise": draw.normal(0.8, 0.05, 60).clip(0, 1)}, "bob")
+    assert [(row.cell.explainer, row.rank, row.rank_if_true) for row in sb.load_results(tmp_path).rows] == [
+        ("gradcam", (1, 1), None), ("random", (2, 2), None), ("rise", None, (1, 1))
+    ]  # fmt: skip
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "is_refused"),
+    [
+        ({"note": "two\nlines", "cells": [{"name": "plain", "n": 1.5, "none": None}]}, False),
+        ({"note": "a line\nand \u202eanother"}, True),
+        ({"note": "x\n" * 6000}, True),
+        ({"note": {"deep": "two\nlines"}}, True),
+        ({"cells": [[{"name": "two\nlines"}]]}, True),
+        ({"cells": {"\x1b": 1}}, True),
+        ({"cells": [dict.fromkeys(map(str, range(1001)), 0)]}, True),
+        (dict.fromkeys(map(str, range(1000)), 0), False),
+        (dict.fromkeys(map(str, range(1001)), 0), True),
+        (["x" * 10_001], True),
+    ],
+)
+def test_a_text_that_cannot_be_shown_is_refused(content, is_refused):
+    with (
+        pytest.raises(ValueError, match=r"cannot be printed|has [\d,]+ (characters|names)")
+        if is_refused
+        else nullcontext()
+    ):
+        schema.check_texts(content)
+
+
+@pytest.mark.slow
+def test_a_board_that_is_only_shown_imports_nothing_that_loads_datasets(tmp_path):
+    know(tmp_path)
+    write(tmp_path, {"gradcam": GOOD, "random": BAD})
+    code = (
+        "import sys, saliency_bench as sb; board = sb.load_results(sys.argv[1]); assert len(board.rows) == 2;"
+        "assert not {'datasets', 'pandas'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True)
+
+
+def test_a_dictionary_that_holds_a_text_twice_is_refused():
+    """Two numbers for one text would be two groups, or two images."""
+    doubled = submission({"gradcam": GOOD})
+    labels = pa.DictionaryArray.from_arrays(np.arange(60, dtype=np.int32) % 2, ["a", "a"])
+    table = doubled.records.set_column(doubled.records.column_names.index("label"), "label", labels)
+    with pytest.raises(UserError, match="column label has a dictionary that holds a text twice"):
+        recorded(doubled.result, table, Path("records.parquet"))
+
+
+@pytest.fixture
+def indexed(tmp_path):
+    """A board with an index that has ranks, a conflict, a refused submission, groups, gaps, and names of its owner."""
+    draw = np.random.default_rng(1)
+    good = draw.normal(0.7, 0.1, 60).clip(0, 1)
+    know(tmp_path)
+    vouch(tmp_path, write(tmp_path, {"gradcam": good, "random": BAD, "gradient": GOOD * 0.8}))
+    write(
+        tmp_path,
+        {"gradcam": good - 0.1, "mine@1": [np.nan, *GOOD[1:]], "gradcam saliency_pointing_game": np.ones(60)},
+        "bob",
+    )
+    vouch(tmp_path, write(tmp_path, {"mine@2": BAD}, "cy"), by="maps", suspicions={"mine": ["nearly the masks"]})
+    damaged = write(tmp_path, {"rise": GOOD}, "eve")
+    (damaged / "records.parquet").unlink()
+    write_known(tmp_path, KnownModel(id="saliency-bench/net", digest=DIGEST))
+    index.write_index(tmp_path)
+    return tmp_path
+
+
+def pages_of(folder):
+    shown = Live(folder).page
+    return [shown.show(query) for query in ("", "metric=saliency_miou", "tab=overall")]
+
+
+def test_a_board_opens_alike_with_and_without_its_index(indexed, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(opening, "read_board", None)
+        fast, pages = sb.load_results(indexed), pages_of(indexed)
+    (indexed / index.INDEX).unlink()
+    slow = sb.load_results(indexed)
+    assert {row.status for row in slow.rows} == {"run by the board", "scored by the board", "checked"}
+    assert (len(slow.conflicts), len(slow.refused)) == (1, 1)
+    assert fast == slow
+    assert pages == pages_of(indexed)
+
+
+def _replace_in_index(before, after):
+    def change(folder):
+        path = folder / index.INDEX
+        content = path.read_text()
+        assert before in content
+        path.write_text(content.replace(before, after, 1))
+
+    return change
+
+
+def _remove(pattern):
+    return lambda folder: next(folder.glob(pattern)).unlink()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: write(folder, {"occlusion": GOOD}, "dan"),  # a submission more
+        lambda folder: shutil.rmtree(next(folder.glob("*/*/bob-*"))),
+        _remove("*/*/bob-*/records.parquet"),
+        lambda folder: next(folder.glob("*/*/bob-*/result.json")).write_text("{}"),
+        _remove("status/*.json"),
+        _remove("models/*.json"),
+        lambda folder: next(folder.glob("status/*.json")).write_text("{}"),
+        lambda folder: (folder / index.INDEX).write_text("{"),
+        lambda folder: (folder / index.INDEX).write_bytes((folder / index.INDEX).read_bytes()[:-9]),
+        _replace_in_index('"status":"checked"', '"status":"run by the board"'),  # forged by whoever may write there
+        _replace_in_index('"samples":8', '"samples":60'),
+        _replace_in_index('"value":0.', '"value":0.9'),
+        _replace_in_index('"folders":["', '"folders":["../'),
+    ],
+)  # fmt: skip
+def test_an_index_that_does_not_fit_the_files_is_not_used(indexed, change):
+    change(indexed)
+    found = sb.load_results(indexed)
+    (indexed / index.INDEX).unlink()
+    assert found == sb.load_results(indexed)
+
+
+def test_the_index_of_another_version_is_not_used(indexed, monkeypatch):
+    reads = []
+    monkeypatch.setattr(opening, "read_board", lambda *given: reads.append(given))
+    monkeypatch.setattr(index, "code_hash", lambda: "another")
+    with pytest.raises(AttributeError):
+        sb.load_results(indexed)
+    assert len(reads) == 1

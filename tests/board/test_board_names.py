@@ -1,0 +1,73 @@
+"""Names of methods and metrics on a board: none that could be taken for another, and none of honest people refused."""
+
+import json
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+from submissions import write
+
+import saliency_bench as sb
+from saliency_bench.board.schema import read_result
+from saliency_bench.bound_explainer import as_explainer, list_explainers, load_explainer
+from saliency_bench.bound_metric import list_metrics, load_metric
+from saliency_bench.compute.maps.composing import absolute, blurred, over_layers, positive, smoothed
+from saliency_bench.errors import UserError
+from saliency_bench.read.public_names import COMPOSING, refused_label
+
+GOOD = 0.7 + 0.1 * np.random.default_rng(0).random(60)
+
+
+def test_names_that_people_take_for_a_known_one_are_shown_with_their_version(tmp_path):
+    names = ["GradCAM", "grad-cam", "Grad_CAM.", "gradcams"]
+    write(tmp_path, {f"{name}@0123456789abcdef": GOOD for name in names})
+    shown = {row.cell.explainer_text for row in sb.load_results(tmp_path).rows}
+    assert shown == {*(f"{name} (version 012345)" for name in names[:3]), "gradcams"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gradcam\u00a0", "gradc\u0430m", "gradcam@2", "\u115f", "gra\u0301\u0301\u0301dcam", "\uff47radcam", "a" * 101, "",
+     "gradcam(official)", "gradcam,rank1", "<b>",
+     "absolute(gradc\u0430m)", f"absolute({'a' * 400})", "@ada", "-1"],
+)  # fmt: skip
+def test_names_that_look_like_others_or_like_nothing_are_refused(tmp_path, name):
+    folder = write(tmp_path, {"mine@0123456789abcdef": GOOD, "gradcam": GOOD})
+    path = folder / "result.json"
+    content = json.loads(path.read_text())
+    content["cells"][0]["explainer"] = name
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"cells\.0\.explainer") as error:
+        read_result(path)
+    assert str(error.value).isascii()
+    assert "\n" not in str(error.value)
+    content["cells"][0]["explainer"] = "mine"
+    content["cells"][0]["metric"] = name
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"cells\.0\.metric"):
+        read_result(path)
+
+
+@pytest.mark.parametrize("chosen", [{"note": "gradc\u0430m"}, {"\u115f": 1}, {"note": "x" * 1500}, {"note": "a\x7f"}])
+def test_options_of_own_methods_are_texts_that_can_be_read(chosen):
+    assert "options that a board does not show" in refused_label("mine", chosen)
+
+
+def test_names_of_honest_methods_are_taken():
+    def my_method(classifier, images, target):
+        return images.mean(1)
+
+    class Own:
+        def __call__(self, classifier, images, target):
+            return images.mean(1)
+
+    nameless = lambda classifier, images, target: images.mean(1)  # noqa: E731
+    methods = [my_method, nameless, partial(my_method), Own(), absolute(my_method),
+               smoothed("gradient:reduction=sum", draws=3), positive(blurred("gradcam")),
+               over_layers("gradcam", ["layer3", "layer4.1"])]  # fmt: skip
+    for method in (*map(as_explainer, methods), *map(load_explainer, list_explainers())):
+        assert refused_label(method.name, dict(method.options)) == ""
+    assert {kind for method in methods for kind in re.findall(r"(\w+)\(", as_explainer(method).name)} == set(COMPOSING)
+    for name in list_metrics():
+        assert refused_label(name, dict(load_metric(name).options)) == ""

@@ -1,0 +1,261 @@
+"""Runs that strangers upload to the leaderboard: what is unfolded, what is refused, what becomes a pull request."""
+
+import json
+import shutil
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+from huggingface_hub import HfApi
+from local_hub import FOUNDER, VISITOR
+from test_submitting import other_run
+
+import saliency_bench as sb
+from saliency_bench.board.known import Known, known_dataset
+from saliency_bench.board.published_maps import PUBLISHED, write_maps
+from saliency_bench.board.review import review
+from saliency_bench.board.submission import of_upload
+from saliency_bench.board.view import received
+from saliency_bench.board.view.page import preview
+from saliency_bench.board.view.received import WANTED, Limits, proposal, unfold
+from saliency_bench.errors import UserError
+
+BOARD = "saliency-bench/results"
+CARD = b"---\nlicense: cc-by-4.0\n---\n# Board"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, shapes, resnet):
+    return sb.run(
+        dataset=str(shapes), model=str(resnet), explainers=["random", "centre"], metrics=["saliency_miou"],
+        batch_size=8, out=tmp_path_factory.mktemp("runs") / "first", device="cpu", progress=False,
+    ).folder  # fmt: skip
+
+
+def packed(path, files, compression=zipfile.ZIP_DEFLATED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+def files_of(run, place="first/"):
+    return {f"{place}{path.name}": path.read_bytes() for path in run.iterdir() if path.is_file()}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "unfolded").mkdir()
+    return tmp_path / "unfolded"
+
+
+@pytest.mark.parametrize("place", ["", "first/"])
+def test_only_the_wanted_files_of_a_run_are_written_under_names_of_ours(run, tmp_path, folder, place):
+    more = {
+        "first/report.html": b"<script>",
+        "../../evil.json": b"{}",
+        "/etc/summary.json.txt": b"",
+        "a/b/run.json": b"",
+    }
+    unfold(packed(tmp_path / "run.zip", files_of(run, place) | more), folder)
+    assert {path.name for path in folder.iterdir()} == set(WANTED)
+    assert all((folder / name).read_bytes() == (run / name).read_bytes() for name in WANTED)
+    assert {path.name for path in tmp_path.iterdir()} == {"unfolded", "run.zip"}
+
+
+def without(run, name):
+    return {path: content for path, content in files_of(run).items() if not path.endswith(name)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda run: without(run, "summary.json"), "holds no summary.json"),
+        (lambda run: without(run, "records.parquet"), "holds no records.parquet"),
+        (lambda run: files_of(run) | files_of(run, "second/"), "holds several runs"),
+        (lambda run: files_of(run) | {"first/summary.json": b"0" * 8_000_001}, "unfolds to more than 8,000,000"),
+        (lambda run: {f"{number}": b"" for number in range(20_001)}, "holds no summary.json"),
+        (lambda run: files_of(run, "a/b/"), "holds no summary.json"),
+    ],
+)  # fmt: skip
+def test_what_is_no_zip_of_one_run_is_refused_in_one_line(run, tmp_path, folder, make, words):
+    with pytest.raises(UserError, match=words) as error:
+        unfold(packed(tmp_path / "run.zip", make(run)), folder)
+    assert str(tmp_path) not in str(error.value)
+
+
+def test_sizes_that_an_archive_states_are_not_believed(run, tmp_path, folder):
+    """A summary of 20 MB whose two headers say that it has 100 bytes."""
+    path = packed(tmp_path / "run.zip", files_of(run) | {"first/summary.json": b"0" * 20_000_000})
+    content = path.read_bytes().replace(struct.pack("<I", 20_000_000), struct.pack("<I", 100))
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"archive cannot be read|unfolds to more|summary"):
+        unfold(path, folder)
+    assert all(written.stat().st_size <= max(WANTED.values()) for written in folder.iterdir())
+    assert not (folder / "summary.json").exists() or (folder / "summary.json").stat().st_size <= 100
+
+
+@pytest.mark.parametrize("content", [b"", b"no zip", b"PK\x05\x06", b"PK\x05\x06" + bytes(18),
+                                     b"PK\x06\x07" + bytes(16) + b"PK\x05\x06" + bytes(18)])  # fmt: skip
+def test_what_is_no_zip_is_refused(tmp_path, folder, content):
+    (tmp_path / "run.zip").write_bytes(content)
+    with pytest.raises(UserError, match=r"not a zip archive|holds no summary.json"):
+        unfold(tmp_path / "run.zip", folder)
+
+
+def test_a_large_archive_is_not_opened(run, tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(received, "MOST_PACKED", 1000)
+    with pytest.raises(UserError, match="of which at most 1,000 are read"):
+        unfold(packed(tmp_path / "run.zip", files_of(run)), folder)
+
+
+def test_an_encrypted_archive_is_refused(run, tmp_path, folder):
+    path = packed(tmp_path / "run.zip", files_of(run))
+    content = bytearray(path.read_bytes())
+    for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = content.find(mark)
+        while at >= 0:
+            content[at + place] |= 1
+            at = content.find(mark, at + 4)
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="is encrypted"):
+        unfold(path, folder)
+
+
+def test_damaged_records_of_an_upload_are_refused_in_one_line(run, tmp_path, folder):
+    unfold(packed(tmp_path / "run.zip", files_of(run) | {"first/records.parquet": b"PAR1" * 9}), folder)
+    with pytest.raises(UserError, match=r"records\.parquet is damaged"):
+        of_upload(folder, "ada")
+
+
+@pytest.fixture
+def board(here):
+    """A results repository with its card; the account logged in on this machine is nobody's."""
+    here.api().create_repo(BOARD, repo_type="dataset")
+    here.api().upload_file(path_or_fileobj=CARD, path_in_repo="README.md", repo_id=BOARD, repo_type="dataset")
+    return here
+
+
+@pytest.mark.slow
+def test_an_upload_becomes_a_pull_request_that_its_review_accepts(board, run, tmp_path, folder, shapes, monkeypatch):
+    unfold(packed(tmp_path / "run.zip", files_of(run)), folder)
+    api = HfApi(endpoint=board.url, token=VISITOR.token)
+    proposed = proposal(folder, BOARD, api, Known([known_dataset(str(shapes))]), "<b>a note</b>")
+    shown = preview(proposed=proposed)
+    assert "2 new rows by visitor" in shown
+    assert "<b>a note" not in shown
+    assert VISITOR.token not in shown
+    address = proposed.publish()
+    assert address == f"{board.url}/datasets/{BOARD}/discussions/1"
+    monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
+    verdict = review(BOARD, 1)
+    assert (verdict.fine, verdict.author) == (True, "visitor")
+    again = proposal(folder, BOARD, api, Known())
+    assert (again.pending, again.nothing) == (address, True)
+    limits = Limits(pulls=2)
+    limits.check_pulls("visitor", BOARD, api)
+    with pytest.raises(UserError, match="visitor has opened 1 pull requests within 24 hours"):
+        Limits(pulls=1).check_pulls("visitor", BOARD, api)
+    Limits(pulls=1).check_pulls("founder", BOARD, api)
+
+
+def maps_of(run, count=5):
+    """{path in an archive: content} of maps that go with a run."""
+    write_maps(run / PUBLISHED, "random", ((f"image {number}", np.ones((8, 8), np.float32)) for number in range(count)))
+    return {f"first/{PUBLISHED}/{path.name}": path.read_bytes() for path in (run / PUBLISHED).iterdir()}
+
+
+@pytest.mark.slow
+def test_the_maps_of_an_upload_go_into_its_pull_request_if_asked_for(board, run, tmp_path, folder, monkeypatch):
+    archive = packed(tmp_path / "run.zip", files_of(run) | maps_of(tmp_path))
+    api = HfApi(endpoint=board.url, token=VISITOR.token)
+    assert not (unfold(archive, folder) / PUBLISHED).exists()
+    assert not any(path.endswith(".npz") for path in proposal(folder, BOARD, api, Known()).files)
+    unfold(archive, folder, with_maps=True)
+    proposed = proposal(folder, BOARD, api, Known(), with_maps=True)
+    sent = [path for path in proposed.files if path.endswith("/maps-00000.npz")]
+    assert len(sent) == 1
+    assert proposed.publish()
+    monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
+    assert review(BOARD, 1).problems == []
+    assert sent[0] in board.api().list_repo_files(BOARD, repo_type="dataset", revision="refs/pr/1")
+
+
+@pytest.mark.parametrize(
+    ("edit", "limits", "words"),
+    [
+        (lambda maps: {}, {}, "holds no maps"),
+        (lambda maps: {name: content[:90] for name, content in maps.items()}, {}, r"^maps-00000\.npz cannot be read"),
+        (lambda maps: maps, {"MOST_MAPS": 100}, "maps unfold to more than 100 bytes"),
+        (lambda maps: maps, {"LARGEST_SHARD": 100}, r"maps-00000\.npz unfolds to more than 100 bytes"),
+        (lambda maps: maps, {"MOST_SHARDS": 0}, "more than 0 of them"),
+        (lambda maps: {f"second/{PUBLISHED}/maps-00000.npz": b""}, {}, "holds no maps"),
+        (lambda maps: {f"first/{PUBLISHED}/../maps-00000.npz": b""}, {}, "holds no maps"),
+    ],
+)
+def test_maps_of_an_upload_are_bounded_and_checked(run, tmp_path, folder, monkeypatch, edit, limits, words):
+    if limits:  # the child would not see them
+        monkeypatch.setattr(received, "bounded", lambda function, *args, **bounds: function(*args))
+    for name, value in limits.items():
+        monkeypatch.setattr(received, name, value)
+    archive = packed(tmp_path / "run.zip", files_of(run) | edit(maps_of(tmp_path)))
+    with pytest.raises(UserError, match=words):
+        unfold(archive, folder, with_maps=True)
+
+
+def test_a_file_of_maps_that_comes_twice_is_refused(run, tmp_path, folder):
+    path = packed(tmp_path / "run.zip", files_of(run) | maps_of(tmp_path))
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr(f"first/{PUBLISHED}/maps-00000.npz", b"")
+    with pytest.raises(UserError, match="holds a file of maps twice"):
+        unfold(tmp_path / "run.zip", folder, with_maps=True)
+
+
+def test_a_run_that_no_board_shows_is_refused_as_its_review_would(board, run, tmp_path, folder, shapes):
+    api = HfApi(endpoint=board.url, token=VISITOR.token)
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    summary = json.loads((copy / "summary.json").read_text())
+    summary["cells"][0]["value"] += 0.1
+    (copy / "summary.json").write_text(json.dumps(summary))
+    unfold(packed(tmp_path / "run.zip", files_of(copy)), folder)
+    with pytest.raises(UserError, match="whose scores have the mean") as error:
+        proposal(folder, BOARD, api, Known())
+    assert str(tmp_path) not in str(error.value)
+    known = known_dataset(str(shapes))
+    others = known.model_copy(update={"samples": [(f"other {one}", group) for one, group in known.samples]})
+    unfold(packed(tmp_path / "run.zip", files_of(run)), folder)
+    with pytest.raises(UserError, match="is not in"):
+        proposal(folder, BOARD, api, Known([others]))
+
+
+def test_what_contradicts_the_board_is_shown_before_it_is_sent(board, run, tmp_path, folder, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
+    sb.submit(run)
+    board.api().merge_pull_request(BOARD, 1, repo_type="dataset")
+    unfold(packed(tmp_path / "run.zip", files_of(other_run(run, tmp_path, 0.05))), folder)
+    proposed = proposal(folder, BOARD, HfApi(endpoint=board.url, token=VISITOR.token), Known())
+    assert (len(proposed.new), len(proposed.known)) == (1, 1)
+    assert "conflict: random by saliency_miou" in preview(proposed=proposed)
+
+
+def test_a_board_that_is_not_set_up_takes_nothing(here, run, tmp_path, folder):
+    unfold(packed(tmp_path / "run.zip", files_of(run)), folder)
+    here.api().create_repo(BOARD, repo_type="dataset")
+    with pytest.raises(UserError, match="is not set up yet"):
+        proposal(folder, BOARD, HfApi(endpoint=here.url, token=FOUNDER.token), Known())
+
+
+def test_uploads_are_limited_per_account_and_day():
+    now = [0.0]
+    limits = Limits(uploads=2, clock=lambda: now[0])
+    limits.count("ada")
+    limits.count("ada")
+    limits.count("bob")
+    with pytest.raises(UserError, match="ada has uploaded 2 runs within 24 hours"):
+        limits.count("ada")
+    now[0] = 24 * 3600 + 1.0
+    limits.count("ada")
+    assert set(limits._seen) == {"ada"}

@@ -1,0 +1,383 @@
+"""What the page of a board shows: addresses, filters, order, exports and plots, as pure functions of rows."""
+
+import csv
+import io
+import re
+from dataclasses import replace
+from itertools import product
+from time import process_time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saliency_bench import registry
+from saliency_bench.board.known import RUN
+from saliency_bench.board.view import export, plots
+from saliency_bench.board.view.choice import PER_PAGE, choices, chosen, grouped, only_known, page_of
+from saliency_bench.board.view.matrix import is_official, matrix
+from saliency_bench.board.view.rows import FAMILIES, ShownRow, amount, family_of, short
+from saliency_bench.board.view.state import ALWAYS, COLUMNS, FILTERS, MOST_CHOSEN, PAGES, SORTS, STATUSES, USUAL, View
+from saliency_bench.read.cell import rank_text
+
+BASELINES = ("random", "centre")
+
+
+def row(explainer="gradcam", value=0.5, metric="saliency_miou", dataset="pets", model="net", **more):
+    return replace(
+        ShownRow(
+            f"{explainer}-{metric}-{dataset}-{model}", f"{metric}-{dataset}-{model}", "", dataset, model, explainer,
+            metric, family_of(metric), metric != "saliency_deletion", value, None if value is None else value - 0.1,
+            None if value is None else value + 0.1, 60, 60, False, False, None, None, "", False, explainer in BASELINES,
+            False, RUN, "", 16, (), (), "", False, None, None, "cpu", ("ada",),
+            f"{explainer} {metric} {dataset} {model} ada",
+        ),
+        **more,
+    )  # fmt: skip
+
+
+ROWS = [
+    row(name, value, metric, dataset)
+    for (name, value), metric, dataset in product(
+        {"gradcam": 0.6, "rise": 0.5, "mine": None, "random": 0.2, "centre": 0.7}.items(),
+        ("saliency_miou", "saliency_deletion"),
+        ("pets", "shapes"),
+    )
+]
+
+
+# Addresses
+
+words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=20)
+several = st.lists(words, max_size=4).map(tuple)
+statuses = st.sets(st.sampled_from(STATUSES)).map(lambda own: tuple(filter(own.__contains__, STATUSES)))
+views = st.builds(
+    View, tab=st.sampled_from(list(PAGES)), dataset=several, model=several, explainer=several, family=several,
+    metric=several, status=statuses,
+    search=words, sort=st.sampled_from(SORTS), reverse=st.booleans(),
+    columns=st.sets(st.sampled_from(list(COLUMNS))).map(
+        lambda names: tuple(name for name in COLUMNS if name in names or name in ALWAYS)),
+    number=st.integers(1, 99), row=words, other=words, x=words, y=words, cost=st.sampled_from(["passes", "seconds"]),
+    as_list=st.booleans(),
+)  # fmt: skip
+
+
+def clean(view):
+    """What an address can say of a view: texts that can be printed, without blanks at the ends."""
+    texts = {name: printable(value) for name, value in vars(view).items() if isinstance(value, str)}
+    chosen = {name: tuple(dict.fromkeys(filter(None, map(printable, getattr(view, name))))) for name in FILTERS}
+    return replace(view, **texts, **chosen)
+
+
+def printable(text):
+    return "".join(filter(str.isprintable, text)).strip()
+
+
+@given(views)
+def test_the_address_of_a_view_gives_the_view_again(view):
+    again = View.read("?" + clean(view).query())
+    assert again == clean(view)
+    assert View.read(again.query()) == again
+
+
+@given(st.text(max_size=300))
+def test_any_address_is_a_view(text):
+    view = View.read(text)
+    assert view.tab in PAGES
+    assert view.sort in SORTS
+    assert set(ALWAYS) <= set(view.columns) <= set(COLUMNS)
+    assert view.number >= 1
+    assert all(value.isprintable() for value in vars(view).values() if isinstance(value, str))
+
+
+ENTRIES = st.tuples(
+    st.sampled_from(["a", "b", "random", "centre"]), st.sampled_from(["saliency_miou", "saliency_deletion"]),
+    st.sampled_from(STATUSES), st.floats(0, 1), st.booleans(), st.sampled_from(["q", "other"]),
+)  # fmt: skip
+
+
+@given(st.lists(ENTRIES, max_size=24))
+def test_the_matrix_holds_one_question_and_what_the_board_has_run(entries):
+    rows = [
+        row(name, value, metric, key=f"{number:02d}", question=metric + question, status=status,
+            not_beaten=("random",) if tested and name in "ab" else ())
+        for number, (name, metric, status, value, tested, question) in enumerate(entries)
+    ]  # fmt: skip
+    found = matrix(rows, View())
+    assert (found is None) == (not rows)
+    for place, head in enumerate(found.metrics if found else []):
+        cells = {name: of_row[place] for name, of_row in [*found.methods, *found.baselines] if of_row[place]}
+        of_metric = [one for one in rows if one.metric == head.metric and one.question == head.question
+                     and (is_official(one) or not any(map(is_official, rows)))]  # fmt: skip
+        assert set(cells) == {one.explainer for one in of_metric}
+        sign = 1 if head.higher_is_better else -1
+        baselines = [one.value for one in of_metric if one.baseline]
+        best = max(baselines, key=lambda value: sign * value) if baselines else None
+        top = max(one.value for one in of_metric)
+        for name, cell in cells.items():
+            assert cell.row in of_metric
+            assert cell.share == pytest.approx(cell.row.value / top if top else 0, abs=1e-4)
+            assert (cell.line is None) == (best is None)
+            assert best is None or cell.line == pytest.approx(best / top if top else 0, abs=1e-4)
+            untested = best is not None and sign * cell.row.value <= sign * best
+            assert bool(cell.behind) == (name in "ab" and (bool(cell.row.not_beaten) or untested))
+
+
+def test_what_an_address_does_not_say_as_it_should_is_as_usual():
+    assert View.read("tab=x&sort=device&status=best&number=-3&reverse=1&cost=gold&zebra=1&columns=a.b") == View()
+    assert View().query() == ""
+    assert View.read("a=1&" * 100) == View()
+    assert View.read("columns=n&columns=explainer&columns=rank.status").columns == (
+        "explainer", "score", "rank", "n", "status"
+    )  # fmt: skip
+    assert View.read("metric=a").metric == ("a",)  # as addresses were before a filter had several values
+    assert View.read("metric=a&metric=&metric=b&metric=a").metric == ("a", "b")
+    assert View.read("status=claimed&status=best&status=run+by+the+board").status == (RUN, "claimed")
+    assert len(View.read("&".join(f"model={number}" for number in range(300))).model) == MOST_CHOSEN
+    assert View.read("a=1&" * 1000 + "metric=a") == View()
+    assert View.read("search=" + "x" * 9999).search == "x" * 200
+    assert View.read("search=a%00b%E2%80%AEc").search == "abc"
+
+
+# Which rows, in which order
+
+
+def names(rows):
+    return [one.explainer for one in rows]
+
+
+def test_the_best_come_first_whichever_direction_is_better_and_what_has_no_score_last():
+    up = chosen(ROWS, View(metric=("saliency_miou",), dataset=("pets",)))
+    assert names(up) == ["centre", "gradcam", "rise", "random", "mine"]
+    down = chosen(ROWS, View(metric=("saliency_deletion",), dataset=("pets",)))
+    assert names(down) == ["random", "rise", "gradcam", "centre", "mine"]
+    assert names(chosen(ROWS, View(metric=("saliency_miou",), dataset=("pets",), reverse=True))) == [
+        "random", "rise", "gradcam", "centre", "mine"
+    ]  # fmt: skip
+
+
+def test_comparisons_are_not_mixed_by_score():
+    rows = chosen(ROWS, View())
+    assert len(rows) == len(ROWS)
+    groups = grouped(rows, ROWS)
+    assert [(one.rows[0].dataset, one.rows[0].metric) for one in groups] == [
+        (dataset, metric) for dataset in ("pets", "shapes") for metric in ("saliency_miou", "saliency_deletion")
+    ]
+    assert all(len({one.question for one in group.rows}) == 1 for group in groups)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_other_columns_sort_all_rows_and_leave_what_is_unknown_last(reverse):
+    rows = [row("a", passes=3.0), row("b", passes=None), row("c", passes=1.0), row("d", passes=2.0)]
+    order = names(chosen(rows, View(sort="passes", reverse=reverse)))
+    assert order == (["a", "d", "c", "b"] if reverse else ["c", "d", "a", "b"])
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_every_order_keeps_all_rows(sort):
+    assert sorted(one.key for one in chosen(ROWS, View(sort=sort))) == sorted(one.key for one in ROWS)
+
+
+def test_baselines_stay_in_view_whatever_is_asked_for():
+    only = chosen(ROWS, View(explainer=("gradcam",), metric=("saliency_miou",), dataset=("pets",)))
+    assert names(only) == ["centre", "gradcam", "random"]
+    assert names(chosen(ROWS, View(search="RISE pets miou"))) == ["centre", "rise", "random"]
+    assert names(grouped(only, ROWS)[0].baselines) == ["centre", "random"]
+    assert chosen(ROWS, View(search="nowhere")) == []
+    claimed = [row("mine", status="claimed"), row("random")]
+    assert names(chosen(claimed, View(status=("claimed",)))) == ["random", "mine"]
+
+
+def test_choices_are_those_that_the_other_filters_leave():
+    found = choices(ROWS, View(metric=("saliency_miou",)))
+    assert found["metric"] == ["saliency_deletion", "saliency_miou"]
+    assert found["family"] == ["alignment"]
+    assert found["status"] == [RUN]
+    assert found["dataset"] == ["pets", "shapes"]
+    assert only_known(View(dataset=("gone",), model=("net",)), ROWS) == View(model=("net",))
+    assert only_known(View(dataset=("gone", "pets")), ROWS) == View(dataset=("pets",))
+
+
+def test_a_filter_with_several_values_passes_rows_with_any_of_them():
+    both = chosen(ROWS, View(explainer=("rise", "gradcam"), metric=("saliency_miou",), dataset=("pets",)))
+    assert names(both) == ["centre", "gradcam", "rise", "random"]
+    found = choices(ROWS, View(metric=("saliency_miou", "saliency_deletion"), dataset=("pets", "shapes")))
+    assert found["family"] == ["alignment", "faithfulness"]
+    one = View(metric=("saliency_miou",), dataset=("pets",))
+    several = View(metric=("saliency_miou",), dataset=("pets", "shapes"))
+    assert {row.key for row in chosen(ROWS, several)} == {row.key for row in ROWS if row.metric == "saliency_miou"}
+    assert {row.key for row in chosen(ROWS, one)} < {row.key for row in chosen(ROWS, several)}
+    assert plots.plotted(ROWS, View(dataset=("shapes", "pets")))[0].dataset == ("pets",)
+    assert plots.plotted(ROWS, View(dataset=("shapes",)))[0].dataset == ("shapes",)
+
+
+def test_long_tables_come_in_parts_under_the_heading_they_belong_to():
+    rows = chosen([row(f"method {number:03d}", number / 300) for number in range(250)], View())
+    first, at, parts = page_of(rows, 1)
+    assert (len(first), at, parts) == (PER_PAGE, 1, 3)
+    last, at, _ = page_of(rows, 99)
+    assert (len(last), at) == (50, 3)
+    assert grouped(last, rows, rows[2 * PER_PAGE - 1])[0].more
+    assert not grouped(first, rows)[0].more
+    assert page_of([], 4) == ([], 1, 1)
+
+
+def test_five_thousand_rows_are_filtered_in_under_a_second():
+    many = [row(f"method {number % 50}", (number % 97) / 97, dataset=f"set {number // 50}") for number in range(5000)]
+    view, seconds = View(search="method 7", explainer=("method 7",)), []
+    for _ in range(3):
+        started = process_time()
+        found = chosen(many, view)
+        groups = grouped(page_of(found, 1)[0], many)
+        choices(many, view)
+        seconds.append(process_time() - started)
+    assert min(seconds) < 1  # it takes a twentieth of that
+    assert (len(found), len(groups)) == (100, 100)
+
+
+def test_every_metric_of_the_package_has_a_family():
+    found = {name: family_of(name) for name in registry.names("metrics")}
+    assert set(found.values()) == set(FAMILIES) - {"other"}
+    assert (found["saliency_miou"], found["saliency_road"], found["saliency_max_sensitivity"]) == (
+        "alignment", "faithfulness", "sensitivity"
+    )  # fmt: skip
+    assert family_of("somebody's own") == "other"
+
+
+def test_numbers_and_names_as_people_read_them():
+    assert (rank_text((1, 3)), rank_text((2, 2)), rank_text(None)) == ("1-3", "2", "")
+    assert (short("saliency-bench/pet-xai"), short("saliency_miou")) == ("pet-xai", "miou")
+    assert [amount(value) for value in (None, 0.01234, 2.0, 4000.0)] == ["–", "0.0123", "2", "4,000"]
+
+
+# Exports
+
+STRANGE = row("=1+1 & 50% of {x}_y \\ \u00e9", submitters=("eve",), rank=(1, 3), best=True)
+
+
+def test_csv_holds_all_columns_in_full_and_no_formula():
+    rows = [STRANGE, row("random", None), row("rise", 1 / 3, beats=("random", "centre"))]
+    read = list(csv.DictReader(io.StringIO(export.as_csv(rows))))
+    assert [one["explainer"] for one in read] == ["'=1+1 & 50% of {x}_y \\ \u00e9", "random", "rise"]
+    assert [one["value"] for one in read] == ["0.5", "", repr(1 / 3)]
+    assert (read[0]["rank"], read[0]["best"], read[2]["beats"]) == ("1-3", "yes", "random; centre")
+    assert all(set(one) == set(export.FIELDS) for one in read)
+
+
+def test_latex_is_a_table_whose_texts_are_no_commands():
+    text = export.as_tex([STRANGE, row("random", -0.25)], "http://here/?a=b\n\\input{x}")
+    assert r"=1+1 \& 50\% of \{x\}\_y \textbackslash{} é & \textbf{0.500} & [0.400, 0.600] & 60 & 1--3 \\" in text
+    assert r"\textit{random} & $-$0.250 & [$-$0.350, $-$0.150] & 60 & run by the board \\" in text
+    assert r"\multicolumn{5}{l}{miou, pets, net $\uparrow$} \\" in text
+    assert [line for line in text.splitlines() if "input" in line] == ["% http://here/?a=b \\input{x}"]
+    assert text.count("\n\\midrule") == 2
+
+
+def test_latex_marks_own_methods_and_what_is_only_checked():
+    rows = [row("mine", 0.9, own_method=True, status="checked", rank_if_true=(1, 3)), row("rise", rank=(1, 1))]
+    text = export.as_tex(rows)
+    assert r"mine$^\dagger$ & 0.900 & [0.800, 1.000] & 60 & if true: 1--3 \\" in text
+    assert "rise & 0.500 & [0.400, 0.600] & 60 & 1 \\\\" in text
+    assert text.endswith("\\end{tabular}\n\\par $^\\dagger$ Not part of saliency-bench; the submitter made the maps.\n")
+    assert "dagger" not in export.as_tex(rows[1:])
+
+
+def test_bibtex_has_an_entry_for_the_board_and_each_submitter():
+    text = export.as_bib([STRANGE, row(submitters=("ada", "eve"))], "a_board", "http://here/?a=1&b=}{%20", "2026-11-23")
+    assert re.findall(r"@misc\{(\S+),", text) == ["saliency-bench-board", "saliency-bench-eve", "saliency-bench-ada"]
+    assert r"title = {Leaderboard of a\_board}" in text
+    assert r"\url{http://here/?a=1&b=\%20}" in text
+    assert "year = {2026}" in text
+    assert text.count("{") == text.count("}")
+
+
+# Plots
+
+
+def literal_front(costs, gains):
+    """Places that no other dominates, one by one."""
+    points = list(zip(costs, gains, strict=True))
+    return {
+        place for place, (cost, gain) in enumerate(points)
+        if not any(a <= cost and b >= gain and (a < cost or b > gain) for a, b in points)
+    }  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
+def test_the_front_is_what_nothing_dominates(points):
+    costs, gains = zip(*points, strict=True)
+    front = plots.pareto(costs, gains)
+    assert set(front) == literal_front(costs, gains)
+    assert [costs[place] for place in front] == sorted(costs[place] for place in front)
+
+
+def test_axes_turn_so_that_right_and_up_are_better():
+    rows = [row(name, value, metric) for metric in ("saliency_miou", "saliency_deletion")
+            for name, value in (("good", 0.9), ("poor", 0.1))]  # fmt: skip
+    plot = plots.scatter(rows, "saliency_miou", "saliency_deletion")
+    good, poor = plot.dots
+    assert good.x > poor.x
+    assert good.y > poor.y  # further down the picture: a high deletion is worse
+    assert good.across[0] < good.x < good.across[1]
+    assert all(plot.left <= one.x <= plot.right and plot.top <= one.y <= plot.bottom for one in plot.dots)
+    assert plots.scatter(rows, "saliency_miou", "saliency_road") is None
+
+
+def test_cost_is_logarithmic_and_of_one_device():
+    rows = [row("cheap", 0.4, passes=2.0, seconds=0.1), row("dear", 0.6, passes=4000.0, seconds=2.0),
+            row("wasteful", 0.5, passes=4000.0, seconds=1.0, device="gpu"), row("silent", 0.9)]  # fmt: skip
+    plot = plots.cost(rows, "saliency_miou", "passes")
+    assert {dot.name: dot.on_front for dot in plot.dots} == {"cheap": True, "dear": True, "wasteful": False}
+    assert len(plot.front) == 2
+    assert [text for _, text in plot.x_ticks] == ["10", "100", "1,000"]
+    seconds = plots.cost(rows, "saliency_miou", "seconds")
+    assert [dot.name for dot in seconds.dots] == ["cheap", "dear"]
+    assert seconds.x == "seconds per image on cpu, less is better"
+    assert plots.cost([row("silent")], "saliency_miou", "passes") is None
+
+
+def test_names_stand_beside_their_dots_and_not_on_each_other():
+    rows = [row(f"method {number}", 0.5 + number / 1000, metric) for number in range(4)
+            for metric in ("saliency_miou", "saliency_insertion")] + [row("far on the right side", 0.9, metric)
+            for metric in ("saliency_miou", "saliency_insertion")]  # fmt: skip
+    dots = plots.scatter(rows, "saliency_miou", "saliency_insertion").dots
+    places = [dot.label for dot in dots]
+    assert len(set(places)) == len(dots)
+    beside = {(abs(round(x - dot.x)), round(y - dot.y)) for dot, (x, y, _) in zip(dots, places, strict=True)}
+    assert beside <= {(8, -7), (8, 15)}
+    assert (
+        next(dot for dot in dots if dot.name == "far on the right side").label[2] == "end"
+    )  # there is no room on its right
+
+
+def test_many_methods_hide_neither_names_nor_what_is_recomputed():
+    crowd = [row(f"method {number}", 0.5, metric, status="checked") for number in range(60)
+             for metric in ("saliency_miou", "saliency_insertion")]  # fmt: skip
+    known = [row(name, value, metric) for name, value in (("gradcam", 0.9), ("random", 0.1))
+             for metric in ("saliency_miou", "saliency_insertion")]  # fmt: skip
+    shown, left_out = plots.fewer([*crowd, *known])
+    assert (len({one.explainer for one in shown}), left_out) == (plots.MOST, 62 - plots.MOST)
+    dots = plots.scatter(shown, "saliency_miou", "saliency_insertion").dots
+    assert {dot.name for dot in dots if dot.is_named} > {"gradcam", "random"}
+    assert sum(dot.is_named for dot in dots) < 10  # the others lie on each other
+    assert plots.fewer(known) == (known, 0)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5))
+def test_ticks_lie_on_their_axis(values):
+    axis = plots.Axis(values, 0, 100)
+    places = [place for place, _ in axis.ticks()]
+    assert all(-0.2 <= place <= 100.2 for place in places)
+    assert places == sorted(places)
+    assert len(places) <= 10
+
+
+def test_plots_choose_what_an_address_leaves_open():
+    view, rows = plots.plotted(ROWS, View())
+    assert (view.dataset, view.x, view.y) == (("pets",), "saliency_miou", "saliency_deletion")
+    assert {one.dataset for one in rows} == {"pets"}
+    assert plots.plotted([], View())[0] == View()
+
+
+def test_the_usual_columns_are_columns():
+    assert set(USUAL) <= set(COLUMNS)

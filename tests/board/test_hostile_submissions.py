@@ -1,0 +1,328 @@
+"""Thousands of hostile submissions, seeded: each is refused in one line, or accepted with nothing false on the board.
+
+Nothing false: whatever a submission says, the numbers of its rows are those that follow from its records, the names,
+directions and baselines those of the package, the rows of others stay as they are, and only the owner makes a row
+official.
+"""
+
+import copy
+import json
+import random
+import re
+import shutil
+from datetime import date
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import submissions
+from submissions import IDS, know, vouch, write
+
+import saliency_bench as sb
+from saliency_bench.board import hidden
+from saliency_bench.board.columns import columns_of
+from saliency_bench.board.known import Known
+from saliency_bench.board.published_maps import maps_in, write_maps
+from saliency_bench.board.schema import read_result
+from saliency_bench.board.view.rows import shown
+from saliency_bench.bound_explainer import load_explainer
+from saliency_bench.bound_metric import load_metric
+from saliency_bench.errors import UserError
+from saliency_bench.read import records
+
+DRAWS = np.random.default_rng(0)
+PARTS = {name: DRAWS.random(60) for name in load_metric("saliency_consistency").parts(None)}
+SCORES = {"gradcam": DRAWS.random(60), "random": DRAWS.random(60), "gradient saliency_consistency": PARTS}
+OTHERS = {"gradcam": DRAWS.random(60), "gradient": DRAWS.random(60)}
+VALUES = (
+    None, True, False, 0, 1, -1, 5.0, -9.0, 0.99, 1e308, -1e308, 10**30, 2**63, "", "x", "\x1b[31mred", "\u202eevil",
+    "a\nb", "<script>alert(1)</script>", "x" * 5000, "../../etc/passwd", "0" * 16, [], {}, [[]], {"a": {}}, [None] * 9,
+    float("nan"), float("inf"), "gradcam", "best", {"value": 1.0},
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """(a board with one honest submission that is recomputed, a hostile one to be, the board's rows)"""
+    root = tmp_path_factory.mktemp("board")
+    know(root)
+    vouch(root, write(root, OTHERS))
+    hostile = write(root / "aside", SCORES, "mallory")
+    honest = {row.cell.cell_id: columns_of(row) for row in sb.load_results(root).rows}
+    return root, hostile, honest
+
+
+def places(content, above=()):
+    """Every place in JSON: the keys and indices that lead there."""
+    items = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    for key, value in items:
+        yield (*above, key)
+        yield from places(value, (*above, key))
+
+
+def at(content, place):
+    for key in place:
+        content = content[key]
+    return content
+
+
+def mutated(folder, draw):
+    """A field of result.json has another value, or is gone, or comes twice under another name."""
+    content = json.loads((folder / "result.json").read_text())
+    for _ in range(draw.choice((1, 1, 1, 2, 3))):
+        *above, last = draw.choice(list(places(content)))
+        holder = at(content, above)
+        kind = draw.random()
+        if kind < 0.1:
+            del holder[last]
+        elif kind < 0.2 and isinstance(holder, dict):
+            holder[draw.choice(("extra", "", "__class__", "\x07"))] = copy.deepcopy(holder[last])
+        elif kind < 0.3 and isinstance(holder, list):
+            holder.append(copy.deepcopy(holder[last]))
+        elif kind < 0.5 and isinstance(holder[last], int | float) and not isinstance(holder[last], bool):
+            holder[last] *= draw.choice((1.001, 2, -1, 0, 1e9))
+        else:
+            holder[last] = copy.deepcopy(draw.choice(VALUES))
+    (folder / "result.json").write_text(json.dumps(content))
+
+
+def flipped(name):
+    def flip(folder, draw):
+        path = folder / name
+        content = bytearray(path.read_bytes())
+        near_the_end = draw.random() < 0.5  # where Parquet has its footer
+        for _ in range(draw.choice((1, 2, 8, 64))):
+            start = max(0, len(content) - 4000) if near_the_end else 0
+            content[draw.randrange(start, len(content))] ^= 1 << draw.randrange(8)
+        if draw.random() < 0.1:
+            del content[draw.randrange(len(content)) :]
+        path.write_bytes(content)
+
+    flip.__name__ = f"flipped {name}"
+    return flip
+
+
+def rewritten(folder, draw):
+    """A column of the records is changed, in some rows or in all."""
+    path = folder / "records.parquet"
+    table = pq.read_table(path)
+    kind = draw.randrange(6)
+    name = draw.choice(records.SCHEMA.names)
+    column = table[name].to_pylist()
+    rows = draw.sample(range(len(column)), draw.choice((1, 2, 60, len(column))))
+    if kind == 0:
+        table = table.drop_columns([name])
+    elif kind == 1:
+        table = pa.Table.from_arrays([*table.columns, table[name]], names=[*table.schema.names, name])
+    elif kind == 2:
+        table = table.take(draw.sample(range(len(column)), len(column) - draw.choice((0, 1, 60))))
+    elif kind == 3:
+        table = pa.concat_tables([table, table.take(rows)])
+    else:
+        new = draw.choice(
+            (0.99, -9.0, 5.0, None) if name == "value" else (None, "x", "\x1b[2J", "y" * 3000, "image 001")
+        )
+        for row in rows:
+            column[row] = new
+        table = table.set_column(
+            table.schema.get_field_index(name),
+            table.schema.field(name),
+            pa.array(column, table.schema.field(name).type),
+        )
+    pq.write_table(table, path, use_dictionary=draw.random() < 0.8, data_page_version=draw.choice(("1.0", "2.0")))
+
+
+WAYS = (mutated, mutated, flipped("records.parquet"), flipped("result.json"), rewritten)
+
+
+def hostile_board(world, root, seeds):
+    """The board with one hostile submission for each seed, each in a folder of its own."""
+    board, hostile, _ = world
+    shutil.copytree(board, root, ignore=shutil.ignore_patterns("aside"))
+    group = hostile.parent.relative_to(board / "aside")
+    for seed in seeds:
+        folder = root / group / hostile.name if len(seeds) == 1 else root / group / f"mallory-{seed}"
+        shutil.copytree(hostile, folder)
+        draw = random.Random(seed)
+        draw.choice(WAYS)(folder, draw)
+        if len(seeds) > 1 and (own := _belongs(folder)) and not (folder.parent / own).exists():
+            folder.rename(folder.parent / own)
+
+
+def _belongs(folder):
+    """The name that the folder must have for its content to be read at all."""
+    try:
+        return read_result(folder / "result.json").folder.rpartition("/")[2]
+    except UserError:
+        return ""
+
+
+def check(world, root):
+    _, _, known = world
+    board = sb.load_results(root)
+    for one in board.refused:
+        assert one.line.isprintable()
+        assert str(root) not in one.line
+        assert "ada" not in one.folder.rpartition("/")[2]
+    seen = set()
+    for row in board.rows:
+        columns = columns_of(row)
+        if row.submitters[0] == "ada":
+            seen.add(row.cell.cell_id)
+            own = known[row.cell.cell_id]
+            differing = {name for name in columns if columns[name] != own[name]} - {"conflict", "submitters"}
+            assert not differing
+            assert row.submitters == ("ada",)
+            continue
+        assert row.status != "run by the board"
+        assert (row.rank, row.best) == (None, False)
+        _check_row(row, root)
+    assert seen == set(known)
+    return len(board.refused), len(board.rows) - len(seen)
+
+
+def _check_row(row, root):
+    """The row is what its records say, counted in another way."""
+    cell = row.cell
+    table = pq.read_table(root / row.folder / "records.parquet").to_pylist()
+    scores = {one["image_id"]: one["value"] for one in table if one["cell_id"] == cell.cell_id and one["part"] is None}
+    known = [value for value in scores.values() if value is not None]
+    assert cell.n == len(known)
+    assert cell.value == pytest.approx(np.mean(known), abs=1e-9)
+    assert set(scores) <= set(IDS)
+    assert cell.low is None or cell.low <= cell.value <= cell.high
+    if row.status == "checked":
+        metric = load_metric(cell.metric, **cell.metric_options)
+        assert set(scores) == set(IDS)
+        assert (cell.higher_is_better, cell.metric_text) == (metric.higher_is_better, str(metric))
+    if not row.own_method:
+        own = load_explainer(cell.explainer, **cell.explainer_options)
+        assert (cell.explainer_text, cell.baseline) == (str(own), own.baseline)
+    accuracy = row.result.model.accuracy.value
+    assert accuracy is None or 0 <= accuracy <= 1
+    for text in (row.dataset, row.model, cell.explainer_text, cell.metric_text, *row.submitters):
+        assert text.isprintable()
+    assert row.dataset == "saliency-bench/pets"
+
+
+def test_some_hostile_submissions(world, tmp_path):
+    refused, accepted = check_many(world, tmp_path, range(60))
+    assert refused > 30
+    assert refused + accepted
+
+
+@pytest.mark.thorough
+def test_thousands_of_hostile_submissions(world, tmp_path):
+    for start in range(60, 2560, 250):
+        refused, _ = check_many(world, tmp_path / str(start), range(start, start + 250))
+        assert refused > 100
+
+
+CLAIMS = {
+    "status": '"run by the board"', "rank": "[1, 1]", "best": "true", "recomputed": '{"by": "explainer"}',
+    "attempts": "[]",
+    "score": '{"value": 1.0, "low": 1.0, "high": 1.0, "n": 60, "clusters": 60}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        *(('{"format"', f'{{"{name}": {value}, "format"', f"{name}: Extra inputs") for name, value in CLAIMS.items()),
+        *(('"cell_id"', f'"{name}": {value}, "cell_id"', f"cells.0.{name}: Extra") for name, value in
+          CLAIMS.items() if name != "rank"),
+        ('"cells": [', '"cells": [], "cells": [', "an object has the name 'cells' 2 times"),
+        ('"value": ', '"value": 0.99, "value": ', "an object has the name 'value' 2 times"),
+        ('"seed": 0', '"seed": NaN', "seed: Input should be a valid integer"),
+        ('"value": ', '"value": 1e999, "x": ', "value: Input should be a finite number"),
+        ('"seed": 0', f'"seed": {"9" * 5000}', "cannot be read: Exceeds the limit"),
+        ('"note": ""', f'"note": {"[" * 200}{"]" * 200}', "it nests more than 100 levels deep"),
+        ('"note": ""', '"note": "\\ud800"', "the text of note cannot be printed"),
+        ('"submitter": "mallory"', '"submitter": "../ada"', "submitter: String should match pattern"),
+    ],
+)  # fmt: skip
+def test_what_a_result_claims_beyond_its_scores_is_refused(old, new, words, world, tmp_path):
+    text = json.dumps(json.loads((world[1] / "result.json").read_text()))
+    assert old in text
+    (tmp_path / "result.json").write_text(text.replace(old, new, 1))
+    with pytest.raises(UserError, match=re.escape(words)) as refusal:
+        read_result(tmp_path / "result.json")
+    assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize(("rule", "true", "false"), [
+    ("label", "label", "predicted"), ("label", "label", "label, run by the board"), ("predicted", "predicted", "label"),
+    ("e" * 32, "mine.csv", "label"), ("e" * 32, "mine.csv", "predicted-by:resnet-50"),
+    ("predicted-by " + "e" * 32, "predicted-by:net", "mine.csv"),
+])  # fmt: skip
+def test_the_words_for_what_is_explained_are_those_of_the_setting(rule, true, false, tmp_path, monkeypatch):
+    """They stand above the rows, those of others too."""
+    monkeypatch.setattr(submissions, "SETTING", submissions.SETTING.model_copy(update={"target": rule}))
+    for name, words in (("ada", true), ("mallory", false)):
+        write(tmp_path, {"mine@1 saliency_precision": OTHERS["gradcam"]}, name, target=words)
+    board = sb.load_results(tmp_path)
+    assert [row.submitters for row in board.rows] == [("ada",)]
+    (refused,) = board.refused
+    assert refused.line.endswith(f"target says {false}, but setting.target is {rule.partition(' ')[0]}")
+    (shown_row,) = map(shown, board.rows)
+    assert shown_row.asks == {
+        "label": "", "predicted": "target predicted", "e" * 32: "target file eeeeeeee",
+    }.get(rule, "target predicted-by:eeeeeeee")  # fmt: skip
+
+
+def test_whatever_a_status_file_holds_is_one_line(tmp_path):
+    """Only the owner writes it, and a merge or an editor may damage it."""
+    know(tmp_path)
+    folder = write(tmp_path, {"gradcam": SCORES["gradcam"]})
+    path = vouch(tmp_path, folder)
+    content = json.loads(path.read_text())
+    attempt = {"submitter": "ada", "fingerprint": "f" * 64, "method": "m", "date": "2026-11-25", "maps": "0f"}
+    content["attempts"] = [attempt]
+    path.write_text(json.dumps(content))
+    assert Known.read(tmp_path)[1] == []
+    draw = random.Random(0)
+    for _ in range(100):
+        changed = copy.deepcopy(content)
+        *above, last = draw.choice(list(places(changed)))
+        at(changed, above)[last] = copy.deepcopy(draw.choice((*VALUES, "2026-13-99", "run by the board")))
+        path.write_text(json.dumps(changed))
+        known, problems = Known.read(tmp_path)
+        assert all(line.isprintable() for line in problems)
+        assert len(known.statuses) + len(problems) == 1
+        assert hidden.refusal(hidden.attempts_of(known.statuses.values(), "eve", "f" * 64), date(2026, 11, 25)) is None
+        hidden.refusal(hidden.attempts_of(known.statuses.values(), "ada", "f" * 64), date(2026, 11, 25))
+
+
+def check_many(world, root, seeds):
+    hostile_board(world, root / "board", seeds)
+    return check(world, root / "board")
+
+
+def refusal(folder):
+    """Why maps are refused; "" where they are not."""
+    try:
+        maps_in(folder)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def test_hostile_maps(tmp_path):
+    """Bit flips of the maps that go with a submission."""
+    maps = {f"image {number}": DRAWS.random((8, 8)).astype(np.float32) for number in range(9)}
+    (path,) = write_maps(tmp_path, "mine", maps.items())
+    whole = path.read_bytes()
+    read = maps_in(tmp_path)["mine"]
+    assert all(np.abs(read[name] - maps[name]).max() < 5e-4 for name in maps)
+    draw = random.Random(0)
+    refused = 0
+    for _ in range(300):
+        content = bytearray(whole)
+        for _ in range(draw.choice((1, 4, 32))):
+            content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        path.write_bytes(content)
+        line = refusal(tmp_path)
+        assert line.isprintable()
+        refused += bool(line)
+    assert refused > 250

@@ -1,0 +1,126 @@
+"""Maps that are published with a submission: written and read shard by shard, and sent as files."""
+
+import numpy as np
+import pytest
+
+from saliency_bench.board import published_maps as files
+from saliency_bench.board.published_maps import as_published, find_maps, hashes_of, maps_in, write_maps
+from saliency_bench.errors import UserError
+
+DRAW = np.random.default_rng(0)
+MAPS = {f"image {number}": DRAW.normal(size=(4, 6)).astype(np.float32) for number in range(7)}
+
+
+def test_a_shard_is_written_as_soon_as_it_is_full(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "PER_SHARD", 3)
+    seen = []
+
+    def given():
+        for image_id, values in MAPS.items():
+            seen.append(len(list(tmp_path.glob("*.npz"))))
+            yield image_id, values
+
+    assert [path.name for path in write_maps(tmp_path, "mine", given())] == [f"maps-0000{n}.npz" for n in range(3)]
+    assert seen == [0, 0, 0, 1, 1, 1, 2]
+    read = maps_in(tmp_path)["mine"]
+    assert list(read) == list(MAPS)
+    for image_id, values in MAPS.items():
+        assert (read[image_id] == as_published(values)).all()
+
+
+def test_large_maps_make_small_shards(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MOST_VALUES", 50)
+    assert len(write_maps(tmp_path, "mine", MAPS.items())) == 4
+
+
+def test_no_more_maps_are_written_than_a_submission_may_have(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "PER_SHARD", 1)
+    monkeypatch.setattr(files, "MOST_SHARDS", 3)
+    with pytest.raises(UserError, match="more than 3 maps, the most that a submission may have"):
+        write_maps(tmp_path, "mine", MAPS.items())
+
+
+def test_only_shards_with_an_image_that_is_asked_for_are_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "PER_SHARD", 2)
+    write_maps(tmp_path, "mine", MAPS.items())
+    unpacked = []
+    plain = files._checked
+    monkeypatch.setattr(files, "_checked", lambda path: unpacked.append(path.name) or plain(path))
+    monkeypatch.setattr(files, "bounded", lambda function, *args: function(*args))  # in this process
+    found = find_maps(tmp_path, "mine", ["image 3", "image 6", "no image"])
+    assert set(found) == {"image 3", "image 6"}
+    assert (found["image 3"] == as_published(MAPS["image 3"])).all()
+    assert unpacked == ["maps-00001.npz", "maps-00003.npz"]
+    assert find_maps(tmp_path, "other", list(MAPS)) == {}
+    assert find_maps(tmp_path / "none", "mine", list(MAPS)) == {}
+    (tmp_path / "maps-00000.npz").write_bytes(b"PK")
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=r"maps-00000\.npz cannot be read"):
+        find_maps(tmp_path, "mine", ["image 3"])
+
+
+def test_ids_with_two_axes_are_refused(tmp_path):
+    (path,) = write_maps(tmp_path, "mine", MAPS.items())
+    with np.load(path) as shard:
+        arrays = dict(shard)
+    np.savez(path, **arrays | {"ids": np.tile(arrays["ids"][:, None], (1, 2))})
+    with pytest.raises(UserError, match="its arrays are not those of maps"):
+        maps_in(tmp_path)
+
+
+def edited(path, **changes):
+    """The same shard with other arrays."""
+    with np.load(path) as shard:
+        np.savez(path, **dict(shard) | changes)
+
+
+def test_an_image_with_two_maps_is_refused_because_the_shown_one_may_not_be_the_scored_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "PER_SHARD", 4)
+    _, second = write_maps(tmp_path, "mine", MAPS.items())
+    edited(second, ids=np.array(["image 4", "image 5", "image 0"]))
+    with pytest.raises(UserError, match=r"maps-00001\.npz cannot be read: image image 0 has a second map"):
+        maps_in(tmp_path)
+    with pytest.raises(UserError, match="image image 0 has a second map"):
+        find_maps(tmp_path, "mine", ["image 0"])
+    edited(second, ids=np.array(["image 4", "image 5", "image 5"]))
+    with pytest.raises(UserError, match=r"maps-00001\.npz cannot be read: .*an image has two maps"):
+        maps_in(tmp_path)
+    edited(second, ids=np.array(["image 4", "image 5", "image 0"]), name=np.array("other"))
+    assert set(maps_in(tmp_path)) == {"mine", "other"}
+
+
+@pytest.mark.parametrize("scale", [3e38, -3e38, np.inf])
+def test_maps_that_become_infinite_by_their_scale_are_refused(scale, tmp_path):
+    (path,) = write_maps(tmp_path, "mine", MAPS.items())
+    edited(path, values=np.full((7, 4, 6), 2, np.float16), scale=np.full(7, scale, np.float32))
+    with pytest.raises(UserError, match="holds NaN or infinite values"):
+        maps_in(tmp_path)
+    with pytest.raises(UserError, match="holds NaN or infinite values"):
+        find_maps(tmp_path, "mine", ["image 0"])
+
+
+def test_values_beyond_what_can_be_published_are_not_written(tmp_path):
+    largest = np.full((4, 6), 1.7e38, np.float32)
+    write_maps(tmp_path / "fine", "mine", [("image 0", largest)])
+    assert np.isfinite(maps_in(tmp_path / "fine")["mine"]["image 0"]).all()
+    with pytest.raises(UserError, match="the map of image image 1 has values that are not below"):
+        write_maps(tmp_path / "large", "mine", [("image 0", largest), ("image 1", 2 * largest)])
+
+
+def test_only_the_files_that_a_submission_states_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "PER_SHARD", 4)
+    first, second = write_maps(tmp_path, "mine", MAPS.items())
+    stated = hashes_of(tmp_path)
+    assert len(maps_in(tmp_path, stated)["mine"]) == 7
+    assert len(maps_in(tmp_path, stated[:1])["mine"]) == 4
+    assert maps_in(tmp_path, []) == {}
+    edited(second, values=np.ones((3, 4, 6), np.float16))
+    for read in (lambda: maps_in(tmp_path, stated), lambda: find_maps(tmp_path, "mine", ["image 0"], stated)):
+        with pytest.raises(UserError, match=r"maps-00001\.npz is not the file of maps that was submitted"):
+            read()
+    second.unlink()
+    with pytest.raises(UserError, match=r"maps-00001\.npz cannot be read"):
+        maps_in(tmp_path, stated)
+    first.rename(second)
+    with pytest.raises(UserError, match=r"maps-00001\.npz is one too far"):
+        hashes_of(tmp_path)

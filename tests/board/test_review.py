@@ -1,0 +1,610 @@
+"""The owner's side of a board: reviewing pull requests, and recomputing what was submitted."""
+
+import json
+import re
+import shutil
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+from local_hub import FOUNDER, VISITOR
+from submissions import key_of, know, submission, write
+from test_submitting import other_run
+from transformers import ResNetForImageClassification
+
+import saliency_bench as sb
+from saliency_bench.board import recompute as recompute_module
+from saliency_bench.board import review as review_module
+from saliency_bench.board.checks import known_explainer, known_metric
+from saliency_bench.board.index import INDEX, write_index
+from saliency_bench.board.known import KnownDataset, KnownModel, known_dataset, write_known
+from saliency_bench.board.published_maps import stated_names
+from saliency_bench.board.recompute import (
+    MOST_PASSES,
+    _all_the_same,
+    _like_masks,
+    _named,
+    _passes,
+    _ways,
+    recompute,
+    target_of,
+    vouch,
+)
+from saliency_bench.board.review import _other_maps, comment, merge, review
+from saliency_bench.board.schema import Dataset, Model
+from saliency_bench.board.submission import of_run
+from saliency_bench.bound_explainer import load_explainer
+from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+
+BOARD = "saliency-bench/results"
+SCORES = {"gradcam": np.linspace(0.1, 0.9, 60), "random": np.linspace(0.2, 0.3, 60)}
+
+
+@pytest.fixture
+def board(here, monkeypatch):
+    """A results repository with a card, and `propose`."""
+    monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
+    here.api().create_repo(BOARD, repo_type="dataset")
+    here.api().upload_file(path_or_fileobj=b"# Board", path_in_repo="README.md", repo_id=BOARD, repo_type="dataset")
+    return here
+
+
+def files(own):
+    """{path: content} of a submission."""
+    with TemporaryDirectory() as root:
+        return {path.relative_to(root).as_posix(): path.read_bytes() for path in own.write(Path(root))}
+
+
+def propose(hub, content, *others, user=VISITOR):
+    """The number of a pull request that adds these files."""
+    operations = [CommitOperationAdd(path, data) for path, data in content.items()]
+    done = hub.api(user).create_commit(BOARD, [*operations, *others], repo_type="dataset", commit_message="mine",
+                                       create_pr=True)  # fmt: skip
+    return int(done.pr_num)
+
+
+@pytest.mark.slow
+def test_a_submission_of_ones_own_checks_out_and_the_verdict_is_posted(board):
+    own = submission(SCORES, "visitor")
+    verdict = review(BOARD, number := propose(board, files(own)))
+    assert (verdict.fine, verdict.problems, verdict.folders) == (True, [], [own.result.folder])
+    comment(verdict)
+    (text,) = [event["data"]["latest"]["raw"] for event in board.repo("datasets", BOARD).discussions[0].events
+               if event["type"] == "comment"]  # fmt: skip
+    by = f"pull request {number} of {BOARD} by visitor, commit {verdict.commit[:12]}"
+    assert text.startswith(f"```text\n{by}: checks out\n")
+    assert "gradcam" in text
+    board.api().merge_pull_request(BOARD, number, repo_type="dataset")
+    assert {row.submitters for row in sb.load_results(BOARD).rows} == {("visitor",)}
+    with pytest.raises(UserError, match=f"number {number} of {BOARD} is merged, not open"):
+        review(BOARD, number)
+
+
+@pytest.mark.slow
+def test_a_pull_request_may_hold_several_submissions(board):
+    """As one of all runs of a suite; what is wrong with one of them refuses it."""
+    own = [
+        submission({"gradcam": SCORES["gradcam"], "random": one}, "visitor") for one in (SCORES["random"], [0.4] * 60)
+    ]
+    both = files(own[0]) | files(own[1])
+    verdict = review(BOARD, propose(board, both))
+    assert (verdict.fine, verdict.folders) == (True, sorted(one.result.folder for one in own))
+    assert len(verdict.submissions) == 2
+    lacking = {path: data for path, data in both.items() if path != f"{own[1].result.folder}/records.parquet"}
+    assert review(BOARD, propose(board, lacking)).problems == [f"it adds no {own[1].result.folder}/records.parquet"]
+
+
+@pytest.mark.slow
+def test_all_open_pull_requests_are_reviewed_and_a_verdict_is_posted_once(board, capsys):
+    own = submission(SCORES, "visitor")
+    first = propose(board, files(own))
+    second = propose(board, files(submission(SCORES, "founder")))
+    for _ in range(2):
+        assert main(["review", BOARD, "--comment", "--json"]) == 1
+        told = json.loads(capsys.readouterr().out)
+        assert [(one["number"], one["fine"]) for one in told] == [(first, True), (second, False)]
+    for found in board.repo("datasets", BOARD).discussions:
+        assert sum(event["type"] == "comment" for event in found.events) == 1
+    board.api().merge_pull_request(BOARD, first, repo_type="dataset")
+    board.api().change_discussion_status(BOARD, second, "closed", repo_type="dataset")
+    assert main(["review", BOARD]) == 0
+    assert capsys.readouterr().out == f"no pull request of {BOARD} is open\n"
+
+
+@pytest.mark.slow
+def test_what_was_reviewed_is_merged_and_nothing_that_came_later(board, monkeypatch):
+    number = propose(board, files(submission(SCORES, "visitor")))
+    verdict = review(BOARD, number)
+    reviewed = review_module._pulled(board.api(), BOARD, number)
+    further = CommitOperationAdd("README.md", b"mine")
+    board.api(VISITOR).create_commit(BOARD, [further], repo_type="dataset", commit_message="more",
+                                     revision=f"refs/pr/{number}")  # fmt: skip
+    with pytest.raises(UserError, match="has changed since; review it again"):
+        merge(verdict)
+    assert main(["review", BOARD, str(number), "--merge"]) == 1
+    assert board.files("datasets", BOARD)["README.md"] == b"# Board"
+    assert INDEX not in board.files("datasets", BOARD)
+    monkeypatch.setattr(review_module, "_pulled", lambda *_: reviewed)  # it changes between the look and the merge
+    with pytest.raises(UserError, match=r"README\.md on main is not what was reviewed"):
+        merge(verdict)
+
+
+@pytest.mark.slow
+def test_a_pull_request_that_merges_states_of_main_is_refused(board, monkeypatch):
+    """As git lists such a merge: an older state of main comes before a newer one."""
+    number = propose(board, files(submission(SCORES, "visitor")))
+    board.api().upload_file(path_or_fileobj=b"x", path_in_repo="a.txt", repo_id=BOARD, repo_type="dataset")
+    main_now = board.api().list_repo_commits(BOARD, repo_type="dataset")[0].commit_id
+    plain = HfApi.list_repo_commits
+
+    def listed(api, repo, *, revision, **more):
+        commits = plain(api, repo, revision=revision, **more)
+        newer = [SimpleNamespace(commit_id=main_now)] if revision.startswith("refs/pr/") else []
+        return [*commits[:2], *newer, *commits[2:]]
+
+    assert review(BOARD, number).fine
+    monkeypatch.setattr(HfApi, "list_repo_commits", listed)
+    with pytest.raises(UserError, match="is not based on its main branch"):
+        review(BOARD, number)
+
+
+@pytest.mark.slow
+def test_deletions_behind_a_forged_history_are_noticed(board):
+    """The pull request says that it started before a submission came, and its merge deletes that submission."""
+    repo = board.repo("datasets", BOARD)
+    old = repo.refs["refs/heads/main"]
+    others = files(submission(SCORES, "founder"))
+    board.api().create_commit(BOARD, [CommitOperationAdd(path, data) for path, data in others.items()],
+                              repo_type="dataset", commit_message="a submission")  # fmt: skip
+    number = propose(board, files(submission(SCORES, "visitor")), *map(CommitOperationDelete, others))
+    assert f"it deletes {min(others)}" in review(BOARD, number).problems
+    repo = board.repo("datasets", BOARD)
+    forged = replace(repo.commits[repo.refs[f"refs/pr/{number}"]], parent=old)
+    repo.commits[forged.id()] = forged
+    repo.refs[f"refs/pr/{number}"] = forged.id()
+    verdict = review(BOARD, number)
+    assert verdict.fine  # the Hub shows no more than this
+    with pytest.raises(UserError, match=f"{min(others)} on main is not what was reviewed"):
+        merge(verdict)
+
+
+def test_a_pull_request_that_is_not_based_on_main_is_refused(board):
+    number = propose(board, files(submission(SCORES, "visitor")))
+    repo = board.repo("datasets", BOARD)
+    pull = replace(repo.commits[repo.refs[f"refs/pr/{number}"]], parent=None)
+    repo.commits[pull.id()] = pull
+    repo.refs[f"refs/pr/{number}"] = pull.id()
+    with pytest.raises(UserError, match="is not based on its main branch"):
+        review(BOARD, number)
+
+
+@pytest.mark.slow
+def test_merging_by_the_command(board, capsys, monkeypatch):
+    number = propose(board, files(submission(SCORES, "visitor")))
+    assert main(["review", BOARD, str(number), "--merge"]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("saliency_bench.board.opening.read_board", None)  # the index has all
+        assert sb.load_results(BOARD).rows
+    assert capsys.readouterr().out.endswith(f"merged: pull request {number} of {BOARD}\n")
+    table = pq.read_table(pa.BufferReader(board.files("datasets", BOARD)["board/rows.parquet"])).to_pylist()
+    assert [(row["explainer"], row["status"], row["rank"]) for row in table] == [
+        (name, "claimed", "the samples of its dataset are not known to this board") for name in SCORES
+    ]
+    assert {row.submitters for row in sb.load_results(BOARD).rows} == {("visitor",)}
+
+
+@pytest.mark.slow
+def test_a_verdict_says_what_is_on_the_board_already_under_this_or_another_name(board):
+    own = {"mine@1": np.linspace(0.1, 0.9, 60), "random": SCORES["random"]}
+    first = propose(board, files(submission(own, "visitor")))
+    assert [note[:34] for note in review(BOARD, first).notes] == ["the board does not list the datase"]
+    board.api().merge_pull_request(BOARD, first, repo_type="dataset")
+    copied = {"theirs@2": own["mine@1"], "random": own["random"]}
+    notes = review(BOARD, propose(board, files(submission(copied, "founder")), user=FOUNDER)).notes
+    assert notes[1:] == ["1 of 2 cells are on the board with the same scores, by visitor",
+                         "theirs has the scores of mine by visitor on all samples by saliency_miou"]  # fmt: skip
+
+
+def test_main_may_have_gone_on_since(board):
+    number = propose(board, files(submission(SCORES, "visitor")))
+    board.api().upload_file(path_or_fileobj=b"x", path_in_repo="status/x.json", repo_id=BOARD, repo_type="dataset")
+    verdict = review(BOARD, number)
+    assert verdict.fine
+    assert verdict.notes[0] == "on the main branch: status/x.json: Invalid JSON: expected value at line 1 column 1"
+    assert [note[:24] for note in verdict.notes[1:]] == ["the board does not list "]
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(
+    ("make", "others", "words"),
+    [
+        (lambda own: files(submission(SCORES, "founder")), (), "visitor sends it, but result.json says that founder"),
+        (lambda own: files(own) | {"README.md": b"# Mine"}, (), "it changes README.md"),
+        (lambda own: files(own) | {"status/" + "0" * 64 + ".json": b"{}"}, (), "it adds status/000"),
+        (lambda own: files(own) | {"board/rows.index": b"{}"}, (), "it adds board/rows.index, which is no file of"),
+        (lambda own: files(own) | {f"{own.result.folder}/run.py": b"import os"}, (), "run.py, which is no file of"),
+        (files, (CommitOperationDelete("README.md"),), "it deletes README.md"),
+        (lambda own: {"notes.txt": b"hello"}, (), "it adds no result.json"),
+        (lambda own: {path: data for path, data in files(own).items() if "rec" not in path}, (), "/records.parquet"),
+        (lambda own: files(own) | {f"{own.result.folder}/records.parquet": b"PAR1"}, (), "records.parquet cannot be"),
+        (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[" * 9_000_000}, (), "9,000,000 bytes, of"),
+        (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[]"}, (), "Input should be an object"),
+    ],
+)  # fmt: skip
+def test_what_must_not_be_merged(make, others, words, board, capsys):
+    number = propose(board, make(submission(SCORES, "visitor")), *others)
+    assert main(["review", BOARD, str(number)]) == 1
+    told = capsys.readouterr().out
+    assert "must not be merged" in told
+    assert words in told
+    assert all(line.isprintable() for line in told.splitlines())
+
+
+def test_a_pull_request_cannot_vouch_for_itself(board, tmp_path):
+    """Its own list of samples, its own status and its own index are not read."""
+    folder = write(tmp_path, SCORES, "visitor")
+    known = know(tmp_path)
+    path = known.relative_to(tmp_path).as_posix()
+    own = files(submission(SCORES, "visitor"))
+    for name, content in own.items():
+        (tmp_path / "pull" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "pull" / name).write_bytes(content)
+    write_index(tmp_path / "pull")
+    forged = (tmp_path / "pull" / INDEX).read_text().replace('"rank_if_true":null', '"rank_if_true":[1,1]')
+    number = propose(board, own | {path: known.read_bytes(), INDEX: forged.encode()})
+    assert {row.rank_if_true for row in sb.load_results(BOARD, f"refs/pr/{number}").rows} == {None}
+    assert {row.status for row in sb.load_results(BOARD, f"refs/pr/{number}").rows} == {"claimed"}
+    assert {row.status for row in sb.load_results(tmp_path).rows} == {"checked"}
+    assert folder.is_dir()
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory, shapes, resnet):
+    return sb.run(
+        dataset=str(shapes), model=str(resnet), explainers=["gradcam", "random"],
+        metrics=["saliency_miou", "saliency_insertion:steps=8"], out=tmp_path_factory.mktemp("runs") / "run",
+        device="cpu", progress=False,
+    ).folder  # fmt: skip
+
+
+def test_what_is_recomputed_is_ranked_officially(done, shapes, resnet, tmp_path, capsys):
+    folder = of_run(done, "ada").write(tmp_path)[0].parent.relative_to(tmp_path).as_posix()
+    line = ["recompute", str(tmp_path), folder, "--dataset", str(shapes), "--model", str(resnet), "--samples", "4"]
+    assert main([*line, "--dry-run", "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "status").exists()
+    assert main([*line, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["cells"]) == 4
+    rows = sb.load_results(tmp_path).rows
+    assert [row.status for row in rows] == ["run by the board"] * 4
+    assert all(row.recomputed.samples == 4 and row.recomputed.largest < 1e-6 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("rule", "words", "taken"),
+    [
+        ("label", "label", "label"),
+        ("contrast:second 0f3a", "contrast:second", "contrast:second"),
+        ("predicted-by 0f3a", "predicted-by:google/vit-base-patch16-224", "predicted-by:google/vit-base-patch16-224"),
+        ("predicted-by 0f3a", "predicted-by:torchvision:resnet18", "predicted-by:torchvision:resnet18"),
+        ("predicted-by 0f3a", "predicted-by:folder:vit", "folder:vit .* on no Hub; give --target predicted-by:MODEL"),
+        ("predicted-by 0f3a", "predicted-by:..", "on no Hub"),  # a folder of the owner's machine
+        ("predicted-by 0f3a", "classes.csv", "the file classes.csv; give --target FILE"),
+        ("0f3a", "predicted-by:google/vit-base-patch16-224", "give --target FILE"),
+    ],
+)
+def test_the_target_is_that_of_the_submission(rule, words, taken):
+    setting = SimpleNamespace(target=rule)
+    result = SimpleNamespace(setting=setting, target=words)
+    if taken.startswith(rule.partition(" ")[0]):
+        assert target_of(result) == taken
+    else:
+        with pytest.raises(UserError, match=taken):
+            target_of(result)
+
+
+@pytest.mark.parametrize(
+    ("kind", "stated", "loaded"),
+    [
+        (Dataset, {"id": "shapes-xai"}, "shapes-xai"),
+        (Dataset, {"id": "ada/pets", "repo": "ada/pets", "revision": "abc"}, "hub:ada/pets@abc"),
+        (Model, {"id": "torchvision:resnet18", "revision": "DEFAULT"}, "torchvision:resnet18"),
+        (Model, {"id": "resnet", "repo": "ada/net"}, "hub:ada/net"),
+        (Model, {"id": "folder:net"}, None),
+        *((kind, {"id": path, "repo": repo}, None) for kind in (Dataset, Model)
+          for path, repo in (("/etc", None), ("ada/pets", "~/pictures"), ("../private", None), ("a/b/c", None))),
+        (Dataset, {"id": "pictures"}, None),
+    ],
+)  # fmt: skip
+def test_no_stranger_names_a_folder_of_the_machine_that_recomputes(kind, stated, loaded, tmp_path, monkeypatch):
+    for name in ("pictures", "ada/pets", "ada/net"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    submitted = kind.model_construct(**{"repo": None, "revision": None} | stated)
+    if loaded:
+        assert _named(None, submitted) == loaded
+    else:
+        with pytest.raises(UserError, match=r"is on no Hub; give --(dataset|model) where you have it"):
+            _named(None, submitted)
+
+
+def test_a_network_that_was_not_loaded_is_not_listed(tmp_path, monkeypatch):
+    """Keep a stranger's name for any weights off a page that calls it the owner's."""
+    known = KnownDataset.model_validate_json(know(tmp_path).read_text())
+    monkeypatch.setattr(recompute_module, "_dataset", lambda *_: known)
+    monkeypatch.setattr(recompute_module, "find", lambda name: SimpleNamespace(hidden_masks=None))
+    folder = write(tmp_path, {"mine@1": SCORES["random"]}, "mallory").relative_to(tmp_path).as_posix()
+    status, _, model = recompute(tmp_path, folder, dataset="any", model="any", progress=False)
+    assert (status.cells, model) == ({}, None)
+
+
+@pytest.mark.slow
+def test_targets_that_another_model_names_are_recomputed(shapes, resnet, tmp_path):
+    other = shutil.copytree(resnet, tmp_path / "other")
+    network = ResNetForImageClassification.from_pretrained(other)
+    network.classifier[1].weight.data.neg_()
+    network.save_pretrained(other)
+    named = sb.run(
+        dataset=str(shapes), model=str(resnet), explainers=["gradcam"], metrics=["saliency_insertion:steps=8"],
+        target=f"predicted-by:{other}", out=tmp_path / "named", device="cpu", progress=False,
+    ).folder  # fmt: skip
+    folder = of_run(named, "ada").write(tmp_path / "board")[0].parent.relative_to(tmp_path / "board").as_posix()
+    given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "samples": 4, "progress": False}
+    with pytest.raises(UserError, match="give --target predicted-by:MODEL"):
+        recompute(tmp_path / "board", folder, **given)
+    status, *_ = recompute(tmp_path / "board", folder, target=f"predicted-by:{other}", **given)
+    assert (status.refused, len(status.cells)) == (None, 1)
+    with pytest.raises(UserError, match="another target"):
+        recompute(tmp_path / "board", folder, target="predicted", **given)
+
+
+def test_recompute_refuses_a_network_with_other_logits_for_fixed_pictures(done, shapes, resnet, tmp_path):
+    """Two networks of the same digest, as far as their answers show it."""
+    submission = of_run(done, "ada")
+    answers = submission.result.answers
+    other = [[value and value + 1 for value in logits] for logits in answers.logits]
+    for logits, match in ((other, "has another model: .* give the --model"), (answers.logits, None)):
+        result = submission.result.model_copy(update={"answers": answers.model_copy(update={"logits": logits})})
+        path = replace(submission, result=result).write(tmp_path / "board")[0]
+        folder = path.parent.relative_to(tmp_path / "board").as_posix()
+        given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "samples": 2, "progress": False}
+        with pytest.raises(UserError, match=match) if match else nullcontext():
+            recompute(tmp_path / "board", folder, **given)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shift", [0.001, 0.00001])
+def test_a_score_that_differs_refuses_the_submission(shift, done, shapes, resnet, tmp_path):
+    own = of_run(other_run(done, tmp_path, shift, "gradcam"), "mallory")
+    folder = own.write(tmp_path / "board")[0].parent.relative_to(tmp_path / "board").as_posix()
+    given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "samples": 2, "progress": False}
+    status, dataset, _ = recompute(tmp_path / "board", folder, **given)
+    assert dataset == known_dataset(shapes)
+    if shift > 1e-4:
+        assert "gradcam by saliency_" in status.refused
+        write_known(tmp_path / "board", status)
+        board = sb.load_results(tmp_path / "board")
+        assert not board.rows
+        assert "refused by the owner" in board.refused[0].line
+    else:
+        assert (status.refused, len(status.cells)) == (None, 4)
+
+
+@pytest.mark.slow
+def test_the_status_is_written_to_the_repository(done, shapes, resnet, board):
+    own = of_run(done, "visitor")
+    number = propose(board, files(own))
+    board.api().merge_pull_request(BOARD, number, repo_type="dataset")
+    given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "samples": 2, "progress": False}
+    status, lines = vouch(BOARD, own.result.folder, **given)
+    assert lines[-1].startswith("written: ")
+    there = board.files("datasets", BOARD)
+    assert json.loads(there[f"status/{status.content}.json"])["refused"] is None
+    assert {row.status for row in sb.load_results(BOARD).rows} == {"run by the board"}
+
+
+@pytest.mark.slow
+def test_names_that_the_board_lists_stay_whatever_a_later_submission_calls_them(shapes, resnet, tmp_path):
+    """Its dataset and network are looked up where the board lists them; the owner alone renames them."""
+    root = tmp_path / "board"
+    sb.load_dataset(shapes).to_parquet(tmp_path / "official.parquet")
+    shutil.copytree(resnet, tmp_path / "sota")
+    other = sb.run(dataset=str(tmp_path / "official.parquet"), model=str(tmp_path / "sota"), explainers=["random"],
+                   metrics=["saliency_miou"], out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
+    sent = of_run(other.folder, "mallory")
+    assert (sent.result.dataset.id, sent.result.model.id) == ("folder:official.parquet", "folder:sota")
+    folder = sent.write(root)[0].parent.relative_to(root).as_posix()
+    dataset = known_dataset(shapes).model_copy(update={"id": str(shapes)})
+    model = KnownModel(id=str(resnet), digest=sent.result.model.digest)
+    listed = [write_known(root, one) for one in (dataset, model)]
+    before = [path.read_bytes() for path in listed]
+    settings = {"device": "cpu", "samples": 2, "progress": False}
+    status, lines = vouch(str(root), folder, **settings)
+    assert (status.refused, len(status.cells)) == (None, 1)
+    assert not any("is listed as" in line for line in lines)
+    assert [path.read_bytes() for path in listed] == before
+    (row,) = sb.load_results(root).rows
+    assert (row.dataset, row.model, row.status) == (str(shapes), str(resnet), "run by the board")
+    _, lines = vouch(str(root), folder, dataset=str(tmp_path / "official.parquet"), **settings)
+    assert [line for line in lines if "listed" in line] == ["  the dataset is listed as folder:official.parquet"]
+    (row,) = sb.load_results(root).rows
+    assert (row.dataset, row.model) == ("folder:official.parquet", str(resnet))
+
+
+@pytest.mark.slow
+def test_a_name_that_only_the_submission_gives_is_pointed_out(resnet, tmp_path):
+    run = sb.run(dataset="shapes-xai", model=str(resnet), explainers=["random"], metrics=["saliency_miou"], limit=20,
+                 out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
+    folder = of_run(run.folder, "ada").write(tmp_path / "board")[0].parent.relative_to(tmp_path / "board").as_posix()
+    _, lines = vouch(str(tmp_path / "board"), folder, model=str(resnet), device="cpu", samples=2, progress=False)
+    assert "  the dataset is listed as shapes-xai, as the submission says; give --dataset to list another" in lines
+
+
+@pytest.mark.slow
+def test_another_copy_of_a_dataset_with_other_groups_changes_nothing_of_the_board(done, shapes, resnet, tmp_path):
+    """The fingerprint covers pictures, labels and masks, not which samples belong together."""
+    root = tmp_path / "board"
+    folder = of_run(done, "ada").write(root)[0].parent.relative_to(root).as_posix()
+    vouch(str(root), folder, dataset=str(shapes), model=str(resnet), device="cpu", samples=2, progress=False)
+    before = {path: path.read_bytes() for path in root.rglob("*.json")}
+    rows = sb.load_dataset(shapes)
+    grouped = rows.remove_columns("group").add_column("group", [f"g{number // 3}" for number in range(len(rows))])
+    (tmp_path / "grouped").mkdir()
+    grouped.to_parquet(tmp_path / "grouped" / "test.parquet")
+    settings = {"model": str(resnet), "device": "cpu", "progress": False}
+    with pytest.raises(UserError, match=r"groups of .* are not those that the board lists"):
+        vouch(str(root), folder, dataset=str(tmp_path / "grouped"), **settings)
+    other = sb.run(dataset=str(tmp_path / "grouped"), explainers=["random"], metrics=["saliency_miou"],
+                   out=tmp_path / "run", **settings)  # fmt: skip
+    sent = of_run(other.folder, "mallory").write(root)[0].parent.relative_to(root).as_posix()
+    with pytest.raises(UserError, match=r"group of image .* is \S+ in"):
+        vouch(str(root), sent, dataset=str(tmp_path / "grouped"), **settings)
+    assert {path: path.read_bytes() for path in before} == before
+    board = sb.load_results(root)
+    assert {row.submitters for row in board.rows} == {("ada",)}
+    assert [one.folder for one in board.refused] == [sent]
+
+
+def test_maps_that_no_explainer_makes_are_named():
+    """`recompute` tells the owner of maps that are nearly the masks, and of one map for all images."""
+    cells = [SimpleNamespace(cell_id=name, metric="saliency_miou", explainer=name) for name in ("masks", "maps")]
+    values = {"masks": np.array([1, 0.99, 0.96, 0.2, np.nan]), "maps": np.array([1, 0.9, 0.3, 0.2, 0.1])}
+    (line,) = _like_masks(SimpleNamespace(cells=cells, values=values))
+    assert line == ("masks", "maps match the mask almost exactly in 75% of the images")
+    some = np.random.default_rng(0).random((4, 8, 8)).astype(np.float32)
+    maps = {"mine": dict(enumerate(some)), "prior": dict(enumerate([some[0]] * 3 + [some[1]]))}
+    assert list(_all_the_same(maps)) == [("prior", "one map is that of 75% of the images, whatever their classes")]
+
+
+def test_an_explainer_that_takes_for_ever_is_not_run(tmp_path):
+    cells = submission({"rise:masks=1000000000": SCORES["gradcam"], "random": SCORES["random"]}).checked
+    further = {}
+    ways = _ways(cells, {}, further)
+    assert [cell.explainer for cell in ways["explainer"]] == ["random"]
+    (why,) = further.values()
+    assert "passes per image, more than the 100,000 that are run" in why
+
+
+@pytest.mark.parametrize("metric", ["saliency_insertion:steps=1000000000", "saliency_single_deletion:grid=30000",
+                                    "saliency_confidence:pairings=1000000000"])  # fmt: skip
+def test_a_metric_that_takes_for_ever_is_not_run(metric):
+    """Its options are the submitter's, too, whether its maps are made here or submitted."""
+    keys = {name: key_of(f"{name} {metric}") for name in ("random", "mine@1")}
+    metrics = {name: known_metric(key) for name, key in keys.items()}
+    assert _passes(known_explainer(keys["random"]), metrics["random"]) > MOST_PASSES
+    assert _passes(None, metrics["mine@1"]) > MOST_PASSES
+    usual = known_metric(key_of(f"random {metric.partition(':')[0]}"))
+    assert 0 < _passes(load_explainer("random"), usual) < MOST_PASSES
+
+
+def test_many_cells_together_take_no_longer_than_a_submission_may(monkeypatch):
+    monkeypatch.setattr(recompute_module, "MOST_OF_SUBMISSION", 500)
+    names = [f"{name} saliency_insertion" for name in ("gradcam", "gradient", "random")]  # 226 passes each, and 1
+    cells = submission(dict.fromkeys(names, SCORES["gradcam"])).checked
+    further = {}
+    assert [cell.explainer for cell in _ways(cells, {}, further)["explainer"]] == ["gradcam", "gradient"]
+    assert list(further.values()) == ["its submission needs more than the 500 passes that are run"]
+
+
+def test_files_of_maps_are_those_that_the_result_states():
+    """By the SHA-256 that the Hub knows of large files, before anything of a pull request is downloaded."""
+    result = submission(SCORES, maps=["a" * 64, "b" * 64]).result
+    stored = {name: SimpleNamespace(lfs=SimpleNamespace(sha256=digest)) for name, digest in
+              stated_names(result.maps).items()}  # fmt: skip
+    paths = {f"{result.folder}/{name}": file for name, file in stored.items()}
+    elsewhere = {"other/folder/of/maps-00000.npz": None, f"{result.folder}/records.parquet": None}
+    assert _other_maps(result, paths | elsewhere) == []
+    small = {path: SimpleNamespace(lfs=None) for path in paths}
+    assert _other_maps(result, small) == []  # compared when they are read
+    first, second = paths
+    (line,) = _other_maps(result, paths | {first: paths[second]})
+    assert line == f"{first} is not the file that result.json states: its SHA-256 is another one"
+    (line,) = _other_maps(result, {first: paths[first]})
+    assert line == f"it adds no {second}, which result.json states"
+    more = f"{result.folder}/maps-00002.npz"
+    (line,) = _other_maps(result, paths | {more: paths[first]})
+    assert line == f"it adds {more}, which result.json does not state"
+
+
+def test_who_may_not_write_recomputes_nothing(board, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", VISITOR.token)
+    with pytest.raises(UserError, match="visitor may not write"):
+        vouch(BOARD, "a/b/c")
+
+
+@pytest.mark.parametrize("words", [["review", "a/b", "0"], ["leaderboard", "--results", "x", "--port", "-1"]])
+def test_numbers_that_cannot_be_are_one_line(words, capsys):
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert words[-1] in told
+
+
+@pytest.mark.parametrize("words", [["recompute", "x", "a/b/c"], ["leaderboard", "--results", "x"]])
+def test_what_is_no_board_is_named(words, here, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert re.search(r"\bx\b.* NAMESPACE/results", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("words", [["leaderboard"], ["leaderboard", "--json"]])
+def test_a_repository_that_is_no_board_is_one_line(words, here, capsys):
+    here.api().create_repo("saliency-bench/pets", repo_type="dataset")
+    here.api().upload_file(repo_id="saliency-bench/pets", repo_type="dataset", path_in_repo="data/test.csv",
+                           path_or_fileobj=b"image_id")  # fmt: skip
+    assert main([*words, "--results", "saliency-bench/pets"]) == 2
+    shown = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("No files matched")]
+    assert shown == [
+        "saliency-bench: error: saliency-bench/pets holds no results (DATASET/MODEL/SUBMITTER/result.json)"
+    ]
+
+
+def test_a_folder_that_is_a_link_to_itself_is_one_line(tmp_path, capsys):
+    (tmp_path / "loop").symlink_to("loop")
+    assert main(["build", "shapes-xai", "--count", "60", "--size", "32", "--out", str(tmp_path / "loop")]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "loop" in told
+
+
+def test_another_dataset_is_not_taken_for_it(done, resnet, tmp_path):
+    folder = of_run(done, "ada").write(tmp_path)[0].parent.relative_to(tmp_path).as_posix()
+    sb.build("shapes-xai", tmp_path / "other", size=32, count=60, progress=False)
+    with pytest.raises(UserError, match="is not the dataset of"):
+        recompute(tmp_path, folder, dataset=str(tmp_path / "other"), model=str(resnet))
+    with pytest.raises(UserError, match="give --model"):
+        recompute(tmp_path, folder, dataset=str(tmp_path / "other"))
+
+
+@pytest.mark.slow
+def test_maps_of_ones_own_method_are_scored_again(board, shapes, resnet, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", VISITOR.token)
+    sb.template(str(shapes), str(resnet), tmp_path / "mine", device="cpu", progress=False)
+    ids = sb.load_dataset(shapes)["image_id"]
+    (tmp_path / "mine" / "maps").mkdir()
+    draw = np.random.default_rng(0)
+    for image_id in ids:
+        np.save(tmp_path / "mine" / "maps" / f"{image_id}.npy", draw.normal(size=(32, 32)).astype(np.float32))
+    sent = sb.submit(tmp_path / "mine", name="mine", metrics=["saliency_miou"], device="cpu", progress=False,
+                     with_maps=True)  # fmt: skip
+    folder = sent.submission.result.folder
+    assert f"{folder}/maps-00000.npz" in sent.files
+    assert review(BOARD, 1).problems == []
+    board.api().merge_pull_request(BOARD, 1, repo_type="dataset")
+    monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
+    given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "progress": False}
+    status, _ = vouch(BOARD, folder, **given)
+    ((_, again),) = status.cells.items()
+    assert (again.samples, again.by, again.largest) == (len(ids), "maps", 0)
+    (row,) = sb.load_results(BOARD).rows
+    assert (row.status, row.own_method, row.submitters) == ("scored by the board", True, ("visitor",))
+    with pytest.raises(UserError, match="with_maps is for maps"):
+        sb.submit(tmp_path / "mine" / f"scored-mine-{row.cell.explainer_version}", with_maps=True)

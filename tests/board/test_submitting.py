@@ -1,0 +1,614 @@
+"""Submissions against a Hub: pull requests, what is not sent twice, contradictions, refusals in one line, no token."""
+
+import json
+import re
+import shutil
+import sys
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import huggingface_hub.constants
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from huggingface_hub import HfApi
+from local_hub import FOUNDER, READER, VISITOR
+
+import saliency_bench as sb
+from saliency_bench.board.published_maps import PUBLISHED, write_maps
+from saliency_bench.board.review import review
+from saliency_bench.board.submission import of_run
+from saliency_bench.board.submit import _rights, plan
+from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+from saliency_bench.hub.client import Account
+from saliency_bench.read import records
+from saliency_bench.read.statistics.intervals import interval
+from saliency_bench.utils.files import write_json
+
+BOARD = "saliency-bench/results"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, shapes, resnet):
+    return sb.run(
+        dataset=str(shapes), model=str(resnet), explainers=["random", "centre"], metrics=["saliency_miou"], limit=12,
+        batch_size=8, out=tmp_path_factory.mktemp("runs") / "first", device="cpu", progress=False,
+    ).folder  # fmt: skip
+
+
+@pytest.fixture
+def here(hub, tmp_path, monkeypatch):
+    """This process as a client of the Hub; call it with who is logged in."""
+    own = {
+        "ENDPOINT": hub.url, "HUGGINGFACE_CO_URL_TEMPLATE": hub.url + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HUB_CACHE": str(tmp_path / "hf"), "HF_TOKEN_PATH": str(tmp_path / "no-token"), "HF_HUB_DISABLE_XET": True,
+    }  # fmt: skip
+    for name, value in own.items():
+        monkeypatch.setattr(huggingface_hub.constants, name, value)
+
+    def log_in(user):
+        monkeypatch.setenv("HF_TOKEN", user.token) if user else monkeypatch.delenv("HF_TOKEN", raising=False)
+
+    log_in(FOUNDER)
+    return log_in
+
+
+FIRST = {
+    ".gitattributes", "README.md", "schema.json", "board/rows.parquet", "columns/records.parquet",
+}  # fmt: skip
+
+
+def merge(hub, *numbers, board=BOARD, user=FOUNDER):
+    for number in numbers:
+        hub.api(user).merge_pull_request(board, number, repo_type="dataset")
+
+
+def other_run(run, tmp_path, shift=0.25, explainer="random"):
+    """The same run with other scores of one explainer, as a machine with a fault would have made it."""
+    folder = tmp_path / "other"
+    shutil.copytree(run, folder)
+    table = pq.read_table(folder / "records.parquet")
+    rows = table.to_pylist()
+    for row in rows:
+        row["value"] += shift * (row["explainer"] == explainer)
+    records.write(folder / "records.parquet", pa.Table.from_pylist(rows, schema=records.SCHEMA), records.SCHEMA)
+    summary = json.loads((folder / "summary.json").read_text())
+    for cell in summary["cells"]:
+        scores = [row["value"] for row in rows if row["cell_id"] == cell["cell_id"]]
+        own = interval(pa.array(scores).to_numpy(), np.arange(len(scores)), (0.0, 1.0))
+        cell["value"], cell["low"], cell["high"] = own[:3]
+    write_json(folder / "summary.json", summary)
+    (folder / "written.json").unlink()  # with it, a summary that was changed is refused as such
+    return folder
+
+
+def test_a_run_becomes_a_pull_request_that_is_read_back_and_merged(hub, here, run):
+    done = sb.submit(run, note="on a ```laptop", link="https://example.org/mine")
+    assert done.pull_request == f"{hub.url}/datasets/{BOARD}/discussions/1"
+    assert set(hub.files("datasets", BOARD)) == FIRST  # nothing but its card
+    assert sb.load_results(BOARD).cells == []
+    proposed = sb.load_results(BOARD, revision="refs/pr/1")
+    assert len(proposed.cells) == 2
+    details = hub.api().get_discussion_details(BOARD, 1, repo_type="dataset")
+    assert details.title == "2 cells: random, centre on shapes-xai with folder:tiny"
+    text = next(event["data"]["latest"]["raw"] for event in hub.repo("datasets", BOARD).discussions[0].events
+                if event["type"] == "comment")  # fmt: skip
+    assert "Note:\n\n```text\non a '''laptop\n```" in text
+    assert "Code or paper:\n\n```text\nhttps://example.org/mine\n```" in text
+    assert "Command:\n\n```text\nsaliency-bench run " in text
+    assert re.search(r"random +0\.\d{3} \[", text)
+    merge(hub, 1)
+    board = sb.load_results(BOARD)
+    summary = json.loads((run / "summary.json").read_text())
+    told = {row["explainer"]: row for row in board.cells}
+    for cell in summary["cells"]:
+        row = told[cell["explainer"]]
+        assert [row[k] for k in ("value", "low", "high", "n")] == [cell[k] for k in ("value", "low", "high", "n")]
+        assert (row["submitters"], row["conflict"]) == (["founder"], False)
+    table = board.table()
+    assert len(table) == 2
+    assert table[0]["cell_id"] == board.cells[0]["cell_id"]
+    (result,) = board.results.values()
+    assert (result.note, result.link) == ("on a ```laptop", "https://example.org/mine")
+    assert result.ran <= result.submitted
+    assert all(row.seconds > 0 for row in board.rows)
+
+
+def test_texts_of_records_are_held_once_and_written_as_the_run_wrote_them(run, tmp_path):
+    submission = of_run(run, "founder")
+    plain = pq.read_table(run / "records.parquet")
+    assert submission.records.nbytes < plain.nbytes / 2
+    *_, path = submission.write(tmp_path)
+    assert pq.read_schema(path).equals(plain.schema)
+    assert pq.read_table(path).to_pylist() == plain.to_pylist()
+
+
+@pytest.mark.slow
+def test_what_is_there_or_proposed_is_not_sent_again(hub, here, run):
+    first = sb.submit(run)
+    again = sb.submit(run)
+    assert again.pending == first.pull_request
+    assert len(hub.repo("datasets", BOARD).discussions) == 1
+    merge(hub, 1)
+    before = len(hub.asked)
+    for user in (FOUNDER, VISITOR):
+        here(user)
+        last = sb.submit(run)
+        assert (last.pull_request, last.new, len(last.known)) == (None, [], 2)
+        told, *of_cells, end = last.lines()
+        assert told == f"2 cells are in {BOARD} with the same values and are not sent:"
+        assert [re.sub(r"\d\.\d{3}", "x", line) for line in of_cells] == [
+            f"  {name} by saliency_miou: x, n = 12" for name in ("random", "centre")
+        ]
+        assert end == "nothing to submit"
+    assert not [line for line in hub.lines()[before:] if line.startswith(("POST", "PUT"))]
+
+
+@pytest.mark.slow
+def test_only_what_is_new_is_sent(hub, here, run, shapes, resnet, tmp_path):
+    sb.submit(run)
+    merge(hub, 1)
+    more = sb.run(
+        dataset=str(shapes), model=str(resnet), explainers=["random", "gradcam"], metrics=["saliency_miou"], limit=12,
+        batch_size=8, out=tmp_path / "more", device="cpu", progress=False,
+    )  # fmt: skip
+    done = sb.submit(more)
+    assert [cell.explainer for cell in done.new] == ["gradcam"]
+    (path,) = [path for path in hub.files("datasets", BOARD, "refs/pr/2") if path.endswith("result.json")
+               and path not in hub.files("datasets", BOARD)]  # fmt: skip
+    sent = json.loads(hub.files("datasets", BOARD, "refs/pr/2")[path])
+    assert [cell["explainer"] for cell in sent["cells"]] == ["gradcam"]
+
+
+@pytest.mark.slow
+def test_more_samples_of_the_same_cell_are_new_and_no_contradiction(hub, here, run, shapes, resnet, tmp_path):
+    sb.submit(run)
+    more = sb.run(
+        dataset=str(shapes), model=str(resnet), explainers=["random"], metrics=["saliency_miou"], limit=20,
+        batch_size=8, out=tmp_path / "more", device="cpu", progress=False,
+    )  # fmt: skip
+    merge(hub, 1)
+    here(VISITOR)
+    done = sb.submit(more)
+    assert (len(done.new), done.conflicts) == (1, [])
+    merge(hub, 2)
+    board = sb.load_results(BOARD)
+    assert board.conflicts == []
+    rows = [row for row in board.cells if row["explainer"] == "random"]
+    assert [(row["n"], row["submitters"]) for row in rows] == [(20, ["visitor"]), (12, ["founder"])]
+    here(FOUNDER)
+    assert sb.submit(run).new == []
+
+
+@pytest.mark.slow
+def test_two_submitters_at_once(hub, here, run, monkeypatch):
+    """They never touch the same file, so both pull requests merge, in either order."""
+    hub.api().create_repo(BOARD, repo_type="dataset")
+
+    def go(user):
+        api = HfApi(endpoint=hub.url, token=user.token)
+        monkeypatch.setattr("saliency_bench.hub.client.default_api", lambda: api)
+        return plan(run, namespace="saliency-bench")
+
+    plans = [go(user) for user in (FOUNDER, VISITOR)]
+    assert len({path for each in plans for path in each.files}) == 4  # result.json and records.parquet of each
+    with ThreadPoolExecutor(2) as pool:
+        urls = list(pool.map(lambda each: each.publish(), plans))
+    assert len(set(urls)) == 2
+    merge(hub, 2, 1)
+    board = sb.load_results(BOARD)
+    assert len(board.cells) == 2
+    assert all(row["submitters"] == ["founder", "visitor"] for row in board.cells)
+    assert board.conflicts == []
+
+
+@pytest.mark.slow
+def test_two_submitters_meet_whatever_their_folders_are_called(hub, here, run, shapes, resnet, tmp_path):
+    sb.submit(run)
+    copied = shutil.copytree(shapes, tmp_path / "my copy")
+    other = sb.run(
+        dataset=str(copied), model=str(resnet), explainers=["gradcam"], metrics=["saliency_miou"], limit=12,
+        batch_size=8, out=tmp_path / "other", device="cpu", progress=False,
+    )  # fmt: skip
+    here(VISITOR)
+    sb.submit(other)
+    merge(hub, 1, 2)
+    board = sb.load_results(BOARD)
+    assert {row["dataset"] for row in board.cells} == {"shapes-xai"}
+    assert len({folder.rpartition("/")[0] for folder in board.results}) == 1
+    assert {row["explainer"] for row in board.cells} == {"random", "centre", "gradcam"}
+    commands = {result.command.split(" --dataset ")[1].split()[0] for result in board.results.values()}
+    assert commands == {"shapes-xai"}
+
+
+@pytest.mark.slow
+def test_values_that_contradict_are_shown_and_stand_beside_each_other(hub, here, run, tmp_path):
+    sb.submit(run)
+    merge(hub, 1)
+    before = hub.files("datasets", BOARD)
+    here(VISITOR)
+    done = sb.submit(other_run(run, tmp_path))
+    assert [cell.explainer for cell in done.new] == ["random"]
+    assert [cell.explainer for cell in done.known] == ["centre"]
+    (line,) = [line for line in done.lines() if line.startswith("conflict: random by saliency_miou")]
+    assert "by founder (n = 12) and" in line
+    assert "by visitor (n = 12)" in line
+    merge(hub, 2)
+    after = hub.files("datasets", BOARD)
+    assert {path: after[path] for path in before} == before  # nothing was overwritten
+    board = sb.load_results(BOARD)
+    rows = [row for row in board.cells if row["explainer"] == "random"]
+    assert {tuple(row["submitters"]) for row in rows} == {("founder",), ("visitor",)}
+    assert all(row["conflict"] for row in rows)
+    assert abs(rows[0]["value"] - rows[1]["value"]) == pytest.approx(0.25)
+    (conflict,) = board.conflicts
+    assert sorted(conflict.submitters) == ["founder", "visitor"]
+    assert (conflict.samples, conflict.common) == (12, 12)
+    assert "2 submissions, 1 conflict\n" in str(board)
+    assert sb.submit(tmp_path / "other").new == []  # said once, it is not said again
+
+
+@pytest.mark.slow
+def test_a_submission_that_is_malformed_is_named_and_left_out(hub, here, run, capsys):
+    sb.submit(run)
+    merge(hub, 1)
+    (path,) = [path for path in hub.files("datasets", BOARD) if path.endswith("result.json")]
+    content = json.loads(hub.files("datasets", BOARD)[path])
+    for name, edit in (("wrong/place/founder-1", {}), ("a/b/c", {"cells": "all"}), ("d/e/f", {"\x1b[31m": 1})):
+        hub.api().upload_file(
+            path_or_fileobj=json.dumps(content | edit).encode(), path_in_repo=f"{name}/result.json", repo_id=BOARD,
+            repo_type="dataset",
+        )  # fmt: skip
+    board = sb.load_results(BOARD)
+    assert len(board.cells) == 2
+    lines = {one.folder: one.line for one in board.refused}
+    assert lines["a/b/c"].startswith("a/b/c/result.json: cells: ")
+    assert lines["d/e/f"].startswith("d/e/f/result.json cannot be read: the text of a name in it cannot be printed")
+    assert "wrong/place/founder-1/" in lines["wrong/place/founder-1"]
+    assert "left out: a/b/c/result.json" in capsys.readouterr().err
+
+
+def test_a_local_folder_is_a_board_too(run, tmp_path):
+    for who in ("ada", "bob"):
+        of_run(run, who).write(tmp_path)
+    board = sb.load_results(tmp_path)
+    assert all(row["submitters"] == ["ada", "bob"] for row in board.cells)
+    with pytest.raises(UserError, match="nowhere"):
+        sb.load_results(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="holds no results"):
+        sb.load_results(tmp_path / "empty")
+    min(tmp_path.rglob("records.parquet")).write_bytes(b"torn")
+    torn = sb.load_results(tmp_path)
+    assert len(torn.refused) == 1
+    assert all(row["submitters"] == ["bob"] for row in torn.cells)
+
+
+def test_a_board_in_a_folder_from_its_first_submission_to_its_recomputed_rows(
+    run, shapes, resnet, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    line = ["submit", str(run), "--to", "./board", "--by", "ada"]
+    assert main([*line, "--dry-run"]) == 0
+    assert not (tmp_path / "board").exists()
+    assert main(line) == 0
+    told = capsys.readouterr().out
+    assert "create the board board" in told
+    assert "show the board: saliency-bench leaderboard --results board" in told
+    files = {path: path.read_bytes() for path in tmp_path.rglob("board/**/*") if path.is_file()}
+    assert main(line) == 0
+    assert "2 cells are in board with the same values and are not sent" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in tmp_path.rglob("board/**/*") if path.is_file()} == files
+    assert main(["submit", str(other_run(run, tmp_path)), "--to", "board", "--by", "eve"]) == 0
+    assert main(["review", "board"]) == 0
+    assert capsys.readouterr().out.count(": checks out") == 2
+    ada, eve = sorted(path.parent.relative_to("board").as_posix() for path in Path("board").glob("*/*/*/result.json"))
+    # The run has 12 of the dataset's samples, fewer than `recompute` draws.
+    settings = ["--dataset", str(shapes), "--model", str(resnet), "--device", "cpu"]
+    assert main(["recompute", "board", ada, *settings]) == 0
+    assert "12 samples by explainer, largest difference 0" in capsys.readouterr().out
+    assert main(["recompute", "board", eve, *settings]) == 1
+    assert main(["review", "board"]) == 1
+    assert f"{eve}: must not be ranked" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("submit RUN --to full", "full is not a board, because it has no schema.json; give a new folder with --to"),
+        ("submit RUN --to board --by ../x", "submitter"),
+        ("review full", "full holds no submissions; add one with `saliency-bench submit RUN --to full`"),
+        ("review full 3", "is a folder, which has no pull requests; leave out NUMBER"),
+        ("leaderboard --results ./nothing --json", "./nothing does not exist; give a folder of results"),
+        ("review ./nothing", "./nothing does not exist; give a folder of results"),
+    ],
+)
+def test_what_is_no_board_is_one_line(run, tmp_path, monkeypatch, capsys, line, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/x.txt").write_text("x")
+    assert main([str(run) if word == "RUN" else word for word in line.split()]) == 2
+    assert words in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["full", "x.txt"]
+
+
+@pytest.mark.slow
+def test_ones_own_board_is_made_and_can_be_private(hub, here, run):
+    here(VISITOR)
+    done = sb.submit(run, namespace="visitor", private=True)
+    assert done.create
+    assert done.lines()[0] == "create the private dataset visitor/results"
+    assert hub.repo("datasets", "visitor/results").private
+    assert sb.submit(run, namespace="visitor").private
+    here(FOUNDER)
+    with pytest.raises(UserError, match="visitor/results"):
+        sb.load_results("visitor/results")
+    sb.submit(run)
+    with pytest.raises(UserError, match="exists and is public; leave out --private"):
+        sb.submit(run, private=True)
+
+
+@pytest.mark.slow
+def test_the_card_of_a_board_loads_the_single_scores(hub, here, run, monkeypatch):
+    sb.submit(run)
+    merge(hub, 1)
+    code = (
+        "import datasets; rows = datasets.load_dataset('saliency-bench/results', 'records', split='train'); "
+        "named = [name for name in rows['explainer'] if name]; "  # the first row only shows the columns
+        "print(len(named), sorted(set(named)))"
+    )
+    done = hub.python(code, user=None, home="fresh")
+    assert done.stdout == "24 ['centre', 'random']\n", done.stderr
+    assert json.loads(hub.files("datasets", BOARD)["schema.json"])["properties"]["cells"]
+
+
+def test_a_dry_run_sends_nothing_and_needs_no_login(hub, here, run, capsys):
+    here(None)
+    assert main(["submit", str(run), "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "create the public dataset saliency-bench/results" in shown
+    assert "licence: cc-by-4.0, to which you agree by submitting" in shown
+    assert "  rights not checked: not logged in\n" in shown
+    assert "records.parquet" in shown
+    assert shown.endswith("dry run: nothing was sent\n")
+    assert main(["push", "results", str(run), "--dry-run", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    cells = json.loads((run / "summary.json").read_text())["cells"]
+    assert (told["dry_run"], told["pull_request"]) == (True, None)
+    assert told["new"] == [
+        {"cell_id": cell["cell_id"], "explainer": cell["explainer"], "metric": "saliency_miou", "value": cell["value"],
+         "n": 12} for cell in cells
+    ]  # fmt: skip
+    for cell in cells:
+        assert f"  {cell['explainer']} by saliency_miou: {cell['value']:.3f}, n = 12\n" in shown
+    assert told["license"] == "cc-by-4.0"
+    assert not [line for line in hub.lines() if line.startswith(("POST", "PUT"))]
+
+
+def one_line(capsys, run, *words):
+    assert main(["submit", str(run), *words]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.count("\n") == 1
+    assert shown.err.startswith("saliency-bench: error: ")
+    assert not any(user.token in shown.out + shown.err for user in (FOUNDER, VISITOR, READER))
+    return shown.err
+
+
+@pytest.mark.slow
+def test_who_may_not_is_told_in_one_line(hub, here, run, capsys, monkeypatch):
+    here(None)
+    assert "not logged in: log in with `hf auth login`" in one_line(capsys, run)
+    monkeypatch.setenv("HF_TOKEN", "hf_ThisIsNoToken0123456789")
+    error = one_line(capsys, run)
+    assert "401" in error
+    assert "hf_ThisIsNoToken" not in error
+    here(VISITOR)
+    assert "does not exist, or is private; check --namespace (yours: visitor)" in one_line(capsys, run)
+    here(FOUNDER)
+    sb.submit(run)
+    here(READER)  # a token that may only read
+    refused = "reader may not submit to saliency-bench/results with this token, which only has read access"
+    assert refused in one_line(capsys, run)
+    assert main(["submit", str(run), "--dry-run"]) == 0
+    assert f"  {refused}\n" in capsys.readouterr().out
+    here(FOUNDER)
+    assert "'no/such' is not the name of a user" in one_line(capsys, run, "--namespace", "no/such")
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(
+    ("match", "order", "words"),
+    [
+        ("GET /api/whoami-v2", {"status": 500}, "500"),
+        ("GET /api/whoami-v2", {"status": 429, "headers": {"Retry-After": "77"}}, "wait 77 s"),
+        ("GET /api/datasets/saliency-bench/results$", {"status": 503}, "503"),
+        ("GET /api/datasets/saliency-bench/results$", {"status": 403}, "403"),
+        ("commit/main", {"status": 409}, "409"),
+        ("commit/main", {"status": 404}, "404"),
+        ("commit/main", {"status": 429, "headers": {"Retry-After": "77"}}, "wait 77 s"),
+        ("commit/main", {"status": 500, "message": "all is lost"}, "all is lost"),
+        ("GET /api/whoami-v2", {"lost": True}, "cannot be reached, or the connection broke"),
+        ("commit/main", {"lost": True}, "cannot be reached, or the connection broke"),
+    ],
+)
+def test_what_the_hub_refuses_is_one_line(match, order, words, hub, here, run, capsys, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the client tries again by itself
+    hub.api().create_repo(BOARD, repo_type="dataset")
+    hub.api().upload_file(path_or_fileobj=b"# Board", path_in_repo="README.md", repo_id=BOARD, repo_type="dataset")
+    hub.fault(match, times=100, **order)
+    assert words in one_line(capsys, run)
+    hub.heal()
+    assert main(["submit", str(run)]) == 0  # nothing half-done is in the way
+    done = "this is proposed already: " if match.startswith("commit") and "lost" in order else "submitted: "
+    assert done in capsys.readouterr().out
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("status", [400, 403, 409])
+def test_a_server_that_repeats_the_token_is_not_repeated(status, hub, here, run, capsys):
+    hub.api().create_repo(BOARD, repo_type="dataset")
+    hub.fault("commit/main", status=status, times=100, message=f"you sent {FOUNDER.token}")
+    one_line(capsys, run)
+    with pytest.raises(UserError) as error:
+        sb.submit(run)
+    shown = "".join(traceback.format_exception(error.value))
+    assert FOUNDER.token not in shown
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(("status", "words"), [(401, "401"), (404, "404"), (429, "wait 9 s"), (500, "500")])
+def test_reading_the_board_is_refused_in_one_line(status, words, hub, here, run, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    sb.submit(run)
+    hub.fault("api/datasets/saliency-bench/results", status=status, times=100, headers={"Retry-After": "9"})
+    with pytest.raises(UserError, match=words) as error:
+        sb.load_results(BOARD)
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_of_the_same_name_is_not_taken_for_the_hub(hub, here, run, tmp_path, monkeypatch):
+    of_run(run, "founder").write(tmp_path / "saliency-bench" / "results")
+    monkeypatch.chdir(tmp_path)
+    assert len(sb.submit(run).new) == 2
+    assert len(sb.load_results(BOARD).cells) == 2  # here a folder may be meant, as with datasets and models
+
+
+@pytest.mark.slow
+def test_a_board_without_its_card_gets_it(hub, here, run):
+    """As after a submission that was interrupted when the repository was made."""
+    hub.fault("commit/main", status=400)
+    with pytest.raises(UserError, match="400"):
+        sb.submit(run)
+    assert set(hub.files("datasets", BOARD)) == {".gitattributes"}
+    sb.submit(run)
+    assert set(hub.files("datasets", BOARD)) == FIRST
+    assert 'sb.load_results("saliency-bench/results")' in hub.files("datasets", BOARD)["README.md"].decode()
+    assert hub.api().dataset_info(BOARD).card_data["license"] == "cc-by-4.0"
+    schema = json.loads(hub.files("datasets", BOARD)["schema.json"])
+    assert schema["properties"]["license"]["const"] == "cc-by-4.0"
+
+
+def test_no_network(here, run, capsys, monkeypatch, hub):
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    assert "the Hub cannot be reached" in one_line(capsys, run)
+    with pytest.raises(UserError, match="cannot be reached"):
+        sb.load_results(BOARD)
+    for user in (FOUNDER, None):
+        here(user)
+        assert main(["submit", str(run), "--dry-run"]) == 0
+        shown = capsys.readouterr().out
+        assert "  not compared with the Hub, rights not checked: it cannot be reached\n" in shown
+        assert "random by saliency_miou: 0." in shown
+
+
+@pytest.mark.thorough
+def test_offline_reads_what_was_loaded_and_says_so_when_sending(hub, here, run):
+    sb.submit(run)
+    merge(hub, 1)
+    code = "import sys, saliency_bench as sb; print(sb.load_results('saliency-bench/results'))"
+    line = "2 cells of 1 submission, 0 conflicts\n"
+    assert hub.python(code, user=None, home="fresh").stdout == line
+    code += f"; from saliency_bench.cli import main; sys.exit(main(['submit', {str(run)!r}]))"
+    done = hub.python(code, home="fresh", HF_HUB_OFFLINE="1")
+    assert (done.stdout, done.returncode) == (line, 2)
+    assert "HF_HUB_OFFLINE is set" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_token_is_in_no_output_log_file_or_traceback(hub, run, tmp_path):
+    """With all that can be made to talk: --debug and the libraries' logs."""
+    shutil.copytree(run, tmp_path / "run")
+    hub.api().create_repo(BOARD, repo_type="dataset")
+    hub.fault("commit/main", status=403)
+    hub.fault("commit/main", status=400)
+    code = """
+import logging, sys, traceback
+from saliency_bench.cli import main
+logging.basicConfig(level=logging.DEBUG)
+for attempt in range(3):
+    try: main(["submit", sys.argv[1], "--debug"])
+    except Exception: traceback.print_exc()
+"""
+    line = [sys.executable, "-c", code, str(tmp_path / "run")]
+    done = hub.run(line, HF_HUB_VERBOSITY="debug", HF_DEBUG="1")
+    assert "UserError" in done.stderr
+    assert "submitted: " in done.stdout
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) > 10
+    assert FOUNDER.token not in done.stdout + done.stderr
+    assert not [path for path in written if FOUNDER.token.encode() in path.read_bytes()]
+
+
+def test_who_may_make_a_board_is_told_what_stands_in_the_way():
+    fine = Account("fine", {"fine": "admin", "team": "write"}, False, frozenset({"team"}))
+    assert _rights(fine, "Fine/results", None).line.endswith(" Fine")
+    assert _rights(fine, "other/results", None).line.endswith("check --namespace (yours: team)")
+    assert _rights(fine, "team/results", None).may
+
+
+@pytest.mark.slow
+def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet, tmp_path, capsys):
+    runs = tmp_path / "suite" / "runs"
+    shutil.copytree(run, runs / "first")
+    sb.run(
+        dataset=str(shapes), model=str(resnet), explainers=["random"], metrics=["saliency_pointing_game"], limit=12,
+        batch_size=8, out=runs / "second", device="cpu", progress=False,
+    )  # fmt: skip
+    (runs / "third").mkdir()
+    here(FOUNDER)
+    line = ["push", "results", str(tmp_path / "suite")]
+    assert main([*line, "--dry-run"]) == 0
+    shown = capsys.readouterr()
+    assert "third is not finished" in shown.err
+    assert shown.out.count("pull request to the public dataset") == shown.out.count("licence: ") == 1
+    assert "in the same pull request" in shown.out
+    assert not hub.api(FOUNDER).repo_exists(BOARD, repo_type="dataset")
+    assert main(line) == 0
+    assert capsys.readouterr().out.count("/discussions/1\n") == 1
+    verdict = review(BOARD, 1)
+    assert verdict.fine
+    assert sorted(len(submission.cells) for submission in verdict.submissions) == [1, 2]
+    merge(hub, 1)
+    assert len(sb.load_results(BOARD).rows) == 3
+    assert main(line) == 0
+    assert capsys.readouterr().out.count("nothing to submit") == 2
+    assert len(hub.repo("datasets", BOARD).discussions) == 1
+    shutil.rmtree(runs)
+    runs.mkdir()
+    assert main(line) == 2
+    assert "holds no finished run; start its suite again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        (
+            "submission.LARGEST",
+            {"records.parquet": 100},
+            r"records\.parquet has [0-9,]+ bytes, of which at most 100 are read",
+        ),
+        ("submission.MOST", 0, "it adds 1 submissions, of which at most 0 are read; send a part of the runs at a time"),
+        ("submit.MOST_ROWS", 3, r"no board reads records\.parquet of .*first: it has 24 rows"),
+    ],
+)
+def test_what_a_review_would_refuse_for_its_size_is_not_sent(hub, here, run, monkeypatch, capsys, name, value, words):
+    monkeypatch.setattr(f"saliency_bench.board.{name}", value)
+    for more in ([], ["--dry-run"]):
+        assert main(["submit", str(run), *more]) == 2
+        error = capsys.readouterr().err
+        assert re.search(words, error)
+        assert error.count("\n") == 1
+    assert not hub.store.repos
+
+
+def test_too_many_files_of_maps_are_not_sent(hub, here, run, tmp_path, monkeypatch):
+    write_maps(tmp_path / "copy" / PUBLISHED, "random", [("a", np.ones((8, 8), np.float32))])
+    shutil.copytree(run, tmp_path / "copy", dirs_exist_ok=True)
+    monkeypatch.setattr("saliency_bench.board.submission.MOST_SHARDS", 0)
+    with pytest.raises(UserError, match="has 1 files of maps, of which at most 0 are read"):
+        plan(tmp_path / "copy", with_maps=True)

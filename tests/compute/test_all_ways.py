@@ -1,0 +1,296 @@
+"""Every documented way to a number gives the same number: all pairs of ways, sample by sample, and their cell ids.
+
+A way is a run (on the command line, in Python, of names, folders, objects, from the Hub) or one of the parts used by
+hand (`evaluate`, `score_samples`, submitted maps, `sb.explain`). Ways that put the same pictures through the network
+together give the same bits. `sb.explain` puts one picture through at a time, where the last digits of logits and
+gradients differ: its maps are equal to `CLOSE` of their largest value.
+"""
+
+import json
+import shutil
+from functools import cache
+from pathlib import Path
+
+import evaluate
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from local_hub import LocalHub
+from run_order import in_run_order
+from torch import nn
+from transformers import AutoModelForImageClassification
+
+import saliency_bench as sb
+from saliency_bench import registry
+from saliency_bench.board.template import read_template, score_maps
+from saliency_bench.bound_metric import load_metric
+from saliency_bench.cli import main
+from saliency_bench.compute.scoring.samples import score_samples
+from saliency_bench.data.geometry import CELL_STEPS
+from saliency_bench.utils.seeds import seed_of
+
+# Deterministic, seeded per sample, of a feature map, seeded once per run, baselines without and with draws.
+EXPLAINERS = ("gradient", "smoothgrad:samples=3", "gradcam", "rise:masks=16", "centre", "random")
+MASKS = ("saliency_miou", "saliency_pointing_game")
+CURVES = ("saliency_insertion", "saliency_deletion:reference=noise,steps=8")
+EXPLAIN = ("saliency_class_sensitivity", "saliency_max_sensitivity:draws=2")
+METRICS = (*MASKS, *CURVES, *EXPLAIN)
+LIMIT, BATCH = 6, 4
+CLOSE = 1e-5  # of the largest value of a map: another batch size
+
+Scores = dict[tuple[str, str], dict[str, float | None]]
+
+
+class Logits(nn.Module):
+    """A transformers model as a plain module."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, images):
+        return self.model(images).logits
+
+
+class Ways:
+    """Each way once, when it is asked for: {(explainer, metric): {image id: score}}, and the ids of its cells."""
+
+    def __init__(self, pets: Path, model: Path, folder: Path, hub: LocalHub):
+        self.pets, self.model, self.folder, self.hub = pets, model, folder, hub
+        self.results = cache(self._results)
+        self.ids: dict[str, dict[tuple[str, str], str]] = {}
+        self.classifier = sb.load_classifier(model, device="cpu")
+
+    def _results(self, way: str) -> Scores:
+        return getattr(self, way)()
+
+    # Runs
+
+    def _run(self, way: str, **changes) -> Scores:
+        settings = {"dataset": str(self.pets), "model": str(self.model), "explainers": EXPLAINERS, "metrics": METRICS}
+        sb.run(**settings | changes, out=self.folder / way, limit=LIMIT, batch_size=BATCH, device="cpu",
+               progress=False)  # fmt: skip
+        return self._read(way, self.folder / way)
+
+    def _read(self, way: str, folder: Path) -> Scores:
+        cells = json.loads((folder / "summary.json").read_text())["cells"]
+        names = {cell["cell_id"]: (cell["explainer_text"], cell["metric_text"]) for cell in cells}
+        self.ids[way] = {name: cell_id for cell_id, name in names.items()}
+        scores: Scores = {name: {} for name in names.values()}
+        for row in pq.read_table(folder / "records.parquet").to_pylist():
+            if row["part"] is None:
+                scores[names[row["cell_id"]]][row["image_id"]] = row["value"]
+        return scores
+
+    def names_and_folders(self):
+        return self._run("names_and_folders")
+
+    def explainer_and_metric_objects(self):
+        return self._run("explainer_and_metric_objects", explainers=[sb.load_explainer(name) for name in EXPLAINERS],
+                         metrics=[sb.load_metric(name) for name in METRICS])  # fmt: skip
+
+    def dataset_in_memory(self):
+        return self._run("dataset_in_memory", dataset=sb.load_dataset(self.pets))
+
+    def dataset_saved_to_disk(self):
+        sb.load_dataset(self.pets).save_to_disk(self.folder / "saved")
+        return self._run("dataset_saved_to_disk", dataset=str(self.folder / "saved"))
+
+    def model_object(self):
+        return self._run("model_object", model=AutoModelForImageClassification.from_pretrained(self.model))
+
+    def classifier_object(self):
+        return self._run("classifier_object", model=sb.load_classifier(self.model, device="cpu"))
+
+    def reloaded_model(self):
+        folder = Path(shutil.copytree(self.model, self.folder / "reloaded"))
+        AutoModelForImageClassification.from_pretrained(self.model).save_pretrained(folder)
+        return self._run("reloaded_model", model=str(folder))
+
+    def command_line(self):
+        words = ["run", "--dataset", self.pets, "--model", self.model, *self._words(self.folder / "command_line")]
+        assert main(list(map(str, words))) == 0
+        return self._read("command_line", self.folder / "command_line")
+
+    def _words(self, out: Path) -> list:
+        return ["--explainers", *EXPLAINERS, "--metrics", *METRICS, "--limit", LIMIT, "--batch-size", BATCH,
+                "--device", "cpu", "--out", out]  # fmt: skip
+
+    def _from_the_hub(self, way: str, dataset: str, model: str) -> Scores:
+        if not self.hub.store.repos:
+            for words in (("dataset", self.pets), ("model", self.model, "--license", "mit")):
+                done = self.hub.command("push", *words)
+                assert done.returncode == 0, done.stderr
+        words = ["run", "--dataset", dataset, "--model", model, *self._words(self.folder / way)]
+        done = self.hub.command(*words, user=None)
+        assert done.returncode == 0, done.stderr
+        return self._read(way, self.folder / way)
+
+    def pushed_and_named(self):
+        return self._from_the_hub("pushed_and_named", "pet-xai", "saliency-bench/resnet-18-pet-xai")
+
+    def pushed_and_forced(self):
+        model = "hub:saliency-bench/resnet-18-pet-xai"
+        return self._from_the_hub("pushed_and_forced", "hub:saliency-bench/pet-xai", model)
+
+    # Parts
+
+    @cache  # noqa: B019
+    def batches(self):
+        """The chunks of the runs: prepared pictures, masks, labels, ids."""
+        rows = in_run_order(sb.load_dataset(self.pets))
+        return [self.classifier.prepare(rows.select(range(start, start + BATCH))) for start in range(0, LIMIT, BATCH)]
+
+    def seeds(self, batch, purpose="explain"):
+        return [seed_of(0, image_id, purpose) for image_id in batch.ids]
+
+    def targets(self, batch):
+        names = sb.load_dataset(self.pets).features["label"].names
+        classes = [self.classifier.labels.index(names[label]) for label in batch.labels]
+        return torch.tensor(classes)
+
+    @cache  # noqa: B019
+    def maps(self, explainer: str) -> list[np.ndarray]:
+        method = sb.load_explainer(explainer).seeded(0)
+        return [
+            method(self.classifier, batch.images, sb.targets.one_hot(self.targets(batch), len(self.classifier.labels)),
+                   seeds=self.seeds(batch)).numpy() for batch in self.batches()
+        ]  # fmt: skip
+
+    def _scores(self, score) -> Scores:
+        """score(explainer, metric, batch, its maps) -> a score per sample, or None for what is no such way."""
+        found: Scores = {}
+        for explainer in EXPLAINERS:
+            for metric in METRICS:
+                for batch, maps in zip(self.batches(), self.maps(explainer), strict=True):
+                    if (values := score(explainer, metric, batch, maps)) is not None:
+                        own = found.setdefault((explainer, metric), {})
+                        known = [None if np.isnan(value) else float(value) for value in values]  # null in records
+                        own |= dict(zip(batch.ids, known, strict=True))
+        return {name: dict(list(values.items())[:LIMIT]) for name, values in found.items()}
+
+    def modules_of_evaluate(self):
+        loaded = {metric: evaluate.load(str(registry.files("metrics")[load_metric(metric).name].parent))
+                  for metric in METRICS}  # fmt: skip
+
+        def score(explainer, metric, batch, maps):
+            module, options = loaded[metric], dict(load_metric(metric).options)
+            common = {"images": batch.images, "classifier": self.classifier, "batch_size": BATCH, "per_sample": True}
+            if metric in MASKS:
+                inputs = {"predictions": maps, "references": batch.masks, "per_sample": True}
+            elif metric in CURVES:
+                inputs = common | self.of_ids(batch) | {"predictions": maps, "references": self.targets(batch)}
+            else:
+                inputs = common | self.of_ids(batch) | {"explainer": explainer}
+                inputs |= {"references": self.targets(batch)} if "target" in load_metric(metric).inputs else {}
+            return module.compute(**inputs, **options)["scores"]
+
+        return self._scores(score)
+
+    def of_ids(self, batch):
+        return {"image_ids": batch.ids}
+
+    def score_samples(self):
+        def score(explainer, metric, batch, maps):
+            if metric in MASKS:
+                return None
+            target = self.targets(batch) if "target" in load_metric(metric).inputs or metric in CURVES else None
+            return score_samples(metric, batch.images, self.classifier, explainer, target=target, batch_size=BATCH,
+                                 **self.of_ids(batch))  # fmt: skip
+
+        return self._scores(score)
+
+    def submitted_maps(self):
+        found: Scores = {}
+        blank = sb.template(str(self.pets), str(self.model), self.folder / "blank", limit=LIMIT, batch_size=BATCH,
+                            device="cpu", progress=False)  # fmt: skip
+        files = read_template(blank)[1]
+        for number, explainer in enumerate(EXPLAINERS):
+            out = self.folder / f"maps{number}"
+            out.mkdir()
+            for batch, maps in zip(self.batches(), self.maps(explainer), strict=True):
+                for image_id, values in zip(batch.ids, maps, strict=True):
+                    if image_id in files:
+                        np.save(out / files[image_id], values)
+            done = score_maps(out, "mine", template=blank, metrics=[*MASKS, *CURVES], device="cpu", progress=False)
+            scores = self._read(f"submitted {explainer}", done.folder)
+            found |= {(explainer, metric): values for (_, metric), values in scores.items()}
+        return found
+
+
+RUNS = (
+    "names_and_folders", "command_line", "explainer_and_metric_objects", "dataset_in_memory", "dataset_saved_to_disk",
+    "model_object", "classifier_object", "reloaded_model", "pushed_and_named", "pushed_and_forced",
+)  # fmt: skip
+COVERS = dict.fromkeys((*RUNS, "modules_of_evaluate"), METRICS) | {
+    "score_samples": (*CURVES, *EXPLAIN),  # those without masks
+    "submitted_maps": (*MASKS, *CURVES),  # those that need one map of each image
+}
+
+
+@pytest.fixture(scope="module")
+def ways(pets, model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ways")
+    with LocalHub(folder) as hub:
+        yield Ways(pets, model, folder, hub)
+
+
+@pytest.mark.sample(1, 3)
+@pytest.mark.parametrize("way", COVERS)
+def test_a_way_scores_all_that_it_can(way, ways):
+    scores = ways.results(way)
+    assert set(scores) == {(explainer, metric) for explainer in EXPLAINERS for metric in COVERS[way]}
+    ids = [image_id for batch in ways.batches() for image_id in batch.ids][:LIMIT]
+    assert all(list(values) == ids for values in scores.values())
+    known = [value for values in scores.values() for value in values.values() if value is not None]
+    assert len(known) > 0.9 * len(scores) * LIMIT
+    assert len(set(known)) > len(known) / 3  # not one number everywhere
+
+
+@pytest.mark.sample(2, 3)
+@pytest.mark.parametrize("way", [way for way in COVERS if way != RUNS[0]])
+def test_every_way_gives_the_bits_of_the_first(way, ways):
+    """The first covers all metrics: what equals it is equal to each other."""
+    expected, scores = ways.results(RUNS[0]), ways.results(way)
+    assert len(scores) == len(EXPLAINERS) * len(COVERS[way])
+    assert scores == {name: expected[name] for name in scores}
+    if way in RUNS:
+        assert ways.ids[way] == ways.ids[RUNS[0]]
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("explainer", EXPLAINERS)
+def test_one_picture_explained_is_the_map_of_a_run(explainer, ways):
+    rows = sb.load_dataset(ways.pets)
+    names = rows.features["label"].names
+    for batch, maps in zip(ways.batches(), ways.maps(explainer), strict=True):
+        for image_id, expected in zip(batch.ids, maps, strict=True):
+            row = next(row for row in rows if row["image_id"] == image_id)
+            seen = sb.explain(row["image"], ways.model, explainer, target=names[row["label"]], device="cpu",
+                              image_id=image_id)  # fmt: skip
+            # Last bits may move a cell of a small map by a whole step of its range before it is enlarged.
+            step = np.ptp(expected) / CELL_STEPS if explainer.startswith("gradcam") else 0
+            np.testing.assert_allclose(seen.map, expected, atol=CLOSE * np.abs(expected).max() + step, rtol=0)
+
+
+@pytest.mark.slow
+def test_a_plain_module_has_the_numbers_of_its_checkpoint(shapes, resnet, tmp_path):
+    """Pictures of the network's own size: a module does not say how others are resized. Its cells are others.
+
+    The fast copy of a known network is fused in another way than that of a module around it: last digits differ. So do
+    those of the prepared pixels, of which `random` draws a hash; it is a draw of its own then.
+    """
+    known = sb.load_classifier(resnet, device="cpu")
+    mean, std = (value.flatten().tolist() for value in (known.mean, known.std))
+    module = Logits(AutoModelForImageClassification.from_pretrained(resnet))
+    scores = []
+    for model in (str(resnet), sb.load_classifier(module, mean=mean, std=std, labels=known.labels)):
+        done = sb.run(dataset=str(shapes), model=model, explainers=EXPLAINERS[:-1], metrics=METRICS,
+                      limit=LIMIT, batch_size=BATCH, device="cpu", out=tmp_path / str(len(scores)),
+                      progress=False)  # fmt: skip
+        by_name = ["explainer", "metric", "image_id", "part"]  # cells are sorted by their ids, which differ
+        scores.append(pq.read_table(done.folder / "records.parquet").to_pandas().sort_values(by_name))
+    assert (scores[0]["image_id"].values == scores[1]["image_id"].values).all()
+    np.testing.assert_allclose(scores[0]["value"].values, scores[1]["value"].values, rtol=CLOSE, atol=CLOSE)
+    assert set(scores[0]["cell_id"]) & set(scores[1]["cell_id"]) == set()

@@ -1,0 +1,214 @@
+import pytest
+import timm
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torchvision import models
+from transformers import ConvNextConfig, ConvNextForImageClassification, SwinConfig, SwinForImageClassification
+
+from saliency_bench import load_classifier
+from saliency_bench.compute.classifiers.attention import AttentionRecorder, recording_attention, tokens_of
+from saliency_bench.errors import UserError
+
+IMAGES = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+
+# name: (tokens before the patches, those that the head reads, whether it reads the patches)
+TOKENS = {
+    "vit": (1, (0,), False),
+    "vit eager": (1, (0,), False),
+    "deit": (2, (0,), False),
+    "distilled deit": (2, (0, 1), False),
+    "dinov2 with registers": (5, (0,), True),
+    "beit": (1, (), True),
+    "timm": (1, (0,), False),
+    "timm, distilled": (2, (0, 1), False),
+    "timm, registers": (5, (0,), False),
+    "timm, averaged": (1, (), True),
+    "timm, registers and no class token": (4, (), True),
+    "torchvision": (1, (0,), False),
+}
+
+
+def classifier_of(model):
+    return load_classifier(model, mean=(0.5,) * 3, std=(0.3,) * 3, device="cpu")
+
+
+def test_every_layout_is_listed(vision_transformer):
+    assert set(TOKENS) == set(vision_transformer.names)
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_logits_are_the_ordinary_ones_and_every_blocks_matrix_is_seen(name, vision_transformer):
+    classifier = classifier_of(vision_transformer(name))
+    ordinary = classifier(IMAGES)
+    with recording_attention(classifier, IMAGES) as seen:
+        logits = classifier(IMAGES)
+    assert (logits - ordinary).abs().max() <= 1e-5 * ordinary.abs().max()
+    prefix, read, pooled = TOKENS[name]
+    assert (seen.tokens.read, seen.tokens.pooled) == (read, pooled)
+    assert torch.equal(seen.tokens.patches, prefix + torch.arange(16).view(4, 4))
+    assert seen.tokens.blocks == len(seen.matrices) == 2
+    for matrix in seen.matrices:
+        assert matrix.shape == (3, 2, prefix + 16, prefix + 16)
+        assert matrix.std() > 1e-3
+        torch.testing.assert_close(matrix.sum(dim=-1), torch.ones(3, 2, prefix + 16))
+    assert classifier.passes == 6
+    assert torch.equal(classifier(IMAGES), ordinary)
+
+
+@pytest.mark.parametrize("name", ["vit", "deit", "distilled deit", "dinov2 with registers", "beit"])
+def test_matrices_and_their_gradients_are_those_that_transformers_gives(name, vision_transformer):
+    model = vision_transformer(name)
+    classifier = classifier_of(model)
+    with recording_attention(classifier, IMAGES, start=0) as seen:
+        total = classifier(IMAGES)[:, 1].sum()
+    ours = torch.autograd.grad(total, seen.matrices)
+    model.set_attn_implementation("eager")
+    output = model((IMAGES - 0.5) / 0.3, output_attentions=True)
+    theirs = torch.autograd.grad(output.logits[:, 1].sum(), output.attentions)
+    for pair in [*zip(seen.matrices, output.attentions, strict=True), *zip(ours, theirs, strict=True)]:
+        assert (pair[0] - pair[1]).abs().max() <= 1e-5 * pair[1].abs().max()
+
+
+def test_matrices_are_those_that_torchs_own_layer_gives(vision_transformer):
+    model = vision_transformer("torchvision")
+    given = []
+    layers = [layer.self_attention for layer in model.encoder.layers]
+    handles = [layer.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0])) for layer in layers]
+    model((IMAGES - 0.5) / 0.3)
+    for handle in handles:
+        handle.remove()
+    with recording_attention(classifier := classifier_of(model), IMAGES) as seen:
+        classifier(IMAGES)
+    for layer, x, matrix in zip(layers, given, seen.matrices, strict=True):
+        torch.testing.assert_close(matrix, layer(x, x, x, average_attn_weights=False)[1])
+
+
+def test_matrices_are_those_of_timms_unfused_attention(vision_transformer):
+    model = vision_transformer("timm, registers")
+    with recording_attention(classifier := classifier_of(model), IMAGES) as seen:
+        classifier(IMAGES)
+    theirs = []
+    for block in model.timm_model.blocks:
+        block.attn.fused_attn = False
+        block.attn.attn_drop.register_forward_hook(lambda module, inputs, output: theirs.append(output))
+    classifier(IMAGES)
+    torch.testing.assert_close(seen.matrices, theirs)
+
+
+@pytest.mark.parametrize("start", [0, 1, -1])
+def test_gradients_go_down_to_the_first_block_asked_for(start, vision_transformer):
+    classifier = classifier_of(vision_transformer("vit"))
+    classifier.requires_grad_(False)
+    with recording_attention(classifier, IMAGES, start=start) as seen:
+        classifier(IMAGES)
+    assert [matrix.requires_grad for matrix in seen.matrices] == [start == 0, True]
+
+
+def test_a_block_that_is_not_there(vision_transformer):
+    classifier = classifier_of(vision_transformer("vit"))
+    with pytest.raises(UserError, match="has 2 blocks"), recording_attention(classifier, IMAGES, start=2):
+        pass
+
+
+def test_patches_of_an_image_that_is_not_square(vision_transformer):
+    classifier = classifier_of(vision_transformer("timm, registers"))
+    images = torch.rand(2, 3, 16, 40)
+    with recording_attention(classifier, images) as seen:
+        classifier(images)
+    matrix = torch.zeros(2, 15, 15)
+    matrix[:, 0, 5:] = torch.arange(10.0)
+    assert torch.equal(seen.read(matrix)[1], torch.arange(10.0).reshape(2, 5))
+    assert seen.maps(matrix, images).shape == (2, 16, 40)
+
+
+def test_rows_that_several_kinds_of_tokens_hold_are_averaged(vision_transformer):
+    classifier = classifier_of(vision_transformer("dinov2 with registers"))
+    with recording_attention(classifier, IMAGES) as seen:
+        classifier(IMAGES)
+    matrix = torch.rand(3, 21, 21)
+    expected = (matrix[:, 0, 5:] + matrix[:, 5:, 5:].mean(dim=1)) / 2
+    torch.testing.assert_close(seen.read(matrix).flatten(1), expected)
+
+
+def test_tokens_are_looked_for_once(vision_transformer):
+    model = vision_transformer("vit")
+    classifier = classifier_of(model)
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    tokens, count = tokens_of(classifier, IMAGES), len(calls)
+    assert count > 0
+    assert tokens_of(classifier, IMAGES) is tokens
+    assert len(calls) == count
+    assert classifier.passes == 0
+
+
+def test_nothing_is_watched_after_an_exception(vision_transformer):
+    classifier = classifier_of(vision_transformer("vit"))
+    with pytest.raises(RuntimeError), recording_attention(classifier, IMAGES) as seen:
+        raise RuntimeError
+    classifier(IMAGES)
+    assert seen.matrices == []
+
+
+REFUSED = {
+    "swin": lambda: SwinForImageClassification(
+        SwinConfig(image_size=32, patch_size=2, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=4)
+    ),
+    "convnext": lambda: ConvNextForImageClassification(ConvNextConfig(hidden_sizes=[8] * 4, depths=[1] * 4)),
+    "attention over channels": lambda: timm.create_model("xcit_nano_12_p16_224", img_size=32, depth=2),
+    "mixed heads": lambda: timm.create_model("cait_xxs24_224", img_size=32, depth=2),
+    "pooled keys": lambda: timm.create_model("pvt_v2_b0"),
+    "pooled by attention": lambda: timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, global_pool="map"),
+    "parallel blocks": lambda: timm.create_model(
+        "vit_tiny_patch16_224", img_size=32, depth=2, block_fn=timm.models.vision_transformer.ParallelThingsBlock
+    ),
+    "differences of attention": lambda: timm.create_model(
+        "vit_tiny_patch16_224", img_size=32, depth=2, block_fn=timm.models.vision_transformer.DiffParallelScalingBlock
+    ),
+    "a head of zeros": lambda: models.VisionTransformer(32, 16, 1, 2, 16, 16),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_attention_between_patches_is_refused_in_one_line_that_names_other_methods(name):
+    torch.manual_seed(0)
+    with pytest.raises(UserError, match=r"integrated_gradients.*rise") as caught:
+        tokens_of(classifier_of(REFUSED[name]()), torch.rand(1, 3, 32, 32))
+    assert "\n" not in str(caught.value)
+    assert ("attention-pooling head" in str(caught.value)) == (name == "pooled by attention")
+
+
+@pytest.mark.parametrize("options", [{}, {"scale": 0.3}, {"attn_mask": "bool"}, {"attn_mask": "float"}])
+def test_fused_attention_is_written_out_as_it_is_defined(options):
+    q, k, v = torch.rand(3, 2, 4, 6, 5)
+    masks = {"bool": torch.rand(6, 6) > 0.3, "float": torch.rand(2, 4, 6, 6)}
+    given = options | ({"attn_mask": masks[options["attn_mask"]]} if "attn_mask" in options else {})
+    with AttentionRecorder() as seen:
+        ours = F.scaled_dot_product_attention(q, k, v, **given)
+    torch.testing.assert_close(ours, F.scaled_dot_product_attention(q, k, v, **given))
+    torch.testing.assert_close(ours, seen.matrices[0] @ v)
+
+
+def test_fewer_heads_of_keys_than_of_queries():
+    q, k, v = torch.rand(2, 4, 6, 5), torch.rand(2, 2, 6, 5), torch.rand(2, 2, 6, 5)
+    with AttentionRecorder():
+        ours = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    torch.testing.assert_close(ours, F.scaled_dot_product_attention(q, k, v, enable_gqa=True))
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("averaged", [True, False])
+def test_torchs_own_layer_gives_what_it_gives(batch_first, averaged):
+    layer, x = nn.MultiheadAttention(8, 2, batch_first=batch_first), torch.rand(3, 5, 8)
+    expected = layer(x, x, x, average_attn_weights=averaged)
+    with AttentionRecorder():
+        ours = layer(x, x, x, average_attn_weights=averaged)
+    torch.testing.assert_close(ours, expected)
+
+
+@pytest.mark.parametrize("mask", [{"attn_mask": torch.zeros(5, 5)}, {"key_padding_mask": torch.zeros(3, 5)}])
+def test_masks_of_torchs_own_layer_are_refused(mask):
+    layer, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.rand(3, 5, 8)
+    with AttentionRecorder(), pytest.raises(UserError, match="masked attention"):
+        layer(x, x, x, **mask)

@@ -1,0 +1,107 @@
+"""Classes in another order than the model's logits: the accuracy is below chance, and a run says so."""
+
+import datasets
+import numpy as np
+import pytest
+from PIL import Image
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+from saliency_bench.read.accuracy import below_chance
+
+COLOURS = ["red", "green", "blue"]
+
+
+class Brightest(nn.Module):
+    """Its logits are the means of red, green and blue."""
+
+    def forward(self, images):
+        return images.mean(dim=(2, 3))
+
+
+def pictures(count):
+    rows = {"image": [], "image_id": [], "label": []}
+    for number in range(count):
+        pixels = np.zeros((8, 8, 3), np.uint8)
+        pixels[:, :, number % 3] = 200
+        rows["image"].append(Image.fromarray(pixels))
+        rows["image_id"].append(str(number))
+        rows["label"].append(number % 3)
+    rows = datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image())
+    return rows.cast_column("label", datasets.ClassLabel(names=COLOURS))
+
+
+def coloured(out, labels, count=24):
+    model = sb.load_classifier(Brightest(), mean=0, std=1, labels=labels)
+    return sb.run(dataset=pictures(count), model=model, explainers=["centre"], metrics=["saliency_insertion:steps=2"],
+                  split="train", device="cpu", progress=False, out=out)  # fmt: skip
+
+
+def test_labels_in_another_order_are_suspected_on_the_console_in_the_run_and_on_its_page(tmp_path, capsys):
+    run = coloured(tmp_path / "run", ["green", "blue", "red"])
+    assert run.summary["model"]["accuracy"]["value"] == 0
+    message = "accuracy 0.0% is below chance (33.3% for 3 classes), so the classes are probably not in the order"
+    assert capsys.readouterr().err.count(f"saliency-bench: {message}") == 1
+    assert str(run).count(message) == 1
+    assert message in run._repr_html_()
+    assert message in run.report.read_text()
+    assert "labels=[...]" in run.doubt
+    assert "--label-map" in run.doubt
+
+
+def test_labels_in_the_right_order_and_few_samples_raise_no_suspicion(tmp_path, capsys):
+    right, few = coloured(tmp_path / "right", COLOURS), coloured(tmp_path / "few", ["green", "blue", "red"], count=15)
+    assert right.summary["model"]["accuracy"]["value"] == 1
+    assert few.summary["model"]["accuracy"]["value"] == 0
+    assert right.doubt == few.doubt == ""
+    assert "below chance" not in capsys.readouterr().err + right.report.read_text() + few.report.read_text()
+
+
+def _model(low, high, n=100, **others):
+    about = {"accuracy": {"value": (low + high) / 2, "low": low, "high": high, "n": n, "clusters": n}, "classes": 10}
+    return about | {"accuracy_kind": "accuracy"} | others
+
+
+def test_only_an_accuracy_whose_whole_interval_is_below_chance_is_suspicious():
+    assert below_chance(_model(0.01, 0.0999))
+    assert not below_chance(_model(0.01, 0.1001))
+    assert not below_chance(_model(0.01, 0.05, n=19))
+    assert not below_chance(_model(0.01, 0.05, accuracy_kind="mean average precision"))
+    assert not below_chance(_model(0.01, 0.05, classes=1))
+    assert not below_chance(_model(0.01, 0.05, classes=None))  # a summary of an earlier version
+
+
+def test_a_printed_run_says_what_the_command_says(shapes, resnet, tmp_path, capsys):
+    settings = {"explainers": ["centre", "edges"], "metrics": ["saliency_miou"], "limit": 40}
+    run = sb.run(dataset=str(shapes), model=str(resnet), device="cpu", progress=False, out=tmp_path / "run", **settings)
+    assert isinstance(run, sb.Run)
+    assert repr(run) == str(run)
+    accuracy = run.summary["model"]["accuracy"]["value"]
+    assert f"samples, accuracy {accuracy:.1%}" in str(run)
+    for line in (*run.verdict, f"report: {run.report}"):
+        assert line in str(run).splitlines()
+    words = ["--dataset", str(shapes), "--model", str(resnet), "--device", "cpu", "--limit", "40"]
+    words += ["--explainers", "centre", "edges", "--metrics", "saliency_miou", "--out", str(tmp_path / "run")]
+    capsys.readouterr()
+    assert main(["run", *words]) == 0
+    printed = capsys.readouterr().out
+    for line in run.lines:
+        assert line in printed.splitlines()
+
+
+@pytest.mark.parametrize("name", ["Run", "run"])
+def test_what_a_run_returns_is_public(name):
+    assert name in dir(sb)
+
+
+def test_a_model_object_has_the_name_it_is_given(tmp_path):
+    model = sb.load_classifier(Brightest(), mean=0, std=1, labels=COLOURS, name="three colours")
+    run = sb.run(dataset=pictures(20), model=model, explainers=["centre"], metrics=["saliency_insertion:steps=2"],
+                 split="train", device="cpu", progress=False, out=tmp_path / "run")  # fmt: skip
+    assert run.summary["model"]["id"] == "module:three colours"
+    assert "<em>three colours</em>" in run.report.read_text()
+    assert model.digest == sb.load_classifier(Brightest(), mean=0, std=1, labels=COLOURS).digest
+    with pytest.raises(UserError, match="is not a name"):
+        sb.load_classifier(Brightest(), mean=0, std=1, name="a/b")

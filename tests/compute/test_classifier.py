@@ -1,0 +1,555 @@
+import colorsys
+import io
+import json
+import struct
+import zlib
+from contextlib import suppress
+from types import SimpleNamespace
+
+import datasets
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+from torchvision import models
+from transformers import (
+    ResNetConfig,
+    ResNetForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTImageProcessor,
+)
+
+from saliency_bench import load_classifier
+from saliency_bench.compute.classifiers.layers import cam_layer
+from saliency_bench.errors import UserError
+
+
+def small(classes=4):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, classes))
+
+
+def test_a_plain_module_is_normalised_by_the_classifier():
+    model = small()
+    classifier = load_classifier(model, mean=(0.5,) * 3, std=(0.1,) * 3, labels=list("abcd"), device="cpu")
+    images = torch.rand(2, 3, 8, 8)
+    torch.testing.assert_close(classifier(images), model((images - 0.5) / 0.1))
+    assert classifier.labels == ["a", "b", "c", "d"]
+    assert classifier.passes == 2
+
+
+def test_a_plain_module_can_be_given_a_size():
+    rows = [{"image": Image.new("RGB", size)} for size in ((20, 30), (40, 10))]
+    for size, side in ((16, (16, 16)), ((16, 24), (16, 24))):
+        classifier = load_classifier(small(), size=size, device="cpu", mean=0, std=1)
+        assert classifier.prepare(rows).images.shape == (2, 3, *side)
+    with pytest.raises(UserError, match="size="):
+        load_classifier(small(), device="cpu", mean=0, std=1).prepare(rows)
+
+
+def test_a_classifier_prints_what_must_be_known_of_it_in_a_few_lines(resnet):
+    classifier = load_classifier(resnet, device="cpu")
+    text = repr(classifier)
+    assert len(text.splitlines()) <= 6
+    assert max(map(len, text.splitlines())) <= 120
+    for part in (classifier.id, classifier.digest[:8], "8 classes", "disc", "squash to 32 x 32", "softmax", "fp32",
+                 "last feature map"):  # fmt: skip
+        assert part in text, part
+    assert "Conv2d" not in text
+    assert "Conv2d" in repr(classifier.model)
+    named = load_classifier(small(), device="cpu", mean=0, std=1, layer="0", labels=["a", "b", "c", "\x1b[31md" * 50])
+    assert "CAM layer: 0" in repr(named)
+    assert "softmax (assumed)" in repr(named)
+    assert "normalised by mean 0 and std 1" in repr(named)
+    own = load_classifier(small(), device="cpu", mean=(0.4, 0.5, 0.625), std=0.25)
+    assert "normalised by mean (0.4, 0.5, 0.625) and std 0.25" in repr(own)
+    assert "\x1b" not in repr(named)
+    assert max(map(len, repr(named).splitlines())) <= 120
+    assert "class names unknown" in repr(load_classifier(small(), device="cpu", mean=0, std=1))
+    assert "no weights yet" in repr(
+        load_classifier(nn.Sequential(nn.Flatten(), nn.LazyLinear(2)), device="cpu", mean=0, std=1)
+    )
+
+
+def test_a_network_of_tokens_is_refused():
+    """Stand for ImageGPT, which `transformers` loads as an image classifier."""
+    network = nn.Sequential(nn.Flatten(), nn.Embedding(16, 4), nn.Flatten(), nn.LazyLinear(3))
+    with pytest.raises(UserError, match="takes token ids"):
+        load_classifier(network, device="cpu", mean=0, std=1)(torch.rand(1, 3, 4, 4))
+
+
+def test_an_output_object_is_unwrapped():
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = small()
+
+        def forward(self, x):
+            return SimpleNamespace(logits=self.inner(x))
+
+    assert load_classifier(Wrapped(), device="cpu", mean=0, std=1)(torch.rand(2, 3, 8, 8)).shape == (2, 4)
+
+
+@pytest.mark.parametrize("model", [nn.Conv2d(3, 4, 3), nn.Sequential(nn.Flatten(0), nn.Linear(192, 2))])
+def test_what_gives_no_logits_over_classes_is_refused_by_name(model):
+    with pytest.raises(UserError, match="instead of logits"):
+        load_classifier(model, device="cpu", mean=0, std=1)(torch.rand(1, 3, 8, 8))
+
+
+def test_digest_depends_on_weights_normalisation_and_structure():
+    def digest(model, **options):
+        return load_classifier(model, device="cpu", **{"mean": 0, "std": 1} | options).digest
+
+    assert digest(small()) == digest(small())
+    other = small()
+    with torch.no_grad():
+        other[0].weight[0, 0, 0, 0] += 1e-6
+    softer = small()
+    softer[1] = nn.GELU()
+    assert len({digest(small()), digest(other), digest(softer), digest(small(), mean=(0.1,) * 3)}) == 4
+
+
+def test_rows_may_be_a_slice_of_a_dataset_or_raw_bytes(tmp_path):
+    classifier = load_classifier(small(), device="cpu", mean=0, std=1)
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (12, 10, 3), dtype=np.uint8))
+    picture.save(tmp_path / "a.png")
+    content = (tmp_path / "a.png").read_bytes()
+    mask = np.ones((12, 10), bool)
+    rows = [
+        {"image": picture, "mask": mask, "label": 2, "image_id": "a"},
+        {"image": {"bytes": content, "path": None}, "mask": mask, "label": None, "image_id": "b"},
+        {"image": {"bytes": None, "path": str(tmp_path / "a.png")}, "mask": mask, "label": 1, "image_id": 3},
+    ]
+    batch = classifier.prepare(rows)
+    again = classifier.prepare({key: [row[key] for row in rows] for key in rows[0]})
+    assert batch.ids == again.ids == ["a", "b", "3"]
+    assert batch.labels.tolist() == [2, -1, 1]
+    assert torch.equal(batch.images[0], batch.images[1])
+    assert torch.equal(batch.images, again.images)
+    assert batch.masks.all()
+    assert len(batch) == 3
+
+
+SHAPE = (12, 10)
+DRAWN = np.random.default_rng(0).integers(0, 256, (*SHAPE, 4)).astype(np.uint8)
+DRAWN[..., 3] |= 64  # alpha: of what is nearly transparent little is left once it is premultiplied
+DEEP = (100 + 600 * np.random.default_rng(1).random(SHAPE)).astype(np.uint16)
+
+
+def in_window(values):
+    """Return what `build folder` makes of more than 8 bits: grey between the 1st and the 99th percentile."""
+    low, high = np.percentile(values, 1), np.percentile(values, 99)
+    grey = np.round(255 * np.clip((values - low) / (high - low), 0, 1))
+    return np.stack([grey] * 3, axis=2)
+
+
+def of_hsv(hsv):
+    return 255 * np.array([colorsys.hsv_to_rgb(*pixel) for pixel in hsv.reshape(-1, 3) / 255]).reshape(hsv.shape)
+
+
+def of_ycbcr(values):
+    y, blue, red = np.moveaxis(values - np.array([0, 128.0, 128]), 2, 0)
+    return np.clip(np.stack([y + 1.402 * red, y - 0.344136 * blue - 0.714136 * red, y + 1.772 * blue], 2), 0, 255)
+
+
+def of_cmyk(values):
+    return (255.0 - values[..., :3]) * (255.0 - values[..., 3:]) / 255
+
+
+def bare(mode, values):
+    return Image.frombytes(mode, SHAPE[::-1], np.ascontiguousarray(values).tobytes())
+
+
+def palette(mode="P", **info):
+    image = bare("P", DRAWN[..., 0] % 200)
+    image.putpalette(DRAWN[..., :3].reshape(-1).tolist() + [7, 8, 9] * 80)
+    image.info |= info
+    return image.convert(mode) if mode != "P" else image
+
+
+GREY = np.stack([DRAWN[..., 0]] * 3, axis=2)
+LOOKED_UP = np.concatenate([DRAWN[..., :3].reshape(-1, 3), [[7, 8, 9]] * 80])[DRAWN[..., 0] % 200]
+RGB_TO = {mode: Image.fromarray(DRAWN[..., :3]).convert(mode) for mode in ("YCbCr", "HSV")}
+# {mode: (the picture, its RGB by numpy, how far Pillow may round otherwise)}
+MODES = {
+    "1": (Image.fromarray(DRAWN[..., 0] > 99), np.where(DRAWN[..., :1] > 99, 255, 0).repeat(3, 2), 0),
+    "L": (bare("L", DRAWN[..., 0]), GREY, 0),
+    "LA": (bare("LA", DRAWN[..., [0, 3]]), GREY, 0),
+    "La": (bare("LA", DRAWN[..., [0, 3]]).convert("La"), GREY, 3),
+    "P": (palette(), LOOKED_UP, 0),
+    "P, a transparent colour": (palette(transparency=3), LOOKED_UP, 0),
+    "P, alpha for each colour": (palette(transparency=bytes(range(200))), LOOKED_UP, 0),
+    "PA": (palette("PA"), LOOKED_UP, 0),
+    "RGB": (bare("RGB", DRAWN[..., :3]), DRAWN[..., :3], 0),
+    "RGBA": (bare("RGBA", DRAWN), DRAWN[..., :3], 0),
+    "RGBa": (bare("RGBA", DRAWN).convert("RGBa"), DRAWN[..., :3], 3),
+    "RGBX": (bare("RGBX", DRAWN), DRAWN[..., :3], 0),
+    "CMYK": (bare("CMYK", DRAWN), of_cmyk(DRAWN), 1),
+    "YCbCr": (RGB_TO["YCbCr"], of_ycbcr(np.asarray(RGB_TO["YCbCr"])), 1.5),
+    "HSV": (RGB_TO["HSV"], of_hsv(np.asarray(RGB_TO["HSV"])), 1.5),
+    "I;16": (Image.fromarray(DEEP), in_window(DEEP), 0),
+    "I;16L": (bare("I;16L", DEEP.astype("<u2")), in_window(DEEP), 0),
+    "I;16B": (bare("I;16B", DEEP.astype(">u2")), in_window(DEEP), 0),
+    "I;16N": (bare("I;16N", DEEP), in_window(DEEP), 0),
+    "I": (Image.fromarray(DEEP * np.int32(80)), in_window(DEEP * 80.0), 0),
+    "F": (Image.fromarray(DEEP / np.float32(1024)), in_window(DEEP / 1024.0), 0),
+}
+FORMATS = ("PNG", "TIFF", "WEBP", "JPEG", "GIF")
+
+
+def encoded(image, **settings):
+    """Return a file of an image without loss, in the first format that takes its mode; None if none does."""
+    for kind in FORMATS[:3]:
+        file = io.BytesIO()
+        with suppress(OSError, ValueError, KeyError):
+            image.save(file, kind, lossless=True, **settings)
+            opened = Image.open(file)
+            opened.load()
+            if opened.mode.partition(";")[0] == image.mode.partition(";")[0]:
+                return file.getvalue()
+    return None
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_picture_is_the_same_as_file_bytes_array_and_pil_object(tmp_path, mode):
+    prepare = load_classifier(small(), device="cpu", mean=0, std=1).prepare
+    image, expected, rounding = MODES[mode]
+    before = image.tobytes(), image.mode
+    forms = {"object": image}
+    if mode not in ("P", "1", "PA", "La", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV") and not mode.startswith("P, "):
+        forms["array"] = np.asarray(image)  # whose numbers are the colours
+    if (data := encoded(image, **{key: image.info[key] for key in {"transparency"} & set(image.info)})) is not None:
+        (tmp_path / "file").write_bytes(data)
+        forms |= {"bytes": data, "file": tmp_path / "file", "opened": Image.open(io.BytesIO(data))}
+        forms |= {"undecoded": {"bytes": None, "path": str(tmp_path / "file")}}
+        rows = datasets.Dataset.from_dict({"image": [{"bytes": data, "path": None}]})
+        for decode in (False, True):
+            forms[f"decode={decode}"] = rows.cast_column("image", datasets.Image(decode=decode))[0]["image"]
+    assert len(forms) > 2 or mode in ("La", "RGBa", "RGBX", "CMYK", "HSV", "YCbCr", "PA", "I;16N", "I;16L")
+    prepared = prepare([{"image": form} for form in forms.values()]).images
+    for name, pixels in zip(forms, prepared, strict=True):
+        assert (255 * pixels.permute(1, 2, 0) - torch.from_numpy(1.0 * expected)).abs().max() <= rounding + 1e-3, name
+        assert torch.equal(pixels, prepared[0]), name
+    assert (image.tobytes(), image.mode) == before
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (DEEP.astype(np.int64) - 500, in_window(DEEP)),
+        (DEEP.astype(np.float16), in_window(DEEP.astype(np.float16).astype(float))),
+        (DEEP[..., None], in_window(DEEP)),
+        (DRAWN[..., :1], GREY),
+        (DRAWN[..., :3].astype(np.uint16) * 256 + 255, DRAWN[..., :3]),
+        (np.where(np.arange(120).reshape(SHAPE) == 5, np.nan, 7.0), np.zeros((*SHAPE, 3))),
+        (np.full(SHAPE, 9, np.uint16), np.zeros((*SHAPE, 3))),
+    ],
+)
+def test_arrays_of_other_types_follow_the_same_rule(values, expected):
+    images = load_classifier(small(), device="cpu", mean=0, std=1).prepare([{"image": values}]).images
+    np.testing.assert_allclose(255 * images[0].permute(1, 2, 0).numpy(), expected, atol=1e-3)
+
+
+def test_infinities_are_black_or_white_and_the_window_is_that_of_the_numbers():
+    values = DEEP.astype(np.float32)
+    values[0, :2] = -np.inf, np.inf
+    images = load_classifier(small(), device="cpu", mean=0, std=1).prepare([{"image": Image.fromarray(values)}]).images
+    low, high = np.percentile(values[np.isfinite(values)], [1, 99])
+    expected = np.round(255 * np.clip((values - low) / (high - low), 0, 1))
+    np.testing.assert_allclose(255 * images[0, 0].numpy(), expected, atol=1e-3)
+
+
+def test_16_bits_of_three_channels_are_read_as_pillow_reads_their_file():
+    values = np.random.default_rng(0).integers(0, 65536, (5, 4, 3)).astype(">u2")
+    lines = b"".join(b"\0" + line.tobytes() for line in values)
+    chunks = {b"IHDR": struct.pack(">IIBBBBB", 4, 5, 16, 2, 0, 0, 0), b"IDAT": zlib.compress(lines), b"IEND": b""}
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in chunks.items()
+    )
+    prepare = load_classifier(small(), device="cpu", mean=0, std=1).prepare
+    images = prepare([{"image": picture} for picture in (png, values.astype(np.uint16))]).images
+    assert torch.equal(images[0], images[1])
+
+
+@pytest.mark.parametrize("kind", ["RGB", "I;16", "P"])
+def test_exif_turns_files_bytes_and_objects_alike(tmp_path, kind):
+    image, expected, _ = MODES[kind]
+    exif = Image.Exif()
+    exif[0x0112] = 6  # a quarter turn clockwise
+    image.save(tmp_path / "turned.png", exif=exif)
+    opened = Image.open(tmp_path / "turned.png")
+    forms = [tmp_path / "turned.png", (tmp_path / "turned.png").read_bytes(), opened]
+    forms += [] if kind == "I;16" else [opened.convert("RGB")]
+    prepare = load_classifier(small(), device="cpu", mean=0, std=1).prepare
+    for form in forms:
+        pixels = 255 * prepare([{"image": form}]).images[0].permute(1, 2, 0).numpy()
+        np.testing.assert_allclose(pixels, np.rot90(expected, -1), atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "PNG", "WEBP"])
+def test_a_file_is_read_at_its_first_frame_and_an_image_object_at_its_current_frame(kind):
+    frames = [Image.new("RGB", (9, 8), colour) for colour in ((255, 0, 0), (0, 0, 255))]
+    file = io.BytesIO()
+    frames[0].save(file, kind, save_all=True, append_images=frames[1:], lossless=True)
+    opened = Image.open(io.BytesIO(file.getvalue()))
+    later = Image.open(io.BytesIO(file.getvalue()))
+    later.seek(1)
+    prepare = load_classifier(small(), device="cpu", mean=0, std=1).prepare
+    images = prepare([{"image": form} for form in (file.getvalue(), opened, later)]).images
+    colours = images.mean(dim=(2, 3)).round().int().tolist()
+    assert colours == [[1, 0, 0], [1, 0, 0], [0, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"image": {"bytes": b"not a picture", "path": None}, "image_id": "x7"}, r"image x7\b.*image"),
+        (
+            {"image": Image.new("RGB", (9, 9)), "mask": Image.new("L", (9, 8)), "image_id": "x7"},
+            r"image x7\b.*9 x 8.*9 x 9",
+        ),
+        ({"image": "missing.jpg", "image_id": "x7"}, r"image x7\b.*image"),
+    ],
+)
+def test_bad_rows_are_named(row, words):
+    with pytest.raises(UserError, match=words):
+        load_classifier(small(), device="cpu", mean=0, std=1).prepare([row])
+
+
+def test_no_rows():
+    with pytest.raises(UserError, match="no rows"):
+        load_classifier(small(), device="cpu", mean=0, std=1).prepare([])
+
+
+def test_weights_in_half_precision_compute_in_it_and_give_float32():
+    images, model = torch.rand(2, 3, 8, 8), small()
+    full = load_classifier(model, device="cpu", mean=0, std=1)(images)
+    half = load_classifier(small().bfloat16(), device="cpu", mean=0, std=1)(images)
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half, full, rtol=0.02, atol=0.02)
+    assert not torch.equal(half, full)
+
+
+def test_precision_and_layout_change_how_it_computes_and_little_of_what():
+    model, images = small(), torch.rand(4, 3, 16, 16)
+    plain = load_classifier(model, device="cpu", mean=0, std=1)(images)
+    half = load_classifier(model, device="cpu", precision="bf16", mean=0, std=1)
+    assert half(images).dtype == torch.float32
+    assert 0 < (half(images) - plain).abs().max() < 0.02 * plain.abs().max()
+    kept = load_classifier(half, device="cpu")
+    assert kept.precision == "bf16"
+    layout = load_classifier(model, device="cpu", precision="fp32", channels_last=True, mean=0, std=1)
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(layout(images), plain)
+    with pytest.raises(UserError, match=r"f16\b.*\bbf16"):
+        load_classifier(model, device="cpu", precision="f16", mean=0, std=1)
+    with pytest.raises(UserError, match=r"fp16.*GPU"):
+        load_classifier(model, device="cpu", precision="fp16", mean=0, std=1)
+
+
+CAM_LAYERS = {
+    "resnet18": ("layer4", 64),
+    "vgg11": ("features.19", 64),
+    "convnext_tiny": ("features", 64),
+    "inception_v3": ("Mixed_7c", 107),
+    "densenet121": ("features", 64),
+}
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", CAM_LAYERS)
+def test_the_last_convolutional_block_is_found(name):
+    layer, size = CAM_LAYERS[name]
+    options = {"init_weights": False} if name == "inception_v3" else {}
+    classifier = load_classifier(models.get_model(name, num_classes=3, **options), device="cpu", mean=0, std=1)
+    assert cam_layer(classifier, torch.rand(1, 3, size, size)) == layer
+    assert classifier.passes == 0
+
+
+SMALL = {"resnet18": (32, "layer3"), "resnet50": (32, "layer3"), "convnext_tiny": (32, "features.6.0")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_on_an_image_so_small_that_the_last_block_gives_one_pixel_it_is_the_block_before(name):
+    side, layer = SMALL[name]
+    classifier = load_classifier(models.get_model(name, weights=None), device="cpu", mean=0, std=1)
+    assert cam_layer(classifier, torch.rand(1, 3, side, side)) == layer
+
+
+def test_a_transformer_has_none_and_the_error_says_what_to_do():
+    vit = ViTForImageClassification(
+        ViTConfig(
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+            image_size=32,
+            patch_size=8,
+        )
+    )
+    with pytest.raises(UserError, match=r"layer=.*rise"):
+        cam_layer(load_classifier(vit, device="cpu", mean=0, std=1), torch.rand(1, 3, 32, 32))
+
+
+def test_torchvision_weights_are_read_by_the_real_loader(tmp_path, monkeypatch):
+    """The file that the loader would download lies in its cache already; no network is needed."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    torch.manual_seed(0)
+    model = models.resnet18()
+    weights = models.get_model_weights("resnet18").DEFAULT
+    file = tmp_path / "hub" / "checkpoints" / weights.url.rpartition("/")[2]
+    file.parent.mkdir(parents=True)
+    torch.save(model.state_dict(), file)
+    classifier = load_classifier("torchvision:resnet18", device="cpu")
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (250, 330, 3), dtype=np.uint8))
+    with torch.no_grad():
+        ours = classifier(classifier.prepare([{"image": image}]).images)
+        theirs = model.eval()(weights.transforms()(image)[None])
+    assert (ours - theirs).abs().max() < 1e-4
+    assert len(classifier.labels) == 1000
+
+
+def test_pickled_code_in_torchvision_weights_is_not_executed(tmp_path, monkeypatch):
+    class Bomb:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "executed"), "w"))
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    file = tmp_path / "hub" / "checkpoints" / models.get_model_weights("resnet18").DEFAULT.url.rpartition("/")[2]
+    file.parent.mkdir(parents=True)
+    torch.save({"fc.weight": Bomb()}, file)
+    with pytest.raises(UserError, match="torchvision:resnet18"):
+        load_classifier("torchvision:resnet18", device="cpu")
+    assert not (tmp_path / "executed").exists()
+
+
+def checkpoint(path, **changes):
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1], layer_type="basic", num_labels=3)
+    ResNetForImageClassification(config).save_pretrained(path)
+    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(path)
+    file = path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"id2label": {"0": "only"}, "label2id": {"only": 0}}, r"one logit.*activation=sigmoid"),
+        ({"model_type": "no-such-model"}, "no loadable image classifier"),
+    ],
+)
+def test_heads_and_folders_that_cannot_be_used(tmp_path, changes, words):
+    with pytest.raises(UserError, match=words):
+        load_classifier(checkpoint(tmp_path, **changes), device="cpu")
+
+
+def test_a_checkpoint_without_its_head_is_refused(tmp_path):
+    path = checkpoint(tmp_path)
+    ResNetForImageClassification.from_pretrained(path).resnet.save_pretrained(path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"architectures": ["ResNetForImageClassification"]}))
+    with pytest.raises(UserError, match="without its classification head"):
+        load_classifier(path, device="cpu")
+
+
+@pytest.mark.parametrize("classes", [0, 37])
+def test_a_timm_checkpoint_whose_pretrained_weights_had_no_classes(tmp_path, classes):
+    """As DINO, DINOv2 and EVA-02 are on the Hub, and what is fine-tuned from them."""
+    sizes = {"img_size": 16, "patch_size": 8, "embed_dim": 4, "depth": 1, "num_heads": 1}
+    model = timm.create_model("vit_small_patch16_224.dino", num_classes=classes, **sizes)
+    assert model.pretrained_cfg["num_classes"] == 0
+    save_file(model.state_dict(), tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config = {"architecture": "vit_small_patch16_224", "num_classes": classes, "model_args": sizes,
+              "pretrained_cfg": model.pretrained_cfg}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if classes:
+        assert len(load_classifier(tmp_path, device="cpu").labels) == 37
+    else:
+        with pytest.raises(UserError, match=r"without its classification head; train one with: saliency-bench train"):
+            load_classifier(tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("torchvision:resnt18", "resnt18.*resnet18"),
+        ("./no/such/folder", r"'\./no/such/folder'"),
+    ],
+)
+def test_unknown_models(name, words):
+    with pytest.raises(UserError, match=words):
+        load_classifier(name, device="cpu")
+
+
+def test_offline_is_called_offline_and_folders_beside_are_suggested(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for name in ("microsoft/resnet18", "microsoft/resnet-18"):
+        with pytest.raises(UserError, match=rf"{name}.*not in the cache.*HF_HUB_OFFLINE") as error:
+            load_classifier(name, device="cpu")
+        assert "did you mean" not in str(error.value)
+    checkpoint(tmp_path / "resnet-pets")
+    with pytest.raises(UserError, match=r"resnet-pet\b.*resnet-pets"):
+        load_classifier(str(tmp_path / "resnet-pet"), device="cpu")
+
+
+def test_options_of_a_plain_module_are_refused_for_a_checkpoint():
+    with pytest.raises(UserError, match=r"mean.*checkpoint"):
+        load_classifier("microsoft/resnet-18", mean=(0.5,) * 3)
+
+
+def test_an_unknown_layer_names_the_nearest():
+    with pytest.raises(UserError, match=r"layer5.*layer4"):
+        load_classifier(models.resnet18(num_classes=2), layer="layer5", device="cpu", mean=0, std=1)
+
+
+def test_the_activation_of_a_checkpoint_is_part_of_its_digest(tmp_path):
+    relu = load_classifier(checkpoint(tmp_path / "a"), device="cpu")
+    gelu = checkpoint(tmp_path / "b", hidden_act="gelu")
+    (tmp_path / "b" / "model.safetensors").write_bytes((tmp_path / "a" / "model.safetensors").read_bytes())
+    assert relu.digest != load_classifier(gelu, device="cpu").digest
+    assert relu.digest == load_classifier(str(tmp_path / "a"), device="cpu").digest
+
+
+def test_damaged_weights_are_one_line(tmp_path):
+    path = checkpoint(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(UserError, match="no loadable image classifier"):
+        load_classifier(path, device="cpu")
+
+
+@pytest.mark.parametrize("values", [(0, 1), (0, 255)])
+def test_masks_of_0_and_1_and_of_0_and_255_are_read_alike(values):
+    mask = np.full((8, 8), values[0], np.uint8)
+    mask[2:4] = values[1]
+    batch = load_classifier(small(), device="cpu", mean=0, std=1).prepare(
+        [{"image": Image.new("RGB", (8, 8)), "mask": mask}]
+    )
+    assert batch.masks[0].sum() == 16
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        None,
+        np.zeros((4, 4, 3), np.float32),
+        np.zeros((3, 5, 5), np.uint8),
+        np.zeros((4, 4, 3), np.int64),
+        np.zeros((0, 4), np.uint8),
+        np.full((4, 4), np.nan),
+        np.zeros((4, 4), complex),
+        Image.new("RGB", (0, 4)),
+        7,
+        {"bytes": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "path": None},
+    ],
+)
+def test_what_is_no_picture_is_refused_and_postscript_is_never_run(image):
+    with pytest.raises(UserError, match=r"image x\b"):
+        load_classifier(small(), device="cpu", mean=0, std=1).prepare([{"image": image, "image_id": "x"}])

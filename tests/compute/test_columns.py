@@ -1,0 +1,229 @@
+"""Metrics that ask for further columns of a dataset: prepared, hashed, and left out where there is no value."""
+
+from io import BytesIO
+
+import numpy as np
+import pytest
+from datasets import Image as ImageFeature
+from datasets import Value
+from PIL import Image
+
+import saliency_bench as sb
+from saliency_bench.bound_metric import as_metric
+from saliency_bench.compute.scoring.samples import score_samples
+from saliency_bench.errors import UserError
+
+LIMIT = 12
+
+
+@sb.metric(higher_is_better=True, range=(0, 1), columns=("image_without_object", "scene"))
+def brightness(maps, columns):
+    """Mean of the scene without its object, and 0 in a forest."""
+    means = columns["image_without_object"].mean(dim=(1, 2, 3)).double().numpy()
+    return np.where(np.array(columns["scene"]) == "forest", 0, means)
+
+
+def png(picture):
+    buffer = BytesIO()
+    picture.save(buffer, format="png")
+    return {"bytes": buffer.getvalue(), "path": None}
+
+
+def settings(shapes, resnet, **changes):
+    return {"dataset": shapes, "model": resnet, "explainers": "edges", "metrics": [brightness], "limit": LIMIT,
+            "batch_size": 5, "device": "cpu", "progress": False} | changes  # fmt: skip
+
+
+def scores(done):
+    rows = [row for row in done.records() if row["metric"] == "brightness"]
+    return {row["image_id"]: row["value"] for row in rows}, {row["image_id"]: row["reason"] for row in rows}
+
+
+def changed(rows, change):
+    """Rows whose `image_without_object` is change(image_id, picture)."""
+    column = [change(image_id, picture) for image_id, picture in
+              zip(rows["image_id"], rows["image_without_object"], strict=True)]  # fmt: skip
+    return rows.remove_columns("image_without_object").add_column(
+        "image_without_object", column, feature=ImageFeature()
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(shapes, resnet, tmp_path_factory):
+    return sb.run(**settings(shapes, resnet), out=tmp_path_factory.mktemp("columns") / "run")
+
+
+def test_pictures_are_prepared_as_the_images_and_classes_are_names(whole, shapes, resnet):
+    values, reasons = scores(whole)
+    assert len(values) == LIMIT
+    assert set(reasons.values()) == {None}
+    rows = sb.load_dataset(shapes)
+    classifier = sb.load_classifier(resnet, device="cpu")
+    names = rows.features["scene"].names
+    for row in rows:
+        if row["image_id"] in values:
+            picture = classifier.prepare([{"image": row["image_without_object"]}]).images
+            expected = 0 if names[row["scene"]] == "forest" else float(picture.double().mean())
+            assert values[row["image_id"]] == pytest.approx(expected, abs=1e-6)
+    assert len(set(values.values())) > 5
+
+
+def test_outside_a_run_the_columns_are_given(whole, shapes, resnet):
+    values, _ = scores(whole)
+    rows = sb.load_dataset(shapes)
+    rows = rows.select([index for index, name in enumerate(rows["image_id"]) if name in values])
+    classifier = sb.load_classifier(resnet, device="cpu")
+    batch = classifier.prepare(rows[:], columns=["image_without_object"])
+    scenes = [rows.features["scene"].int2str(scene) for scene in rows["scene"]]
+    columns = {"image_without_object": batch.columns["image_without_object"].values, "scene": scenes}
+    given = {"batch_size": 5, "image_ids": batch.ids}
+    found = score_samples(brightness, batch.images, classifier, "edges", columns=columns, **given)
+    np.testing.assert_allclose(found, [values[name] for name in batch.ids], atol=1e-6)
+    with_gap = columns | {"scene": [None, *scenes[1:]]}
+    assert np.isnan(score_samples(brightness, batch.images, classifier, "edges", columns=with_gap, **given)).sum() == 1
+    for wrong, words in (
+        ({}, "brightness needs the column image_without_object"),
+        (columns | {"more": scenes}, "asks for no column more"),
+        (columns | {"scene": scenes[1:]}, "scene has 11 values for 12 images"),
+        (columns | {"image_without_object": batch.images[:, :, 1:]}, "prepare them alike"),
+        (columns | {"image_without_object": batch.images * 255}, "in \\[0, 1\\]"),
+    ):
+        with pytest.raises(UserError, match=words):
+            score_samples(brightness, batch.images, classifier, "edges", columns=wrong, **given)
+
+
+def test_masks_can_be_given_outside_a_run(shapes, resnet):
+    classifier = sb.load_classifier(resnet, device="cpu")
+    batch = classifier.prepare(sb.load_dataset(shapes)[:4])
+    masks = batch.masks.numpy().copy()
+    masks[1] = False
+    found = score_samples("saliency_energy", batch.images, classifier, "edges", masks=masks, batch_size=3)
+    maps = sb.load_explainer("edges")(classifier, batch.images, classifier(batch.images).detach())
+    expected = sb.load_metric("saliency_energy")(maps.numpy(), masks)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert np.isnan(found).tolist() == [False, True, False, False]
+    with pytest.raises(UserError, match=r"shape \(4, 32, 32\)"):
+        score_samples("saliency_energy", batch.images, classifier, "edges", masks=masks[:, 1:])
+    as_numbers = score_samples("saliency_energy", batch.images, classifier, "edges", masks=masks * 255, batch_size=3)
+    np.testing.assert_array_equal(as_numbers, found)
+    with pytest.raises(UserError, match=r"masks must be binary.*two values, neither of them 0 \(1, 2\).*masks == 1"):
+        score_samples("saliency_energy", batch.images, classifier, "edges", masks=masks + 1)
+    with pytest.raises(UserError, match="saliency_insertion needs no masks"):
+        score_samples("saliency_insertion", batch.images, classifier, "edges", masks=masks)
+
+
+def test_a_dataset_without_the_column_has_no_scores_and_says_so(shapes, resnet, tmp_path, capsys):
+    rows = sb.load_dataset(shapes).remove_columns("image_without_object")
+    done = sb.run(**settings(rows, resnet, metrics=[brightness, "saliency_miou"]), out=tmp_path / "run")
+    said = [line for line in capsys.readouterr().err.splitlines() if "image_without_object" in line]
+    assert len(said) == 1
+    assert "the dataset in-memory has no column image_without_object" in said[0]
+    assert "brightness shows -" in said[0]
+    cells = {cell.metric: cell for cell in done.cells}
+    assert cells["brightness"].left_out == {"not defined for this sample: no image_without_object": LIMIT}
+    assert cells["saliency_miou"].n == LIMIT
+    assert done.summary["faults"] == {}
+
+
+@pytest.mark.slow
+def test_a_sample_without_a_usable_value_is_left_out_of_this_metric_alone(whole, shapes, resnet, tmp_path):
+    values, _ = scores(whole)
+    first, second, third, *rest = sorted(values)
+    wrong = {first: None, second: {"bytes": b"not a picture", "path": None}, third: png(Image.new("RGB", (31, 32)))}
+    rows = changed(sb.load_dataset(shapes), lambda name, picture: wrong.get(name, png(picture)))
+    given = settings(rows, resnet, metrics=[brightness, "saliency_miou"])
+    done = sb.run(**given, out=tmp_path / "run")
+    found, reasons = scores(done)
+    assert {name: found[name] for name in rest} == {name: values[name] for name in rest}
+    assert reasons[first] == "not defined for this sample: no image_without_object"
+    assert "image_without_object cannot be read" in reasons[second]
+    assert "image_without_object is 31 x 32, the image 32 x 32" in reasons[third]
+    assert next(cell for cell in done.cells if cell.metric == "saliency_miou").n == LIMIT
+    assert sum(done.summary["faults"].values()) == 2
+    with pytest.raises(UserError, match="image_without_object"):
+        sb.run(**given, out=tmp_path / "strict", strict=True)
+
+
+@pytest.mark.slow
+def test_what_the_columns_hold_is_part_of_the_ids_of_metrics_that_ask_for_them(whole, shapes, resnet, tmp_path):
+    def ids(rows, **changes):
+        given = settings(rows, resnet, metrics=[brightness, "saliency_miou"]) | changes
+        done = sb.run(**given, out=tmp_path / f"run-{len(list(tmp_path.iterdir()))}")
+        return {cell.metric: cell.cell_id for cell in done.cells}
+
+    rows = sb.load_dataset(shapes)
+    base = ids(rows)
+    assert base["brightness"] == whole.cells[0].cell_id
+    stored = changed(rows, lambda name, picture: png(picture))
+    assert ids(stored) == base
+    last = rows["image_id"][-1]
+    darker = changed(rows, lambda name, picture: png(picture.point(lambda v: v // 2) if name == last else picture))
+    other_scenes = rows.cast_column("scene", rows.features["scene"])
+    flipped = other_scenes.map(lambda row: {"scene": (row["scene"] + 1) % 8})
+    for other in (darker, flipped):
+        found = ids(other)
+        assert found["saliency_miou"] == base["saliency_miou"]
+        assert found["brightness"] != base["brightness"]
+    with pytest.raises(UserError, match="another column image_without_object"):
+        sb.run(**settings(darker, resnet, explainers="random"), out=whole.folder)
+
+
+@pytest.mark.slow
+def test_a_metric_with_columns_can_be_added_to_a_run(whole, shapes, resnet, tmp_path):
+    first = sb.run(**settings(shapes, resnet, metrics=["saliency_miou"]), out=tmp_path / "run")
+    both = sb.run(**settings(shapes, resnet, metrics=["saliency_miou", brightness]), out=tmp_path / "run")
+    assert first.cells[0].cell_id in {cell.cell_id for cell in both.cells}
+    assert scores(both) == scores(whole)
+    again = sb.run(**settings(shapes, resnet, metrics=["saliency_miou", brightness]), out=tmp_path / "run")
+    assert again.complete
+
+
+@pytest.mark.slow
+def test_a_picture_that_changes_during_the_run_stops_it(shapes, resnet, tmp_path):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    rows = sb.load_dataset(shapes).select(range(30))
+    paths = []
+    for name, picture in zip(rows["image_id"], rows["image_without_object"], strict=True):
+        picture.save(path := folder / f"{name}.png")
+        paths.append(str(path))
+    rows = rows.remove_columns("image_without_object").add_column("image_without_object", paths)
+    rows = rows.cast_column("image_without_object", ImageFeature())
+
+    def meddling(classifier, images, target):
+        for path in folder.iterdir():
+            Image.new("RGB", (32, 32)).save(path)
+        return images.mean(dim=1)
+
+    with pytest.raises(UserError, match="changed while the run was at work"):
+        sb.run(**settings(rows, resnet, explainers=[meddling], limit=None), out=tmp_path / "run")
+
+
+def test_what_a_metric_says_of_its_columns_is_checked(shapes, resnet, tmp_path):
+    def declared(function, *columns):
+        return sb.metric(higher_is_better=True, columns=columns)(function)
+
+    for function, columns, words in (
+        (lambda maps, columns: 0, (), r"asks for columns; name them by @sb.metric\(columns=\["),
+        (lambda maps: 0, ("image_without_object",), "image_without_object.*has no parameter columns"),
+        (lambda maps, columns: 0, ("mask",), "the column mask; .* parameter masks"),
+    ):
+        with pytest.raises(UserError, match=words):
+            declared(function, *columns)
+    rows = sb.load_dataset(shapes)
+    listed = rows.add_column("boxes", [[1, 2]] * len(rows))
+    boxes = declared(lambda maps, columns: maps[:, 0, 0], "boxes")
+    with pytest.raises(UserError, match="the column boxes holds"):
+        sb.run(**settings(listed, resnet, metrics=[boxes]), out=tmp_path / "run")
+    assert as_metric(brightness).declaration.columns == ("image_without_object", "scene")
+
+
+def test_encoded_bytes_are_pictures(whole, shapes, resnet, tmp_path):
+    rows = changed(sb.load_dataset(shapes), lambda name, picture: png(picture))
+    column = [picture["bytes"] for picture in rows.cast_column("image_without_object", ImageFeature(decode=False))[
+        "image_without_object"]]  # fmt: skip
+    rows = rows.remove_columns("image_without_object").add_column(
+        "image_without_object", column, feature=Value("binary")
+    )
+    done = sb.run(**settings(rows, resnet), out=tmp_path / "run")
+    assert scores(done) == scores(whole)

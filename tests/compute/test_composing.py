@@ -1,0 +1,102 @@
+"""Explainers made of explainers, against the plain ones and by hand."""
+
+import pytest
+import torch
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench import load_classifier, load_explainer
+from saliency_bench.composing import absolute, over_layers, positive, smoothed
+from saliency_bench.compute import targets
+from saliency_bench.errors import UserError
+
+
+@pytest.fixture
+def classifier():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 8, 3, stride=2, padding=1), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 5),
+    )  # fmt: skip
+    return load_classifier(model, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3), device="cpu")
+
+
+@pytest.fixture
+def images():
+    return torch.rand(3, 3, 12, 16)
+
+
+TARGET = targets.one_hot([0, 1, 2], 5)
+
+
+def test_absolute_and_positive_values(classifier, images):
+    maps = load_explainer("input_x_gradient")(classifier, images, TARGET)
+    assert maps.min() < 0
+    assert torch.equal(absolute("input_x_gradient")(classifier, images, TARGET), maps.abs())
+    assert torch.equal(positive("input_x_gradient")(classifier, images, TARGET), maps.clamp(min=0))
+
+
+def test_the_smoothed_gradient_is_smoothgrad(classifier, images):
+    seeds = [7, 8, 9]
+    ours = smoothed("gradient:reduction=sum", draws=5).made(classifier, images, TARGET, seeds=seeds)
+    theirs = load_explainer("smoothgrad", samples=5, reduction="sum").made(classifier, images, TARGET, seeds=seeds)
+    assert (ours.maps - theirs.maps).abs().max() <= 1e-6 * theirs.maps.abs().max()
+    assert ours.reliability == pytest.approx(theirs.reliability, abs=1e-5)
+    assert ours.draws == theirs.draws == 5
+    still = smoothed("gradient", draws=2, sigma=0)(classifier, images, TARGET)
+    assert torch.equal(still, load_explainer("gradient")(classifier, images, TARGET))
+
+
+def test_the_mean_over_layers_by_hand(classifier, images):
+    maps = [load_explainer("gradcam", layer=layer)(classifier, images, TARGET) for layer in ("1", "3")]
+    expected = sum(one / one.abs().amax(dim=(1, 2), keepdim=True).clamp_min(1e-30) for one in maps) / 2
+    found = over_layers("gradcam", ["1", "3"])(classifier, images, TARGET)
+    assert torch.allclose(found, expected, rtol=1e-6, atol=0)
+
+
+def test_they_nest_take_any_function_and_say_what_they_are(classifier, images):
+    def brightness(classifier, images, target):
+        return images.mean(dim=1) - 0.5
+
+    nested = absolute(smoothed(brightness, draws=2, sigma=0.1))
+    assert str(nested) == "absolute(smoothed(brightness,draws=2,sigma=0.1))"
+    assert nested(classifier, images, TARGET).min() >= 0
+    assert absolute("gradcam") == absolute("gradcam")
+    assert hash(positive("gradcam")) == hash(positive("gradcam"))
+    identities = {str(made.identity) for made in (
+        absolute("gradcam"), positive("gradcam"), absolute("gradient"), absolute("gradient:reduction=sum"),
+        smoothed("gradcam"), smoothed("gradcam", draws=2), smoothed("gradcam", sigma=0.1),
+        over_layers("gradcam", ["1"]), over_layers("gradcam", ["1", "3"]),
+    )}  # fmt: skip
+    assert len(identities) == 9
+    assert absolute("random").baseline
+
+
+def test_the_runs_seed_reaches_what_is_inside(classifier, images):
+    plain = load_explainer("rise", masks=20)
+    maps = absolute(plain).seeded(5)(classifier, images, TARGET)
+    assert torch.equal(maps, plain.seeded(5)(classifier, images, TARGET).abs())
+    assert not torch.equal(maps, plain.seeded(6)(classifier, images, TARGET).abs())
+
+
+def test_a_run_takes_them(shapes, resnet, tmp_path):
+    done = sb.run(dataset=str(shapes), model=str(resnet), explainers=["gradcam", absolute("gradcam")], limit=8,
+                  metrics=["saliency_pointing_game"], out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
+    assert [cell["explainer"] for cell in done.summary["cells"]] == ["gradcam", "absolute(gradcam)"]
+    assert done.summary["faults"] == {}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: smoothed("gradcam", draws=0), "draws >= 1"),
+        (lambda: smoothed("gradcam", sigma=-1), "sigma >= 0"),
+        (lambda: smoothed("gradcam", sigma=float("nan")), "sigma >= 0"),
+        (lambda: over_layers("rise", ["1"]), r"rise.*'layer'"),
+        (lambda: over_layers("gradcam", []), "at least one layer"),
+        (lambda: absolute("gradcamm"), r"gradcamm.*\bgradcam\b"),
+    ],
+)
+def test_bad_input_is_one_line(make, words):
+    with pytest.raises(UserError, match=words):
+        make()

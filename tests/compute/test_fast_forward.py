@@ -1,0 +1,458 @@
+import copy
+import signal
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from torch import nn
+from torch.nn import functional as F
+from transformers import AutoConfig, AutoModelForImageClassification, ResNetConfig, ResNetForImageClassification
+
+from saliency_bench import load_classifier
+from saliency_bench.compute.classifiers import fast_forward as fast_forward_module
+from saliency_bench.compute.classifiers.fast_forward import fast_forward
+from saliency_bench.errors import UserError
+
+
+class Network(nn.Module):
+    """Convolution, batch norm, ReLU, convolution, batch norm; what is done between them is the test's."""
+
+    def __init__(self, **parts: nn.Module):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm = nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6)
+        self.second, self.last = nn.Conv2d(6, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6)
+        for name, part in parts.items():
+            self.add_module(name, part)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                for name, value in module.state_dict().items():
+                    if name != "num_batches_tracked":
+                        value.uniform_(0.5, 1.5)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x):
+        x = F.relu(self.norm(self.first(x)), inplace=True)
+        return self.head(self.last(self.second(x)).mean(dim=(2, 3)))
+
+
+class Skipping(Network):
+    def forward(self, x):
+        y = self.first(x)
+        x = F.relu(self.norm(y) + y)
+        return self.head(self.last(self.second(x)).mean(dim=(2, 3)))
+
+
+class Overwriting(Network):
+    """The ReLU between writes over the convolution's output, and is the same tensor."""
+
+    def forward(self, x):
+        x = self.norm(F.relu(self.first(x), inplace=True))
+        return self.head(self.last(self.second(x)).mean(dim=(2, 3)))
+
+
+class Twice(Network):
+    """One convolution with two batch norms in turn, and one batch norm behind both."""
+
+    def forward(self, x):
+        x = self.norm(self.first(x)) + self.last(self.first(x.flip(3)))
+        return self.head(self.last(self.second(x)).mean(dim=(2, 3)))
+
+
+class Reading(Network):
+    """The convolution's weights are read by something else as well."""
+
+    def forward(self, x):
+        x = F.relu(self.norm(self.first(x)) * self.first.weight.mean())
+        return self.head(self.last(self.second(x)).mean(dim=(2, 3)))
+
+
+class Deciding(Network):
+    """Another way for other pictures: on noise the batch norms are there."""
+
+    def forward(self, x):
+        x = self.first(x)
+        x = F.relu(self.norm(x) if x.std() > 0 else x)
+        return self.head(self.last(self.second(x)).mean(dim=(2, 3)))
+
+
+class Activated(nn.BatchNorm2d):
+    def forward(self, x):
+        return super().forward(x).relu()
+
+
+class Layout(nn.Module):
+    """Another result in another memory layout."""
+
+    def forward(self, x):
+        return x * (2 if x.is_contiguous(memory_format=torch.channels_last) else 1)
+
+
+class Uncopied(nn.Module):
+    def forward(self, x):
+        return x
+
+    def __deepcopy__(self, memo):
+        raise RuntimeError("no copies of this")
+
+
+def hooked():
+    model = Network()
+    model.first.register_forward_hook(lambda module, inputs, output: output * 2)
+    return model
+
+
+def replaced():
+    model = Network()
+    plain = model.norm.forward
+    model.norm.forward = lambda x: plain(x) + 1
+    return model
+
+
+def classifier_of(model, **options):
+    return load_classifier(model, mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu", **options)
+
+
+def folded(forward) -> list[str]:
+    """Names of the batch norms that are gone from the copy behind `forward`."""
+    fused = forward.__closure__[[*forward.__code__.co_freevars].index("fused")].cell_contents
+    return [name.removeprefix("model.") for name, module in fused.named_modules() if isinstance(module, nn.Identity)]
+
+
+class Masked(Network):
+    """One class is masked out."""
+
+    def forward(self, x):
+        return super().forward(x).masked_fill(torch.arange(4) == 2, -torch.inf)
+
+
+CASES = {
+    "all pairs": (Network, ["norm", "last"]),
+    "a class at minus infinity": (Masked, ["norm", "last"]),
+    "an output read twice": (Skipping, ["last"]),
+    "an output written over": (Overwriting, ["last"]),
+    "modules used twice": (Twice, []),
+    "weights read elsewhere": (Reading, ["last"]),
+    "a decision by values": (Deciding, []),
+    "a hook": (hooked, ["last"]),
+    "a replaced method": (replaced, ["last"]),
+    "a subclass": (lambda: Network(norm=Activated(6)), ["last"]),
+    "statistics of the batch": (lambda: Network(norm=nn.BatchNorm2d(6, track_running_stats=False)), ["last"]),
+    "no weights": (lambda: Network(norm=nn.BatchNorm2d(6, affine=False)), ["norm", "last"]),
+    "groups and strides": (lambda: Network(first=nn.Conv2d(3, 6, 3, 2, groups=3)), ["norm", "last"]),
+    "padding by reflection": (
+        lambda: Network(first=nn.Conv2d(3, 6, 3, padding=1, padding_mode="reflect")), ["norm", "last"],
+    ),
+    "a parametrisation": (
+        lambda: Network(first=nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 6, 3))), ["last"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+@torch.no_grad()
+def test_what_is_folded_and_that_logits_stay(case):
+    make, expected = CASES[case]
+    classifier = classifier_of(make())
+    images = torch.rand(3, 3, 12, 10)
+    forward = fast_forward(classifier, images)
+    assert folded(forward) == expected
+    torch.testing.assert_close(forward(images), classifier(images), rtol=1e-5, atol=1e-5)
+
+
+def hf_resnet():
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[2, 1], layer_type="basic", num_labels=5)
+    return ResNetForImageClassification(config)
+
+
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [
+        (hf_resnet, 8),
+        (lambda: torchvision.models.resnet18(weights=None), 20),
+        (torchvision.models.mobilenet_v3_small, 34),
+    ],
+    ids=["transformers", "torchvision", "mobilenet"],
+)
+@torch.no_grad()
+def test_every_batch_norm_of_known_networks_is_folded(make, count):
+    classifier = classifier_of(make())
+    images = torch.rand(2, 3, 64, 48)
+    forward = fast_forward(classifier, images)
+    assert len(folded(forward)) == count + sum(isinstance(module, nn.Identity) for module in classifier.modules())
+    torch.testing.assert_close(forward(images), classifier(images), rtol=1e-4, atol=1e-5)
+
+
+SMALL = {
+    "convnext": {"hidden_sizes": [8, 12, 16, 24], "depths": [1, 1, 2, 1]},
+    "mobilenet_v2": {"depth_multiplier": 0.35},
+    "resnet": {"embedding_size": 8, "hidden_sizes": [8, 12], "depths": [2, 1], "layer_type": "bottleneck"},
+    "vit": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48},
+}
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("kind", SMALL)
+@torch.no_grad()
+def test_logits_stay_on_the_families_of_transformers(kind, channels_last):
+    config = AutoConfig.for_model(kind, image_size=64, num_labels=6, **SMALL[kind])
+    classifier = classifier_of(AutoModelForImageClassification.from_config(config), channels_last=channels_last)
+    images = torch.rand(3, 3, 64, 64)
+    forward = fast_forward(classifier, images)
+    assert (forward is classifier) == (kind == "vit")
+    expected = classifier(images)
+    assert (forward(images) - expected).abs().max() <= 1e-4 * min(1, float(expected.max() - expected.min()))
+
+
+@torch.no_grad()
+def test_the_callers_classifier_is_left_as_it_was():
+    classifier = classifier_of(Network())
+    before = {
+        name: (value.clone(), value.stride(), value.data_ptr()) for name, value in classifier.state_dict().items()
+    }
+    modules, digest = list(classifier.modules()), classifier.digest
+    forward = fast_forward(classifier, torch.rand(2, 3, 12, 10))
+    assert classifier.passes == 0
+    forward(torch.rand(5, 3, 12, 10))
+    assert classifier.passes == 5
+    after = {name: (value, value.stride(), value.data_ptr()) for name, value in classifier.state_dict().items()}
+    assert all(torch.equal(before[name][0], after[name][0]) for name in before)
+    assert all(before[name][1:] == after[name][1:] for name in before)
+    assert all(one is other for one, other in zip(modules, classifier.modules(), strict=True))
+    assert classifier.digest == digest
+    assert not classifier.channels_last
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Network(norm=Layout()),
+        lambda: Network(norm=Uncopied()),
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 4), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(252, 3)),
+    ],
+    ids=["other logits", "cannot be copied", "one convolution"],
+)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@torch.no_grad()
+def test_where_there_is_nothing_to_gain_or_to_trust_the_classifier_itself_runs(precision, make):
+    classifier = classifier_of(make(), precision=precision)
+    assert fast_forward(classifier, torch.rand(2, 3, 12, 10)) is classifier
+    assert classifier.precision == precision
+
+
+@torch.no_grad()
+def test_the_copy_of_a_classifier_in_half_precision_computes_in_it():
+    classifier, images = classifier_of(Network(), precision="bf16"), torch.rand(3, 3, 12, 10)
+    forward = fast_forward(classifier, images)
+    assert folded(forward) == ["norm", "last"]
+    assert classifier.precision == "bf16"
+    exact = classifier_of(Network())(images)
+    error = (forward(images) - exact).abs().max() / (exact.max() - exact.min())
+    assert 1e-5 < error < 0.02
+
+
+@torch.no_grad()
+def test_changed_weights_are_seen():
+    classifier = classifier_of(Network())
+    images = torch.rand(2, 3, 12, 10)
+    fast_forward(classifier, images)
+    classifier.model.norm.running_mean += 1
+    classifier.model.first.weight *= 2
+    torch.testing.assert_close(fast_forward(classifier, images)(images), classifier(images), rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_bits_do_not_depend_on_which_images_came_first():
+    classifier = classifier_of(Network())
+    images = torch.rand(4, 3, 12, 10)
+    first = fast_forward(classifier, images)
+    again = fast_forward(copy.deepcopy(classifier), torch.zeros(1, 3, 12, 10))
+    assert torch.equal(first(images), again(images))
+
+
+def test_an_error_of_the_network_is_its_own_and_passes_stay_counted():
+    class Failing(Network):
+        def forward(self, x):
+            raise RuntimeError("on purpose")
+
+    classifier = classifier_of(Failing())
+    with torch.no_grad(), pytest.raises(RuntimeError, match="on purpose"):
+        fast_forward(classifier, torch.rand(1, 3, 12, 10))(torch.rand(1, 3, 12, 10))
+    assert classifier.passes == 0
+
+
+BRANCHES = {
+    "equal": lambda x: torch.equal(x[:, 0], x[:, 1]),
+    "item": lambda x: (x[:, 0] - x[:, 1]).abs().max().item() == 0,
+    "bool": lambda x: bool((x[:, 0] == x[:, 1]).all()),
+    "tolist": lambda x: (x[:, 0] - x[:, 1]).abs().amax(dim=(1, 2)).tolist() == [0.0] * len(x),
+    "numpy": lambda x: not (x[:, 0] - x[:, 1]).numpy().any(),
+    "asarray": lambda x: not np.asarray(x[:, 0] - x[:, 1]).any(),
+    "nonzero": lambda x: len((x[:, 0] - x[:, 1]).nonzero()) == 0,
+    "mask": lambda x: len(x[:, 0][x[:, 0] != x[:, 1]]) == 0,
+}
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+@torch.no_grad()
+def test_what_another_image_may_skip_is_not_folded(name):
+    """Grey pictures skip the batch norm; the noise that is recorded does not."""
+
+    class Branching(Network):
+        def forward(self, x):
+            y = self.first(x)
+            y = F.relu(y if BRANCHES[name](x) else self.norm(y))
+            return self.head(self.last(self.second(y)).mean(dim=(2, 3)))
+
+    classifier = load_classifier(Branching(), mean=0, std=1, device="cpu").eval()
+    colour = torch.rand(4, 3, 12, 10)
+    for images in (colour, colour[:, :1].repeat(1, 3, 1, 1)):
+        found = fast_forward(classifier, images)(images)
+        torch.testing.assert_close(found, classifier(images), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_on_a_gpu_a_copy_keeps_its_batch_norms_and_in_float32_there_is_none(monkeypatch):
+    for known in (fast_forward_module.GAINING, fast_forward_module.FOLDING):
+        monkeypatch.setitem(known, "cpu", known["cuda"])
+    classifier, images = classifier_of(Network()), torch.rand(3, 3, 12, 10)
+    assert fast_forward(classifier, images) is classifier
+    forward = fast_forward(classifier.computing("bf16", None), images)
+    assert forward is not classifier
+    assert folded(forward) == []
+    torch.testing.assert_close(forward(images), classifier(images), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.thorough)])
+def test_a_compiled_copy_gives_the_same_logits_for_passes_of_any_number(precision):
+    classifier = load_classifier(classifier_of(Network()), precision=precision, compile=True)
+    assert classifier.arithmetic == f"{precision}, compiled"
+    plain = fast_forward(load_classifier(classifier, compile=False), torch.rand(2, 3, 12, 10))
+    forward = fast_forward(classifier, torch.rand(2, 3, 12, 10))
+    torch._dynamo.utils.counters.clear()
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            for count in (2, 9, 4):
+                images = torch.rand(count, 3, 12, 10)
+                tolerance = 1e-5 if precision == "fp32" else 2e-2
+                torch.testing.assert_close(forward(images), plain(images), rtol=tolerance, atol=tolerance)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2  # one for each mode, of all numbers
+
+
+@pytest.mark.slow
+def test_what_cannot_be_compiled_whole_is_refused():
+    class Deciding(Network):
+        def forward(self, x):
+            return super().forward(x) if float(x.mean()) > 9 else super().forward(2 * x)
+
+    with pytest.raises(UserError, match=r"Deciding cannot run compiled here .*; leave out --compile, with another"):
+        fast_forward(load_classifier(classifier_of(Deciding()), compile=True), torch.rand(2, 3, 12, 10))
+
+
+def test_what_a_signal_raises_is_no_reason_to_do_without_a_copy():
+    """As in the processes of a launcher, whose handlers raise an Exception: bits would depend on when it comes."""
+
+    class Late(nn.Identity):
+        def __deepcopy__(self, memo):
+            signal.raise_signal(signal.SIGUSR1)
+            return self
+
+    def tell(number, frame):
+        raise TimeoutError("too late")
+
+    before = signal.signal(signal.SIGUSR1, tell)
+    try:
+        with pytest.raises(TimeoutError, match="too late"):
+            fast_forward(classifier_of(Network(late=Late())), torch.rand(1, 3, 12, 10))
+        assert signal.getsignal(signal.SIGUSR1) is tell
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_copy_that_does_not_fit_in_memory_is_counted():
+    class Large(nn.Identity):
+        def __deepcopy__(self, memo):
+            raise MemoryError
+
+    classifier = classifier_of(Network(large=Large()))
+    assert fast_forward(classifier, torch.rand(1, 3, 12, 10)) is classifier
+    assert classifier.halved == 1
+
+
+class Scaled(Network):
+    """Its forward reads what no version and no hook tells of."""
+
+    scale = 1.0
+
+    def forward(self, x):
+        return super().forward(x) * self.scale
+
+
+def test_the_copy_is_always_of_the_current_network():
+    classifier, images = classifier_of(Scaled()), torch.rand(2, 3, 12, 10)
+    changes = [
+        lambda: setattr(classifier.model, "scale", 3.0),
+        lambda: classifier.model.first.weight.data.normal_(),
+        lambda: classifier.model.first.weight.data[0, 0, 0, 0].neg_(),
+        lambda: setattr(classifier.model, "head", nn.Linear(6, 4)),
+        lambda: setattr(classifier.model.second, "stride", (2, 2)),
+        lambda: classifier.model.norm.running_var.data.mul_(4),
+        lambda: torch.optim.SGD(classifier.model.parameters(), lr=0.1, fused=True).step(),
+    ]
+    for parameter in classifier.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    with torch.no_grad():
+        for change in changes:
+            fast_forward(classifier, images)
+            change()
+            forward = fast_forward(classifier, images)
+            assert folded(forward) == ["norm", "last"]
+            torch.testing.assert_close(forward(images), classifier(images), rtol=1e-5, atol=1e-5)
+
+
+def test_a_copy_is_made_once_until_something_it_was_made_of_changes(monkeypatch):
+    made = []
+    make = fast_forward_module._fused_copy
+    monkeypatch.setattr(fast_forward_module, "_fused_copy", lambda *args: made.append(args) or make(*args))
+    classifier, images = classifier_of(Network()), torch.rand(2, 3, 12, 10)
+    first = fast_forward(classifier, images)(images)
+    assert torch.equal(fast_forward(classifier, images + 0.1)(images), first)
+    assert len(made) == 1
+    changes = [
+        lambda: classifier.model.second.train(),
+        lambda: classifier.model.second.eval(),
+        lambda: setattr(classifier.model.last, "running_mean", classifier.model.last.running_mean + 1),
+        lambda: classifier.model.first.register_forward_hook(lambda *_: None),
+        lambda: classifier.computing("bf16", None),
+    ]
+    for count, change in enumerate(changes, 2):
+        change()
+        fast_forward(classifier, images)
+        fast_forward(classifier, images)
+        assert len(made) == count
+    fast_forward(classifier, torch.rand(2, 3, 10, 12))
+    assert len(made) == len(changes) + 2
+
+
+def test_a_copy_has_the_same_bits_wherever_it_is_made():
+    images = torch.rand(3, 3, 12, 10)
+
+    def logits(mode):
+        classifier = classifier_of(Network())
+        with mode():
+            forward = fast_forward(classifier, images)
+        assert folded(forward) == ["norm", "last"]
+        with torch.no_grad():
+            return forward(images)
+
+    assert torch.equal(logits(torch.inference_mode), logits(torch.enable_grad))
+
+
+def test_why_a_network_runs_as_it_is_stands_in_the_log(caplog):
+    with caplog.at_level("INFO"):
+        fast_forward(classifier_of(Network(norm=Uncopied())), torch.rand(2, 3, 12, 10))
+        fast_forward(classifier_of(Network(norm=Layout())), torch.rand(2, 3, 12, 10))
+    assert "without a faster copy: RuntimeError: no copies of this" in caplog.messages[0]
+    assert "logits of its copy are off by" in caplog.messages[1]

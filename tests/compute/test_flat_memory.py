@@ -1,0 +1,121 @@
+"""Peak memory does not grow with the number of samples or cells: each run in a fresh process, which says its peak."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import ClassLabel, Features, Image, Value
+from PIL import Image as Picture
+
+pytestmark = pytest.mark.slow
+
+# Prints the peak of resident memory in MiB. A little convolution serves as the network: memory is what is measured.
+RUN = """
+import json
+import pathlib
+import re
+import sys
+
+import torch
+
+import saliency_bench as sb
+from saliency_bench.read.statistics import intervals
+
+intervals.INDICES_AT_ONCE = 2**16  # the bootstrap's block is of a fixed size; a large one would hide what grows
+dataset, out, settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+torch.manual_seed(0)
+network = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 4, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 2)
+)
+
+
+def brightness(classifier, images, target):
+    return images.mean(dim=1)
+
+
+result = sb.run(
+    dataset=dataset, model=sb.load_classifier(network, mean=0, std=1, device="cpu"),
+    explainers=["random", brightness], out=out,
+    device="cpu", progress=False, **settings,
+)
+assert all(cell["n"] == settings.get("limit", cell["n"]) for cell in result.summary["cells"])
+assert len(result.summary["cells"]) == 2 * len(settings["metrics"])
+# Not getrusage: that peak also counts the parent's memory, from before this process had a program of its own.
+print(int(re.search(r"VmHWM:\\s*(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1]) / 1024)
+"""
+METRICS = ["saliency_miou", "saliency_pointing_game"]
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    """64 plain pictures and masks of 32 pixels, of a few hundred bytes: `datasets` maps its file into memory, and pages
+    that were read count as resident, though the system takes them back when it needs them."""
+    numbers = np.random.default_rng(0)
+    found = []
+    for _ in range(64):
+        mask = np.zeros((32, 32), np.uint8)
+        top, left = numbers.integers(0, 20, 2)
+        mask[top : top + 12, left : left + 12] = 255
+        image = np.where(mask[..., None] > 0, *numbers.integers(0, 256, (2, 3), dtype=np.uint8))
+        found.append((png(Picture.fromarray(image)), png(Picture.fromarray(mask))))
+    return found
+
+
+def png(picture):
+    buffer = io.BytesIO()
+    picture.save(buffer, "png")
+    return {"bytes": buffer.getvalue(), "path": None}
+
+
+def folder_of(samples, pictures, folder):
+    """A dataset of so many samples, as others publish theirs: Parquet in row groups of a hundred."""
+    kinds = {"image": Image(), "mask": Image(), "label": ClassLabel(names=["a", "b"]), "image_id": Value("string")}
+    columns = {
+        "image": [pictures[number % len(pictures)][0] for number in range(samples)],
+        "mask": [pictures[number % len(pictures)][1] for number in range(samples)],
+        "label": [number % 2 for number in range(samples)],
+        "image_id": [f"sample-{number:06d}" for number in range(samples)],
+    }
+    table = pa.Table.from_pydict(columns, schema=Features(kinds).arrow_schema)
+    (folder / "data").mkdir(parents=True)
+    pq.write_table(table, folder / "data" / "test-00000-of-00001.parquet", row_group_size=100)
+    return folder
+
+
+def peak(dataset, tmp_path, **settings):
+    """MiB that a run over this dataset held at most."""
+    place = tmp_path / f"run-{len(list(tmp_path.glob('run-*')))}"
+    caches = {"HF_DATASETS_CACHE": str(tmp_path / "caches"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    script = tmp_path / "measured.py"
+    script.write_text(RUN)
+    done = subprocess.run(
+        [sys.executable, script, dataset, place, json.dumps(settings)],
+        env=os.environ | caches, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return float(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.thorough
+def test_peak_memory_is_the_same_for_ten_times_the_samples(pictures, tmp_path):
+    few, many = (folder_of(samples, pictures, tmp_path / str(samples)) for samples in (2_000, 20_000))
+    settings = {"metrics": METRICS, "batch_size": 100}
+    peak(few, tmp_path, **settings, limit=1)  # fills the disk's cache with the libraries
+    small, large = peak(few, tmp_path, **settings), peak(many, tmp_path, **settings)
+    print(f"peak memory: {small:.0f} MiB for 2,000 samples, {large:.0f} MiB for 20,000: {large / small - 1:+.1%}")
+    assert large <= 1.1 * small
+
+
+@pytest.mark.thorough
+def test_peak_memory_is_the_same_for_ten_times_the_cells(pictures, tmp_path):
+    dataset = folder_of(1_000, pictures, tmp_path / "data")
+    few, many = ([f"saliency_miou:threshold={number / 100}" for number in range(1, 1 + count)] for count in (5, 50))
+    small, large = (peak(dataset, tmp_path, metrics=metrics, batch_size=100) for metrics in (few, many))
+    print(f"peak memory: {small:.0f} MiB for 10 cells, {large:.0f} MiB for 100: {large / small - 1:+.1%}")
+    assert large <= 1.1 * small

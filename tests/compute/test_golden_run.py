@@ -1,0 +1,115 @@
+"""A small run whose cell ids, structure and scores are written down: what changes one of them must say so.
+
+`python tests/compute/test_golden_run.py` writes `golden_run.json` anew; a VERSION has to rise with a score. Network and
+pictures are made of our own random numbers, the same on every machine.
+"""
+
+import json
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import nn
+
+import saliency_bench as sb
+
+GOLDEN = Path(__file__).with_name("golden_run.json")
+EXPLAINERS = ["gradient", "gradcam", "integrated_gradients:steps=8", "occlusion:window=8,stride=8", "rise:masks=20",
+              "random"]  # fmt: skip
+CLOSE = 1e-5  # relative: the last digits of another machine or version of torch
+CLASSES = 8
+
+
+def network(first: int = 0) -> nn.Module:
+    """Two convolutions and a linear layer with weights from our own random numbers."""
+    from saliency_bench.utils.seeds import uniform
+
+    module = nn.Sequential(nn.Conv2d(3, 6, 3, 2, 1), nn.ReLU(), nn.Conv2d(6, 8, 3, 2, 1), nn.ReLU(),
+                           nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, CLASSES))  # fmt: skip
+    for number, parameter in enumerate(module.parameters(), first):
+        drawn = uniform(number, parameter.numel()) - np.float32(0.5)
+        parameter.data = torch.from_numpy(drawn).view(parameter.shape)
+    return module
+
+
+# FastDTW decides between paths that are nearly equal, so the last digits of another machine change it by 1e-3; with a
+# radius of all pixels it is DTW, which is continuous.
+CHOSEN = {"saliency_consistency": ":radius=1024"}
+# But for those that train networks for hours.
+NEITHER = {"retrained", "first_right"}  # whole trainings, people
+METRICS = [name + CHOSEN.get(name, "") for name in sb.list_metrics() if not NEITHER & {*sb.load_metric(name).inputs}]
+
+
+def run(folder: Path) -> None:
+    data = sb.build("shapes-xai", folder / "shapes", size=32, count=120, progress=False)
+    model, other = (sb.load_classifier(network(first), mean=0, std=1) for first in (0, 100))
+    sb.run(dataset=str(data), model=model, other_model=other, other_label="scene", explainers=EXPLAINERS,
+           metrics=METRICS, out=folder / "run", limit=6, batch_size=4, seed=3, device="cpu",
+           progress=False)  # fmt: skip
+
+
+def found(folder: Path) -> dict:
+    """{cell id: what it is, and its scores by image}, and the structure of the files."""
+    table = pq.read_table(folder / "run" / "records.parquet")
+    cells: dict[str, dict] = {}
+    for row in table.to_pylist():
+        about = {key: row[key] for key in ("explainer", "explainer_options", "metric", "metric_options")}
+        cell = cells.setdefault(row["cell_id"], about | {"scores": {}})
+        if row.get("part") is None:
+            cell["scores"][row["image_id"]] = row["value"]
+    predictions = pq.read_table(folder / "run" / "predictions.parquet")
+    logits = {row["image_id"]: row["logits"] for row in predictions.to_pylist()}
+    return {"columns": table.schema.names, "predictions": predictions.schema.names, "logits": logits, "cells": cells}
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    pytest.importorskip("numba")  # of the consistency metric
+    folder = tmp_path_factory.mktemp("golden")
+    run(folder)
+    return found(folder)
+
+
+@pytest.fixture(scope="module")
+def golden():
+    return json.loads(GOLDEN.read_text())
+
+
+def test_the_files_have_the_same_columns(here, golden):
+    assert here["columns"] == golden["columns"]
+    assert here["predictions"] == golden["predictions"]
+
+
+def test_every_cell_has_the_same_id(here, golden):
+    def ids(cells):
+        return {tuple(value for key, value in cell.items() if key != "scores"): cell_id
+                for cell_id, cell in cells.items()}  # fmt: skip
+
+    assert ids(here["cells"]) == ids(golden["cells"])
+
+
+def test_every_score_is_the_same(here, golden):
+    assert here["logits"].keys() == golden["logits"].keys()
+    for image_id, logits in golden["logits"].items():
+        np.testing.assert_allclose(here["logits"][image_id], logits, rtol=CLOSE, atol=CLOSE)
+    for cell_id, cell in golden["cells"].items():
+        expected, scores = cell["scores"], here["cells"][cell_id]["scores"]
+        about = cell["explainer"], cell["metric"]
+        assert {image for image in scores if scores[image] is None} == {
+            image for image in expected if expected[image] is None
+        }, about
+        known = [image for image in expected if expected[image] is not None]
+        np.testing.assert_allclose(
+            [scores[image] for image in known], [expected[image] for image in known], CLOSE, CLOSE, err_msg=str(about)
+        )
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as temporary:
+        run(Path(temporary))
+        GOLDEN.write_text(json.dumps(found(Path(temporary)), indent=1) + "\n")
+        print(f"written: {GOLDEN}", file=sys.stderr)

@@ -1,0 +1,415 @@
+"""Groups of classes: WordNet's by a literal second reading of the rule, tables by name, files, and what uses them."""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from timm.data import ImageNetInfo
+
+from saliency_bench import registry
+from saliency_bench.compute.targets.class_groups import HERE, ClassGroups, load_groups
+from saliency_bench.compute.targets.rules import TargetTerms, load_rule
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _wordnet as wordnet_groups
+from saliency_bench.hub_builders._wordnet import derive, table_of
+
+WORDNET = Path(__file__).parents[3] / "shared" / "data" / "imagenet-hierarchy"
+needs_wordnet = pytest.mark.skipif(not WORDNET.is_dir(), reason="WordNet's relation is not here")
+NAMES = ["oak", "fir", "elm", "cod", "eel", "cup"]
+TREES_AND_FISH = {"trees": ["oak", "fir", 2], "fish": ["cod", "eel"]}
+
+
+def table(name):
+    return json.loads((HERE / f"groups_{name}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def wordnet():
+    """(edges, {WordNet id: name} of what ImageNet has, the classes' ids), from files that the script does not read."""
+    info = ImageNetInfo("imagenet22k")
+    names = {wnid: info.label_name_to_description(wnid, detailed=False).split(", ")[0] for wnid in info.label_names()}
+    lines = (WORDNET / "wordnet.is_a.txt").read_text().splitlines()
+    index = json.loads((WORDNET / "imagenet_class_index.json").read_text())
+    classes = dict(index[str(number)] for number in range(1000))
+    return [tuple(line.split()) for line in lines], names | classes, list(classes)
+
+
+@needs_wordnet
+def test_the_table_of_imagenet_is_what_the_script_derives(wordnet):
+    """But for the names of categories that ImageNet does not have; those it has are WordNet's."""
+    edges, listed, wnids = wordnet
+    names = {wnid: listed.get(wnid, wnid).replace(" ", "_") for edge in edges for wnid in edge}
+    derived, stored = table_of(names, edges, wnids), table("imagenet")
+    assert {key: derived[key] for key in ("about", "classes", "wnids")} == {
+        key: stored[key] for key in ("about", "classes", "wnids")
+    }
+    for part in ("groups", "joined", "categories"):
+        assert list(derived[part].values()) == list(stored[part].values())
+    same = sum(one == other for one, other in zip(derived["groups"], stored["groups"], strict=True))
+    assert same > 170
+    differing = [one for one, other in zip(derived["groups"], stored["groups"], strict=True) if one != other]
+    assert all(re.search(r"n\d{8}", name) for name in differing)
+
+
+@needs_wordnet
+def test_imagenet_by_a_literal_second_reading(wordnet):
+    """Walks down and up edge by edge, with loops; distances are counted from lists of hypernyms."""
+    edges, _, wnids = wordnet
+    leaves = {wnid: number for number, wnid in enumerate(wnids)}
+    children, parents = {}, {}
+    for above, below in edges:
+        children.setdefault(above, []).append(below)
+        parents.setdefault(below, []).append(above)
+
+    def walk(start, step):
+        found, stack = {start: None}, [start]
+        while stack:
+            for other in step.get(stack.pop(), []):
+                if other not in found:
+                    found[other] = None
+                    stack.append(other)
+        return list(found)
+
+    held = cache(lambda synset: {leaves[one] for one in walk(synset, children) if one in leaves})
+    hypernyms = cache(lambda synset: walk(synset, parents))
+
+    def brings(leaf, frame):
+        best = leaf
+        options = [one for one in hypernyms(leaf) if one != frame and frame in hypernyms(one)]
+        groups = [one for one in options if 5 <= len(held(one)) <= 50]
+        for one in groups or [one for one in options if len(held(one)) < 5]:
+            size, best_size = len(held(one)), len(held(best))
+            better = best not in groups or size < best_size if groups else size > best_size
+            depth, best_depth = len(hypernyms(one)), len(hypernyms(best))
+            if better or (size == best_size and (depth, one) < (best_depth, best)):
+                best = one
+        return best
+
+    def apart(one, other):
+        return sum(a not in hypernyms(other) for a in hypernyms(one)) + sum(
+            b not in hypernyms(one) for b in hypernyms(other)
+        )
+
+    categories, merged = {}, {}
+    for leaf in wnids:
+        fitting = sorted((len(held(one)), one) for one in hypernyms(leaf) if 5 <= len(held(one)) <= 50)
+        if fitting:
+            categories[fitting[0][1]] = sorted(held(fitting[0][1]))
+            continue
+        frame = min((len(held(one)), one) for one in hypernyms(leaf) if len(held(one)) > 50)[1]
+        own = brings(leaf, frame)
+        names, members = [own], set(held(own))
+        others = {brings(wnids[number], frame) for number in held(frame)} - {own}
+        while len(members) < 5:
+            near = min(others, key=lambda one: (apart(own, one), len(held(one)), abs(int(own[1:]) - int(one[1:])), one))
+            others.remove(near)
+            if len(members | held(near)) <= 50 and not held(near) <= members:
+                names.append(near)
+                members |= held(near)
+        assert members <= held(frame)
+        merged.setdefault(tuple(sorted(names)), (sorted(members), []))[1].append(leaves[leaf])
+    stored = table("imagenet")
+    by_category = {tuple(stored["categories"][name]): members for name, members in stored["groups"].items()}
+    assert by_category == {(name,): members for name, members in categories.items()} | {
+        names: members for names, (members, _) in merged.items()
+    }
+    made_for = {tuple(stored["categories"][name]): classes for name, classes in stored["joined"].items()}
+    assert made_for == {names: classes for names, (_, classes) in merged.items()}
+    assert sum(map(len, made_for.values())) == 182
+
+
+# {class: (the name of its group, classes that it must be with, classes that may be with it as well)}
+ACCEPTABLE = {
+    "bald_eagle": ("ostrich + bird of prey", {"kite", "vulture", "great_grey_owl"}, {"ostrich"}),
+    "hare": ("leporid + elephant", {"wood_rabbit", "Angora"}, {"Indian_elephant", "African_elephant"}),
+    "suspension_bridge": ("patio + bridge + lumbermill", {"steel_arch_bridge", "viaduct"}, {"patio", "lumbermill"}),
+    "koala": ("tusker + monotreme + marsupial", {"wallaby", "wombat"}, {"tusker", "echidna", "platypus"}),
+    "giant_panda": ("bear + viverrine + procyonid", {"lesser_panda", "ice_bear", "brown_bear"},
+                    {"American_black_bear", "sloth_bear", "mongoose", "meerkat"}),
+    "macaw": ("parrot + coucal", {"African_grey", "sulphur-crested_cockatoo", "lorikeet"}, {"coucal"}),
+    "red_fox": ("hyena + fox", {"kit_fox", "Arctic_fox", "grey_fox"}, {"hyena"}),
+    "school_bus": ("stretcher + public transport", {"minibus", "trolleybus", "bullet_train"}, {"stretcher"}),
+    "standard_poodle": ("Brabancon griffon + poodle + Mexican hairless", {"toy_poodle", "miniature_poodle"},
+                        {"Brabancon_griffon", "Mexican_hairless"}),
+    "soup_bowl": ("dish + soap dispenser + wooden spoon", {"mixing_bowl", "wooden_spoon"},
+                  {"Petri_dish", "soap_dispenser"}),
+    "daisy": ("flower + fungus", {"yellow_lady's_slipper", "agaric"},
+              {"coral_fungus", "gyromitra", "stinkhorn", "earthstar", "hen-of-the-woods", "bolete"}),
+    "starfish": ("worm + echinoderm", {"sea_urchin", "sea_cucumber"}, {"flatworm", "nematode"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ACCEPTABLE)
+def test_a_merged_group_is_one_that_a_person_would_accept(name):
+    classes = table("imagenet")["classes"]
+    groups = load_groups(None, classes, 1000)
+    called, needed, more = ACCEPTABLE[name]
+    index = groups.index_of_group(classes.index(name))
+    assert groups.called[index] == called
+    members = {classes[member] for member in groups.members[index]}
+    assert {name} | needed <= members <= {name} | needed | more
+    assert not any(groups.rival(label, np.eye(1000)[list(groups.members[index])].mean(0)) == groups.members[index]
+                   for label in range(0, 1000, 50))  # fmt: skip
+
+
+def test_the_cars_are_those_of_the_paper_and_no_group_is_larger_than_fifty():
+    """P3, figure 3: the group "Car" of sports car, racer, Model T and seven more."""
+    classes = table("imagenet")["classes"]
+    groups = load_groups(None, classes, 1000)
+    cars = {"ambulance", "beach_wagon", "cab", "convertible", "jeep", "limousine", "minivan", "Model_T", "racer",
+            "sports_car"}  # fmt: skip
+    assert groups.called[groups.index_of_group(classes.index("sports_car"))] == "car"
+    assert {classes[member] for member in groups.group_of(classes.index("sports_car"))} == cars
+    assert {len(members) for members in groups.members} <= set(range(5, 51))
+
+
+def test_every_class_of_imagenet_has_a_group_of_five_or_more_and_dogs_are_dogs():
+    groups = load_groups(None, table("imagenet")["classes"], 1000)
+    assert all(len(groups.group_of(label)) >= 5 for label in range(1000))
+    beagle, persian = 162, 283
+    assert all(151 <= member <= 268 for member in groups.group_of(beagle))
+    assert groups.group_of(persian) == (281, 282, 283, 284, 285)  # the five cats
+
+
+def grouped(edges, leaves):
+    """{categories: members} of derived groups."""
+    return {"+".join(group.categories): list(group.members) for group in derive(edges, leaves)}
+
+
+def test_the_rule_on_a_small_relation():
+    """p and o are tied with the same five leaves; a group lies inside another."""
+    edges = [("root", "b"), ("b", "a"), ("root", "q")]
+    edges += [("a", f"a{i}") for i in range(5)] + [("b", "b0"), ("q", "q0")]
+    leaves = [*(f"a{i}" for i in range(5)), "b0", "q0"]
+    assert grouped(edges, leaves) == {
+        "a": [f"a{i}" for i in range(5)],
+        "b": [*(f"a{i}" for i in range(5)), "b0"],
+        "root": sorted(leaves),
+    }
+    tied = [("p", "o"), *(("o", f"a{i}") for i in range(5))]
+    assert list(grouped(tied, [f"a{i}" for i in range(5)])) == ["o"]
+
+
+LARGE = [("n90", f"n{i}") for i in range(900, 949)]  # 49 classes below n90, so that n1 has more than fifty
+
+
+def below(name, count):
+    """Edges from n1 to a category, and from it to its classes, n20 to n29 for n2."""
+    return [("n1", name), *((name, f"{name}{i}") for i in range(count))]
+
+
+@pytest.mark.parametrize(
+    ("edges", "label", "expected"),
+    [
+        # of equally near categories the smallest first, though the id of n5 is nearer
+        ([*below("n4", 3), *below("n5", 2), *below("n7", 1), *below("n8", 1)], "n40", "n4+n7+n8"),
+        ([*below("n4", 3), *below("n5", 2), *below("n7", 1), *below("n8", 1)], "n50", "n4+n5+n7+n8"),
+        # of equally small ones that with the nearest id
+        ([*below("n4", 4), *below("n1000", 1), *below("n6", 1)], "n40", "n4+n6"),
+        # n5 is also below n0, which n4 is not, so that it is farther than the larger n7
+        ([*below("n4", 3), *below("n5", 2), ("n0", "n5"), *below("n7", 4)], "n40", "n4+n7"),
+        # n70 is smaller than n7, in which it lies, but a step farther
+        ([*below("n4", 4), ("n1", "n7"), ("n7", "n79"), *(("n7", "n70"), *(("n70", f"n70{i}") for i in range(5))),
+          *below("n8", 7)], "n40", "n4+n7"),
+        # n25 is as near as n6 and smaller, but outside n1
+        ([*below("n4", 3), ("n2", "n4"), ("n2", "n25"), *below("n6", 2)], "n40", "n4+n6"),
+    ],
+)  # fmt: skip
+def test_a_class_without_a_group_is_merged_with_the_nearest(edges, label, expected):
+    edges = [*edges, ("n1", "n90"), *LARGE]
+    leaves = {lower for _, lower in edges} - {upper for upper, _ in edges}
+    made_for = {leaf: group.categories for group in derive(edges, leaves) for leaf in group.made_for}
+    assert "+".join(made_for[label]) == expected
+
+
+def test_a_category_of_more_than_fifty_is_no_group():
+    """a to e are alone below a root of 54: they join; the 49 others have a group, which is too large to join."""
+    edges = [("n1", f"n{i}") for i in range(2, 7)] + [("n1", "n90"), *LARGE]
+    leaves = [f"n{i}" for i in (2, 3, 4, 5, 6, *range(900, 949))]
+    groups = grouped(edges, leaves)
+    assert groups == {"n2+n3+n4+n5+n6": ["n2", "n3", "n4", "n5", "n6"], "n90": sorted(leaves[5:])}
+    assert grouped([], ["n1", "n2"]) == {"n1+n2": ["n1", "n2"]}  # there are no five
+
+
+def test_the_script_reads_wordnets_own_file_and_writes_the_table(tmp_path, monkeypatch, capsys):
+    nouns = tmp_path / "data.noun"
+    with pytest.raises(UserError, match=rf"{re.escape(str(nouns))}.*WordNet"):
+        wordnet_groups.main(str(nouns))
+    lines = ["  1 This software and database is being provided to you"]
+    lines += ["00000001 03 n 02 motor_car 0 auto 1 001 ~ 00000002 n 0000 | a vehicle | with wheels  "]
+    lines += [f"{i:08} 06 n 01 kind_{i} 0 002 @ 00000001 n 0000 + 00000001 v 0101 | one of them  " for i in range(2, 7)]
+    nouns.write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr(wordnet_groups, "TABLE", tmp_path / "table.json")
+    with pytest.raises(UserError, match=r"n01440764 is not a noun.*3\.0"):
+        wordnet_groups.main(str(nouns))
+    monkeypatch.setattr(ImageNetInfo, "label_names", lambda self: [f"n{i:08}" for i in range(2, 7)])
+    wordnet_groups.main(str(nouns))
+    written = json.loads((tmp_path / "table.json").read_text())
+    assert written["groups"] == {"motor car": [0, 1, 2, 3, 4]}
+    assert written["categories"] == {"motor car": ["n00000001"]}
+    assert (written["classes"][0], written["wnids"][0], written["joined"]) == ("kind_2", "n00000002", {})
+    assert "Princeton" in written["about"]
+    nouns.write_text("00000001 03 n zz motor_car\n")
+    with pytest.raises(UserError, match=r"data\.noun"):
+        wordnet_groups.main(str(nouns))
+
+
+def test_tables_are_about_the_classes_of_the_datasets():
+    breeds = registry.load("hub_builders", "pet-xai").BREEDS
+    pets = table("pets")
+    assert pets["classes"] == breeds
+    # The source names cats with a capital.
+    assert [breeds[place] for place in pets["groups"]["cat"]] == [breed for breed in breeds if breed[0].isupper()]
+    assert sorted(pets["groups"]["cat"] + pets["groups"]["dog"]) == list(range(37))
+    shapes = table("shapes")
+    assert shapes["classes"] == list(registry.load("hub_builders", "shapes-xai").OBJECTS)
+    for name in ("shapes", "voc"):
+        listed = [place for held in table(name)["groups"].values() for place in held]
+        assert sorted(listed) == list(range(len(table(name)["classes"])))
+
+
+def test_a_table_is_found_by_the_names_of_the_classifier_or_of_the_dataset():
+    from torchvision.models import ResNet18_Weights
+
+    spelled = ResNet18_Weights.DEFAULT.meta["categories"]
+    assert load_groups(None, spelled, 1000).name == "imagenet"
+    assert load_groups(None, [f"{name}, and so on" for name in table("imagenet")["classes"]], 1000).name == "imagenet"
+    assert load_groups(None, spelled[::-1], 1000) is None
+    shapes = table("shapes")["classes"]
+    turned = load_groups(None, [name.upper() for name in shapes[::-1]], 8)
+    assert turned.members == ((0, 1, 3, 7), (2, 4, 5, 6))
+    # a classifier of 20 unnamed classes, two for a shape, read through the dataset's classes
+    members = [[2 * place, 2 * place + 1] for place in range(8)]
+    through = load_groups(None, None, 20, shapes, members)
+    assert through.members == ((0, 1, 8, 9, 12, 13, 14, 15), (2, 3, 4, 5, 6, 7, 10, 11))
+    voc = [*table("voc")["classes"][:-1], "tv/monitor"]
+    assert load_groups(None, voc, 20).group_of(14) == (14,)
+    assert load_groups(None, shapes[:7], 7) is None
+    assert load_groups(None, None, 8) is None
+
+
+@needs_wordnet
+def test_the_names_of_transformers_are_known():
+    lines = (WORDNET / "LOC_synset_mapping.txt").read_text().splitlines()
+    assert load_groups(None, [line.partition(" ")[2] for line in lines], 1000).name == "imagenet"
+
+
+def test_own_groups(tmp_path):
+    given = load_groups(TREES_AND_FISH, NAMES, 6)
+    assert given.members == ((0, 1, 2), (3, 4))
+    as_json, as_csv = tmp_path / "groups.json", tmp_path / "groups.csv"
+    as_json.write_text(json.dumps(TREES_AND_FISH))
+    as_csv.write_text("class,group\noak,trees\nfir,trees\n2,trees\ncod,fish\neel,fish\n")
+    for path in (as_json, as_csv, str(as_csv)):
+        read = load_groups(path, NAMES, 6)
+        assert (read.members, read.name) == (given.members, Path(path).name)
+        assert read.identity == given.identity
+    assert load_groups({"a": ["oak", "fir"]}, NAMES, 6).identity != given.identity
+    assert load_groups(given, None, 6) is given
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("{", "cannot be read"),
+        ("[1, 2]", "must be an object"),
+        ('{"a": "oak"}', "must be an object"),
+        ('{"a": []}', r"class in a\b"),
+        ("{}", "hold no class"),
+        ('{"a": ["oka"]}', r"oka.*\boak\b"),
+        ('{"a": [6]}', "'6'"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path, content, line):
+    path = tmp_path / "groups.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=line) as caught:
+        load_groups(path, NAMES, 6)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_not_there_or_no_table(tmp_path):
+    with pytest.raises(UserError, match=r"none\.json"):
+        load_groups(tmp_path / "none.json", NAMES, 6)
+    path = tmp_path / "groups.csv"
+    path.write_text("name,kind\noak,trees\n")
+    with pytest.raises(UserError, match="class,group"):
+        load_groups(path, NAMES, 6)
+
+
+@given(
+    st.lists(st.sets(st.integers(0, 7), min_size=1), min_size=1, max_size=6),
+    st.lists(st.floats(-3, 3), min_size=8, max_size=8),
+    st.dictionaries(st.integers(0, 5), st.sets(st.integers(0, 7), min_size=1)),
+)
+def test_group_runner_up_and_rival_by_loops(sets, scores, drawn):
+    joined = {index: tuple(sorted(drawn[index] & sets[index])) for index in drawn if index < len(sets)}
+    groups = ClassGroups("drawn", tuple(tuple(sorted(members)) for members in sets), (), dict(joined))
+    scores = np.array(scores)
+    for label in range(8):
+        own = None
+        for index, members in enumerate(groups.members):
+            made_for = joined.get(index, members)
+            if label in made_for and (own is None or len(members) < len(own)):
+                own = members
+        assert groups.group_of(label) == (own or ())
+        best = None
+        for member in own or ():
+            if member != label and (best is None or scores[member] > scores[best]):
+                best = member
+        assert groups.runner_up(label, scores) == best
+        rival, highest = (), -np.inf
+        for index, members in enumerate(groups.members):
+            if index in joined:
+                continue
+            mean = sum(scores[member] for member in members) / len(members)
+            if own and not set(members) & set(own) and mean > highest + 1e-12:
+                rival, highest = members, mean
+        found = groups.rival(label, scores)
+        assert (found == ()) == (rival == ())
+        assert not rival or scores[list(found)].mean() == pytest.approx(highest)
+
+
+def test_a_group_of_which_the_model_has_no_class_is_no_rival():
+    """Groups of a dataset's classes, all of whose members a label map leaves out."""
+    groups = ClassGroups("mapped", ((0, 1), (), (2,)))
+    assert groups.rival(0, np.array([0.5, 0.3, 0.2])) == (2,)
+
+
+def test_the_runner_up_of_a_contrast_is_of_the_same_group():
+    logits = np.array([3.0, 0.5, 1.0, 2.5, 0.0, 2.0])
+    groups = load_groups(TREES_AND_FISH, NAMES, 6)
+
+    def sides(rule, logits=logits):
+        return rule.terms("x", 0, logits, [[0]])
+
+    grouped, plain = load_rule("contrast:second", NAMES, 6, groups), load_rule("contrast:second", NAMES, 6)
+    assert sides(grouped) == TargetTerms((0,), (2,))
+    assert sides(plain) == TargetTerms((0,), (3,))
+    assert sides(grouped, logits[::-1]) == TargetTerms((5,), (2,))  # the cup is in no group: the runner-up of all
+    assert grouped.identity != plain.identity
+    assert load_rule("label", NAMES, 6, groups).identity == "label"
+    assert sides(load_rule("predicted", NAMES, 6, groups)) == TargetTerms((0,))
+
+
+def test_a_class_in_a_category_keeps_it_and_the_others_get_the_group_made_for_them():
+    table = json.loads((HERE / "groups_imagenet.json").read_text())
+    groups = load_groups(None, table["classes"], 1000)
+    alone = [set(held) for name, held in table["groups"].items() if name not in table["joined"]]
+    made_for = {number: name for name, numbers in table["joined"].items() for number in numbers}
+    for number in range(1000):
+        sizes = [len(held) for held in alone if number in held]
+        assert bool(sizes) != (number in made_for)
+        index = groups.index_of_group(number)
+        if sizes:
+            assert len(groups.members[index]) == min(sizes)
+        else:
+            assert groups.called[index] == made_for[number]
+            assert " + " in groups.called[index]
+    named = {name: len(groups.group_of(table["classes"].index(name))) for name in ("iPod", "swing", "puck")}
+    assert named == {"iPod": 13, "swing": 9, "puck": 13}

@@ -1,0 +1,752 @@
+"""What the logits of a network mean: softmax, sigmoid, one logit; and what a run asks where labels are not known."""
+
+import json
+import os
+from operator import itemgetter
+
+import datasets
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from run_order import in_run_order
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench.compute.scoring.samples import score_samples
+from saliency_bench.compute.scoring.transforms import TRANSFORMS
+from saliency_bench.errors import UserError
+from saliency_bench.read.accuracy import mean_average_precision
+from saliency_bench.target_weights import no_probabilities, probabilities, recognised, score
+
+SIDE = 12
+
+
+class Means(nn.Module):
+    """Logits: a linear function of the mean colour of the picture."""
+
+    def __init__(self, classes):
+        super().__init__()
+        torch.manual_seed(1)
+        self.convolution = nn.Conv2d(3, 6, 3, padding=1)
+        self.head = nn.Linear(6, classes)
+        nn.init.normal_(self.head.weight, std=20)
+
+    def forward(self, images):
+        return self.head(self.convolution(images).relu().mean(dim=(2, 3)))
+
+
+def classifier(classes, **options):
+    return sb.load_classifier(Means(classes), mean=(0, 0, 0), std=(1, 1, 1), device="cpu", **options)
+
+
+def pictures(count=7):
+    generator = np.random.default_rng(0)
+    return [Image.fromarray(generator.integers(0, 256, (SIDE, SIDE, 3)).astype(np.uint8)) for _ in range(count)]
+
+
+def dataset(names=None, numbers=None, **columns):
+    """Pictures with whatever columns a test gives them."""
+    count = 7
+    content = {"image": pictures(count), "image_id": [f"i{number}" for number in range(count)], **columns}
+    features = {"image": datasets.Image(), "image_id": datasets.Value("string")}
+    for name, values in columns.items():
+        is_list = isinstance(values[0], list)
+        features[name] = datasets.List(datasets.Value("string")) if is_list else datasets.Value("string")
+    if names is not None:
+        content["label"] = numbers
+        features["label"] = datasets.ClassLabel(names=names)
+    return datasets.Dataset.from_dict(content, features=datasets.Features(features))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """saved(dataset) -> the name of a folder that a run reads."""
+
+    def save(rows):
+        folder = tmp_path / "data"
+        datasets.DatasetDict({"test": rows}).save_to_disk(folder)
+        return str(folder)
+
+    return save
+
+
+def run(data, model, out, **settings):
+    base = {"explainers": ["gradient"], "metrics": ["saliency_deletion"], "batch_size": 4, "device": "cpu"}
+    return sb.run(dataset=data, model=model, out=out, progress=False, **base | settings)
+
+
+by_id = itemgetter("image_id")
+
+
+def predictions(result):
+    """In the order of the dataset's rows, by image id."""
+    return sorted(pq.read_table(result.folder / "predictions.parquet").to_pylist(), key=by_id)
+
+
+def test_probabilities_by_hand():
+    logits = torch.tensor([[0.0, 2.0], [float("inf"), 0.0], [float("nan"), 0.0]])
+    e = np.exp(2)
+    assert probabilities(logits[:1]).flatten().tolist() == pytest.approx([1 / (1 + e), e / (1 + e)])
+    assert probabilities(logits[:1], "sigmoid").flatten().tolist() == pytest.approx([0.5, e / (1 + e)])
+    assert no_probabilities(logits).tolist() == [False, True, True]
+    assert no_probabilities(logits, "sigmoid").tolist() == [False, False, True]
+    target = torch.tensor([[1.0, -1.0]])
+    assert score(logits[:1], target, "probability", classifier(2, activation="sigmoid")).item() == pytest.approx(
+        0.5 - e / (1 + e)
+    )
+    with pytest.raises(UserError, match=r"softmax of one logit.*activation='sigmoid'"):
+        probabilities(logits[:, :1])
+    with pytest.raises(UserError, match=r"'sofmax'.*softmax"):
+        probabilities(logits, "sofmax")
+
+
+def test_recognised_by_hand():
+    p = np.array([[0.6, 0.4, 0.6], [0.2, 0.3, 0.1]])
+    right = np.array([[False, True, True], [False, True, False]])
+    assert recognised(p, right).tolist() == [False, True]  # of equal probabilities the first is the top one
+    assert recognised(p, right, "sigmoid").tolist() == [True, False]
+
+
+def test_heads_are_what_the_checkpoint_says(tmp_path):
+    from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
+
+    def checkpoint(name, **config):
+        network = ResNetForImageClassification(
+            ResNetConfig(embedding_size=4, hidden_sizes=[4], depths=[1], layer_type="basic", **config)
+        )
+        network.save_pretrained(tmp_path / name)
+        ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path / name)
+        return str(tmp_path / name)
+
+    several = checkpoint("several", num_labels=3, problem_type="multi_label_classification")
+    assert sb.load_classifier(several, device="cpu").activation == "sigmoid"
+    assert sb.load_classifier(several, device="cpu", activation="softmax").activation == "softmax"
+    for problem in (None, "single_label_classification"):
+        one = sb.load_classifier(checkpoint(f"one {problem}", num_labels=3, problem_type=problem), device="cpu")
+        assert (one.activation, one.assumed) == ("softmax", False)
+    single = checkpoint("single", num_labels=1)
+    with pytest.raises(UserError, match=r"one logit.*activation=sigmoid") as error:
+        sb.load_classifier(single, device="cpu")
+    assert "\n" not in str(error.value)
+    loaded = sb.load_classifier(single, device="cpu", activation="sigmoid")
+    images = torch.rand(2, 3, 32, 32)
+    logit = loaded.model(loaded.normalised(images)).logits
+    assert torch.equal(loaded(images), torch.cat([-logit, logit], dim=1))
+    assert loaded.labels == ["LABEL_0", "LABEL_1"]
+    plain = classifier(3)
+    assert (plain.activation, plain.assumed) == ("softmax", True)
+    with pytest.raises(UserError, match=r"one logit.*activation=sigmoid"):
+        classifier(1)(torch.rand(1, 3, 8, 8))
+
+
+@pytest.mark.parametrize(
+    "name", ["rise:masks=20,cells=3", "occlusion:window=4,stride=4,on=probability", "lime:samples=20"]
+)
+def test_explainers_of_probabilities_use_the_activation(name):
+    """With one logit a softmax is constant; by the sigmoid the map follows the logit, either way."""
+    method, images = sb.load_explainer(name), torch.rand(2, 3, SIDE, SIDE)
+    target = sb.targets.one_hot([0, 1], 2)
+    maps = method(classifier(1, activation="sigmoid"), images, target)
+    assert maps.flatten(1).std(dim=1).min() > 0
+
+
+def test_a_sigmoid_run_scores_sigmoids(saved, tmp_path):
+    classes = 3
+    names = [f"class {number}" for number in range(classes)]
+    data = saved(dataset(names, [number % classes for number in range(7)]))
+    model = classifier(classes, activation="sigmoid")
+    metrics = ["saliency_deletion:steps=1", "saliency_roae:exposure=0.0"]
+    result = run(data, model, tmp_path / "run", metrics=metrics)
+    rows = result.records().to_list()
+    images = model.prepare([{"image": picture} for picture in pictures()]).images
+    with torch.no_grad():
+        p = model(images).double().sigmoid().numpy()
+        black = model(torch.zeros_like(images)).double().sigmoid().numpy()
+    for index in range(7):
+        label = index % classes
+        deletion, right = (
+            next(r for r in rows if r["image_id"] == f"i{index}" and r["metric"] == metric and r["part"] is None)
+            for metric in ("saliency_deletion", "saliency_roae")
+        )
+        assert deletion["value"] == pytest.approx((p[index, label] + black[index, label]) / 2, abs=1e-5)
+        assert right["value"] == float(p[index, label] > 0.5)
+    about = result.summary["model"]
+    assert about["activation"] == "sigmoid"
+    assert not about["activation_assumed"]
+    assert about["accuracy_kind"] == "mean average precision"
+    found = predictions(result)
+    assert [row["confidence"] for row in found] == pytest.approx(p.max(axis=1).tolist(), abs=1e-6)
+    assert [row["target_confidence"] for row in found] == pytest.approx([p[i, i % classes] for i in range(7)], abs=1e-6)
+    assert [row["correct"] for row in found] == [bool(p[i, i % classes] > 0.5) for i in range(7)]
+    assert json.loads((result.folder / "run.json").read_text())["identity"]["activation"] == "sigmoid"
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_the_confidence_in_a_group_is_its_sum_and_in_a_contrast_the_difference(saved, tmp_path, activation):
+    """As insertion and deletion read them."""
+    data, model = saved(dataset()), classifier(4, activation=activation)
+    images = model.prepare([{"image": picture} for picture in pictures()]).images
+    with torch.no_grad():
+        logits = model(images).double()
+    p = (logits.sigmoid() if activation == "sigmoid" else logits.softmax(dim=1)).tolist()
+    lines = ["1|2,", "0,3", "1|3,0|2", "2,", "3,1", "0|1|2|3,", "1,0"]
+    targets = tmp_path / "targets.csv"
+    targets.write_text("image_id,target,against\n" + "".join(f"i{i},{line}\n" for i, line in enumerate(lines)))
+    by_hand = [p[0][1] + p[0][2], p[1][0] - p[1][3], p[2][1] + p[2][3] - p[2][0] - p[2][2], p[3][2], p[4][3] - p[4][1],
+               sum(p[5]), p[6][1] - p[6][0]]  # fmt: skip
+    ordered = [sorted(row, reverse=True) for row in p]
+    expected = {str(targets): by_hand, "predicted": [row[0] for row in ordered],
+                "contrast:second": [row[0] - row[1] for row in ordered]}  # fmt: skip
+    for number, (target, values) in enumerate(expected.items()):
+        found = predictions(run(data, model, tmp_path / f"run{number}", target=target))
+        assert [row["target_confidence"] for row in found] == pytest.approx(values, abs=1e-6)
+
+
+SHAPES = ["circle", "square"]
+
+
+class OneLogit(Means):
+    """Means with a single logit, which is negative for three pictures; `shape` is how it is returned."""
+
+    def __init__(self, shape=(-1, 1)):
+        super().__init__(1)
+        self.shape = shape
+        with torch.no_grad():
+            self.head.bias -= super().forward(stacked()).sort(dim=0).values[2:4].mean()
+
+    def forward(self, images):
+        return super().forward(images).view(self.shape)
+
+
+def stacked():
+    """Return the pictures as a batch."""
+    return torch.stack([torch.from_numpy(np.array(picture)).permute(2, 0, 1) / 255 for picture in pictures()])
+
+
+def one_logit(labels=None, network=None, **options):
+    network = network or OneLogit()
+    return sb.load_classifier(network, mean=0, std=1, device="cpu", activation="sigmoid", labels=labels, **options)
+
+
+def logits_of(network):
+    """Return the logit of each picture and its gradient there, summed over channels, straight from the network."""
+    images = stacked().requires_grad_()
+    z = network(images).flatten()
+    return z.detach().numpy(), torch.autograd.grad(z.sum(), images)[0].sum(dim=1).numpy()
+
+
+NAMES = pytest.mark.parametrize(
+    ("labels", "names"), [(None, ["0", "1"]), (["square"], ["not square", "square"]), (SHAPES, SHAPES)]
+)
+
+
+@NAMES
+def test_a_single_logit_predicts_and_explains_the_likelier_class(labels, names):
+    model = one_logit(labels)
+    z, gradient = logits_of(model.model)
+    assert (z > 0).sum() == 4
+    for picture, logit, of_logit in zip(pictures(), z, gradient, strict=True):
+        found = sb.explain(picture, model, "gradient", reduction="sum")
+        p = 1 / (1 + np.exp(-logit))
+        assert (found.prediction, found.target) == (names[int(logit > 0)],) * 2
+        assert found.probability == pytest.approx(max(p, 1 - p), abs=1e-6)
+        np.testing.assert_allclose(found.map, np.sign(logit) * of_logit, rtol=1e-5, atol=1e-7)
+        against = [
+            sb.explain(picture, model, "gradient", reduction="sum", target=target).map
+            for target in (names[0], 0, torch.tensor([[-1.0]]))
+        ]
+        np.testing.assert_allclose(against[0], -of_logit, rtol=1e-5, atol=1e-7)
+        assert np.array_equal(against[0], against[1])
+        assert np.array_equal(against[0], against[2])
+
+
+@NAMES
+def test_a_run_of_one_logit_agrees_with_itself(saved, tmp_path, labels, names, caplog):
+    truth = np.array([0, 1, 0, 1, 0, 1, 0])
+    data, model = saved(dataset(SHAPES, truth.tolist())), one_logit(labels)
+    z, _ = logits_of(model.model)
+    p, positive = 1 / (1 + np.exp(-z)), z > 0
+    right = positive == (truth == 1)
+    black = torch.sigmoid(model.model(torch.zeros(1, 3, SIDE, SIDE))).item()
+    metrics = ["saliency_deletion:steps=1", "saliency_roae:exposure=0.0", "saliency_class_sensitivity"]
+    for target in ("label", "predicted", "contrast:second"):
+        result = run(data, model, tmp_path / target.replace(":", ""), metrics=metrics, target=target)
+        rows = predictions(result)
+        assert [row["logits"] for row in rows] == [pytest.approx([-logit, logit], rel=1e-4) for logit in z]
+        assert [row["prediction"] for row in rows] == positive.astype(int).tolist()
+        assert [row["confidence"] for row in rows] == pytest.approx(np.maximum(p, 1 - p).tolist(), abs=1e-5)
+        assert [row["correct"] for row in rows] == right.tolist()
+        about = result.summary["model"]
+        assert about["accuracy"]["value"] == pytest.approx(right.mean())
+        assert (about["accuracy_kind"], about["activation"], about["classes"]) == ("accuracy", "binary", 2)
+        asked = truth if target == "label" else positive.astype(int)
+        found = {(row["image_id"], row["metric"]): row for row in result.records() if row["part"] is None}
+        for index in range(7):
+            deletion = found[f"i{index}", "saliency_deletion"]
+            name, other = names[asked[index]], names[1 - asked[index]]
+            assert deletion["target"] == (name if target != "contrast:second" else f"{name} - {other}")
+            assert deletion["prediction"] == names[int(positive[index])]
+            ends = np.array([p[index], black])
+            ends = ends if asked[index] else 1 - ends
+            ends = 2 * ends - 1 if target == "contrast:second" else ends
+            assert deletion["value"] == pytest.approx(ends.mean(), abs=1e-5)
+            assert found[f"i{index}", "saliency_roae"]["value"] == right[index]
+            # Maps for and against a logit are each other's negative, so that |gradient| is the same.
+            assert found[f"i{index}", "saliency_class_sensitivity"]["value"] == pytest.approx(1)
+    line = "has no class names: a positive logit is assumed to mean square, a negative one circle"
+    assert sum(line in message for message in caplog.messages) == 3 * (labels is None)
+    assert ("classes in the order" in str(result)) == (labels is None)
+    assert ("has no class names" in result.report.read_text()) == (labels is None)
+
+
+def test_consistency_of_a_single_logit_keeps_transforms_that_do_not_flip_its_sign(saved, tmp_path):
+    data, model = saved(dataset()), one_logit()
+    settings = {"target": "predicted", "metrics": ["saliency_consistency"]}
+    rows = pq.read_table(run(data, model, tmp_path / "run", **settings).folder / "records.parquet").to_pylist()
+    got = {(row["image_id"], row["part"]): row["value"] is not None for row in rows if row["part"]}
+    with torch.no_grad():
+        side = model.model(stacked())[:, 0] > 0
+        kept = {name: (model.model(way.there(stacked()))[:, 0] > 0) == side for name, way in TRANSFORMS.items()}
+    assert got == {(f"i{index}", name): bool(same[index]) for name, same in kept.items() for index in range(7)}
+    assert len(set(got.values())) == 2
+
+
+@pytest.mark.parametrize(
+    ("labels", "label_map", "members"),
+    [
+        (["square"], None, [[0], [1], [0]]),
+        (["square"], {"square": "square"}, [[0], [1], [0]]),
+        (["square"], {"circle": "square", "square": "not square"}, [[1], [0], [0]]),
+        (["square"], {"star": None}, [[0], [1], []]),
+        (None, {"circle": 0, "square": 1, "star": 0}, [[0], [1], [0]]),
+    ],
+)
+def test_the_class_against_one_logit_stands_for_all_others(saved, tmp_path, labels, label_map, members):
+    data = saved(dataset([*SHAPES, "star"], [0, 1, 2, 1, 0, 2, 0]))
+    result = run(data, one_logit(labels), tmp_path / "run", label_map=label_map)
+    assert json.loads((result.folder / "run.json").read_text())["identity"]["labels"] == members
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings", "words"),
+    [
+        (["quad"], {}, r"does not have the dataset's classes.*not quad, quad"),
+        (["square"], {"label_map": {"circle": 0, "square": None}}, "no class to square, which is class 1"),
+        (None, {"label_map": {"square": 0}}, "no entry for circle"),
+        (list("abc"), {}, "one logit but has 3 class names"),
+    ],
+)
+def test_classes_that_one_logit_cannot_have_are_refused(saved, tmp_path, labels, settings, words):
+    data = saved(dataset(SHAPES, [0, 1, 0, 1, 0, 1, 0]))
+    with pytest.raises(UserError, match=words) as error:
+        run(data, one_logit(labels), tmp_path / "run", **settings)
+    assert "\n" not in str(error.value)
+
+
+def test_one_name_is_not_enough_for_two_logits():
+    with pytest.raises(UserError, match=r"2 logits but has 1 class names \(square"):
+        classifier(2, labels=["square"])(torch.rand(1, 3, SIDE, SIDE))
+
+
+def test_a_single_logit_has_no_negative_class_if_images_have_several_labels(saved, tmp_path):
+    several = [["circle", "square"], ["circle"], ["square"], ["circle"], ["square"], ["circle"], ["square"]]
+    data = saved(dataset(SHAPES, [1, 0, 1, 0, 1, 0, 1], labels=several))
+    with pytest.raises(UserError, match=r"does not have the dataset's classes \(circle\)"):
+        run(data, one_logit(["square"]), tmp_path / "refused")
+    model = one_logit(["square"])
+    result = run(data, model, tmp_path / "run", label_map={"circle": None, "square": "square"})
+    truth = np.array([["square" in names] for names in several])
+    by_hand = mean_average_precision(logits_of(model.model)[0][:, None], truth, np.arange(7), 0)
+    about = result.summary["model"]
+    assert (about["accuracy"]["value"], about["accuracy_kind"]) == (by_hand.value, "mean average precision")
+
+
+def test_one_logit_in_other_forms():
+    images = torch.rand(2, 3, SIDE, SIDE)
+    plain = one_logit()(images)
+    assert torch.equal(one_logit(network=OneLogit((-1,)), logits=lambda out: out[:, None])(images), plain)
+    pixels = OneLogit((-1, 1, 1, 1))
+    with pytest.raises(UserError, match=r"\(2, 1, 1, 1\) instead of logits.*logits=lambda out: out.mean\(\(2, 3\)\)"):
+        one_logit(network=pixels)(images)
+    assert torch.equal(one_logit(network=pixels, logits=lambda out: out.mean((2, 3)))(images), plain)
+    with pytest.raises(UserError, match=r"one logit.*activation=sigmoid"):
+        sb.load_classifier(OneLogit(), mean=0, std=1, device="cpu", activation="softmax")(images)
+    with pytest.raises(UserError, match="ends in a sigmoid"):
+        one_logit(network=nn.Sequential(OneLogit(), nn.Sigmoid()))(images)
+
+
+class Absent(Means):
+    """Means of five classes, two of which are masked out."""
+
+    def __init__(self, logit):
+        super().__init__(5)
+        self.logit = logit
+
+    def forward(self, images):
+        return super().forward(images).masked_fill(torch.tensor([False, True, False, False, True]), self.logit)
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("target", ["label", "predicted", "contrast:second"])
+def test_classes_at_minus_infinity_leave_the_numbers_of_the_others(saved, tmp_path, activation, target, caplog):
+    data = saved(dataset(list("abcde"), [0, 2, 3, 0, 2, 3, 0]))
+    settings = {
+        "explainers": ["gradient", "occlusion:window=4,stride=4", "rise:masks=20,cells=3"],
+        "metrics": ["saliency_deletion:steps=1", "saliency_roae:exposure=0.0", "saliency_single_deletion",
+                    "saliency_cdrop", "saliency_ccs", "saliency_max_sensitivity:draws=2", "saliency_randomisation"],
+        "target": target, "activation": activation, "groups": {"all": list("01234")},
+    }  # fmt: skip
+    infinite, finite = (
+        run(data, sb.load_classifier(Absent(logit), mean=0, std=1, device="cpu"), tmp_path / str(logit), **settings)
+        for logit in (-torch.inf, -1e4)
+    )
+    assert not [message for message in caplog.messages if "finite answer" in message]
+    columns = ("image_id", "explainer", "metric", "part", "target", "reason")
+    rows, others = (
+        {tuple(str(row[name]) for name in columns): row["value"] for row in result.records()}
+        for result in (infinite, finite)
+    )
+    assert rows == {key: value if value is None else pytest.approx(value, abs=1e-5) for key, value in others.items()}
+    assert sum(value is not None for value in rows.values()) > len(rows) / 2
+    mine, theirs = (result.summary["model"] for result in (infinite, finite))
+    assert mine["accuracy"] == theirs["accuracy"]
+    assert mine["accuracy"]["value"] is not None
+
+
+def test_a_class_at_minus_infinity_is_not_explained(saved, tmp_path):
+    data = saved(dataset(list("abcde"), [0, 1, 2, 3, 4, 0, 2]))
+    model = sb.load_classifier(Absent(-torch.inf), mean=0, std=1, device="cpu")
+    settings = {"explainers": ["gradient", "occlusion:window=4,stride=4"]}
+    result = run(data, model, tmp_path / "run", **settings)
+    for row in result.records():
+        assert (row["reason"] is not None and "infinite logit" in row["reason"]) == (row["image_id"] in ("i1", "i4"))
+        assert (row["value"] is None) == (row["image_id"] in ("i1", "i4"))
+    with pytest.raises(UserError, match=r"image i[14]: .*infinite logit"):
+        run(data, model, tmp_path / "strict", strict=True, **settings)
+    with pytest.raises(UserError, match="for 1 is infinite"):
+        sb.explain(pictures()[0], model, "gradient", target=1)
+    images = model.prepare([{"image": picture} for picture in pictures()]).images
+    with pytest.raises(UserError, match=r"image 1: .*infinite logit"):
+        score_samples("saliency_deletion", images, model, "gradient", target=[0, 1, 2, 3, 4, 0, 2])
+
+
+def test_average_precision_takes_minus_infinity_as_the_lowest_score():
+    average_precision_score = pytest.importorskip("sklearn.metrics").average_precision_score
+    generator = np.random.default_rng(0)
+    scores = generator.integers(0, 4, (40, 2)).astype(float)
+    truth = generator.random((40, 2)) < 0.5
+    expected = np.mean([average_precision_score(truth[:, k], scores[:, k]) for k in range(2)])
+    infinite = np.where(scores == 0, -np.inf, scores)
+    assert mean_average_precision(infinite, truth, np.arange(40), 0).value == pytest.approx(expected)
+
+
+def test_the_loss_of_several_labels_ignores_classes_at_minus_infinity():
+    from saliency_bench.compute.fitting import loss_of
+
+    logits, labels = torch.tensor([[0.3, -torch.inf], [-2.0, -torch.inf]]), torch.tensor([[1.0, 0], [0, 0]])
+    logits.requires_grad_()
+    loss = loss_of(logits, labels)
+    by_hand = (np.log1p(np.exp(-0.3)) + np.log1p(np.exp(-2.0))) / 4
+    assert loss.item() == pytest.approx(by_hand)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("labels", [torch.tensor([0, 1]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])])
+def test_a_label_at_minus_infinity_is_refused_and_not_blamed_on_the_learning_rate(labels):
+    from saliency_bench.compute.fitting import loss_of
+
+    with pytest.raises(
+        UserError, match=r"the class of a training image a logit of minus infinity.*leave the class unmasked"
+    ):
+        loss_of(torch.tensor([[0.5, -torch.inf], [0.5, -torch.inf]]), labels)
+
+
+def test_the_activation_is_a_setting_of_a_run_and_part_of_its_cells(saved, tmp_path):
+    data = saved(dataset(list("abc"), [0, 1, 2, 0, 1, 2, 0]))
+    network = classifier(3)
+    results = [
+        run(data, network, tmp_path / str(activation), activation=activation) for activation in ("softmax", "sigmoid")
+    ]
+    ids = [result.summary["cells"][0]["cell_id"] for result in results]
+    assert ids[0] != ids[1]
+    assert results[0].records()["value"] != results[1].records()["value"]
+    assert [result.summary["model"]["activation_assumed"] for result in results] == [False, False]
+    assert (network.activation, network.assumed) == ("softmax", True)  # a run leaves the object as it was
+    assumed = run(data, network, tmp_path / "assumed")
+    assert assumed.summary["model"]["activation_assumed"]
+    assert assumed.summary["cells"][0]["cell_id"] == ids[0]
+
+
+def test_mean_average_precision_is_scikit_learns():
+    average_precision_score = pytest.importorskip("sklearn.metrics").average_precision_score
+    generator = np.random.default_rng(0)
+    scores = generator.integers(0, 5, (40, 4)).astype(float)  # with ties
+    truth = generator.random((40, 4)) < [0.5, 0.2, 0.9, 0.0]
+    found = mean_average_precision(scores, truth, np.arange(40), 0)
+    expected = np.mean([average_precision_score(truth[:, k], scores[:, k]) for k in range(3)])  # no image has the last
+    assert found.value == pytest.approx(expected)
+    assert found.low < found.value < found.high
+    assert found.n == 40
+
+
+def test_an_image_of_several_labels_is_right_with_any_and_counts_once(saved, tmp_path):
+    names, several = list("abc"), [["a", "b"], ["a", "b"], ["c"], ["b", "c"], ["b", "c"], ["a"], ["b"]]
+    groups = ["x", "x", "y", "z", "z", "v", "w"]
+    data = saved(dataset(names, [0, 1, 2, 1, 2, 0, 1], labels=several, group=groups))
+    result = run(data, classifier(3), tmp_path / "softmax", metrics=["saliency_kae:exposure=1.0"])
+    rows = predictions(result)
+    expected = [names[row["prediction"]] in all_of for row, all_of in zip(rows, several, strict=True)]
+    assert [row["correct"] for row in rows] == expected
+    assert list(scores(result).values()) == [float(x) for x in expected]
+    accuracy = result.summary["model"]["accuracy"]
+    assert accuracy["n"] == 5
+    assert accuracy["value"] == pytest.approx(np.mean([expected[i] for i in (0, 2, 3, 5, 6)]))
+
+    sigmoid = run(data, classifier(3, activation="sigmoid"), tmp_path / "sigmoid")
+    logits = np.array([row["logits"] for row in predictions(sigmoid)])[[0, 2, 3, 5, 6]]
+    truth = np.array([[name in several[i] for name in names] for i in (0, 2, 3, 5, 6)])
+    by_hand = mean_average_precision(logits, truth, np.arange(5), 0)
+    assert sigmoid.summary["model"]["accuracy"]["value"] == by_hand.value
+
+
+def test_top5_accuracy(saved, tmp_path):
+    names = [f"c{number}" for number in range(8)]
+    labels = [0, 1, 2, 3, 4, 5, 6]
+    result = run(saved(dataset(names, labels)), classifier(8), tmp_path / "run")
+    five = [label in np.argsort(row["logits"])[-5:] for row, label in zip(predictions(result), labels, strict=True)]
+    assert 0 < np.mean(five) < 1
+    assert result.summary["model"]["top5"]["value"] == pytest.approx(np.mean(five))
+    few = run(str(tmp_path / "data"), classifier(8, activation="sigmoid"), tmp_path / "sigmoid")
+    assert few.summary["model"]["top5"] is None
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("names", [None, ["horse", "potted plant"]])
+@pytest.mark.parametrize("target", ["predicted", "contrast:second"])
+def test_without_labels_the_predicted_class_is_explained(saved, tmp_path, names, target):
+    data = saved(dataset(names, [0, 1, 0, 1, 0, 1, 0]))
+    model = classifier(6, labels=[f"thing {number}" for number in range(6)])
+    result = run(data, model, tmp_path / "run", target=target)
+    rows = result.records().to_list()
+    assert all(row["target"].startswith(row["prediction"]) for row in rows)
+    assert {row["label"] for row in rows} == ({None} if names is None else set(names))
+    assert result.summary["cells"][0]["n"] == 7
+    assert result.summary["model"]["accuracy"]["value"] is None
+    assert ("label" if names is None else "horse") in result.summary["model"]["no_accuracy"]
+    assert result.report.read_text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "--target predicted"),
+        ({"target": "predicted", "metrics": ["saliency_roae"]}, "saliency_roae needs labels"),
+        ({"target": "predicted", "label_map": {"horse": "thing 9"}}, "potted plant|thing 9"),
+    ],
+)
+def test_what_needs_labels_is_refused_in_one_line(saved, tmp_path, settings, words):
+    data = saved(dataset(["horse", "potted plant"], [0, 1, 0, 1, 0, 1, 0]))
+    model = classifier(6, labels=[f"thing {number}" for number in range(6)])
+    with pytest.raises(UserError, match=words) as error:
+        run(data, model, tmp_path / "run", **settings)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_accuracy_is_against_the_label_whatever_class_is_explained(saved, tmp_path):
+    labels = [0, 1, 2, 0, 1, 2, 0]
+    data, model = saved(dataset(list("abc"), labels)), classifier(3)
+    found = {}
+    for target in ("label", "predicted", "contrast:second"):
+        result = run(
+            data, model, tmp_path / target.replace(":", ""), target=target, metrics=["saliency_roae:exposure=0.0"]
+        )
+        found[target] = list(scores(result).values())
+    right = [float(row["prediction"] == label) for row, label in zip(predictions(result), labels, strict=True)]
+    assert 0 < sum(right) < 7
+    assert found == dict.fromkeys(found, right)
+
+    images = model.prepare([{"image": picture} for picture in pictures()]).images
+    metric = {"metric": "saliency_roae", "exposure": 0.0}
+    by_score = score_samples(**metric, images=images, classifier=model, explainer="gradient", labels=labels)
+    assert by_score.tolist() == right
+    with pytest.raises(UserError, match="saliency_roae asks for accuracy: give labels"):
+        score_samples("saliency_roae", images, model, "gradient", target=labels)
+    with pytest.raises(UserError, match="saliency_deletion asks for no labels"):
+        score_samples("saliency_deletion", images, model, "gradient", labels=labels)
+
+
+@pytest.mark.slow
+def test_a_metric_with_its_own_question_has_one_cell_and_names_that_question(saved, tmp_path):
+    names = list("abcd")
+    data, model = saved(dataset(names, [0, 1, 2, 3, 0, 1, 2])), classifier(4, labels=names)
+    groups = {"first": ["a", "b"], "last": ["c", "d"]}
+    metrics = [f"saliency_{name}" for name in ("ccs", "cgc", "pgs", "cgs", "class_sensitivity", "deletion")]
+    found = []
+    for target in ("label", "predicted"):
+        result = run(data, model, tmp_path / target, target=target, groups=groups, metrics=metrics)
+        found.append(result.records().to_list())
+    cells = [{(row["metric"], row["cell_id"]) for row in rows} for rows in found]
+    assert {metric for metric, _ in cells[0] - cells[1]} == {"saliency_deletion"}
+    own = [[row for row in rows if row["metric"] != "saliency_deletion"] for rows in found]
+    assert own[0] == own[1]
+    for row in predictions(result):
+        logits = row["logits"]
+        a = int(np.argmax(logits))
+        own, others = ([0, 1], [2, 3]) if a < 2 else ([2, 3], [0, 1])
+        b = next(member for member in own if member != a)
+        words = {
+            "saliency_ccs": f"{names[a]} - {names[b]}",
+            "saliency_cgc": f"{names[a]} - {names[b]}",
+            "saliency_pgs": "|".join(names[k] for k in own),
+            "saliency_cgs": f"{'|'.join(names[k] for k in own)} - {'|'.join(names[k] for k in others)}",
+            "saliency_class_sensitivity": f"{names[a]}, {names[int(np.argmin(logits))]}",
+        }
+        said = {r["metric"]: r["target"] for r in found[0] if r["image_id"] == row["image_id"]}
+        assert {metric: said[metric] for metric in words} == words
+
+
+def test_a_target_file_names_the_images_of_the_limited_run(saved, tmp_path):
+    """The chunk of four is whole, the run is of three."""
+    data, model = saved(dataset(list("abc"), [0, 1, 2, 0, 1, 2, 0])), classifier(3)
+    file = tmp_path / "targets.csv"
+    ids = in_run_order(sb.load_dataset(data))["image_id"]
+    file.write_text("image_id,target\n" + "".join(f"{one},{2 - place}\n" for place, one in enumerate(ids[:3])))
+    result = run(data, model, tmp_path / "run", target=str(file), limit=3)
+    assert {row["image_id"]: row["target"] for row in result.records()} == dict(zip(ids[:3], "210", strict=True))
+    with pytest.raises(UserError, match=rf"no row for image {ids[3]} \(1 in all\)"):
+        run(data, model, tmp_path / "run", target=str(file), limit=4)
+
+
+def scores(result):
+    """By image id."""
+    return {row["image_id"]: row["value"] for row in sorted(result.records(), key=by_id) if row["part"] is None}
+
+
+@pytest.fixture
+def explained(tmp_path, monkeypatch):
+    """How many samples `seen` was given; a list of its own would change the hash of its code."""
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
+    return lambda: len((tmp_path / "seen").read_text())
+
+
+def seen(classifier, images, target):
+    with open(os.environ["SEEN"], "a") as file:
+        file.write("." * len(images))
+    return images.mean(dim=1)
+
+
+ONLY = {
+    ("correct",): lambda row: row["correct"],
+    ("label=b", "label=c"): lambda row: row["label"] in (1, 2),
+    ("source=hand",): lambda row: row["source"] == "hand",
+    ("label=a", "source=hand", "correct"): lambda row: row["label"] == 0 and row["source"] == "hand" and row["correct"],
+}
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("only", ONLY, ids=str)
+def test_only_restricts_what_is_explained_and_counted_and_widening_adds_the_rest(saved, tmp_path, explained, only):
+    source = ["hand", "hand", "outline", "hand", "outline", "outline", "hand"]
+    data, model = saved(dataset(list("abc"), [0, 1, 2, 0, 1, 2, 0], source=source)), classifier(3)
+    whole = run(data, model, tmp_path / "whole", explainers=["gradient", seen])
+    before = explained()
+    part = run(data, model, tmp_path / "part", explainers=["gradient", seen], only=only)
+    fitting = [row["image_id"] for row in predictions(part) if ONLY[only](row)]
+    assert 0 < len(fitting) < 7
+    assert len(predictions(part)) == 7
+    assert explained() - before == len(fitting)
+    assert list(scores(part)) == fitting
+    for image_id, value in scores(part).items():
+        assert value == pytest.approx(scores(whole)[image_id], rel=1e-5)
+    assert {cell["n"] for cell in part.summary["cells"]} == {len(fitting)}
+    assert part.summary["only"] == {"conditions": list(only), "samples": len(fitting)}
+    assert part.summary["model"]["accuracy"] == whole.summary["model"]["accuracy"]
+    ids = [[cell["cell_id"] for cell in result.summary["cells"]] for result in (part, whole)]
+    assert ids[0] == ids[1]
+    assert "n=" not in str(part)
+
+    again = run(data, model, tmp_path / "part", explainers=["gradient", seen])
+    assert explained() - before == 7  # the rest was added, and nothing was made twice
+    assert again.summary["only"] is None
+    mine, theirs = again.records().to_list(), whole.records().to_list()
+    assert [(row["cell_id"], row["image_id"]) for row in mine] == [(row["cell_id"], row["image_id"]) for row in theirs]
+    assert [row["value"] for row in mine] == pytest.approx([row["value"] for row in theirs], rel=1e-5)
+    narrow = run(data, model, tmp_path / "part", explainers=["gradient", seen], only=only)
+    assert explained() - before == 7
+    assert narrow.records().to_list() == part.records().to_list()
+
+
+def test_only_masked(shapes, resnet, tmp_path):
+    result = run(str(shapes), str(resnet), tmp_path / "run", only=["masked"], metrics=["saliency_miou"], limit=6)
+    rows = predictions(result)
+    assert list(scores(result)) == [row["image_id"] for row in rows if row["mask_share"] is not None]
+
+
+@pytest.mark.parametrize(
+    ("only", "words"),
+    [
+        ("right", "--only.*correct, masked or COLUMN=VALUE, not 'right'"),
+        ("sours=hand", "'sours'.*source"),
+        ("source=hant", "'hant'.*hand"),
+        ("label=d", "value of label 'd'"),
+    ],
+)
+def test_conditions_that_cannot_hold_are_refused_before_anything_is_written(saved, tmp_path, only, words):
+    data = saved(dataset(list("abc"), [0, 1, 2, 0, 1, 2, 0], source=["hand"] * 7))
+    with pytest.raises(UserError, match=words) as error:
+        run(data, classifier(3), tmp_path / "run", only=[only])
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_only_correct_needs_labels(saved, tmp_path):
+    with pytest.raises(UserError, match="--only correct needs labels"):
+        run(saved(dataset()), classifier(3), tmp_path / "run", only=["correct"], target="predicted")
+
+
+def test_the_flag_may_be_repeated():
+    from saliency_bench.arguments import parser_of
+    from saliency_bench.push_scripts import _shared
+    from saliency_bench.push_scripts import run as command
+
+    args = parser_of("run", command).parse_args(
+        ["--model", "m", "--out", "o", "--only", "correct", "--only", "label=a", "label=b"]
+    )
+    assert _shared.given(args)["only"] == ["correct", "label=a", "label=b"]
+
+
+def test_another_column_is_the_label(saved, tmp_path):
+    """The scene instead of the object; the dataset stays the same one, and its own label is kept."""
+    scene = ["sea", "sea", "wood", "sea", "wood", "wood", "sea"]
+    data = saved(dataset(list("abc"), [0, 1, 2, 0, 1, 2, 0], scene=scene))
+    model = classifier(2, labels=["wood", "sea"])
+    result = run(data, model, tmp_path / "run", label_column="scene", only=["label=sea"])
+    assert [row["label"] for row in result.records().to_list()] == ["sea"] * 4
+    assert [row["target"] for row in result.records().to_list()] == ["sea"] * 4
+    rows = predictions(result)
+    assert [row["dataset_label"] for row in rows] == list("abcabca")
+    assert [row["correct"] for row in rows] == [
+        ["wood", "sea"][row["prediction"]] == one for row, one in zip(rows, scene, strict=True)
+    ]
+    other = run(data, classifier(3), tmp_path / "other")
+    assert other.summary["dataset"]["fingerprint"] == result.summary["dataset"]["fingerprint"]
+    with pytest.raises(UserError, match=r"'scenes'.*scene"):
+        run(data, model, tmp_path / "none", label_column="scenes")
+    with pytest.raises(UserError, match="neither class labels nor text"):
+        run(data, model, tmp_path / "none", label_column="image")
+
+
+def test_training_on_another_column(shapes, tmp_path):
+    from transformers import ResNetConfig
+
+    config = ResNetConfig(embedding_size=4, hidden_sizes=[4], depths=[1], layer_type="basic")
+    out = sb.train(dataset=str(shapes), model=config, out=tmp_path / "scenes", label_column="scene", epochs=1, size=32,
+                   limit=32, device="cpu", progress=False)  # fmt: skip
+    trained = sb.load_classifier(str(out), device="cpu")
+    assert trained.labels == sb.load_dataset(str(shapes)).features["scene"].names
+    result = run(str(shapes), str(out), tmp_path / "run", label_column="scene", limit=4)
+    assert result.summary["model"]["accuracy"]["n"] == 4

@@ -1,0 +1,645 @@
+"""The digest of a network: equal in every process for equal networks, another for each setting that `forward` reads."""
+
+import argparse
+import collections
+import copy
+import dataclasses
+import datetime
+import enum
+import fractions
+import functools
+import os
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torchvision
+import transformers
+from PIL import Image
+from torch import nn
+from torch.nn.utils import parametrizations
+
+import saliency_bench as sb
+from saliency_bench.compute.classifiers import content
+from saliency_bench.utils.source_code import is_library
+
+
+class Mode(enum.Enum):
+    A = 1
+    B = 2
+
+
+@dataclasses.dataclass
+class Settings:
+    head: str = "a"
+    nested: dict = dataclasses.field(default_factory=dict)
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+    def __call__(self, x):
+        return x * self.value
+
+
+class Incomplete(collections.UserDict):
+    def items(self):
+        raise KeyError("missing")
+
+
+class Tagged:
+    kind = "first"
+
+
+SCALE, HELPER = 1.0, types.SimpleNamespace(scale=1.0)
+Pair = collections.namedtuple("Pair", "a")
+
+
+@functools.lru_cache
+def scaled(x):
+    return x * SCALE
+
+
+class Net(nn.Module):
+    flag = "a"
+
+    def __init__(self, value=None):
+        super().__init__()
+        self.layer = nn.Linear(3, 2, bias=False)
+        nn.init.ones_(self.layer.weight)
+        self._value = value
+
+    @property
+    def factor(self):
+        return HELPER.scale
+
+    @torch.no_grad()
+    def forward(self, x):
+        return self.head(x.mean((2, 3)))
+
+    def head(self, x):
+        return self.layer(x) * scaled(self.factor)
+
+    def training_step(self, batch):
+        return batch, UNRELATED
+
+
+UNRELATED = [0]
+
+
+def own_module(name, **content):
+    module = types.ModuleType(name)
+    vars(module).update(content)
+    return module
+
+
+def digest_of(network, size=8, **given):
+    return sb.load_classifier(network, **{"mean": 0, "std": 1, "size": size, "device": "cpu"} | given).digest
+
+
+def linear(value):
+    layer = nn.Linear(2, 2)
+    nn.init.constant_(layer.weight, value)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def times(factor):
+    return lambda x: x * factor
+
+
+# {kind: function of 0 or 1 that returns a value}, new objects at each call.
+VALUES = {
+    "int": lambda v: v,
+    "bool": bool,
+    "type of number": lambda v: (1, True)[v],
+    "float": lambda v: 0.1 + v,
+    "text": lambda v: "ab"[v],
+    "none": lambda v: (None, 0)[v],
+    "bytes": lambda v: bytes([v]),
+    "list": lambda v: [v],
+    "type of sequence": lambda v: ((1,), [1])[v],
+    "nested": lambda v: {"a": [{"b": (v,)}]},
+    "order of a dict": lambda v: dict([("a", 1), ("b", 2)][:: 1 - 2 * v]),
+    "long list": lambda v: [*range(200), {"a": v}],
+    "set": lambda v: {"x", "y", "z", v},
+    "ordered dict": lambda v: collections.OrderedDict(a=v),
+    "default dict": lambda v: collections.defaultdict(list, a=[v]),
+    "counter": lambda v: collections.Counter("ab"[v]),
+    "deque": lambda v: collections.deque([v]),
+    "named tuple": Pair,
+    "read-only dict": lambda v: types.MappingProxyType({"a": v}),
+    "tensor": lambda v: torch.full((2,), float(v)),
+    "type of tensor": lambda v: torch.ones(2, dtype=(torch.float32, torch.float64)[v]),
+    "bfloat16": lambda v: torch.full((2,), float(v)).bfloat16(),
+    "sparse tensor": lambda v: (torch.eye(2) * (v + 1)).to_sparse(),
+    "tensors in a list": lambda v: [torch.full((2,), float(v))],
+    "parameters in a list": lambda v: [nn.Parameter(torch.full((2,), float(v)))],
+    "array": lambda v: np.full(2, v),
+    "array of objects": lambda v: np.array([v, "a"], object),
+    "number of numpy": np.float32,
+    "dtype": lambda v: (torch.float32, torch.float16)[v],
+    "enum": lambda v: (Mode.A, Mode.B)[v],
+    "dataclass": lambda v: Settings(nested={"a": v}),
+    "namespace": lambda v: argparse.Namespace(a=v),
+    "object with slots": Slotted,
+    "mapping with a missing entry": lambda v: Incomplete(a=v),
+    "method": lambda v: Slotted(v).__call__,
+    "module": lambda v: own_module("settings", scale=v),
+    "function of torch": lambda v: (torch.relu, torch.tanh)[v],
+    "built-in function": lambda v: (min, max)[v],
+    "lambda": lambda v: (lambda x: x, lambda x: -x)[v],
+    "closure": times,
+    "partial": lambda v: functools.partial(torch.add, v),
+    "class": lambda v: (nn.ReLU, nn.GELU)[v],
+    "weights of a module in a list": lambda v: [linear(float(v))],
+    "settings of a module in a dict": lambda v: {"a": nn.LeakyReLU(0.1 + v)},
+    "path": lambda v: pathlib.Path("ab"[v]),
+    "date": lambda v: datetime.date(2020, 1, 1 + v),
+    "regular expression": lambda v: re.compile("ab"[v]),
+    "fraction": lambda v: fractions.Fraction(1, 2 + v),
+    "generator of torch": lambda v: torch.Generator().manual_seed(v),
+    "generator of numpy": np.random.default_rng,
+    "generator of Python": random.Random,
+    "slice": lambda v: slice(0, v),
+    "picture": lambda v: Image.new("L", (2, 2), v),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_an_attribute_counts_by_its_content(kind):
+    value = VALUES[kind]
+    assert digest_of(Net(value(0))) == digest_of(Net(value(0))) != digest_of(Net(value(1)))
+
+
+def changed_setting(network, name, value):
+    setattr(network, name, value)
+    return network
+
+
+def hooked(network, register, hook):
+    getattr(network.layer, register)(hook)
+    return network
+
+
+def with_buffer(value):
+    network = Net()
+    network.register_buffer("kept", torch.tensor(value), persistent=False)
+    return network
+
+
+# {change: (monkeypatch) -> a network that differs from Net()}
+CHANGES = {
+    "class attribute": lambda patch: patch.setattr(Net, "flag", "b"),
+    "method": lambda patch: patch.setattr(Net, "head", lambda self, x: self.layer(x.flip(1))),
+    "property": lambda patch: patch.setattr(Net, "factor", property(lambda self: 2.0)),
+    "global number": lambda patch: patch.setitem(globals(), "SCALE", 2.0),
+    "attribute of a global": lambda patch: patch.setattr(HELPER, "scale", 2.0),
+    "method of a library": lambda patch: patch.setattr(nn.Linear, "forward", lambda self, x: x[:, :2]),
+    "forward of one layer": lambda patch: changed_setting(Net(), "forward", lambda x: x.mean((2, 3))[:, :2]),
+    "forward hook": lambda patch: hooked(Net(), "register_forward_hook", lambda *given: given[2] * 0),
+    "hook before": lambda patch: hooked(Net(), "register_forward_pre_hook", lambda *given: (given[1][0] * 0,)),
+    "backward hook": lambda patch: hooked(Net(), "register_full_backward_hook", lambda *given: None),
+    "class of settings": lambda patch: Net(Tagged()),
+    "buffer that is not saved": lambda patch: with_buffer(0.0),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_forward_reads_outside_of_attributes_counts(change, monkeypatch):
+    before = digest_of(Net())
+    assert digest_of(CHANGES[change](monkeypatch) or Net()) != before
+    monkeypatch.undo()
+    assert digest_of(Net()) == before
+
+
+def test_what_forward_does_not_reach_does_not_count(monkeypatch):
+    before = digest_of(Net())
+    monkeypatch.setitem(globals(), "UNRELATED", [1])
+    monkeypatch.setattr(sys.modules[__name__], "layer", [1], raising=False)  # it has the name of an attribute
+    monkeypatch.setattr(Net, "training_step", lambda self, batch: None)
+    assert digest_of(Net()) == before
+
+
+class Gain(type):
+    gain = 1.0
+
+
+class OfMeta(Net, metaclass=Gain):
+    def forward(self, x):
+        return super().forward(x) * type(type(self)).gain
+
+
+def test_attributes_of_a_metaclass_count(monkeypatch):
+    before = digest_of(OfMeta())
+    monkeypatch.setattr(Gain, "gain", 2.0)
+    assert digest_of(OfMeta()) != before
+
+
+def test_settings_of_a_class_and_buffers_count_by_content(monkeypatch):
+    before = digest_of(Net(Tagged()))
+    monkeypatch.setattr(Tagged, "kind", "second")
+    assert digest_of(Net(Tagged())) != before
+    assert digest_of(with_buffer(0.0)) == digest_of(with_buffer(0.0)) != digest_of(with_buffer(1.0))
+
+
+class Looking(Net):
+    """Network that looks up methods and factors by composed, imported or given names."""
+
+    default_cfg: dict
+
+    def __init__(self, mode="first"):
+        super().__init__()
+        self.mode, self.default_cfg = mode, {"scale": 1.0}
+
+    def _by_first(self, x):
+        return self.layer(x)
+
+    def third(self, x):
+        return self.layer(x)
+
+    def forward(self, x):
+        from own_late import SCALE
+
+        x = x.mean((2, 3)) * SCALE * own_package.config.scale * getattr(own_package, "other", 1) * times.factor
+        x = getattr(self, self.mode)(x) if self.mode == "third" else getattr(self, f"_by_{self.mode}")(x)
+        return nn.functional.silu(x * self.default_cfg["scale"])
+
+
+own_package = own_module("own_package", config=own_module("own_package.config", scale=1.0), other=1.0)
+times.factor = 1.0
+# {change: (monkeypatch) -> a network that differs from Looking(), or None}
+LOOKED_UP = {
+    "module of a package": lambda patch: patch.setattr(own_package.config, "scale", 2.0),
+    "attribute by its name as text": lambda patch: patch.setattr(own_package, "other", 2.0),
+    "import within a function": lambda patch: patch.setitem(sys.modules, "own_late", own_module("own_late", SCALE=2.0)),
+    "attribute of a function": lambda patch: patch.setattr(times, "factor", 2.0),
+    "method of a composed name": lambda patch: patch.setattr(Looking, "_by_first", lambda self, x: self.layer(-x)),
+    "function put into a library": lambda patch: patch.setattr(nn.functional, "silu", lambda x: x),
+    "origin that forward reads": lambda patch: changed_setting(Looking(), "default_cfg", {"scale": 2.0}),
+}
+
+
+@pytest.mark.parametrize("change", LOOKED_UP)
+def test_what_forward_looks_up_by_name_counts(change, monkeypatch):
+    monkeypatch.setitem(sys.modules, "own_late", own_module("own_late", SCALE=1.0))
+    before = digest_of(Looking())
+    network = LOOKED_UP[change](monkeypatch)
+    assert digest_of(network if isinstance(network, nn.Module) else Looking()) != before
+
+
+def test_a_method_that_an_attribute_names_counts(monkeypatch):
+    monkeypatch.setitem(sys.modules, "own_late", own_module("own_late", SCALE=1.0))
+    before = digest_of(Looking("third"))
+    monkeypatch.setattr(Looking, "third", lambda self, x: self.layer(-x))
+    assert digest_of(Looking("third")) != before
+
+
+def test_relative_imports_within_a_function_count_whenever_they_are_imported(tmp_path, monkeypatch):
+    digests = []
+    for scale in (1, 1, 2):
+        package = tmp_path / f"{len(digests)}" / "own_relative"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "config.py").write_text(f"SCALE = {scale}.0")
+        (package / "net.py").write_text(
+            "from torch import nn\nclass Net(nn.Linear):\n    def forward(self, x):\n"
+            "        from .config import SCALE\n        return super().forward(x.mean((2, 3))) * SCALE\n"
+        )
+        monkeypatch.syspath_prepend(package.parent)
+        from own_relative.net import Net as Relative
+
+        digests.append(digest_of(seeded(lambda kind=Relative: kind(3, 2))))
+        for name in ("own_relative", "own_relative.net", "own_relative.config"):
+            monkeypatch.delitem(sys.modules, name)
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_module_of_your_own_may_have_the_name_of_one_of_python(tmp_path, monkeypatch):
+    (tmp_path / "code.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "code", raising=False)
+    assert not is_library.__wrapped__("code")
+    assert all(is_library.__wrapped__(name) for name in ("sys", "os", "json.decoder", "_thread", "zipimport", "torch"))
+
+
+def without_saving(network, way):
+    """Return a network whose `state_dict` does not have all weights."""
+    if way == "hook":
+        network.register_state_dict_post_hook(lambda module, state, prefix, _: state.pop(prefix + "layer.weight"))
+        return network
+    methods = {"state_dict": lambda self: {}} if way == "method" else {"get_extra_state": lambda self: {"a": 1}}
+    network.__class__ = type("Unsaved", (Net,), methods)
+    return network
+
+
+@pytest.mark.parametrize("way", ["hook", "method", "extra state"])
+def test_weights_count_whatever_the_network_saves(way):
+    first, same, other = (without_saving(Net(), way) for _ in range(3))
+    nn.init.zeros_(other.layer.weight)
+    assert digest_of(first) == digest_of(same) != digest_of(other)
+
+
+def test_few_numbers_that_a_library_does_not_save_count():
+    def network(mean):
+        layer = nn.Identity()
+        layer.register_buffer("mean", torch.full((1, 3, 1, 1), mean), persistent=False)
+        return nn.Sequential(layer, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    assert digest_of(network(0.0)) == digest_of(network(0.0)) != digest_of(network(1.0))
+
+
+def seeded(make):
+    torch.manual_seed(0)
+    return make()
+
+
+class Encoder(nn.Module):
+    def __init__(self, **settings):
+        super().__init__()
+        self.patches, self.head = nn.Conv2d(3, 8, 4, 4), nn.Linear(8, 3)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, **settings)
+
+    def forward(self, x):
+        return self.head(self.layer(self.patches(x).flatten(2).transpose(1, 2)).mean(1))
+
+
+def googlenet(**settings):
+    return torchvision.models.GoogLeNet(num_classes=4, init_weights=False, aux_logits=False, **settings)
+
+
+def vision_transformer(heads):
+    return torchvision.models.VisionTransformer(32, 8, 1, heads, 16, 32, num_classes=4)
+
+
+def timm_vit(**settings):
+    return timm.create_model("vit_tiny_patch16_224", img_size=32, embed_dim=24, depth=1, num_heads=2, num_classes=4,
+                             **settings)  # fmt: skip
+
+
+def hf_vit(**settings):
+    return transformers.ViTForImageClassification(transformers.ViTConfig(
+        image_size=32, patch_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        num_labels=4, **settings))  # fmt: skip
+
+
+def set_in(module, path, name, value):
+    setattr(module.get_submodule(path), name, value)
+    return module
+
+
+def convolution(**settings):
+    return nn.Sequential(nn.Conv2d(3, 4, 3, **settings), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+# {setting of a library: (network, the same weights with another setting)}
+LIBRARIES = {
+    "transform_input": (lambda: googlenet(transform_input=True), lambda: googlenet(transform_input=False)),
+    "number of heads": (lambda: vision_transformer(2), lambda: vision_transformer(4)),
+    "norm_first": (Encoder, lambda: Encoder(norm_first=True)),
+    "activation": (Encoder, lambda: Encoder(activation=nn.functional.gelu)),
+    "heads of timm": (timm_vit, lambda: set_in(timm_vit(), "blocks.0.attn", "num_heads", 4)),
+    "pooling of timm": (timm_vit, lambda: set_in(timm_vit(), "", "global_pool", "avg")),
+    "epsilon": (timm_vit, lambda: set_in(timm_vit(), "blocks.0.norm1", "eps", 0.1)),
+    "activation of transformers": (hf_vit, lambda: hf_vit(hidden_act="relu")),
+    "heads of transformers": (
+        hf_vit,
+        lambda: set_in(hf_vit(), next(n for n, m in hf_vit().named_modules() if hasattr(m, "scaling")), "scaling", 9.0),
+    ),
+    "padding": (convolution, lambda: convolution(padding_mode="reflect", padding=1)),
+    "stride": (convolution, lambda: convolution(stride=2)),
+    "order of layers": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.ReLU(), nn.Tanh()),
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.Tanh(), nn.ReLU()),
+    ),
+}
+
+
+@pytest.mark.parametrize("setting", LIBRARIES)
+def test_settings_of_library_networks_count(setting):
+    first, other = LIBRARIES[setting]
+    assert digest_of(seeded(first), 32) == digest_of(seeded(first), 32) != digest_of(seeded(other), 32)
+
+
+class Busy(Net):
+    """Counts, keeps features and fills a cache as it computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.count, self.seen, self.cache, self.grid = 0, [], {}, None
+
+    def forward(self, x):
+        self.count += 1
+        self.seen.append(x)
+        self.cache.setdefault(x.shape[2:], x.mean())
+        self.grid = torch.ones(2) if self.grid is None else self.grid
+        return self.layer(x.mean((2, 3)))
+
+
+def test_what_a_pass_changes_does_not_count():
+    network = Busy()
+    classifier = sb.load_classifier(network, mean=0, std=1, size=8)
+    before = classifier.digest
+    classifier(torch.rand(2, 3, 8, 8))
+    assert before == classifier.digest == digest_of(network) == digest_of(Busy())
+
+
+COUNTS, CALLS = {"calls": 0}, 0
+
+
+class Counting(Net):
+    """Network that writes into objects which also hold settings of its forward pass."""
+
+    calls = 0
+
+    def __init__(self, factor, **given):
+        super().__init__()
+        self.settings = types.SimpleNamespace(factor=factor, calls=0)
+        self.members = [Member(factor)]
+        self.register_buffer("count", torch.zeros(2))
+        for name, value in given.items():
+            setattr(self, name, value)
+
+    def forward(self, x):
+        global CALLS
+        CALLS += 1
+        COUNTS["calls"] += 1
+        type(self).calls += 1
+        self.settings.calls += 1
+        self.count += 1
+        return self.members[0](x.mean((2, 3)))
+
+
+class Member(nn.Linear):
+    def __init__(self, factor):
+        super().__init__(3, 2)
+        nn.init.constant_(self.weight, factor)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x):
+        self.features = x
+        return super().forward(x)
+
+
+class Keeper:
+    def __init__(self, factor):
+        self.factor, self.seen = factor, {}
+
+    def __call__(self, module, inputs, output):
+        self.seen["output"] = output
+        return output * self.factor
+
+
+class Gradients(Net):
+    gradient = None
+
+    def keep(self, gradient):
+        self.gradient = gradient
+
+    def forward(self, x):
+        features = self.layer(x.mean((2, 3)) * 1.0)
+        if features.requires_grad:
+            features.register_hook(self.keep)
+        return features * self._value
+
+
+# {what a pass writes into: (setting) -> network}
+WRITING = {
+    "object": lambda v: changed_setting(Counting(1.0), "settings", types.SimpleNamespace(factor=v, calls=0)),
+    "module in a list": lambda v: changed_setting(Counting(1.0), "members", [Member(v)]),
+    "other attribute": lambda v: Counting(1.0, other=v),
+    "hook": lambda v: hooked(Net(), "register_forward_hook", Keeper(v)),
+    "gradient": Gradients,
+}
+
+
+@pytest.mark.parametrize("what", WRITING)
+def test_what_is_beside_the_things_that_a_pass_writes_counts(what):
+    network = WRITING[what](1.0)
+    classifier = sb.load_classifier(network, mean=0, std=1, size=8)
+    before = classifier.digest
+    if what == "gradient":
+        sb.explain(Image.new("RGB", (8, 8), "red"), classifier, "gradient")
+    else:
+        with torch.no_grad():
+            classifier(torch.rand(2, 3, 8, 8))
+    assert before == classifier.digest == digest_of(network) == digest_of(WRITING[what](1.0))
+    assert before != digest_of(WRITING[what](2.0))
+    if what != "gradient":  # of which nothing varies with the picture
+        copied = copy.deepcopy(network)
+        assert digest_of(copied) == before
+
+
+@pytest.mark.parametrize("code", ["method", "global"])
+def test_code_counts_beside_globals_that_a_pass_writes(code, monkeypatch):
+    before = digest_of(Counting(1.0))
+    if code == "method":
+        monkeypatch.setattr(Member, "forward", lambda self, x: x[:, :2])
+    else:
+        monkeypatch.setitem(COUNTS, "scale", 2.0)
+    assert digest_of(Counting(1.0)) != before
+
+
+def test_weights_that_old_norms_compute_before_a_pass_do_not_count():
+    network = seeded(lambda: nn.Sequential(nn.Flatten(), nn.utils.spectral_norm(nn.Linear(192, 2))))
+    before = digest_of(network)
+    assert digest_of(copy.deepcopy(network)) == before
+
+
+def test_a_graph_counts_by_its_code():
+    first = traced(1.0)
+    before = digest_of(first)
+    assert before == digest_of(copy.deepcopy(first)) == digest_of(traced(1.0)) != digest_of(traced(2.0))
+
+
+def traced(factor):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = linear(1.0)
+
+        def forward(self, x):
+            return self.layer(x.mean((2, 3))[:, :2]) * factor
+
+    return torch.fx.symbolic_trace(Scaled())
+
+
+def test_much_plain_data_and_long_chains_of_functions_are_hashed(monkeypatch, caplog):
+    monkeypatch.setattr(content, "MOST", 1000)
+    scope = {"__name__": "__main__"}
+    chain = "".join(f"def f{index}(x): return f{index + 1}(x)\n" for index in range(90))
+    exec(f"{chain}def f90(x): return x", scope)
+    rows = [{"file": f"{index}.jpg", "label": index} for index in range(2000)]
+    digests = [digest_of(Net([rows, scope["f0"]])) for _ in range(2)]
+    assert digests[0] == digests[1]
+    assert not caplog.messages
+    scope["f90"].__defaults__ = (1,)
+    assert digest_of(Net([rows, scope["f0"]])) != digests[0]
+    rows[1999]["label"] = 0
+    assert digest_of(Net([rows, scope["f0"]])) not in digests
+
+
+def test_a_file_that_is_only_written_to_does_not_count(tmp_path, caplog):
+    with open(tmp_path / "first.log", "w") as first, open(tmp_path / "second.log", "a") as second:
+        assert digest_of(Net(first)) == digest_of(Net(second))
+    assert not caplog.messages
+
+
+def test_objects_in_sets_that_refer_to_each_other_have_no_content(caplog):
+    nodes = [types.SimpleNamespace(number=number, near=None) for number in range(3)]
+    for node in nodes:
+        node.near = {Slotted(other) for other in nodes}
+    digest_of(Net(nodes))
+    assert "_value cannot be hashed (a set of objects that refer to each other" in caplog.text
+
+
+def test_an_attribute_without_stable_content_is_reported_and_nothing_is_reused(caplog):
+    classifier = sb.load_classifier(Net(open(os.devnull)), mean=0, std=1, size=8)  # noqa: SIM115
+    assert classifier.digest == classifier.digest
+    assert caplog.messages == [
+        "module:Net: _value cannot be hashed (_io TextIOWrapper has no content that can be read), so that no later "
+        "start can reuse its results or add to them"
+    ]
+    assert classifier.digest != digest_of(Net(open(os.devnull)))  # noqa: SIM115
+
+
+def test_modules_that_hold_each_other_are_hashed():
+    first, second = linear(1.0), linear(2.0)
+    first.others, second.others = [second], [first]
+    assert len(digest_of(nn.Sequential(nn.AdaptiveAvgPool2d((1, 2)), nn.Flatten(1), nn.Linear(6, 2), first))) == 32
+
+
+def test_weights_by_parametrisation_count():
+    def network(norm):
+        return nn.Sequential(nn.Flatten(), norm(nn.Linear(192, 4)))
+
+    digests = [digest_of(seeded(lambda norm=norm: network(norm)), 8) for norm in (
+        lambda layer: layer, parametrizations.weight_norm, parametrizations.spectral_norm)]  # fmt: skip
+    assert len(set(digests)) == 3
+
+
+def test_digests_are_equal_in_every_process():
+    """Sets and dicts have another order in each process."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_identity_of_networks as t\n"
+        "print([t.digest_of(t.Net({kind: value(0) for kind, value in t.VALUES.items()})),"
+        " *(t.digest_of(t.seeded(first), 32) for first, _ in t.LIBRARIES.values())])"
+    )
+    here = str(pathlib.Path(__file__).parent)
+    outputs = [
+        subprocess.run([sys.executable, "-c", code, here], check=True, capture_output=True, text=True,
+                       env=os.environ | {"PYTHONHASHSEED": seed}).stdout
+        for seed in "12"
+    ]  # fmt: skip
+    assert outputs[0] == outputs[1]
+    assert "[" in outputs[0]

@@ -1,0 +1,550 @@
+"""No explainer and no metric changes what another computes: each gets copies, and a run sees a changed network."""
+
+import os
+import random
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import saliency_bench as sb
+from saliency_bench.bound_explainer import as_explainer
+from saliency_bench.compute.explain import depends_on_batch, differ
+from saliency_bench.compute.probe import SETTINGS, Probe
+from saliency_bench.compute.scoring.inputs import MetricInputs
+from saliency_bench.errors import UserError
+from saliency_bench.target_weights import one_hot
+from saliency_bench.types import Batch
+
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer1 = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+        self.drop, self.fc, self.scale = nn.Dropout(0.1), nn.Linear(4, 3), 1.0
+
+    def forward(self, images):
+        return self.fc(self.drop(F.relu(self.layer1(self.scale * images)).mean(dim=(2, 3))))
+
+
+@pytest.fixture
+def classifier():
+    return sb.load_classifier(Small(), mean=0, std=1, labels=["a", "b", "c"])
+
+
+IMAGES = torch.rand(2, 3, 6, 5, generator=torch.Generator().manual_seed(1))
+TARGET = one_hot([0, 2], 3)
+
+
+def inner(classifier):
+    return classifier.model
+
+
+def exchanged(classifier):
+    weight = inner(classifier).layer1[0].weight.data
+    weight.copy_(weight.flip(0))
+
+
+def trained(classifier):
+    classifier.train()
+    classifier(IMAGES)
+
+
+def normalised(classifier):
+    norm = inner(classifier).layer1[1]
+    F.batch_norm(torch.rand(2, 4, 3, 3), norm.running_mean, norm.running_var, training=True)
+
+
+def guided(classifier):
+    nn.ReLU.forward = lambda self, images: images.abs()
+
+
+def patched(classifier):
+    F.relu = lambda images, inplace=False: images.abs()
+
+
+def with_no_grad(classifier):
+    with torch.no_grad():
+        inner(classifier).fc.weight.mul_(2)
+
+
+def view(classifier):
+    inner(classifier).fc.bias.detach().numpy()[0] += 1
+
+
+SABOTEURS = {
+    "in place": with_no_grad,
+    "through data": lambda c: inner(c).fc.weight.data.add_(1),
+    "through numpy": view,
+    "exchanged": exchanged,
+    "other data": lambda c: setattr(inner(c).fc.weight, "data", torch.zeros(3, 4)),
+    "other parameter": lambda c: setattr(inner(c).fc, "weight", nn.Parameter(torch.zeros(3, 4))),
+    "train mode": trained,
+    "batch norm": normalised,
+    "plain attribute": lambda c: setattr(inner(c), "scale", 0.1),
+    "forward hook": lambda c: inner(c).layer1[0].register_forward_hook(lambda m, i, o: 0 * o),
+    "backward hook": lambda c: inner(c).fc.register_full_backward_hook(lambda m, i, o: tuple(2 * x for x in i)),
+    "module": lambda c: setattr(inner(c), "drop", nn.Flatten(0)),
+    "module inside": lambda c: inner(c).layer1.__setitem__(2, nn.GELU()),
+    "method": lambda c: setattr(inner(c).fc, "forward", lambda x: x[:, :3]),
+    "stride": lambda c: setattr(inner(c).layer1[0], "stride", (2, 2)),
+    "mean": lambda c: c.mean.add_(1),
+    "precision": lambda c: setattr(c, "precision", "bf16"),
+    "dtype": lambda c: torch.set_default_dtype(torch.float64),
+    "device": lambda c: torch.set_default_device("meta"),
+    "deterministic": lambda c: torch.use_deterministic_algorithms(True),
+    "threads": lambda c: torch.set_num_threads(torch.get_num_threads() + 1),
+}
+# What is changed outside of the network, loading it again does not set back.
+LASTING = {"class": guided, "function": patched}
+
+
+@pytest.fixture
+def put_back():
+    """Whatever happens, the next test starts with torch as it was."""
+    settings, relu = {name: get() for name, (get, _) in SETTINGS.items()}, F.relu
+    methods = {kind: dict(vars(kind)) for kind in (nn.ReLU, nn.Conv2d, nn.Linear, nn.Module)}
+    yield
+    for kind, before in methods.items():
+        for name in vars(kind).keys() - before.keys():
+            delattr(kind, name)
+        for name, value in before.items():
+            if vars(kind)[name] is not value:
+                setattr(kind, name, value)
+    F.relu = relu
+    for name, (get, put) in SETTINGS.items():
+        if get() != settings[name]:
+            put(settings[name])
+
+
+@pytest.mark.usefixtures("put_back")
+@pytest.mark.parametrize("sabotage", SABOTEURS.values(), ids=SABOTEURS)
+def test_a_changed_network_is_seen_and_set_back(sabotage, classifier):
+    expected, logits = sb.load_explainer("gradient")(classifier, IMAGES, TARGET), classifier(IMAGES)
+    probe, passes = Probe(classifier, IMAGES), classifier.passes
+    assert not probe.differs()
+    sabotage(classifier)
+    assert probe.differs()
+    probe.restore("somebody")
+    assert not probe.differs()
+    assert torch.equal(classifier(IMAGES), logits)
+    assert torch.equal(sb.load_explainer("gradient")(classifier, IMAGES, TARGET), expected)
+    assert classifier.passes >= passes
+
+
+@pytest.mark.usefixtures("put_back")
+@pytest.mark.parametrize("sabotage", LASTING.values(), ids=LASTING)
+def test_a_change_of_torch_itself_ends_the_run(sabotage, classifier):
+    probe = Probe(classifier, IMAGES)
+    sabotage(classifier)
+    assert probe.differs()
+    with pytest.raises(UserError, match="explainer patching changed what module:Small answers"):
+        probe.restore("explainer patching")
+
+
+def test_a_network_that_cannot_be_copied_ends_the_run_when_it_is_changed(classifier):
+    inner(classifier).held = (letter for letter in "ab")
+    probe = Probe(classifier, IMAGES)
+    with_no_grad(classifier)
+    assert probe.differs()
+    with pytest.raises(UserError, match="explainer x changed the network module:Small, which cannot be copied"):
+        probe.restore("explainer x")
+
+
+def test_a_network_that_never_answers_the_same_is_said_to_be_so(capsys):
+    class Counting(Small):
+        calls = 0
+
+        def forward(self, images):
+            self.calls += 1
+            return super().forward(images) * self.calls
+
+    probe = Probe(sb.load_classifier(Counting(), mean=0, std=1), IMAGES)
+    assert "answers differently each time" in capsys.readouterr().err
+    assert not probe.differs()
+
+
+def test_a_probe_counts_no_passes_and_draws_nothing(classifier):
+    before = classifier.passes, torch.get_rng_state()
+    assert not Probe(classifier, IMAGES).differs()
+    assert classifier.passes == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+
+
+def test_maps_that_depend_on_other_images_of_the_batch_are_seen():
+    maps = torch.rand(4, 5, 5, generator=torch.Generator().manual_seed(3))
+    assert not differ(maps, maps)
+    assert not differ(maps * (1 + 1e-5), maps)
+    assert differ(maps - maps.mean(), maps)
+    by_little, far = torch.ones(4, 1, 1), torch.ones(4, 1, 1)
+    by_little[0], far[0] = 1.004, 1.5  # a ReLU whose input is zero but for the last bits; another image in its place
+    assert not differ(maps * by_little, maps)
+    assert differ(maps * far, maps)
+
+
+def in_place(classifier, images, target):
+    """What it gets, it may change."""
+    images.mul_(0)
+    target.zero_()
+    images.data.add_(1)
+    return images.mean(dim=1)
+
+
+def switching(classifier, images, target):
+    """Modes, gradients, autograd and global generators are each explainer's own."""
+    classifier.model.drop.train()
+    for parameter in classifier.parameters():
+        parameter.requires_grad_()
+    classifier(images).sum().backward()
+    torch.set_grad_enabled(False)
+    torch.manual_seed(5), np.random.seed(5), random.seed(5)
+    return images.mean(dim=1)
+
+
+def wandering(classifier, images, target):
+    os.chdir("/")
+    return images.mean(dim=1)
+
+
+@pytest.mark.parametrize("own", [in_place, switching, wandering])
+def test_what_an_explainer_may_do_is_not_seen_by_others(own, classifier):
+    images, target, weight = IMAGES.clone(), TARGET.clone(), inner(classifier).fc.weight
+    weight.grad = torch.ones_like(weight)
+    flags, gradient = [parameter.requires_grad for parameter in classifier.parameters()], weight.grad
+    expected = sb.load_explainer("gradient")(classifier, images, target)
+    folder = Path.cwd()
+    drawn = (torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate())
+    as_explainer(own)(classifier, images, target)
+    assert torch.equal(images, IMAGES)
+    assert torch.equal(target, TARGET)
+    assert torch.is_grad_enabled()
+    assert Path.cwd() == folder
+    assert not classifier.training
+    assert not any(module.training for module in classifier.modules())
+    assert [parameter.requires_grad for parameter in classifier.parameters()] == flags
+    assert weight.grad is gradient
+    assert torch.equal(gradient, torch.ones_like(weight)) or own is switching
+    assert torch.equal(torch.get_rng_state(), drawn[0])
+    assert (np.random.get_state()[1] == drawn[1]).all()
+    assert random.getstate() == drawn[2]
+    assert torch.equal(sb.load_explainer("gradient")(classifier, images, target), expected)
+
+
+def test_a_map_that_its_function_goes_on_writing_to_is_a_copy(classifier):
+    kept = torch.zeros(2, 6, 5)
+
+    def reusing(classifier, images, target):
+        return kept.add_(1)
+
+    first = as_explainer(reusing)(classifier, IMAGES, TARGET)
+    as_explainer(reusing)(classifier, IMAGES, TARGET)
+    assert (first == 1).all()
+
+
+def started(out, shapes, resnet, explainers, metrics=("saliency_miou", "saliency_insertion:steps=4"), **options):
+    return sb.run(dataset=shapes, model=resnet, explainers=explainers, metrics=list(metrics), out=out, limit=12,
+                  batch_size=8, device="cpu", progress=False, **options)  # fmt: skip
+
+
+def rows_of(folder, name):
+    return [row for row in pq.read_table(folder / "records.parquet").to_pylist() if row["explainer"] == name]
+
+
+@pytest.mark.slow
+def test_the_others_of_a_run_get_the_pictures_as_they_are(shapes, resnet, tmp_path):
+    alone = started(tmp_path / "alone", shapes, resnet, ["gradcam"])
+    both = started(tmp_path / "both", shapes, resnet, [in_place, "gradcam"])
+    assert rows_of(both.folder, "gradcam") == rows_of(alone.folder, "gradcam")
+
+
+class Scaled(nn.Module):
+    """Reads a plain attribute, which no snapshot of weights, hooks and settings holds."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 8))
+        self.k = 1.0
+
+    def forward(self, images):
+        return self.body(self.k * images)
+
+
+def rescaling(classifier, images, target):
+    classifier.model.k = 0.1
+    return images.mean(dim=1)
+
+
+def normalising(classifier, images, target):
+    maps = sb.load_explainer("gradient")(classifier, images, target)
+    return maps / maps.std() - maps.mean()
+
+
+@pytest.mark.slow
+def test_an_explainer_that_changes_the_network_is_named_and_changes_no_score_of_others(shapes, tmp_path):
+    def scored(out, explainers):
+        classifier = sb.load_classifier(Scaled(), mean=0, std=1, size=(32, 32))
+        return started(tmp_path / out, shapes, classifier, explainers)
+
+    alone, both = scored("alone", ["gradient", "random"]), scored("both", [rescaling, "gradient", "random"])
+    for name in ("gradient", "random"):
+        assert rows_of(both.folder, name) == rows_of(alone.folder, name)
+    own = [cell for cell in both.summary["cells"] if cell["explainer"] == "rescaling"]
+    assert [cell["n"] for cell in own] == [0, 0]
+    assert [cell["left_out"] for cell in own] == [{"changes the network": 12}] * 2
+    assert "changes the network" in str(both)
+    assert "changes the network" in both.report.read_text()
+    with pytest.raises(UserError, match=r"rescaling, or one of its metrics, changes the network module:Scaled"):
+        started(tmp_path / "strict", shapes, sb.load_classifier(Scaled(), mean=0, std=1, size=(32, 32)), [rescaling],
+                strict=True)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_an_explainer_whose_maps_depend_on_the_batch_is_named(shapes, resnet, tmp_path):
+    done = started(tmp_path / "run", shapes, resnet, [normalising, "gradient", "gradcam", "smoothgrad:samples=4"])
+    marked = {cell["explainer"]: cell["marked"] for cell in done.summary["cells"]}
+    assert marked.pop("normalising") == {"depends on its batch": 8}
+    assert not any("depends on its batch" in marks for marks in marked.values())
+    assert "depends on its batch" in done.report.read_text()
+
+
+def subtracted(images):
+    return images - images.mean(dim=0)
+
+
+def stretched(images):
+    return (images - images.min()) / (images.max() - images.min())
+
+
+def stretched_by_numbers(images):
+    low, high = images.min().item(), images.max().item()
+    return (images - low) / (high - low)
+
+
+def straight_through(images):
+    mean = images.mean(dim=0)
+    return images + mean - mean.detach()
+
+
+def whitened(images):
+    return F.batch_norm(images, None, None, training=True)
+
+
+def untouched_images(images):
+    return images
+
+
+class Mixing(Scaled):
+    """Images are compared with the others of their batch; all that go through are counted."""
+
+    def __init__(self, mix):
+        super().__init__()
+        self.mix, self.seen = mix, [0]
+
+    def forward(self, images):
+        self.seen[0] += len(images)
+        return super().forward(self.mix(images))
+
+
+# {what a network does with its batch: {explainer: whether its maps depend on the batch}}. The pictures reach from 0 to
+# 1, so that stretching changes no logits, but gradients, and what a pass makes of pictures in between.
+MIXED = {
+    subtracted: {"gradient": True, "gradcam:layer=body.1": True, "occlusion:window=2": True},
+    whitened: {"gradient": True, "rise:masks=20": True},
+    stretched: {"input_x_gradient": True, "gradcam:layer=body.1": False, "integrated_gradients:steps=4": True,
+                "occlusion:window=2": False, "rise:masks=20": True},
+    stretched_by_numbers: {"gradient": False, "smoothgrad:samples=4": True, "rise:masks=20": True},
+    straight_through: {"gradient": True, "gradcam:layer=body.1": False, "occlusion:window=2": False,
+                       "rise:masks=20": False, "scorecam:layer=body.1": False},
+    untouched_images: {"gradient": False, "integrated_gradients:steps=4": False, "rise:masks=20": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("mix", MIXED)
+def test_maps_that_depend_on_the_batch_are_found_and_no_others(mix, size):
+    images = torch.rand(size, 3, 6, 5, generator=torch.Generator().manual_seed(1))
+    images[:, :, 0, 0], images[:, :, 0, 1] = 0, 1
+    classifier = sb.load_classifier(Mixing(mix), mean=0, std=1, size=(6, 5))
+    context = SimpleNamespace(
+        classifier=classifier, spec=SimpleNamespace(seed=0), seed_for=lambda sample, purpose: int(sample)
+    )
+    ids = list(map(str, range(size)))
+    batch = Batch(images, torch.ones(size, 6, 5) > 0, torch.zeros(size), ids, [None] * size)
+    target = one_hot([0] * size, 8)
+    with torch.no_grad():
+        logits = classifier(images)[-1].tolist()
+    for name, depends in MIXED[mix].items():
+        explainer = sb.load_explainer(name)
+        maps = explainer(classifier, images, target, seeds=list(range(size)))
+        before = classifier.passes
+        found = depends_on_batch(context, batch, explainer, target, maps, logits)
+        # One image is explained alone anyway, but its own pictures may mix.
+        assert found == (depends and (size > 1 or "batch_size" in dict(explainer.options))), name
+        assert classifier.passes == before
+
+
+@pytest.mark.slow
+def test_explainers_of_the_package_are_tried_in_another_batch_only_if_the_network_mixes_images(shapes, tmp_path):
+    def made(mix, explainer):
+        network = Mixing(mix)
+        classifier = sb.load_classifier(network, mean=0, std=1, size=(32, 32))
+        network.seen[0] = 0
+        done = started(tmp_path / mix.__name__, shapes, classifier, [explainer], ["saliency_pointing_game"])
+        return {mark for cell in done.summary["cells"] for mark in cell["marked"]}, network.seen[0]
+
+    batch = "depends on its batch"
+    assert batch in made(stretched, "input_x_gradient")[0]
+    marks, seen = made(untouched_images, "integrated_gradients:steps=10")
+    assert batch not in marks
+    assert seen < 16 * 10 + 16 + 30  # steps, predictions, probes; no image explained again
+
+
+def of_everything(maps, masks, curves, classifier, images, target, logits, labels, seeds):
+    for array in (maps, masks, labels):
+        array[:] = 0
+    for tensor in (images, target, logits):
+        tensor.data.zero_()
+    curves.images.zero_()
+    curves.maps[:] = 0
+    seeds.clear()
+    return np.zeros(len(masks))
+
+
+def own_metric(function, *needs):
+    return replace(sb.load_metric("saliency_miou"), name=f"saliency_{function.__name__}", function=function,
+                   inputs=needs, options=())  # fmt: skip
+
+
+OF_ALL = ("maps", "masks", "curves", "classifier", "images", "target", "logits", "labels", "seeds")
+
+
+def inputs_of(classifier):
+    return MetricInputs(
+        classifier, sb.load_explainer("gradient"), IMAGES.clone(), TARGET.clone(), classifier(IMAGES).detach(),
+        lambda sample, purpose: sample, maps=torch.rand(2, 6, 5, generator=torch.Generator().manual_seed(2)),
+        masks=np.eye(6, 5, dtype=bool)[None].repeat(2, axis=0), unusable=[None, None],
+        labels=np.eye(3, dtype=bool)[[0, 2]],
+    )  # fmt: skip
+
+
+def test_a_metric_changes_nothing_for_the_next(classifier):
+    metrics = [sb.load_metric(name) for name in ("saliency_miou", "saliency_deletion", "saliency_class_sensitivity")]
+    alone = inputs_of(classifier)
+    expected = [alone.score(metric).values for metric in metrics]
+    for before in (True, False):
+        inputs = inputs_of(classifier)
+        if not before:
+            assert [inputs.score(metric).values for metric in metrics] == expected
+        assert inputs.score(own_metric(of_everything, *OF_ALL)).values == [0, 0]
+        assert [inputs.score(metric).values for metric in metrics] == expected
+
+
+@pytest.mark.slow
+def test_a_metric_that_changes_the_network_is_seen_in_a_run(shapes, resnet, tmp_path):
+    def hooking(maps, masks, classifier):
+        classifier.register_forward_hook(lambda module, inputs, output: 0 * output)
+        return np.zeros(len(masks))
+
+    done = started(tmp_path / "run", shapes, resnet, ["gradcam"], metrics=["saliency_miou", hooking])
+    assert {cell["n"] for cell in done.summary["cells"]} == {0}
+    assert done.summary["faults"] == {"changes the network": 24}
+
+
+class Wandering:
+    """Changes the working directory, and stays there for a while."""
+
+    def __call__(self, classifier, images, target):
+        os.chdir("/")
+        return images.mean(dim=1)
+
+
+@pytest.mark.slow
+def test_a_relative_folder_stays_where_it_was_whatever_an_explainer_does(shapes, resnet, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = started("run", shapes, resnet, [Wandering()])
+    assert done.folder == tmp_path / "run"
+    assert Path.cwd() == tmp_path
+    assert (tmp_path / "run" / "report.html").exists()
+    monkeypatch.chdir("/")
+    assert len(done.records()) == 24
+
+
+class Picky(nn.Module):
+    """Raises for pictures whose first pixel is one of these; `error` is made at the end, as by a broken layer."""
+
+    def __init__(self, error=RuntimeError):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.head, self.error, self.bad = nn.Linear(8, 8), error, []
+
+    def forward(self, images):
+        if any(torch.equal(image[:, 0, 0], bad) for image in images for bad in self.bad):
+            raise self.error("no such picture, please")
+        return self.head(self.body(images))
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("error", [RuntimeError, ZeroDivisionError, ValueError, KeyError, AssertionError])
+def test_samples_for_which_the_model_raises_are_left_out_and_no_others(error, shapes, tmp_path):
+    model = Picky(error)
+    classifier = sb.load_classifier(model, mean=0, std=1, size=(32, 32), labels=None)
+    explainers = ["gradient", "random"]
+    whole = started(tmp_path / "whole", shapes, classifier, explainers)
+    ids = pq.read_table(whole.folder / "predictions.parquet")["image_id"].to_pylist()
+    first, ninth = ids[0], ids[9]
+    bad = [row for row in sb.load_dataset(shapes) if row["image_id"] in (first, ninth)]
+    model.bad = list(classifier.prepare(bad).images[:, :, 0, 0])
+    result = started(tmp_path / "some", shapes, classifier, explainers)
+    for name in explainers:
+        # The list of bad pictures is part of the network, so that its cells have other ids.
+        both = [
+            {(row["metric"], row["image_id"], row["part"]): row for row in rows_of(done.folder, name)}
+            for done in (result, whole)
+        ]
+        assert both[0].keys() == both[1].keys()
+        for key, now in both[0].items():
+            before = both[1][key]
+            if now["image_id"] in (first, ninth):
+                assert now["value"] is None
+                assert now["reason"].startswith("the model raised")
+                assert "no such picture, please" in now["reason"]
+            elif name == "random" and now["metric"] == "saliency_miou":
+                assert now["value"] == before["value"]
+            else:
+                assert now["value"] == pytest.approx(before["value"], abs=1e-5)
+    assert {cell["n"] for cell in result.summary["cells"]} == {10}
+    assert sum(result.summary["faults"].values()) == 2 * 4
+    assert result.summary["model"]["accuracy"]["n"] == 10
+    before = (result.folder / "records.parquet").read_bytes()
+    assert (started(result.folder, shapes, classifier, explainers).folder / "records.parquet").read_bytes() == before
+    with pytest.raises(UserError, match=rf"{first}.*no such picture"):
+        started(tmp_path / "strict", shapes, classifier, explainers, strict=True)
+
+
+def test_a_model_that_raises_for_a_picture_that_a_metric_makes_leaves_the_samples_out(shapes, tmp_path):
+    model = Picky()
+    model.bad = [torch.zeros(3)]  # black comes with insertion
+    classifier = sb.load_classifier(model, mean=0, std=1, size=(32, 32), labels=None)
+    result = started(tmp_path / "run", shapes, classifier, ["random"])
+    cells = {cell["metric"]: cell for cell in result.summary["cells"]}
+    assert cells["saliency_miou"]["n"] == 12
+    assert cells["saliency_insertion"]["left_out"] == {"the metric raised RuntimeError: no such picture, please": 12}
+
+
+def test_a_model_that_raises_for_every_picture_is_not_run(shapes, tmp_path):
+    model = Picky(ValueError)
+    model.forward = lambda images: 1 / 0
+    with pytest.raises(
+        UserError, match="module:Picky raised ZeroDivisionError: division by zero for each of the first 8"
+    ):
+        started(tmp_path / "run", shapes, sb.load_classifier(model, mean=0, std=1, size=(32, 32)), ["random"])
+    assert not (tmp_path / "run").exists()

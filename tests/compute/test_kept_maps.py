@@ -1,0 +1,195 @@
+"""Maps that a run keeps: what the explainer made, the same whatever stopped the run on the way."""
+
+import shutil
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import saliency_bench as sb
+from saliency_bench.cli import main
+from saliency_bench.compute import context, store
+from saliency_bench.compute.scoring.inputs import MetricInputs
+from saliency_bench.errors import UserError
+from saliency_bench.read.parts import PartFolder
+from saliency_bench.read.stored_maps import StoredMaps, packed, table_of
+
+SETTINGS = {"explainers": ["gradient", "random"], "metrics": ["saliency_miou"], "batch_size": 4, "limit": 22}
+
+
+def go(out, shapes, resnet, **changes):
+    settings = SETTINGS | {"keep_maps": True} | changes
+    return sb.run(dataset=str(shapes), model=str(resnet), device="cpu", progress=False, out=out, **settings)
+
+
+def maps_of(out):
+    """{explainer: {image id: the bytes of its map}}"""
+    return {
+        name: {image_id: values.tobytes() for image_id, values in maps.items()}
+        for name, maps in sb.load_maps(out).items()
+    }
+
+
+@pytest.fixture(scope="module")
+def done(shapes, resnet, tmp_path_factory):
+    return go(tmp_path_factory.mktemp("kept") / "run", shapes, resnet)
+
+
+def test_maps_are_those_of_the_explainer_to_the_last_bits_of_float16(done, shapes, resnet):
+    seen = {}
+
+    def gradient(classifier, images, target):
+        maps = sb.load_explainer("gradient")(classifier, images, target)
+        seen.update(zip((image.numpy().tobytes() for image in images), maps.numpy(), strict=True))
+        return maps
+
+    go(done.folder.parent / "watched", shapes, resnet, explainers=[gradient], keep_maps=False)
+    kept = sb.load_maps(done)
+    assert list(kept) == ["gradient", "random"]
+    ids = pq.read_table(done.folder / "predictions.parquet")["image_id"].to_pylist()
+    assert list(kept["gradient"]) == ids, "in the order of the run, without what its last chunk holds beyond the limit"
+    classifier = sb.load_classifier(str(resnet), device="cpu")
+    rows = {str(row["image_id"]): row for row in sb.load_dataset(str(shapes), split="test")}
+    for image_id in ids:
+        own = seen[classifier.prepare([rows[image_id]]).images[0].numpy().tobytes()]
+        stored = kept["gradient"][image_id]
+        assert stored.dtype == np.float32
+        np.testing.assert_allclose(stored, own, rtol=2**-11, atol=2**-24 * np.abs(own).max())
+    assert np.asarray(kept["random"]).shape == (len(ids), 32, 32)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-6, 1.0, 1e6, 1e30, 0.0])
+def test_maps_of_any_size_keep_their_digits_and_none_stays_none(tmp_path, size):
+    maps = [size * np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32), None, np.zeros((3, 5), np.float32)]
+    pq.write_table(table_of([4, 5, 6], ["d", "e", "f"], maps), tmp_path / "000001-0.parquet")
+    stored = StoredMaps(tmp_path)
+    assert list(stored) == ["d", "f"]
+    np.testing.assert_allclose(stored["d"], maps[0], rtol=2**-11, atol=2**-24 * size)
+    np.testing.assert_array_equal(stored["f"], maps[2])
+    assert np.abs(maps[0]).max() / packed(maps[0])[1] < 1 <= 2 * max(np.abs(maps[0]).max() / packed(maps[0])[1], 0.5)
+    with pytest.raises(KeyError):
+        stored["e"]
+
+
+def stop_after(monkeypatch, writes):
+    """The run stops when its files have been written so many times, as one that is killed."""
+    done, write = [], PartFolder.write
+
+    def counted(folder, results):
+        if len(done) == writes:
+            raise KeyboardInterrupt
+        done.append(results)
+        write(folder, results)
+
+    monkeypatch.setattr(store, "SECONDS", 0)
+    monkeypatch.setattr(PartFolder, "write", counted)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("writes", [1, 2, 3, 8, 13, 16])
+def test_a_run_that_was_stopped_ends_with_the_same_maps(done, shapes, resnet, tmp_path, monkeypatch, writes):
+    with monkeypatch.context() as patch:
+        stop_after(patch, writes)
+        with pytest.raises(KeyboardInterrupt):
+            go(tmp_path / "run", shapes, resnet)
+    go(tmp_path / "run", shapes, resnet)
+    assert maps_of(tmp_path / "run") == maps_of(done.folder)
+    assert (tmp_path / "run" / "records.parquet").read_bytes() == (done.folder / "records.parquet").read_bytes()
+
+
+@pytest.mark.slow
+def test_several_files_hold_what_one_held(done, shapes, resnet, tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "BYTES", 50_000)  # some chunks of maps
+    go(tmp_path / "run", shapes, resnet, limit=10)
+    wider = go(tmp_path / "run", shapes, resnet)
+    assert 2 < len(list(wider.folder.glob("maps/*/*.parquet"))) < 2 * 6
+    assert maps_of(wider.folder) == maps_of(done.folder)
+
+
+@pytest.mark.slow
+def test_chunks_that_were_made_in_pieces_end_as_the_same_maps(done, shapes, resnet, tmp_path):
+    """What `--only` left out is a batch of its own later."""
+    for changes in ({"only": ["correct"]}, {"limit": 9}, {}):
+        again = go(tmp_path / "run", shapes, resnet, explainers=["random"], **changes)
+    assert maps_of(again.folder) == {"random": maps_of(done.folder)["random"]}
+
+
+@pytest.mark.slow
+def test_maps_asked_for_later_are_added_and_no_score_is_made_again(shapes, resnet, done, tmp_path, monkeypatch):
+    first = go(tmp_path / "run", shapes, resnet, keep_maps=False)
+    with pytest.raises(UserError, match="--keep-maps"):
+        sb.load_maps(first)
+    before = (first.folder / "records.parquet").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(MetricInputs, "score", lambda *_: pytest.fail("scored again"))
+        again = go(tmp_path / "run", shapes, resnet)
+    assert maps_of(again.folder) == maps_of(done.folder)
+    assert (again.folder / "records.parquet").read_bytes() == before
+    assert not again.complete
+    assert go(tmp_path / "run", shapes, resnet).complete
+    assert [cell.cell_id for cell in again.cells] == [cell.cell_id for cell in first.cells]
+
+
+def test_a_damaged_file_of_maps_is_made_again(done, shapes, resnet, tmp_path):
+    out = tmp_path / "run"
+    shutil.copytree(done.folder, out)
+    path = next(out.glob("maps/*/*.parquet"))
+    path.write_bytes(path.read_bytes()[:-100] + bytes(100))
+    go(out, shapes, resnet)
+    assert maps_of(out) == maps_of(done.folder)
+
+
+def test_samples_without_a_map_are_left_out_and_the_run_is_complete(shapes, resnet, tmp_path):
+    def torn(classifier, images, target):
+        maps = images.mean(dim=1)
+        maps[0, 0, 0] = float("nan")
+        return maps
+
+    first = go(tmp_path / "run", shapes, resnet, explainers=[torn])
+    assert len(sb.load_maps(first)["torn"]) == 22 - 6
+    assert go(tmp_path / "run", shapes, resnet, explainers=[torn]).complete
+
+
+@pytest.mark.slow
+def test_kept_maps_are_scored_again_like_those_they_were(done, shapes, resnet, tmp_path):
+    """From their folder, and as they were loaded."""
+    folder = done.folder / "maps" / done.cells[0].explainer_id
+    line = f"run --dataset {shapes} --model {resnet} --maps mine={folder} --metrics saliency_miou --device cpu"
+    line += f" --batch-size 4 --limit 22 --out {tmp_path / 'file'}"
+    assert main(line.split()) == 0
+    own = go(tmp_path / "own", shapes, resnet, explainers=[], maps={"mine": sb.load_maps(done)["gradient"]})
+    values = [cell.value for run in (tmp_path / "file", tmp_path / "own") for cell in read(run)]
+    assert values == pytest.approx([done.cells[0].value] * 2, abs=2e-3)
+    assert values[0] == values[1]
+    assert list(sb.load_maps(own)) == ["mine"]
+
+
+def read(folder):
+    from saliency_bench.read.run_folder import read_run
+
+    return read_run(folder).cells
+
+
+def test_a_setting_that_keeps_maps_is_no_part_of_ids_and_is_in_the_command(done):
+    assert "--keep-maps" in done.summary["command"]
+    assert isinstance(context.KeptMaps(sb.load_explainer("random")).id, str)
+
+
+def test_an_explainer_without_kept_maps_is_answered_by_the_nearest(done):
+    with pytest.raises(UserError, match="'gradient2'; did you mean gradient"):
+        sb.load_maps(done)["gradient2"]
+
+
+def test_a_folder_without_a_run_is_named(tmp_path):
+    with pytest.raises(UserError, match="not the folder of a finished run"):
+        sb.load_maps(tmp_path)
+
+
+def test_a_damaged_file_of_maps_is_named_instead_of_read(done, tmp_path):
+    folder = shutil.copytree(done.folder, tmp_path / "run")
+    path = next((folder / "maps").glob("*/*.parquet"))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"{path.name} is damaged; start the run again"):
+        [np.asarray(maps) for maps in sb.load_maps(folder).values()]

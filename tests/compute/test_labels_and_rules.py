@@ -1,0 +1,263 @@
+import json
+
+import numpy as np
+import pytest
+
+from saliency_bench.compute.targets import known_maps
+from saliency_bench.compute.targets.class_groups import HERE
+from saliency_bench.compute.targets.label_maps import index_of, match
+from saliency_bench.compute.targets.rules import TargetTerms, load_rule, stack
+from saliency_bench.errors import UserError
+
+MODEL = ["tabby cat", "Siamese_Cat", "beagle", "pug"]
+LOGITS = np.array([0.1, 2.0, 3.0, -1.0])
+
+
+def test_by_name_whatever_the_order_and_the_case():
+    assert match(["Beagle", "siamese cat"], MODEL, 4, None) == [[2], [1]]
+
+
+def test_by_number_where_the_model_has_no_names():
+    assert match(["a", "b"], None, 2, None) == [[0], [1]]
+    assert match(["a", "b"], ["LABEL_0", "LABEL_1"], 2, None) == [[0], [1]]
+
+
+def test_by_map(tmp_path):
+    mapping = {"cat": ["tabby cat", "Siamese_Cat"], "dog": 3}
+    assert match(["cat", "dog"], MODEL, 4, mapping) == [[0, 1], [3]]
+    file = tmp_path / "map.json"
+    file.write_text(json.dumps(mapping))
+    assert match(["cat", "dog"], MODEL, 4, file) == [[0, 1], [3]]
+
+
+@pytest.mark.parametrize(
+    ("mapping", "words"),
+    [
+        (None, "--label-map"),
+        ({"cat": 0}, r"\bdog\b"),
+        ({"cat": 0, "dog": "bagle"}, "bagle.*beagle"),
+        ({"cat": 0, "dog": 4}, "'4'"),
+        ("missing.json", r"missing\.json"),
+        ({"cat": ["tabby cat", 0], "dog": 3}, "cat to class 0 more than once"),
+        ('{"cat": 0, "dog": 3, "cat": 1}', "an object has the name 'cat' 2 times"),
+    ],
+)
+def test_classes_that_do_not_match(mapping, words, tmp_path):
+    if isinstance(mapping, str) and mapping.startswith("{"):
+        (tmp_path / "map.json").write_text(mapping)
+        mapping = tmp_path / "map.json"
+    with pytest.raises(UserError, match=words):
+        match(["cat", "dog"], MODEL, 4, mapping)
+
+
+def test_another_number_of_classes_without_names():
+    with pytest.raises(UserError, match=r"\b5 classes"):
+        match(["a", "b"], None, 5, None)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [("label", TargetTerms((3,))), ("predicted", TargetTerms((2,))), ("contrast:second", TargetTerms((2,), (1,)))],
+)
+def test_rules(rule, expected):
+    assert load_rule(rule, MODEL, 4).terms("x", 1, LOGITS, [[0], [3]]) == expected
+
+
+def test_a_label_with_several_members_is_a_group():
+    sides = load_rule("label", MODEL, 4).terms("x", 0, LOGITS, [[0, 1]])
+    assert stack([sides], 4).tolist() == [[1, 1, 0, 0]]
+    assert sides.text(MODEL) == "tabby cat|Siamese_Cat"
+
+
+def test_a_file_gives_classes_contrasts_and_groups(tmp_path):
+    file = tmp_path / "targets.csv"
+    file.write_text("image_id,target,against\na,pug,\nb,pug,beagle\nc,0|1,2|3\n")
+    rule = load_rule(str(file), MODEL, 4)
+    sides = [rule.terms(image_id, 0, LOGITS, [[0]]) for image_id in "abc"]
+    assert stack(sides, 4).tolist() == [[0, 0, 0, 1], [0, 0, -1, 1], [1, 1, -1, -1]]
+    assert sides[1].text(MODEL) == "pug - beagle"
+    with pytest.raises(UserError, match=r"image d\b"):
+        rule.terms("d", 0, LOGITS, [[0]])
+    before = rule.identity
+    file.write_text("image_id,target,against\na,pug,\n")
+    assert load_rule(str(file), MODEL, 4).identity != before
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("id,class\na,1\n", "needs a header"),
+        ("image_id,target\na,\n", "image a\\b"),
+        ("image_id,target\na,pug\nb,pug\na,beagle\n", "two targets for image a\\b"),
+        ("image_id,target,against\na,pug,beagle|pug\n", "class 3 for and against image a\\b"),
+    ],
+)
+def test_bad_target_files(tmp_path, content, words):
+    file = tmp_path / "targets.csv"
+    file.write_text(content)
+    with pytest.raises(UserError, match=words):
+        load_rule(str(file), MODEL, 4)
+
+
+def test_an_unknown_rule_names_the_rules():
+    with pytest.raises(UserError, match=r"lable.*label.*predicted.*contrast:second"):
+        load_rule("lable", MODEL, 4)
+
+
+def test_a_name_goes_before_a_number_and_doubles_are_refused():
+    assert index_of("1", ["3", "0", "2", "1"], 4) == 3
+    assert index_of(1, ["3", "0", "2", "1"], 4) == 3  # in JSON as in CSV, where all is text
+    assert match(["a"], ["3", "0", "2", "1"], 4, {"a": 1}) == match(["a"], ["3", "0", "2", "1"], 4, {"a": "1"}) == [[3]]
+    assert index_of(1, MODEL, 4) == index_of("1", MODEL, 4) == 1
+    with pytest.raises(UserError, match="²"):
+        index_of("²", None, 4)
+    with pytest.raises(UserError, match=r"crane.*\b1, 3\b"):
+        index_of("crane", ["x", "crane", "y", "crane"], 4)
+
+
+def test_one_of_the_names_of_a_class_will_do():
+    model = ["maillot", "maillot, tank suit", "racer, race car", "race car, toy", "tub"]
+    assert [index_of(name, model, 5) for name in ("maillot", "Tank suit", "racer", "maillot, tank suit")] == [
+        0,
+        1,
+        2,
+        1,
+    ]
+    with pytest.raises(UserError, match="several classes called race car: 2, 3"):
+        index_of("race car", model, 5)
+    with pytest.raises(UserError, match="unknown class of the model 'suit'"):
+        index_of("suit", model, 5)
+    with pytest.raises(UserError, match=r"\bcrane\b"):
+        match(["crane"], ["x", "crane", "y", "crane"], 4, None)
+
+
+def test_files_that_are_no_text_are_one_line(tmp_path):
+    file = tmp_path / "binary"
+    file.write_bytes(bytes(range(128, 256)))
+    with pytest.raises(UserError, match=r"\bJSON\b"):
+        match(["cat"], MODEL, 4, file)
+    with pytest.raises(UserError, match=r"\bCSV\b"):
+        load_rule(str(file), MODEL, 4)
+
+
+def imagenet():
+    return json.loads((HERE / "groups_imagenet.json").read_text())["classes"]
+
+
+def voc():
+    return list(json.loads((HERE / "labels_voc_to_imagenet.json").read_text())["members"])
+
+
+def test_every_class_of_voc_has_classes_of_imagenet_of_its_own():
+    names = imagenet()
+    members = match(voc(), names, 1000, known_maps.resolved("voc_to_imagenet", voc(), names, 1000))
+    listed = [member for one in members for member in one]
+    assert voc() == json.loads((HERE / "groups_voc.json").read_text())["classes"]
+    assert len(set(listed)) == len(listed)
+    assert set(listed) < set(range(1000))
+    for name, some, others in (
+        ("aeroplane", {"airliner", "warplane"}, {"airship"}),
+        ("bird", {"cock", "ostrich", "king_penguin", "albatross"}, {"dragonfly", "warplane"}),
+        ("boat", {"canoe", "liner", "gondola"}, {"submarine", "aircraft_carrier"}),
+        ("car", {"cab", "sports_car", "minivan"}, {"ambulance", "fire_engine", "go-kart", "car_mirror"}),
+        ("cat", {"tabby", "Persian_cat"}, {"lynx", "cougar"}),
+        ("cow", {"ox"}, {"water_buffalo", "bison"}),
+        ("diningtable", {"dining_table"}, {"desk", "pool_table"}),
+        ("dog", {"Chihuahua", "pug", "Mexican_hairless"}, {"dingo", "timber_wolf", "African_hunting_dog"}),
+        ("horse", {"sorrel"}, {"zebra"}),
+        ("motorbike", {"moped", "motor_scooter"}, {"tricycle"}),
+        ("person", {"groom", "ballplayer", "scuba_diver"}, {"cowboy_hat"}),
+        ("pottedplant", {"pot"}, {"coffeepot", "daisy"}),
+        ("sheep", {"ram"}, {"ibex"}),
+        ("sofa", {"studio_couch"}, {"park_bench"}),
+        ("train", {"bullet_train", "freight_car", "steam_locomotive"}, {"streetcar"}),
+        ("tvmonitor", {"television", "monitor", "screen"}, {"laptop"}),
+    ):
+        found = {names[member] for member in members[voc().index(name)]}
+        assert some <= found, name
+        assert not others & found, name
+    sizes = {name: len(one) for name, one in zip(voc(), members, strict=True)}
+    assert (sizes["bird"], sizes["dog"], sizes["cat"]) == (59, 118, 5)
+
+
+def test_the_map_of_voc_follows_the_names_of_dataset_and_model():
+    names = imagenet()
+    dataset = [*voc()[:-1], "tv/monitor"]
+    plain = known_maps.resolved("voc_to_imagenet", dataset, None, 1000)
+    assert plain["tv/monitor"] == [664, 782, 851]
+    assert known_maps.resolved("voc_to_imagenet", dataset, [f"{name}, of a kind" for name in names], 1000) == plain
+    with pytest.raises(UserError, match="1000 classes of imagenet"):
+        known_maps.resolved("voc_to_imagenet", dataset, MODEL, 4)
+    with pytest.raises(UserError, match=r"aeroplane.*the dataset has fox"):
+        known_maps.resolved("voc_to_imagenet", ["cat", "fox"], None, 1000)
+    assert known_maps.resolved({"cat": 1}, ["cat"], MODEL, 4) == {"cat": 1}
+    assert known_maps.resolved("mine.json", ["cat"], MODEL, 4) == "mine.json"
+
+
+def members_of(name, dataset):
+    """{class of a dataset: names of the classes of ImageNet that a known map gives it}."""
+    members = match(dataset, imagenet(), 1000, known_maps.resolved(name, dataset, imagenet(), 1000))
+    return {label: {imagenet()[place] for place in places} for label, places in zip(dataset, members, strict=True)}
+
+
+def listed(name):
+    return json.loads((HERE / f"labels_{name}.json").read_text())["members"]
+
+
+def test_breeds_of_pets_have_their_class_of_imagenet_or_none():
+    breeds = json.loads((HERE / "groups_pets.json").read_text())["classes"]
+    members = members_of("pets_to_imagenet", breeds)
+    assert list(listed("pets_to_imagenet")) == breeds
+    assert members["Siamese"] == {"Siamese_cat"}
+    assert members["english_cocker_spaniel"] == {"cocker_spaniel"}
+    assert members["american_pit_bull_terrier"] == {"American_Staffordshire_terrier"}
+    assert members["staffordshire_bull_terrier"] == {"Staffordshire_bullterrier"}
+    without = {breed for breed, classes in members.items() if not classes}
+    assert len(without) == 12
+    assert {"Abyssinian", "american_bulldog", "havanese", "shiba_inu", "Sphynx"} < without
+    assert sum(map(len, members.values())) == 25
+
+
+def test_classes_of_coco_have_classes_of_imagenet_of_their_own_or_none():
+    names = list(listed("coco_to_imagenet"))
+    members = members_of("coco_to_imagenet", names)
+    assert len(names) == 80
+    taken = [name for classes in members.values() for name in classes]
+    assert len(set(taken)) == len(taken)
+    assert members["kite"] == set()  # ImageNet's is a bird
+    assert members["mouse"] == {"mouse"}
+    assert members["elephant"] == {"Indian_elephant", "African_elephant", "tusker"}
+    assert "fire_engine" in members["truck"]
+    for shared, other in (("airplane", "aeroplane"), ("tv", "tvmonitor"), ("couch", "sofa"), ("dog", "dog")):
+        assert listed("coco_to_imagenet")[shared] == listed("voc_to_imagenet")[other]
+
+
+def test_a_label_map_may_say_that_the_model_does_not_have_a_class():
+    assert match(["cat", "fox"], MODEL, 4, {"cat": 0, "fox": []}) == [[0], []]
+    assert match(["cat", "fox"], MODEL, 4, {"cat": 0, "fox": None}) == [[0], []]
+    with pytest.raises(UserError, match="no entry for fox"):
+        match(["cat", "fox"], MODEL, 4, {"cat": 0})
+    with pytest.raises(UserError, match="names no class for cat"):
+        match(["cat", "fox"], MODEL, 4, {"cat": [], "fox": []})
+
+
+def test_a_class_of_the_same_name_needs_no_entry_in_a_label_map():
+    model = ["boxer", "Newfoundland, Newfoundland dog", "crane", "crane"]
+    assert match(["boxer", "Newfoundland"], model, 4, {"Newfoundland": "Newfoundland dog"}) == [[0], [1]]
+    assert match(["boxer", "Newfoundland"], model, 4, {"Newfoundland": 1, "boxer": []}) == [[], [1]], "the map counts"
+    with pytest.raises(UserError, match="no entry for crane"):
+        match(["boxer", "crane"], model, 4, {"boxer": "boxer"})
+    with pytest.raises(UserError, match="no entry for boxer"):  # which the misspelt name may mean
+        match(["boxer", "Newfoundland"], model, 4, {"Newfoundland": 1, "boxr": 2})
+    with pytest.raises(UserError, match="no entry for boxer"):  # that of another dataset
+        match(["boxer"], model, 4, {"cat": 1})
+
+
+def test_the_label_map_that_fits_is_found():
+    pets = list(listed("pets_to_imagenet"))
+    assert known_maps.fitting(pets, imagenet(), 1000) == "pets_to_imagenet"
+    assert known_maps.fitting(pets, None, 1000) == "pets_to_imagenet"
+    assert known_maps.fitting(["bicycle", "tv"], imagenet(), 1000) == "coco_to_imagenet"
+    assert known_maps.fitting(["fox"], imagenet(), 1000) == ""
+    assert known_maps.fitting(pets, MODEL, 4) == ""
+    assert known_maps.fitting(None, imagenet(), 1000) == ""

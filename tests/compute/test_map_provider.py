@@ -1,0 +1,300 @@
+"""Maps that metrics ask for: the same explainer and seeds, nothing made twice, and what happens when it goes wrong."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from run_order import in_run_order
+from torch import nn
+
+from saliency_bench import load_classifier, run
+from saliency_bench.bound_explainer import as_explainer
+from saliency_bench.cli import main
+from saliency_bench.compute.maps.map_provider import ExplainerRaisedError, MapProvider
+from saliency_bench.compute.scoring.samples import score_samples
+from saliency_bench.errors import UserError
+from saliency_bench.score_notes import is_expected
+from saliency_bench.target_weights import one_hot
+
+SEEDS = [7, 8, 9, 10]
+
+
+class Small(nn.Module):
+    def __init__(self, classes=3):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(3 * 20, classes)
+
+    def forward(self, images):
+        return self.linear(images.flatten(1))
+
+
+class Recorder:
+    """An explainer that remembers what it was asked; its maps tell sample seed and class."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, classifier, images, target, *, seeds=None):
+        self.calls.append(seeds)
+        at = torch.tensor(seeds).float() + 100 * target.argmax(dim=1)
+        return at[:, None, None] + images.mean(dim=1)
+
+
+def asked(explainer, **fields):
+    return MapProvider(as_explainer(explainer), Small(), SEEDS, **fields)
+
+
+def test_seeds_are_those_of_the_samples():
+    explainer, images = Recorder(), torch.rand(4, 3, 4, 5)
+    explain = asked(explainer)
+    maps = explain(images[[2, 0]], one_hot([1, 2], 3), [2, 0])
+    assert explainer.calls == [[9, 7]]
+    assert np.floor(maps[:, 0, 0]).tolist() == [109, 207]
+    assert (maps.shape, maps.dtype) == ((2, 4, 5), np.float32)
+    explain(images, one_hot(1, 3))  # one row for all
+    assert explainer.calls[-1] == SEEDS
+
+
+def test_what_is_there_is_not_made_again():
+    explainer, images, target = Recorder(), torch.rand(4, 3, 4, 5), one_hot([0, 1, 2, 0], 3)
+    first = asked(explainer)(images, target)
+    explain = asked(explainer, first=(images, target, torch.from_numpy(first)))
+    explainer.calls.clear()
+    np.testing.assert_array_equal(explain(images, target), first)
+    assert explainer.calls == []
+    other = explain(images, one_hot([0, 2, 2, 1], 3))
+    assert explainer.calls == [[8, 10]]
+    np.testing.assert_array_equal(other[[0, 2]], first[[0, 2]])
+    np.testing.assert_array_equal(other, asked(Recorder())(images, one_hot([0, 2, 2, 1], 3)))
+    explain(images.clone(), target)  # another picture for all it knows
+    assert explainer.calls[-1] == SEEDS
+
+
+def test_another_classifier_is_explained_with_the_same_seeds_and_its_passes_count():
+    images, target = torch.rand(4, 3, 4, 5), one_hot([0, 1, 2, 0], 3)
+    own, other = (load_classifier(Small(classes), mean=0, std=1) for classes in (3, 5))
+    torch.nn.init.normal_(other.model.linear.weight)
+    explain = MapProvider(as_explainer(gradient), own, SEEDS)
+    first = explain(images, target)
+    explain.first = images, target, torch.from_numpy(first)
+    found = explain(images, one_hot([4, 3, 2, 1], 5), classifier=other)
+    np.testing.assert_array_equal(
+        found, MapProvider(as_explainer(gradient), other, SEEDS)(images, one_hot([4, 3, 2, 1], 5))
+    )
+    before = own.passes
+    some = explain(images[[1, 3]], one_hot(0, 5), [1, 3], classifier=other)
+    assert own.passes - before == 2
+    assert not np.isclose(some, first[[1, 3]]).all()
+    explain(images, target, classifier=own)  # there already
+    assert own.passes - before == 2
+
+
+def test_what_is_not_finite_or_flat_is_told_by_sample():
+    def broken(classifier, images, target):
+        maps = images.mean(dim=1).clone()
+        maps[0, 0, 0], maps[1] = float("nan"), 4
+        return maps
+
+    explain = asked(broken)
+    maps = explain(torch.rand(3, 3, 4, 5), one_hot(0, 3), [3, 1, 2])
+    assert explain.faulty == {3: "the map holds NaN or infinite values"}
+    assert (maps[0] == 0).all()
+    assert explain.flat == {3, 1}
+
+
+def test_a_batch_that_does_not_fit_is_halved_and_one_that_is_not_finite_in_it_found():
+    def greedy(classifier, images, target):
+        if len(images) > 1:
+            raise RuntimeError("CUDA out of memory")
+        maps = images.mean(dim=1).clone()
+        return maps / (0 if images[0, 0, 0, 0] == 1 else 1)
+
+    images = torch.rand(4, 3, 4, 5)
+    images[2] = 1
+    explain = asked(greedy)
+    maps = explain(images, one_hot(0, 3))
+    assert explain.halved == 3
+    assert set(explain.faulty) == {2}
+    kept = [0, 1, 3]
+    np.testing.assert_allclose(maps[kept], images[kept].mean(dim=1), rtol=1e-6)
+
+
+def test_other_errors_have_a_reason_and_refusals_pass():
+    def failing(classifier, images, target):
+        raise OverflowError("too\nlarge")
+
+    def refusing(classifier, images, target):
+        raise UserError("no ReLU in the model")
+
+    with pytest.raises(ExplainerRaisedError, match=r"OverflowError: too large"):
+        asked(failing)(torch.rand(1, 3, 4, 5), one_hot(0, 3))
+    with pytest.raises(UserError, match="no ReLU"):
+        asked(refusing)(torch.rand(1, 3, 4, 5), one_hot(0, 3))
+
+
+def rows(result, metric):
+    table = pq.read_table(result.folder / "records.parquet").to_pylist()
+    return [row for row in table if row["metric"] == metric]
+
+
+def gradient(classifier, images, target):
+    """One pass for a map, and none of them flat."""
+    images = images.detach().requires_grad_()
+    (found,) = torch.autograd.grad((classifier(images) * target).sum(), images)
+    return found.sum(dim=1)
+
+
+METRICS = ["saliency_ccs", "saliency_cgs", "saliency_class_sensitivity", "saliency_max_sensitivity:draws=2"]
+
+
+@pytest.mark.slow
+def test_a_run_with_all_of_them_counts_passes_and_says_the_same_again(shapes, resnet, tmp_path):
+    def started(name, **options):
+        return run(dataset=shapes, model=resnet, explainers=[gradient, "random"], out=tmp_path / name, limit=8,
+                   metrics=METRICS, batch_size=4, device="cpu", progress=False, **options)  # fmt: skip
+
+    result = started("one")
+    cells = {(cell["explainer"], cell["metric"]): cell for cell in result.summary["cells"]}
+    ours = [cells["gradient", metric.partition(":")[0]] for metric in METRICS]
+    assert [cell["n"] for cell in ours] == [8] * 4
+    # nine pictures and a map each; two maps less those for the label that are there; two maps
+    assert [cell["forward_passes"]["metric"] for cell in ours[:2]] == [80, 80]
+    labels = pq.read_table(result.folder / "predictions.parquet").to_pylist()
+    known = sum(row["label"] in (np.argmax(row["logits"]), np.argmin(row["logits"])) for row in labels)
+    assert ours[2]["forward_passes"]["metric"] == 16 - known
+    assert ours[3]["forward_passes"]["metric"] == 16
+    # noise looks at no network: only the nine pictures are left
+    assert cells["random", "saliency_ccs"]["forward_passes"]["metric"] == 72
+    # it is redrawn for another class and picture
+    assert abs(cells["random", "saliency_class_sensitivity"]["value"]) < 0.1
+    assert cells["random", "saliency_max_sensitivity"]["value"] > 0.5
+    again = started("two")
+    assert [row["value"] for row in rows(again, "saliency_ccs")] == [
+        row["value"] for row in rows(result, "saliency_ccs")
+    ]
+
+
+@pytest.mark.slow
+def test_a_metric_that_asks_outside_a_run_gets_what_the_run_gets(shapes, resnet, tmp_path):
+    from saliency_bench import load_dataset
+
+    explainer = "integrated_gradients:steps=2"
+    result = run(dataset=shapes, model=resnet, explainers=explainer, metrics=METRICS[:3], out=tmp_path / "run", limit=6,
+                 device="cpu", progress=False)  # fmt: skip
+    classifier = load_classifier(resnet, device="cpu")
+    images = classifier.prepare(in_run_order(load_dataset(shapes))[:6]).images
+    for metric in METRICS[:3]:
+        expected = [row["value"] for row in rows(result, metric)]
+        assert score_samples(metric, images, classifier, explainer) == pytest.approx(expected, abs=1e-6)
+    with pytest.raises(UserError, match=r"saliency_miou.*masks"):
+        score_samples("saliency_miou", images, classifier, "gradcam")
+    with pytest.raises(UserError, match=r"saliency_ccs.*groups"):
+        score_samples("saliency_ccs", torch.rand(2, 3, 4, 5), load_classifier(Small(), mean=0, std=1), Recorder())
+
+
+def odd(classifier, images, target):
+    """Fine for the samples' own target; for a contrast NaN where the first pixel is dark."""
+    maps = images.mean(dim=1).clone()
+    if (target < 0).any():
+        maps[images[:, 0, 0, 0] < 0.5, 0, 0] = float("nan")
+    return maps
+
+
+def failing(classifier, images, target):
+    if (target < 0).any():
+        raise OverflowError("contrast")
+    return images.mean(dim=1)
+
+
+def flat(classifier, images, target):
+    return images.new_full((len(images), *images.shape[2:]), 2.0)
+
+
+@pytest.mark.slow
+def test_further_maps_that_fail_leave_the_sample_out_with_the_reason(shapes, resnet, tmp_path):
+    def started(explainer, name, **options):
+        return run(dataset=shapes, model=resnet, explainers=explainer, out=tmp_path / name, limit=8, device="cpu",
+                   metrics=["saliency_ccs", "saliency_pgs"], batch_size=4, progress=False, **options)  # fmt: skip
+
+    result = started(odd, "odd")
+    found = rows(result, "saliency_ccs")
+    bad = [row["reason"] == "the map holds NaN or infinite values" for row in found]
+    assert 0 < sum(bad) < 8
+    assert [row["value"] is None for row in found] == bad
+    assert result.summary["cells"][1]["n"] == 8
+    assert sum(result.summary["faults"].values()) == sum(bad)
+    with pytest.raises(UserError, match=r"odd.*saliency_ccs.*shapes-\d+.*NaN"):
+        started(odd, "odd strict", strict=True)
+    result = started(failing, "failing")
+    assert {row["reason"] for row in rows(result, "saliency_ccs")} == {"the explainer raised OverflowError: contrast"}
+    assert result.summary["cells"][1]["n"] == 8
+    with pytest.raises(UserError, match=r"failing.*saliency_ccs.*OverflowError"):
+        started(failing, "failing strict", strict=True)
+
+
+@pytest.mark.slow
+def test_flat_maps_are_marked_and_not_ranked_where_they_would_be_best(shapes, resnet, tmp_path):
+    result = run(dataset=shapes, model=resnet, explainers=flat, out=tmp_path / "run", limit=4, device="cpu",
+                 metrics=[*METRICS, "saliency_consistency"], progress=False)  # fmt: skip
+    cells = {cell["metric"]: cell for cell in result.summary["cells"]}
+    for metric in ("saliency_max_sensitivity", "saliency_consistency", "saliency_class_sensitivity"):
+        assert (cells[metric]["n"], cells[metric]["value"]) == (0, None) or np.isnan(cells[metric]["value"])
+        assert cells[metric]["left_out"] == {"flat map, not ranked": 4}
+    assert (cells["saliency_ccs"]["n"], cells["saliency_ccs"]["flat"]) == (4, 4)
+    assert result.summary["faults"] == {}
+
+
+@pytest.mark.slow
+def test_groups_of_a_run(shapes, resnet, tmp_path, capsys):
+    """A file is part of the identity of what reads it; samples without a runner-up are left out with the reason."""
+    file = tmp_path / "groups.csv"
+    file.write_text("class,group\ndisc,a\nring,a\nsquare,b\n")
+    common = ["run", "--dataset", str(shapes), "--model", str(resnet), "--explainers", "gradcam", "--limit", "8",
+              "--device", "cpu", "--json", "--metrics", "saliency_ccs", "saliency_insertion", "--out"]  # fmt: skip
+    assert main([*common, str(tmp_path / "own"), "--groups", str(file)]) == 0
+    assert main([*common, str(tmp_path / "known")]) == 0
+    capsys.readouterr()
+    summary = json.loads((tmp_path / "own" / "summary.json").read_text())
+    assert summary["groups"]["name"] == "groups.csv"
+    assert f"groups.csv, digest {summary['groups']['identity'][:8]}" in (tmp_path / "own" / "report.html").read_text()
+    own, known = (records_of(tmp_path / name) for name in ("own", "known"))
+    ids = [{metric: {row["cell_id"] for row in found if row["metric"] == metric} for metric in
+            ("saliency_ccs", "saliency_insertion")} for found in (own, known)]  # fmt: skip
+    assert ids[0]["saliency_insertion"] == ids[1]["saliency_insertion"]
+    assert ids[0]["saliency_ccs"] != ids[1]["saliency_ccs"]
+    without = [row for row in own if row["metric"] == "saliency_ccs" and row["prediction"] not in ("disc", "ring")]
+    assert without
+    reason = "not defined for this sample: no other class in the group of the predicted one"
+    assert {row["reason"] for row in without} == {reason}
+    assert is_expected(reason)
+    assert main([*common, str(tmp_path / "own")]) == 2
+    assert "a run with another set of groups" in capsys.readouterr().err
+    assert main([*common, str(tmp_path / "bad"), "--groups", str(tmp_path / "none.json")]) == 2
+    assert "none.json is not a file" in capsys.readouterr().err
+
+
+def records_of(folder):
+    return pq.read_table(folder / "records.parquet").to_pylist()
+
+
+def test_without_groups_the_metrics_that_need_them_are_refused(tmp_path, shapes):
+    import datasets
+
+    rows = datasets.load_dataset(str(shapes), split="test").select(range(4)).remove_columns("scene")
+    plain = rows.cast_column("label", datasets.ClassLabel(names=[f"kind {number}" for number in range(8)]))
+    plain.to_parquet(tmp_path / "data" / "test-00000.parquet")
+    model = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 8))
+    model = load_classifier(model, mean=0, std=1)
+
+    def started(**options):
+        return run(dataset=tmp_path / "data", model=model, explainers=flat, out=tmp_path / "run", device="cpu",
+                   progress=False, **options)  # fmt: skip
+
+    with pytest.raises(UserError, match=r"saliency_pgs.*groups.*--groups"):
+        started(metrics=["saliency_pgs"])
+    assert not (tmp_path / "run").exists()
+    (cell,) = started(metrics=["saliency_class_sensitivity"]).summary["cells"]
+    assert (cell["n"], cell["left_out"]) == (0, {"flat map, not ranked": 4})  # it needs no groups

@@ -1,0 +1,373 @@
+"""Maps made elsewhere, given to a run as arrays, files or folders: `sb.run(maps={"mine": ...})` and `run --maps`."""
+
+import os
+import re
+import zipfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from run_order import in_run_order
+
+import saliency_bench as sb
+from saliency_bench.board.submission import of_run
+from saliency_bench.cli import main
+from saliency_bench.compute.maps.map_files import read_maps_of
+from saliency_bench.errors import UserError
+
+COUNT = 6
+
+
+@pytest.fixture(scope="module")
+def dataset(shapes):
+    return sb.load_dataset(shapes)
+
+
+@pytest.fixture(scope="module")
+def maps(dataset):
+    """(N, 32, 32) in the order of the dataset, each another one."""
+    return np.random.default_rng(0).normal(size=(len(dataset), 32, 32)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def by_id(dataset, maps):
+    return dict(zip(dataset["image_id"], maps, strict=True))
+
+
+@pytest.fixture
+def run(shapes, resnet, tmp_path):
+    def run(maps, *, name="run", **changes):
+        settings = {"dataset": str(shapes), "model": str(resnet), "metrics": ["saliency_miou"], "limit": COUNT,
+                    "batch_size": 4, "device": "cpu", "progress": False, "out": tmp_path / name}  # fmt: skip
+        return sb.run(**settings | changes, maps=maps)
+
+    return run
+
+
+def folder_of(path, by_id, write=lambda path, values: np.save(f"{path}.npy", values)):
+    path.mkdir()
+    for image_id, values in by_id.items():
+        write(path / image_id, values)
+    return path
+
+
+def grey(path, values):
+    Image.fromarray(values).save(f"{path}.png")
+
+
+@pytest.mark.slow
+def test_the_scores_are_those_of_an_explainer_that_gives_these_maps(run, dataset, by_id, maps):
+    ids = in_run_order(dataset)["image_id"]
+    position = {}
+
+    def looked_up(classifier, images, target):
+        places = [position.setdefault(image.numpy().tobytes(), len(position)) for image in images]
+        return torch.from_numpy(np.stack([by_id[ids[place]] for place in places]))
+
+    expected = run({}, name="function", explainers=[looked_up], metrics=["saliency_miou", "saliency_insertion:steps=4"])
+    found = run({"mine": maps}, metrics=["saliency_miou", "saliency_insertion:steps=4"])
+    assert [cell.explainer for cell in found.cells] == ["mine", "mine"]
+    assert [cell.value for cell in found.cells] == [cell.value for cell in expected.cells]
+
+
+@pytest.mark.slow
+def test_every_form_of_the_same_maps_gives_the_same_cells(run, by_id, maps, tmp_path):
+    ids = list(by_id)
+    table = pa.table({"image_id": ids, "map": [values.ravel() for values in by_id.values()]})
+    pq.write_table(table, tmp_path / "maps.parquet")
+    np.save(tmp_path / "maps.npy", maps)
+    np.savez(tmp_path / "maps.npz", maps)
+    torch.save(torch.from_numpy(maps), tmp_path / "maps.pt")
+    forms = {
+        "array": maps, "tensor": torch.from_numpy(maps), "list": list(maps), "dict": by_id,
+        "folder": folder_of(tmp_path / "a", by_id), "text": str(tmp_path / "a"), "npy": tmp_path / "maps.npy",
+        "npz": folder_of(tmp_path / "b", by_id, lambda path, values: np.savez_compressed(f"{path}.npz", values)),
+        "parquet": tmp_path / "maps.parquet", "packed": tmp_path / "maps.npz", "tensors": tmp_path / "maps.pt",
+        "pt": folder_of(tmp_path / "c", by_id, lambda path, values: torch.save(torch.from_numpy(values), f"{path}.pt")),
+    }  # fmt: skip
+    ids = {form: run({"mine": given}, name=form).cells[0].cell_id for form, given in forms.items()}
+    assert len(set(ids.values())) == 1, ids
+
+
+ONE = {"a": "a.npy"}
+
+
+def test_tensors_of_any_kind_are_maps(tmp_path):
+    values = torch.arange(12.0).reshape(2, 2, 3)
+    kinds = {
+        "of a batch": values[1], "of a graph": (values[1] * values.requires_grad_())[1], "whole": values[1].int(),
+        "brain": values[1].bfloat16(), "half": values[1].half(), "double": values[1].double(), "bool": values[1] > 7,
+        "unsigned": values[1].to(torch.uint32), "turned": values.permute(1, 2, 0)[..., 1],
+        "one row": values[0, :1].expand(2, 3),
+        "of a module": torch.nn.Parameter(values[1]), "every other": torch.arange(24.0).reshape(4, 6)[::2, ::2],
+    }  # fmt: skip
+    for name, tensor in kinds.items():
+        (tmp_path / name).mkdir()
+        torch.save(tensor, tmp_path / name / "a.pt")
+        ((_, found),) = read_maps_of(tmp_path / name, "mine", ONE, (2, 3))
+        assert found.dtype == np.float32
+        assert np.array_equal(found, tensor.detach().float().numpy())
+
+
+class Opened:
+    def __reduce__(self):
+        return os.mkdir, ("opened",)
+
+
+class OfAKind(torch.Tensor):
+    pass
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (lambda: Opened(), "(it holds posix.mkdir, not one dense tensor of numbers)"),
+        (lambda: np.zeros((2, 3)), "it holds numpy"),
+        (lambda: {"map": torch.zeros(2, 3)}, "(it holds a dict, not one tensor); save the maps alone"),
+        (lambda: torch.zeros(2, 3).to_sparse(), "_rebuild_sparse_tensor, not one dense tensor"),
+        (lambda: torch.zeros(2, 3, device="meta"), "_rebuild_meta_tensor_no_storage, not one dense tensor"),
+        (lambda: torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8), "_rebuild_qtensor, not one dense"),
+        (lambda: torch.zeros(2, 3).as_subclass(OfAKind), "_rebuild_from_type_v2, not one dense tensor"),
+        (lambda: torch.zeros(2, 3, dtype=torch.complex64), "torch.ComplexFloatStorage, not one dense tensor"),
+        (lambda: torch.zeros(2, 3, dtype=torch.complex64).conj().imag, "save maps.resolve_neg().clone()"),
+        (lambda: torch.zeros(2, 3, dtype=torch.float8_e4m3fn), "torch.float8_e4m3fn, not one dense tensor"),
+        (lambda: torch.zeros(1, 2, 3), "is 1 x 2 x 3, but the prepared frame is 2 x 3"),
+        (lambda: torch.zeros(1).expand(400_000, 400_000), "is 400000 x 400000, but the prepared frame is 2 x 3"),
+        (lambda: torch.full((2, 3), torch.nan), "the map holds NaN"),
+        (lambda: torch.zeros(2**26 + 1), "of which at most 268,435,456 are read"),
+    ],
+)
+def test_files_of_torch_that_hold_something_else(content, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "maps").mkdir()
+    torch.save(content(), "maps/a.pt")
+    check_refused(tmp_path, words)
+
+
+def check_refused(folder, words):
+    with pytest.raises(UserError, match=re.escape(words)) as caught:
+        dict(read_maps_of(folder / "maps", "mine", ONE, (2, 3)))
+    assert "\n" not in str(caught.value)
+    assert "a.pt" in str(caught.value)
+    assert not (folder / "opened").exists()
+
+
+def repacked(path, change, kind=zipfile.ZIP_STORED, again=()):
+    """Write a copy of a tensor's archive with some members changed and some duplicated."""
+    torch.save(torch.zeros(2, 3), path)
+    with zipfile.ZipFile(path) as packed:
+        members = {name: packed.read(name) for name in packed.namelist()}
+    with zipfile.ZipFile(path, "w", kind) as packed:
+        for name, content in members.items():
+            packed.writestr(name, change(name, content))
+            if name.rpartition("/")[2] in again:
+                packed.writestr(name, content)
+
+
+def of_pickle(change):
+    return lambda name, content: change(content) if name.endswith("data.pkl") else content
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize(
+    ("change", "options", "words"),
+    [
+        (lambda name, content: content + bytes(2**29) * name.endswith("/0"), {"kind": zipfile.ZIP_DEFLATED},
+         "unpack to more than 268,435,456 bytes"),
+        (lambda name, content: content, {"again": ("data.pkl",)}, "2 members called 'a/data.pkl'"),
+        (lambda name, content: content, {"again": ("0",)}, "2 members called 'a/data/0'"),
+        (lambda name, content: content[: 5 if name.endswith("/0") else None], {}, "smaller than its description says"),
+        (lambda name, content: b"big" if name.endswith("byteorder") else content, {}, "not little-endian"),
+        (of_pickle(lambda content: content + bytes(10**6)), {}, "description has more than 100,000 bytes"),
+        (of_pickle(lambda content: b""), {}, "description cannot be read"),
+        (of_pickle(lambda content: content[:40]), {}, "description cannot be read"),
+        (of_pickle(lambda content: content.replace(b"K\x02K\x03", b"K\xffK\xff", 1)), {}, "smaller than its"),
+        (of_pickle(lambda content: content.replace(b"K\x02", b"J\xff\xff\xff\xff", 1)), {}, "description is damaged"),
+        (of_pickle(lambda _: b"\x80\x02c__builtin__\nbytearray\nJ\xff\xff\xff\x7f\x85R."), {}, "__builtin__.bytearray"),
+        (of_pickle(lambda _: b"\x80\x02Nr\xff\xff\xff\x7f."), {}, "it holds a NoneType"),  # a large index of the memo
+        (of_pickle(lambda _: b"\x80\x02" + b"(" * 90_000 + b"t" * 90_000 + b"."), {}, "more than 100,000 bytes"),
+        (of_pickle(lambda _: b"\x80\x02" + b"(" * 40_000 + b"t" * 40_000 + b"."), {}, "it holds a tuple"),
+    ],
+)  # fmt: skip
+def test_archives_of_torch_that_lie(change, options, words, tmp_path):
+    (tmp_path / "maps").mkdir()
+    repacked(tmp_path / "maps" / "a.pt", change, **options)
+    check_refused(tmp_path, words)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"cos\nsystem\n(S'touch opened'\ntR."])
+def test_files_that_are_not_of_torch(content, tmp_path):
+    (tmp_path / "maps").mkdir()
+    (tmp_path / "maps" / "a.pt").write_bytes(content)
+    check_refused(tmp_path, "is not the zip archive that torch.save writes")
+
+
+def test_an_id_with_a_slash_is_a_file_in_a_subfolder(tmp_path):
+    """As the ids of `build folder` are."""
+    for name in ("cat/1", "dog/1"):
+        (tmp_path / name).parent.mkdir()
+        np.save(tmp_path / f"{name}.npy", np.full((2, 3), len(name) + ord(name[0])))
+    (tmp_path / ".hidden").mkdir()
+    np.save(tmp_path / ".hidden" / "x.npy", np.zeros((2, 3)))
+    found = dict(read_maps_of(tmp_path, "mine", {"cat/1": "cat%2F1.npy", "dog/1": "dog%2F1.npy"}, (2, 3)))
+    assert {name: values[0, 0] for name, values in found.items()} == {"cat/1": 104, "dog/1": 105}
+    np.save(tmp_path / "cat" / "9.npy", np.zeros((2, 3)))
+    with pytest.raises(UserError, match=r"9\.npy is not the map of a known image"):
+        dict(read_maps_of(tmp_path, "mine", {"cat/1": "cat%2F1.npy", "dog/1": "dog%2F1.npy"}, (2, 3)))
+
+
+@pytest.mark.slow
+def test_grey_pictures_are_maps(run, by_id, tmp_path):
+    scaled = {image_id: np.uint8(np.clip(128 + 40 * values, 0, 255)) for image_id, values in by_id.items()}
+    pictures = run({"mine": folder_of(tmp_path / "grey", scaled, grey)}, name="png")
+    deep = {image_id: values.astype(np.uint16) * 100 for image_id, values in scaled.items()}
+    sixteen = run({"mine": folder_of(tmp_path / "16 bits", deep, grey)}, name="deep")
+    arrays = run({"mine": scaled}, name="dict")
+    assert pictures.cells[0].cell_id == arrays.cells[0].cell_id
+    assert sixteen.cells[0].value == pytest.approx(arrays.cells[0].value)
+
+
+@pytest.mark.slow
+def test_with_explainers_beside_them_resumed_and_widened(run, maps):
+    first = run({"mine": maps}, limit=3)
+    both = run({"mine": maps, "other": -maps}, explainers=["random"], limit=COUNT)
+    assert {cell.explainer for cell in both.cells} == {"mine", "other", "random"}
+    assert both.cells[0].cell_id == first.cells[0].cell_id
+    assert {cell.n for cell in both.cells} == {both.cells[0].n} != {first.cells[0].n}
+    assert "Precomputed maps." in both.report.read_text()
+    again = run({"mine": maps, "other": -maps}, explainers=["random"], limit=COUNT)
+    assert again.summary == both.summary
+
+
+@pytest.mark.slow
+def test_maps_may_be_missing_only_where_none_is_asked_for(run, dataset, by_id):
+    used = in_run_order(dataset)["image_id"][:COUNT]
+    run({"mine": {image_id: by_id[image_id] for image_id in used}})
+    fewer = {image_id: by_id[image_id] for image_id in used[1:]}
+    with pytest.raises(UserError, match=rf"maps mine has no map of image {used[0]} \(1 of 6 are missing\).*--limit"):
+        run({"mine": fewer}, name="other")
+    done = run({"mine": fewer}, only=["masked"], name="masked")
+    assert done.cells[0].left_out == {"no map was handed in": 1}
+
+
+@pytest.mark.slow
+def test_the_command_line_takes_folders(run, shapes, resnet, by_id, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder_of(tmp_path / "my maps", by_id)
+    common = ["run", "--dataset", str(shapes), "--model", str(resnet), "--metrics", "saliency_miou", "--limit", "6",
+              "--batch-size", "4", "--device", "cpu"]  # fmt: skip
+    assert main([*common, "--maps", "mine=my maps", "--out", "cli"]) == 0
+    assert capsys.readouterr().out.splitlines()[2].startswith("mine ")
+    done = run({"mine": "my maps"})
+    assert "--maps 'mine=my maps'" in done.summary["command"]
+    assert "--explainers" not in done.summary["command"]
+    assert of_run(done.folder, "ada").result.cells[0].explainer == "mine"
+    full = run({"mine": tmp_path / "my maps"}, name="full", explainers=["centre"])
+    assert "--explainers centre" in full.summary["command"]
+    assert f"--maps 'mine={tmp_path / 'my maps'}'" in full.summary["command"]
+    assert str(tmp_path) not in of_run(full.folder, "ada").result.command
+
+
+def test_the_call_in_python_has_a_place_for_arrays(run, maps, by_id, tmp_path):
+    run({"mine": maps}, name="both")
+    done = run({"theirs": folder_of(tmp_path / "maps", by_id)}, name="both")
+    command = done.summary["command"]
+    assert "maps={'mine': my_mine_maps, 'theirs': " in command
+    assert f"# my_mine_maps: an array of {len(maps)} maps, hash " in command
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda maps: maps[:-1], r"maps mine: [\d,]+ maps for [\d,]+ samples; .*in its order, or .*image id"),
+        (lambda maps: maps[:, :16], "mine is 16 x 32, but the prepared frame is 32 x 32"),
+        (lambda maps: maps[0], r"an array \(N, H, W\); got shape \(32, 32\)"),
+        (lambda maps: np.where(maps > 3, np.nan, maps), "maps mine, image .* NaN or infinite"),
+        (lambda maps: maps.astype(complex), "maps mine: .*real numbers"),
+        (lambda maps: None, "maps mine.*got NoneType"),
+        (lambda maps: 5, "maps mine.*got int"),
+        (lambda maps: {"nobody": maps[0]}, "maps mine, image nobody: the dataset has no such image"),
+        (lambda maps: {}, "maps mine holds no map"),
+    ],
+)
+def test_arrays_that_are_not_as_they_should_be(given, words, run, maps, tmp_path):
+    with pytest.raises(UserError, match=words) as caught:
+        run({"mine": given(maps)})
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_files_that_are_not_as_they_should_be(run, by_id, tmp_path):
+    first = next(iter(by_id))
+
+    def broken(name, change):
+        folder = folder_of(tmp_path / name, by_id)
+        (folder / f"{first}.npy").unlink()
+        change(folder / first)
+        return folder
+
+    colour = np.zeros((32, 32, 3), np.uint8)
+    cases = {
+        "colour": (lambda path: grey(path, colour), "picture in colour"),
+        "small": (lambda path: grey(path, colour[:16, :, 0]), "16 x 32, but"),
+        "text": (lambda path: path.with_suffix(".png").write_text("no picture"), "is not a PNG file"),
+        "two": (lambda path: np.savez(f"{path}.npz", a=np.ones((32, 32)), b=np.ones((32, 32))), "holds 2 arrays"),
+        "zip": (lambda path: path.with_suffix(".npz").write_text("PK"), "is not an .npz file"),
+        "bomb": (lambda path: np.savez_compressed(f"{path}.npz", np.zeros(10**7)), "is not an .npz file"),
+        "objects": (lambda path: np.savez(f"{path}.npz", np.array([{}], object)), "npz"),
+        "pipe": (lambda path: os.mkfifo(f"{path}.npy"), "is not a regular file"),
+        "pipe of a picture": (lambda path: os.mkfifo(f"{path}.png"), "is not a regular file"),
+        "twice": (lambda path: (np.save(f"{path}.npy", by_id[first]), grey(path, colour[:, :, 0])), "occurs twice"),
+        "stranger": (lambda path: np.save(f"{path}x.npy", by_id[first]), f"not the map of a known image.*{first}"),
+    }
+    for name, (change, words) in cases.items():
+        with pytest.raises(UserError, match=words) as caught:
+            run({"mine": broken(name, change)})
+        assert "\n" not in str(caught.value)
+    os.mkfifo(tmp_path / "maps.parquet")
+    for path in (tmp_path / "maps.parquet", "/dev/zero"):
+        with pytest.raises(UserError, match="is not a regular file"):
+            run({"mine": path})
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("nowhere", "does not say where maps are; write NAME=FOLDER"),
+        ("mine=", "does not say where"),
+        ("mine=nowhere", "there are no maps nowhere; give a folder of .npy, .npz, .pt or grey .png files, or one .npy"),
+        ("two words=.", "cannot be the name"),
+        ("gradcam=.", "gradcam is the name of an explainer"),
+        ("mine=. mine=.", "two maps are called mine"),
+    ],
+)
+def test_wrong_entries_are_one_line_before_anything_is_loaded(entry, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    entries = entry.split(" mine") if entry.count("mine=") == 2 else [entry]
+    entries = [entries[0], "mine=."] if len(entries) == 2 else entries
+    assert main(["run", "--model", "m/m", "--out", "run", "--maps", *entries]) == 2
+    shown = capsys.readouterr().err
+    assert words in shown
+    assert shown.count("\n") == 1
+
+
+def test_metrics_that_ask_for_further_maps_are_refused(run, maps):
+    with pytest.raises(UserError, match="saliency_max_sensitivity asks for further maps"):
+        run({"mine": maps}, metrics=["saliency_max_sensitivity"])
+
+
+def test_maps_need_a_name(run, maps):
+    for given in (maps, [maps], 5):
+        with pytest.raises(UserError, match=r"maps must be a dict \{name: folder, file or array\}"):
+            run(given)
+
+
+def test_a_template_takes_no_maps(shapes, resnet, tmp_path, maps):
+    with pytest.raises(UserError, match="a template takes no maps"):
+        sb.template(str(shapes), str(resnet), tmp_path / "t", maps={"mine": maps})

@@ -1,0 +1,227 @@
+"""Where a model comes from: folder or Hub, at which commit; and what is said where it is neither."""
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import timm
+from transformers import AutoModelForImageClassification, TimmWrapperConfig, TimmWrapperForImageClassification
+
+from saliency_bench import load_classifier
+from saliency_bench.compute.classifiers.sources import _suggestions, source_of
+from saliency_bench.errors import UserError
+
+REPO = "founder/tiny"
+
+
+@pytest.fixture
+def online(shared_hub, resnet, monkeypatch, tmp_path):
+    """The Hub with a model of two commits, as seen by this process with an empty cache; works in an empty folder."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", shared_hub.url)
+    files = f"{shared_hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", files)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    api = shared_hub.api()
+    if not api.repo_exists(REPO):
+        api.create_repo(REPO)
+        api.upload_folder(repo_id=REPO, folder_path=resnet)
+        api.upload_file(repo_id=REPO, path_in_repo="README.md", path_or_fileobj=b"# tiny")
+    return api
+
+
+@pytest.fixture
+def offline(monkeypatch, tmp_path):
+    """No cache, and a port on which nobody answers."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_hub_model_knows_its_repository_and_commit(online, resnet):
+    second, first = (commit.commit_id for commit in online.list_repo_commits(REPO)[:2])
+    newest = load_classifier(REPO, device="cpu")
+    assert (newest.id, newest.repo, newest.revision) == (REPO, REPO, second)
+    older = load_classifier(REPO, revision=first, device="cpu")
+    assert (older.repo, older.revision) == (REPO, first)
+    assert load_classifier(f"{REPO}@{first}", device="cpu").revision == first
+    assert newest.digest == older.digest == load_classifier(resnet, device="cpu").digest
+    local = load_classifier(resnet, device="cpu")
+    assert (local.repo, local.revision) == (None, None)
+
+
+def test_a_hub_model_loads_from_its_cache_when_the_hub_is_gone(online, monkeypatch):
+    commit = load_classifier(REPO, device="cpu").revision
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    assert load_classifier(REPO, device="cpu").revision == commit
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert load_classifier(REPO, device="cpu").revision == commit
+    assert load_classifier(REPO, revision=commit, device="cpu").revision == commit
+
+
+def test_an_object_of_a_hub_model_takes_the_processor_of_its_cached_snapshot(online):
+    by_name = load_classifier(REPO, device="cpu")
+    model = AutoModelForImageClassification.from_pretrained(REPO)
+    by_object = load_classifier(model)
+    assert (by_object.digest, by_object.geometry, by_object.labels) == (
+        by_name.digest, by_name.geometry, by_name.labels)  # fmt: skip
+    assert by_object.repo is None  # its weights may be others
+
+
+def test_snapshots_that_differ_in_the_processor_leave_it_unknown(online, tmp_path):
+    load_classifier(REPO, device="cpu")
+    model = AutoModelForImageClassification.from_pretrained(REPO)
+    (snapshot,) = (tmp_path / "cache").glob("models--*/snapshots/*")
+    other = shutil.copytree(snapshot, snapshot.with_name("0" * 40))
+    file = other / "preprocessor_config.json"
+    content = json.loads(file.read_text())
+    file.unlink()
+    file.write_text(json.dumps(content | {"image_mean": [0.1, 0.1, 0.1]}))
+    with pytest.raises(UserError, match=rf"mean=.*{REPO}"):
+        load_classifier(model)
+
+
+def test_a_folder_of_exactly_the_name_is_used_and_said(online, resnet, capsys):
+    shutil.copytree(resnet, REPO)
+    by_folder = load_classifier(REPO, device="cpu")
+    assert (by_folder.repo, by_folder.revision) == (None, None)
+    line = f"the model {REPO} is the folder {Path(REPO).resolve()}; write hub:{REPO} for the Hub"
+    assert capsys.readouterr().err == f"saliency-bench: {line}\n"
+    by_hub = load_classifier(f"hub:{REPO}", device="cpu")
+    assert (by_hub.id, by_hub.repo) == (REPO, REPO)
+    assert len(by_hub.revision) == 40
+    assert capsys.readouterr().err == ""
+
+
+def test_a_folder_is_never_found_by_the_last_part_of_an_id(online, resnet):
+    shutil.copytree(resnet, "tiny")
+    assert load_classifier(REPO, device="cpu").repo == REPO
+
+
+def test_a_folder_has_no_revisions(resnet):
+    with pytest.raises(UserError, match="revision"):
+        load_classifier(resnet, revision="main")
+    with pytest.raises(UserError, match="revision"):
+        load_classifier("torchvision:resnet18", revision="main")
+
+
+def test_unknown_repositories_and_revisions(online):
+    with pytest.raises(UserError, match=r"'founder/tinny'.*not found on the Hub"):
+        load_classifier("founder/tinny")
+    with pytest.raises(UserError, match=r"no revision 'v9' of founder/tiny"):
+        load_classifier(REPO, revision="v9")
+    with pytest.raises(UserError, match=r"did you mean google/vit-base-patch16-224\?"):
+        load_classifier("google/vit-base-patch16-244")
+    with pytest.raises(UserError) as error:
+        load_classifier("microsoft/resnet-34")
+    assert "did you mean" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["microsoft/resnet-18", "hub:microsoft/resnet-18", "someone/else"])
+@pytest.mark.parametrize("how", ["nobody answers", "HF_HUB_OFFLINE"])
+def test_offline_is_said_at_once(offline, name, how, monkeypatch):
+    if how == "HF_HUB_OFFLINE":
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    start = time.perf_counter()
+    words = "HF_HUB_OFFLINE is set" if how == "HF_HUB_OFFLINE" else "the Hub cannot be reached"
+    with pytest.raises(UserError, match=words) as error:
+        load_classifier(name)
+    assert time.perf_counter() - start < 5
+    assert "did you mean" not in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["./models/x", "../models/x", "/no/such/x", "models/x/y", "~/no/such/x", "a b/c"])
+def test_a_path_is_a_folder_that_is_not_there_and_the_hub_is_not_asked(offline, name):
+    start = time.perf_counter()
+    with pytest.raises(UserError, match="there is no folder") as error:
+        load_classifier(name)
+    assert time.perf_counter() - start < 1
+    assert name in str(error.value)
+
+
+def test_a_name_below_a_folder_says_what_lies_there(offline, resnet):
+    shutil.copytree(resnet, "models/first")
+    shutil.copytree(resnet, "microsoft/resnet-18")
+    for name, text in (("models/zzz", r"no folder \(models holds first\).*cannot be reached"),
+                       ("models/firsts", r"did you mean models/first\? \(the Hub cannot be reached\)")):  # fmt: skip
+        with pytest.raises(UserError, match=f"'{name}' is .*{text}"):
+            load_classifier(name)
+    # A local folder may be called as a repository of the Hub; it is suggested once.
+    assert _suggestions("microsoft/resnet-19").count("microsoft/resnet-18") == 1
+    with pytest.raises(UserError, match=r"there is no folder './models/firsts'; did you mean models/first\?"):
+        load_classifier("./models/firsts")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("models/resnt-18-pet", "models/resnet-18-pet"),
+        ("./models/resnet-18-pets", "models/resnet-18-pet"),
+        ("model/resnet-18-pet", "models/resnet-18-pet"),
+        ("./model/resnet18-pet", "models/resnet-18-pet"),
+        ("resnet-19", "resnet-18"),
+        ("models/runs/first/Tiny", "models/runs/first/tiny"),
+        ("models/resnet-50", None),
+        ("models/empyt", None),  # a folder without a checkpoint
+    ],
+)
+def test_a_path_with_a_typo_suggests_the_nearest_checkpoint(offline, resnet, name, near):
+    for folder in ("models/resnet-18-pet", "models/runs/first/tiny", "resnet-18"):
+        shutil.copytree(resnet, folder)
+    Path("models/empty").mkdir()
+    with pytest.raises(UserError) as error:
+        load_classifier(name)
+    assert near is None or f"did you mean {near}?" in str(error.value)
+    assert near is not None or "did you mean" not in str(error.value)
+
+
+def test_a_path_with_a_typo_suggests_the_nearest_checkpoint_also_if_the_hub_answers(online, resnet):
+    shutil.copytree(resnet, "models/resnet-18-pet")
+    with pytest.raises(UserError, match=r"not found on the Hub; did you mean models/resnet-18-pet\?"):
+        load_classifier("model/resnet-18-pet")
+
+
+def test_a_folder_without_a_checkpoint(tmp_path):
+    with pytest.raises(UserError, match=r"no config\.json"):
+        load_classifier(tmp_path)
+
+
+@pytest.mark.slow
+def test_the_command_says_offline_and_ends_with_2(shapes, tmp_path, shared_hub):
+    words = [sys.executable, "-m", "saliency_bench", "run", "--dataset", str(shapes), "--model", "microsoft/resnet-18",
+             "--explainers", "random", "--metrics", "saliency_miou", "--out", str(tmp_path / "run")]  # fmt: skip
+    start = time.perf_counter()
+    done = shared_hub.run(words, HF_ENDPOINT="http://127.0.0.1:9")
+    assert time.perf_counter() - start < 60  # most of it imports
+    assert done.returncode == 2
+    assert "the Hub cannot be reached" in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_timm_repository_in_timm_s_own_layout(online, tmp_path):
+    """What the Hub's timm organisation holds: a config.json of timm, without a processor's file."""
+    pretrained = timm.create_model("resnet10t", num_classes=4).pretrained_cfg
+    kept = {key: pretrained[key] for key in ("input_size", "mean", "std", "crop_pct", "interpolation")}
+    config = TimmWrapperConfig(architecture="resnet10t", num_labels=4, pretrained_cfg=kept)
+    TimmWrapperForImageClassification(config).save_pretrained(tmp_path / "timm")
+    file = tmp_path / "timm" / "config.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps({"architecture": "resnet10t", "num_classes": 4, "num_features": 512,
+                                "pretrained_cfg": content["pretrained_cfg"] | {"num_classes": 4}}))  # fmt: skip
+    online.create_repo("founder/timm")
+    online.upload_folder(repo_id="founder/timm", folder_path=tmp_path / "timm")
+    classifier = load_classifier("founder/timm", device="cpu")
+    assert classifier.revision == online.repo_info("founder/timm").sha
+    assert classifier.mean.flatten().tolist() == pytest.approx(list(kept["mean"]))
+    assert str(classifier.geometry).endswith("centre crop 176 x 176")
+
+
+def test_a_home_folder_is_expanded(resnet, monkeypatch):
+    monkeypatch.setenv("HOME", str(Path(resnet).parent))
+    assert source_of(f"~/{Path(resnet).name}").folder == Path(resnet)

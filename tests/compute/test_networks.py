@@ -1,0 +1,448 @@
+"""Networks as people have them: several outputs, one channel, TorchScript; and what cannot be used, refused by name."""
+
+import copy
+from functools import partial
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torch.nn import functional as F
+from torchvision.models import detection
+from torchvision.transforms.v2 import functional as T
+from transformers import (
+    ResNetConfig,
+    ResNetForImageClassification,
+    SegformerConfig,
+    SegformerForSemanticSegmentation,
+    ViTImageProcessor,
+)
+
+import saliency_bench as sb
+from saliency_bench import load_classifier
+from saliency_bench.compute.classifiers.fast_forward import fast_forward
+from saliency_bench.errors import UserError
+
+
+def picture(height=40, width=32):
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+class Net(nn.Module):
+    """Two convolutions and a head; `give` makes of (scores, features) what it returns."""
+
+    def __init__(self, channels=3, give=lambda scores, features: scores, classes=8):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Conv2d(channels, 6, 3, padding=1)
+        self.norm = nn.BatchNorm2d(6)
+        self.second = nn.Conv2d(6, 8, 3, padding=1)
+        self.head = nn.Linear(8, classes)
+        self.give = give
+
+    def forward(self, images):
+        features = torch.relu(self.second(torch.relu(self.norm(self.first(images)))))
+        return self.give(self.head(features.mean((2, 3))), features)
+
+
+def as_dict(scores, features):
+    return {"features": features, "scores": scores}
+
+
+def as_tuple(scores, features):
+    return features, scores
+
+
+def scores_of(output):
+    return output["scores"]
+
+
+def doubled(output):
+    return 2 * output["scores"]
+
+
+# Logits among several outputs
+
+
+@pytest.mark.parametrize(("give", "take"), [(as_dict, scores_of), (as_tuple, lambda out: out[1])])
+def test_logits_are_taken_from_a_dict_or_tuple(give, take):
+    images = torch.rand(2, 3, 16, 16)
+    classifier = load_classifier(Net(give=give), mean=0.5, std=0.2, logits=take)
+    plain = load_classifier(Net(), mean=0.5, std=0.2)
+    with torch.no_grad():
+        assert classifier(images).equal(plain(images))
+    for name in ("gradcam", "integrated_gradients:steps=3", "occlusion:window=8,stride=8"):
+        target = sb.targets.one_hot([1, 2], 8)
+        maps = sb.load_explainer(name)(classifier, images, target)
+        assert maps.equal(sb.load_explainer(name)(plain, images, target)), name
+
+
+@pytest.mark.slow
+def test_the_digest_follows_the_code_of_logits():
+    def digest(take, **others):
+        return load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=take, **others).digest
+
+    assert digest(scores_of) == digest(scores_of)
+    assert len({digest(scores_of), digest(doubled), load_classifier(Net(give=as_dict), mean=0.5, std=0.2).digest}) == 3
+    scaled = [digest(partial(lambda out, by: by * out["scores"], by=by)) for by in (1.0, 2.0, 2.0)]
+    assert scaled[0] != scaled[1] == scaled[2]
+    first, second = nn.Linear(8, 3), nn.Linear(8, 3)
+    with torch.no_grad():
+        second.weight.copy_(first.weight).add_(1)
+        second.bias.copy_(first.bias)
+    heads = [digest(nn.Sequential(Taken(), head)) for head in (first, second)]
+    assert heads[0] != heads[1]
+
+
+class Taken(nn.Module):
+    def forward(self, output):
+        return output["scores"]
+
+
+def test_what_cannot_be_hashed_keeps_one_digest_for_as_long_as_it_is_loaded(capsys):
+    endless = (number for number in range(3))
+    take = partial(lambda out, held: out["scores"], held=endless)
+    classifier = load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=take)
+    assert "logits= of Net cannot be hashed" in capsys.readouterr().err
+    assert classifier.digest == classifier.digest
+    assert classifier.digest != load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=take).digest
+
+
+def test_logits_are_copied_with_the_classifier():
+    images = torch.rand(2, 3, 16, 16)
+    classifier = load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=doubled)
+    with torch.no_grad():
+        expected = classifier(images)
+        assert copy.deepcopy(classifier)(images).equal(expected)
+        assert load_classifier(classifier, activation="sigmoid")(images).equal(expected)
+        forward = fast_forward(classifier, images)
+        assert forward is not classifier
+        assert torch.allclose(forward(images), expected, atol=1e-5)
+    headed = load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=nn.Sequential(Taken(), nn.Linear(8, 3)))
+    moved = load_classifier(headed, channels_last=True)
+    assert not set(map(id, moved.parameters())) & set(map(id, headed.parameters()))
+
+
+@pytest.mark.slow
+def test_a_run_with_logits_says_so_and_resumes(shapes, tmp_path):
+    def run(take, name):
+        model = load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=take)
+        sb.run(dataset=str(shapes), model=model, explainers="gradient", metrics="saliency_miou", limit=4, device="cpu",
+               out=tmp_path / name, progress=False)  # fmt: skip
+        return pq.read_table(tmp_path / name / "records.parquet").to_pylist()
+
+    plain = run(scores_of, "plain")
+    assert run(scores_of, "again") == plain
+    other = run(doubled, "doubled")
+    assert {row["cell_id"] for row in other} != {row["cell_id"] for row in plain}
+    assert "logits=doubled" in (tmp_path / "doubled" / "summary.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("give", "take", "words"),
+    [
+        (as_dict, None, r"a dict of features, scores instead of logits \(B, K\); .*logits=lambda out: out\['scores'\]"),
+        (as_tuple, None, r"a tuple of 2 instead.*logits=lambda out: out\[1\]"),
+        (lambda s, f: {"out": f}, None, r"logits=lambda out: out\['out'\]\.mean\(\(2, 3\)\)"),
+        (lambda s, f: f, None, r"\(1, 8, 40, 32\).*logits=lambda out: out\.mean\(\(2, 3\)\)"),
+        (lambda s, f: s[:, 0], None, r"\(1,\).*out\[:, None\].*activation=.sigmoid"),
+        (lambda s, f: s.argmax(1), None, r"without the argmax"),
+        (lambda s, f: {"boxes": s, "labels": s}, None, "detects objects"),
+        (lambda s, f: [{"boxes": s, "labels": s}], None, "detects objects"),
+        (as_dict, lambda out: out["score"], r"logits= fails on.*a dict of features, scores.*KeyError.*score"),
+        (as_dict, lambda out: out["features"], r"logits= of module:Net gives \(1, 8, 40, 32\)"),
+        (as_dict, lambda out: None, r"logits= of module:Net gives NoneType"),
+    ],
+)
+def test_other_outputs_are_refused_with_what_to_pass(give, take, words):
+    with pytest.raises(UserError, match=words) as error:
+        sb.explain(picture(), load_classifier(Net(give=give), mean=0.5, std=0.2, logits=take), "gradient")
+    assert "\n" not in str(error.value)
+
+
+def test_logits_belong_to_a_module(resnet):
+    for model in (str(resnet), load_classifier(resnet, device="cpu")):
+        with pytest.raises(UserError, match="logits and name are for a torch module"):
+            load_classifier(model, logits=scores_of)
+
+
+@pytest.mark.parametrize("take", ["scores", 0])
+def test_logits_is_a_function(take):
+    with pytest.raises(UserError, match=rf"logits= takes a function.*got {take!r}"):
+        load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=take)
+
+
+def test_weights_without_their_network_are_named():
+    with pytest.raises(UserError, match=r"weights without their network.*load_state_dict"):
+        load_classifier(Net().state_dict())
+
+
+def test_multi_label_heads_among_several_outputs():
+    classifier = load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=scores_of, activation="sigmoid")
+    seen = sb.explain(picture(), classifier, "gradient", target=3)
+    images = classifier.prepare([{"image": picture()}]).images
+    with torch.no_grad():
+        expected = Net().eval()((images - 0.5) / 0.2).sigmoid().max()
+    assert seen.probability == pytest.approx(float(expected))
+
+
+# One channel
+
+
+def test_a_network_of_one_channel_gets_grey_images_and_a_line_says_so(capsys):
+    network = Net(channels=1)
+    classifier = load_classifier(network, mean=0.5, std=0.2)
+    assert "module:Net takes one channel: images are converted to grey" in capsys.readouterr().err
+    assert "in grey" in repr(classifier)
+    images = torch.rand(2, 3, 16, 16)
+    with torch.no_grad():
+        expected = network((T.rgb_to_grayscale(images) - 0.5) / 0.2)
+        assert torch.allclose(classifier(images), expected, atol=1e-3)  # whose weights are rounded to four digits
+
+
+def test_maps_of_a_grey_network_are_those_of_the_network_itself():
+    network = Net(channels=1)
+    images, target = torch.rand(2, 3, 16, 16), sb.targets.one_hot([1, 5], 8)
+    classifier = load_classifier(network, mean=0.5, std=0.2)
+    weights = torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)
+    grey = (images * weights).sum(1, keepdim=True).requires_grad_()
+    network.eval()((grey - 0.5) / 0.2).gather(1, torch.tensor([[1], [5]])).sum().backward()
+    summed = sb.load_explainer("gradient", reduction="sum")(classifier, images, target)
+    torch.testing.assert_close(summed, grey.grad[:, 0])  # the weights of the channels sum to 1
+    wrapped = load_classifier(Wrapped(network, lambda images: (images * weights).sum(1, keepdim=True)), mean=0, std=1)
+    for name in ("gradcam", "occlusion:window=4,stride=4", "rise:masks=20"):
+        explainer = sb.load_explainer(name)
+        same = load_classifier(network, mean=0, std=1)
+        torch.testing.assert_close(explainer(same, images, target), explainer(wrapped, images, target))
+
+
+class Wrapped(nn.Module):
+    def __init__(self, network, before):
+        super().__init__()
+        self.network, self.before = network, before
+
+    def forward(self, images):
+        return self.network(self.before(images))
+
+
+def test_a_module_that_makes_its_images_grey_gets_colours(capsys):
+    network = Wrapped(Net(channels=1), lambda images: images[:, :1])
+    classifier = load_classifier(network, mean=0, std=1)
+    assert classifier.channels == 3
+    assert capsys.readouterr().err == ""
+    images = torch.rand(2, 3, 16, 16)
+    with torch.no_grad():
+        assert classifier(images).equal(network(images))
+
+
+def test_trying_for_grey_leaves_a_training_network_as_it_is(capsys):
+    network = Wrapped(Net(channels=1), lambda images: images[:, :1]).train()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    load_classifier(network, mean=0, std=1)
+    assert all(value.equal(before[name]) for name, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 5)),
+        lambda: torch.jit.trace(Net(channels=1, classes=5).eval(), torch.rand(1, 1, 28, 28)),
+        lambda: ResNetForImageClassification(
+            ResNetConfig(num_channels=1, embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], num_labels=5)
+        ),
+    ],
+    ids=["perceptron", "traced", "transformers"],
+)  # fmt: skip
+def test_other_networks_of_one_channel(make):
+    classifier = load_classifier(make(), mean=0.5, std=0.2, size=28)
+    assert classifier.channels == 1
+    assert sb.explain(picture(), classifier, "gradient").map.shape == (28, 28)
+
+
+def test_three_means_of_a_grey_network_are_refused():
+    with pytest.raises(UserError, match=r"module:Net takes one channel, and mean has three; give mean="):
+        load_classifier(Net(channels=1), mean=(0.4, 0.5, 0.6), std=0.2)
+
+
+def test_a_grey_checkpoint(tmp_path):
+    config = ResNetConfig(num_channels=1, embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], num_labels=3)
+    ResNetForImageClassification(config).save_pretrained(tmp_path)
+    ViTImageProcessor(size={"height": 32, "width": 32}, image_mean=[0.4], image_std=[0.3]).save_pretrained(tmp_path)
+    classifier = load_classifier(str(tmp_path), device="cpu")
+    assert classifier.channels == 1
+    assert classifier.mean.flatten().tolist() == pytest.approx([0.4] * 3)
+    assert sb.explain(picture(), classifier, "gradcam").map.shape == (32, 32)
+
+
+# TorchScript, and what wraps a network
+
+SCRIPTS = {
+    "scripted": lambda network, path: torch.jit.script(network),
+    "traced": lambda network, path: torch.jit.trace(network, torch.rand(1, 3, 16, 16)),
+    "loaded": lambda network, path: loaded(torch.jit.script(network), path),
+    "frozen": lambda network, path: torch.jit.freeze(torch.jit.script(network)),
+}
+
+
+def plain_network(scale=1.0):
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 8, 3, stride=2), nn.Hardtanh(-scale, scale),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4),
+    ).eval()  # fmt: skip
+
+
+def loaded(script, path):
+    torch.jit.save(script, path / "model.pt")
+    return torch.jit.load(path / "model.pt")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_torchscript_scores_as_the_network_it_was_made_from(kind, tmp_path):
+    network = plain_network()
+    script = SCRIPTS[kind](network, tmp_path)
+    classifier = load_classifier(script, mean=0.5, std=0.2)
+    assert classifier.id == "module:Sequential"
+    images, target = torch.rand(3, 3, 16, 16), sb.targets.one_hot([0, 1, 2], 4)
+    for name in ("gradient", "integrated_gradients:steps=4", "occlusion:window=8,stride=8", "rise:masks=20"):
+        maps = sb.load_explainer(name)(classifier, images, target)
+        expected = sb.load_explainer(name)(load_classifier(network, mean=0.5, std=0.2), images, target)
+        torch.testing.assert_close(maps, expected, rtol=1e-4, atol=1e-5)
+    for name in ("gradcam", "scorecam", "gae"):
+        with pytest.raises(UserError, match=r"TorchScript.*give the module") as error:
+            sb.load_explainer(name)(classifier, images, target)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_the_digest_of_torchscript_follows_code_constants_and_weights(kind, tmp_path):
+    def digest(network):
+        return load_classifier(SCRIPTS[kind](network, tmp_path), mean=0.5, std=0.2).digest
+
+    other = plain_network()
+    with torch.no_grad():
+        other[0].weight.add_(1)
+    first = digest(plain_network())
+    for _ in range(2):  # torch gives classes that it has seen before other names, and files of their own
+        torch.jit.script(plain_network())
+        assert digest(plain_network()) == first
+    assert len({first, digest(plain_network(2.0)), digest(other)}) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_with_torchscript(shapes, tmp_path):
+    script = torch.jit.trace(Net().eval(), torch.rand(1, 3, 32, 32))
+    for name in ("first", "second"):
+        sb.run(dataset=str(shapes), model=load_classifier(script, mean=0.5, std=0.2), explainers="gradient", limit=4,
+               metrics=["saliency_miou", "saliency_insertion:steps=4"], device="cpu", out=tmp_path / name,
+               progress=False)  # fmt: skip
+    first, second = (pq.read_table(tmp_path / name / "records.parquet") for name in ("first", "second"))
+    assert first.equals(second)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_scripted_part_of_a_network_is_no_obstacle():
+    network = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), torch.jit.script(nn.Sequential(nn.AdaptiveAvgPool2d(1),
+                            nn.Flatten(), nn.Linear(6, 4)))).eval()  # fmt: skip
+    classifier = load_classifier(network, mean=0.5, std=0.2)
+    maps = sb.load_explainer("gradcam")(classifier, torch.rand(2, 3, 16, 16), sb.targets.one_hot([0, 1], 4))
+    assert maps.shape == (2, 16, 16)
+
+
+@pytest.mark.parametrize(
+    "wrap", [nn.DataParallel, partial(torch.compile, backend="eager")], ids=["parallel", "compiled"]
+)
+def test_wrappers_are_taken_off(wrap):
+    network = plain_network()
+    classifier = load_classifier(wrap(network), mean=0.5, std=0.2)
+    assert classifier.model is network
+    assert classifier.digest == load_classifier(network, mean=0.5, std=0.2).digest
+
+
+# What cannot be used
+
+
+class Late(nn.Module):
+    """A network that wants its channels last."""
+
+    def forward(self, images):
+        return F.conv2d(images.permute(0, 3, 1, 2), torch.zeros(4, 3, 1, 1)).mean((2, 3))
+
+
+class Numpy(Net):
+    def forward(self, images):
+        return super().forward(torch.from_numpy(images.numpy()))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: torch.ao.quantization.quantize_dynamic(Net(), {nn.Linear}), r"Net is quantised \(Linear\)"),
+        (lambda: torch.export.export(plain_network(), (torch.rand(1, 3, 16, 16),)).module(), r"torch\.export"),
+        (lambda: Net().to("meta"), r"no weights \(first\.weight"),
+        (lambda: detection.fasterrcnn_mobilenet_v3_large_320_fpn(weights=None, weights_backbone=None),
+         "FasterRCNN detects objects; give a classifier"),
+        (lambda: SegformerForSemanticSegmentation(SegformerConfig(hidden_sizes=[8] * 4, decoder_hidden_size=8)),
+         "not for image classification.*logits="),
+        (Late, r"channels last.*permute\(0, 2, 3, 1\)"),
+        (Numpy, "numpy.*no gradient.*rise"),
+    ],
+    ids=["quantised", "exported", "meta", "detection", "segmentation", "channels last", "numpy"],
+)  # fmt: skip
+def test_what_cannot_be_used_is_refused_with_what_to_give(make, words):
+    with pytest.raises(UserError, match=words) as error:
+        sb.explain(picture(), load_classifier(make(), mean=0.5, std=0.2), "gradient")
+    assert "\n" not in str(error.value)
+
+
+def test_a_network_of_any_size_takes_pictures_of_any_size():
+    classifier = load_classifier(Net(), mean=0.5, std=0.2)
+    for height, width in ((40, 32), (33, 71)):
+        assert sb.explain(picture(height, width), classifier, "gradcam").map.shape == (height, width)
+    with pytest.raises(UserError, match="differ in size; give load_classifier size="):
+        classifier.prepare([{"image": picture(40, 32)}, {"image": picture(33, 71)}])
+
+
+def in_chunks(x):
+    raise RuntimeError("Shape mismatch, can't divide axis of length 24 in chunks of 16")  # the words of einops
+
+
+SIZED = {
+    "a head": nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 2)),
+    "position embeddings": lambda x: (x.flatten(2) + torch.zeros(3, 256)).mean(dim=2),
+    "einops": in_chunks,
+    "a convolution": nn.Sequential(nn.Conv2d(3, 2, 32), nn.Flatten()),
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_a_picture_of_another_size_than_the_network_takes_is_refused_with_the_fix(name):
+    class Sized(nn.Module):
+        def forward(self, x):
+            return SIZED[name](x)
+
+    classifier = load_classifier(Sized(), mean=0.5, std=0.25)
+    with pytest.raises(UserError, match=r"Sized does not accept images of 24 x 24 .*size=\(H, W\)"):
+        sb.explain(picture(24, 24), classifier, "occlusion")
+
+
+def test_a_network_that_takes_patches_is_not_blamed_on_the_image_size():
+    class Patches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Linear(48, 4)
+
+        def forward(self, pixel_values, pixel_attention_mask=None, spatial_shapes=None):
+            return self.embed(pixel_values).mean(1)
+
+    with pytest.raises(
+        UserError, match=r"takes images that are already cut into patches .*whose forward cuts the images"
+    ):
+        sb.load_classifier(Patches(), mean=0, std=1)(torch.rand(1, 3, 16, 16))

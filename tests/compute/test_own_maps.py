@@ -1,0 +1,463 @@
+"""Maps made elsewhere: the template, what is refused before anything is scored, and that scores are those of a run."""
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from run_order import in_run_order
+
+import saliency_bench as sb
+from saliency_bench.board.submission import of_run
+from saliency_bench.board.template import read_template, score_maps
+from saliency_bench.cli import main
+from saliency_bench.compute import precomputed as own_maps
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.precomputed import explainer_of, file_of, wants_more
+from saliency_bench.errors import UserError
+from saliency_bench.score_notes import NO_MAP
+
+METRICS = ["saliency_miou", "saliency_insertion:steps=4"]
+COUNT = 11  # ends inside a chunk of 8
+
+
+@pytest.fixture(scope="module")
+def blank(tmp_path_factory, shapes, resnet):
+    """A template without maps."""
+    out = tmp_path_factory.mktemp("template") / "mine"
+    return sb.template(str(shapes), str(resnet), out, limit=COUNT, images="npy", device="cpu", progress=False)
+
+
+@pytest.fixture(scope="module")
+def values(shapes, resnet):
+    """{image id: its Grad-CAM map}"""
+    dataset, classifier = in_run_order(sb.load_dataset(shapes)), sb.load_classifier(resnet, device="cpu")
+    found = {}
+    for start in (0, 8):  # the chunks of a run, so that maps are the same to the last bit
+        batch = classifier.prepare(dataset[start : start + 8])
+        maps = sb.load_explainer("gradcam")(classifier, batch.images, sb.targets.one_hot(batch.labels, 8))
+        found |= dict(zip(batch.ids, maps.numpy(), strict=True))
+    return dict(list(found.items())[:COUNT])
+
+
+def write(folder, values):
+    folder.mkdir(exist_ok=True)
+    for image_id, value in values.items():
+        np.save(folder / f"{image_id}.npy", value)
+    return folder
+
+
+def score(blank, maps, name="mine", **changes):
+    settings = {
+        "metrics": METRICS[:1],
+        "batch_size": 8,
+        "device": "cpu",
+        "progress": False,
+        "out": maps.parent / "scored",
+    }
+    return score_maps(maps, name, template=blank, **settings | changes)
+
+
+def by_image(folder, metric):
+    rows = pq.read_table(folder / "records.parquet").to_pylist()
+    return {row["image_id"]: (row["value"], row["reason"]) for row in rows if row["metric"] == metric}
+
+
+def test_the_template_says_what_to_explain_and_in_which_frame(blank, shapes, resnet):
+    told, files = read_template(blank)
+    rows = list(csv.DictReader((blank / "samples.csv").open()))
+    dataset, classifier = in_run_order(sb.load_dataset(shapes)), sb.load_classifier(resnet, device="cpu")
+    assert (told.size, told.samples, told.spec.split, told.spec.limit) == ([32, 32], COUNT, "test", COUNT)
+    assert told.identity.classifier == classifier.digest
+    assert [row["image_id"] for row in rows] == dataset["image_id"][:COUNT] == list(files)
+    names = dataset.features["label"].names
+    assert [row["label"] for row in rows] == [names[label] for label in dataset["label"][:COUNT]]
+    assert [row["plus"] for row in rows] == [str(label) for label in dataset["label"][:COUNT]]
+    assert {row["minus"] for row in rows} == {""}
+    prepared = classifier.prepare(dataset.select(range(COUNT))).images.numpy()
+    frames = np.stack([np.load(blank / "images" / file) for file in files.values()])
+    np.testing.assert_array_equal(frames, prepared)
+
+
+def test_the_template_follows_the_target_rule(shapes, resnet, tmp_path):
+    out = sb.template(
+        str(shapes), str(resnet), tmp_path / "t", target="contrast:second", limit=4, images="png", progress=False
+    )
+    classifier = sb.load_classifier(resnet, device="cpu")
+    batch = classifier.prepare(in_run_order(sb.load_dataset(shapes)).select(range(4)))
+    order = classifier(batch.images).argsort(dim=1, descending=True)
+    rows = list(csv.DictReader((out / "samples.csv").open()))
+    assert [(row["plus"], row["minus"]) for row in rows] == [(str(int(o[0])), str(int(o[1]))) for o in order]
+    pictures = np.stack([np.asarray(Image.open(out / "images" / f"{image_id}.png")) for image_id in batch.ids])
+    assert np.abs(pictures / 255 - batch.images.permute(0, 2, 3, 1).numpy()).max() <= 0.5 / 255 + 1e-6
+
+
+def test_no_map_is_asked_for_of_what_a_run_leaves_out(shapes, resnet, tmp_path, monkeypatch):
+    whole = Classifier.forward
+
+    def broken(self, images):
+        logits = whole(self, images)
+        logits[1:2, 0] = np.nan
+        return logits
+
+    monkeypatch.setattr(Classifier, "forward", broken)
+    listed = {}
+    for rule in ("label", "predicted"):
+        out = sb.template(str(shapes), str(resnet), tmp_path / rule, limit=4, target=rule, device="cpu", progress=False)
+        listed[rule] = [row["image_id"] for row in csv.DictReader((out / "samples.csv").open())]
+    assert listed["predicted"] == [image_id for place, image_id in enumerate(listed["label"]) if place != 1]
+
+
+@pytest.mark.slow
+def test_maps_of_an_explainer_get_its_scores_to_the_last_bit(blank, values, shapes, resnet, tmp_path):
+    done = score(blank, write(tmp_path / "maps", values), metrics=METRICS)
+    other = sb.run(
+        dataset=str(shapes), model=str(resnet), explainers="gradcam", metrics=METRICS, limit=COUNT, batch_size=8,
+        out=tmp_path / "run", device="cpu", progress=False,
+    )  # fmt: skip
+    for mine, theirs in zip(done.summary["cells"], other.summary["cells"], strict=True):
+        for key in ("value", "low", "high", "n", "left_out", "flat"):
+            assert mine[key] == theirs[key]
+        assert mine["cell_id"] != theirs["cell_id"]  # the method is another, however like its maps are
+        assert by_image(done.folder, mine["metric"]) == by_image(other.folder, mine["metric"])
+    assert done.summary["cells"][0]["explainer"] == "mine"
+    assert done.summary["cells"][0]["explainer_version"].startswith("maps-")
+    assert "# my_mine: precomputed maps" in done.summary["command"]
+    assert "Precomputed maps." in done.report.read_text()
+    assert [cell.explainer for cell in of_run(done.folder, "ada").result.cells] == ["mine", "mine"]
+
+
+def test_parquet_is_the_same_as_files(blank, values, tmp_path):
+    first = score(blank, write(tmp_path / "maps", values), out=tmp_path / "a")
+    tables = {
+        "rows.parquet": pa.list_(pa.list_(pa.float32())), "flat.parquet": pa.list_(pa.float64()),
+        "fixed.parquet": pa.list_(pa.float32(), 32 * 32),
+    }  # fmt: skip
+    for name, kind in tables.items():
+        maps = [v.tolist() if name == "rows.parquet" else v.ravel().tolist() for v in values.values()]
+        table = pa.table({"image_id": list(values), "map": pa.array(maps, kind)})
+        pq.write_table(table.take(list(range(COUNT))[::-1]), tmp_path / name)  # in any order
+        told, files = read_template(blank)
+        method = explainer_of("mine", tmp_path / name, files, tuple(told.size), 0, files)
+        assert method.version == first.summary["cells"][0]["explainer_version"]
+
+
+def test_the_identity_is_that_of_the_values(blank, values, tmp_path):
+    _, files = read_template(blank)
+
+    def version(name, **changes):
+        return explainer_of("mine", write(tmp_path / name, values | changes), files, (32, 32), 0).version
+
+    first = next(iter(values))
+    assert version("a") == version("b")
+    assert version("c", **{first: values[first] + np.float32(1e-3)}) != version("a")
+    (tmp_path / "b" / f"{first}.npy").unlink()
+    assert explainer_of("mine", tmp_path / "b", files, (32, 32), 0).version != version("a")
+
+
+@pytest.mark.slow
+def test_missing_maps_need_partial_and_are_counted(blank, values, tmp_path):
+    some = dict(list(values.items())[2:])
+    maps = write(tmp_path / "maps", some)
+    with pytest.raises(UserError, match=r"no map of image .* \(2 of 11 are missing\).*--partial"):
+        score(blank, maps)
+    done = score(blank, maps, partial=True)
+    for cell in done.summary["cells"]:
+        assert cell["n"] == COUNT - 2
+        assert cell["left_out"] == {NO_MAP: 2}
+    assert done.summary["faults"] == {}
+    missing = list(values)[:2]
+    assert all(by_image(done.folder, "saliency_miou")[image_id] == (None, NO_MAP) for image_id in missing)
+
+
+BAD = {
+    "shape": (np.zeros((16, 32)), "is 16 x 32, but the prepared frame is 32 x 32"),
+    "axes": (np.zeros((1, 32, 32)), "is 1 x 32 x 32, but the prepared frame is 32 x 32"),
+    "number": (np.float32(1), "is one number, but"),
+    "nan": (np.full((32, 32), np.nan), "NaN or infinite"),
+    "infinite": (np.full((32, 32), -np.inf), "NaN or infinite"),
+    "too large for float32": (np.full((32, 32), 1e300), "NaN or infinite"),
+    "complex": (np.zeros((32, 32), complex), "not numbers"),
+    "text": (np.full((32, 32), "x"), "not numbers"),
+    "objects": (np.full((32, 32), None), "not numbers"),
+    "records": (np.zeros((32, 32), [("a", "f4")]), "not numbers"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_map_that_is_none_is_refused_by_file(case, blank, values, tmp_path):
+    first = next(iter(values))
+    maps = write(tmp_path / "maps", values)
+    np.save(maps / f"{first}.npy", BAD[case][0])
+    with pytest.raises(UserError) as error:
+        score(blank, maps)
+    assert f"{first}.npy" in str(error.value)
+    assert BAD[case][1] in str(error.value)
+    assert not (tmp_path / "scored").exists()
+
+
+class Bomb:
+    def __reduce__(self):
+        return Path.touch, (Path("exploded"),)
+
+
+def header(shape, dtype="<f4"):
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is not a .npy file"),
+        (b"PK\x03\x04 an archive", "is not a .npy file"),
+        (header((32, 32)), "which is not what its header says"),  # promises more than there is
+        (header((32, 32)) + bytes(5000), "which is not what its header says"),
+        (header((2**40, 2**40)) + bytes(16), "but the prepared frame is"),  # nothing is made room for
+        (header((32, 32), "|O") + b"\x80\x04K\x01.", "not numbers"),
+        (b"\x93NUMPY\x01\x00\x10\x00__import__('os')", "is not a .npy file"),
+        (b"\x93NUMPY\x09\x00" + bytes(50), "is not a .npy file"),
+    ],
+)
+def test_what_only_looks_like_a_map_is_never_read(content, words, blank, values, tmp_path):
+    maps = write(tmp_path / "maps", values)
+    (maps / f"{next(iter(values))}.npy").write_bytes(content)
+    with pytest.raises(UserError, match=re.escape(words)):
+        score(blank, maps)
+
+
+def test_nothing_is_unpickled(blank, values, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    maps = write(tmp_path / "maps", values)
+    np.save(maps / f"{next(iter(values))}.npy", np.array([[Bomb()]], dtype=object), allow_pickle=True)
+    with pytest.raises(UserError, match="not numbers"):
+        score(blank, maps)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_unknown_files_links_and_empty_folders_are_refused(blank, values, tmp_path):
+    maps = write(tmp_path / "maps", values)
+    (maps / "notes.txt").write_text("is left alone")
+    np.save(maps / "stranger.npy", np.zeros((32, 32)))
+    with pytest.raises(UserError, match=r"stranger\.npy is not the map of a known image"):
+        score(blank, maps)
+    (maps / "stranger.npy").unlink()
+    first = maps / f"{next(iter(values))}.npy"
+    first.rename(tmp_path / "outside.npy")
+    first.symlink_to(tmp_path / "outside.npy")
+    with pytest.raises(UserError, match="is not a regular file"):
+        score(blank, maps)
+    np.save(tmp_path / "one.npy", np.zeros((32, 32)))
+    with pytest.raises(UserError, match=r"one\.npy holds one map, 32 x 32; a \.npy file holds that of every sample"):
+        score(blank, tmp_path / "one.npy")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="holds no map"):
+        score(blank, tmp_path / "empty")
+
+
+def parquet(path, ids, maps):
+    pq.write_table(pa.table({"image_id": ids, "map": maps}), path)
+    return path
+
+
+def test_ids_may_be_the_large_texts_that_pandas_writes(blank, values, tmp_path):
+    ids, maps = list(values), [value.ravel() for value in values.values()]
+    found = score(blank, parquet(tmp_path / "maps.parquet", pa.array(ids, pa.large_string()), maps))
+    assert {cell.n for cell in found.cells} == {COUNT}
+
+
+def test_parquet_that_is_not_as_it_should_be(blank, values, tmp_path):
+    ids, good = list(values), [value.ravel() for value in values.values()]
+    path = tmp_path / "maps.parquet"
+    cases = [
+        ((ids[:-1] + ids[:1], good), f"image {ids[0]} occurs twice"),
+        ((["../../etc/passwd", *ids[1:]], good), "'../../etc/passwd' is not a known image"),
+        ((ids, [good[0][:-1], *good[1:]]), f"image {ids[0]} is 1023, but"),
+        ((ids, [None, *good[1:]]), "the map is null"),
+        ((ids, [[None] * 1024, *good[1:]]), "the map holds null"),
+        ((ids, [[[0.0] * 32] * 31 + [[0.0] * 31]] * COUNT), "differ in length"),
+        ((ids, ["x"] * COUNT), "map holds string, not lists of numbers"),
+        ((list(range(COUNT)), good), "image_id must be string"),
+        ((ids * 2, good * 2), "22 rows for 11 images"),
+        ((ids, [np.zeros(4096)] * COUNT), "more numbers than maps of 32 x 32"),
+    ]
+    for (names, maps), words in cases:
+        parquet(path, names, maps)
+        with pytest.raises(UserError, match=re.escape(words)):
+            score(blank, path)
+    pq.write_table(pa.table({"image_id": ids}), path)
+    with pytest.raises(UserError, match="no column map"):
+        score(blank, path)
+    path.write_bytes(b"PAR1 but no more")
+    with pytest.raises(UserError, match="is not a Parquet file"):
+        score(blank, path)
+
+
+@given(st.text(min_size=1, max_size=300), st.integers(0, 10**6))
+def test_no_id_leads_out_of_the_folder(image_id, position):
+    file = file_of(image_id, position)
+    assert Path("maps", file).parent == Path("maps")
+    assert re.fullmatch(r"[A-Za-z0-9_.~%-]{1,250}\.npy", file)
+    assert not file.startswith(".")
+
+
+@pytest.mark.parametrize("name", ["", "two words", "../up", "a" * 101, "<b>"])
+def test_a_name_that_is_none(name, blank, values, tmp_path):
+    with pytest.raises(UserError, match="cannot be the name of a method"):
+        score(blank, write(tmp_path / "maps", values), name)
+
+
+def test_the_name_of_an_explainer_is_taken(blank, values, tmp_path):
+    with pytest.raises(UserError, match="gradcam is the name of an explainer"):
+        score(blank, write(tmp_path / "maps", values), "gradcam")
+
+
+def test_metrics_that_ask_for_further_maps_are_refused_by_name(blank, values, tmp_path, monkeypatch):
+    from dataclasses import replace
+
+    greedy = replace(sb.load_metric("saliency_miou"), name="saliency_greedy", inputs=("maps", "explain"))
+    with pytest.raises(UserError, match="saliency_greedy asks for further maps"):
+        score(blank, write(tmp_path / "maps", values), metrics=[greedy])
+
+
+@pytest.mark.parametrize(("name", "line"), [
+    ("saliency_roar", "saliency_roar needs maps of the training images too"),
+    ("saliency_crowd_auc", "saliency_crowd_auc is computed from the answers of people"),
+])  # fmt: skip
+def test_metrics_that_no_map_serves_are_refused_by_name_and_left_out_by_default(blank, values, tmp_path, name, line):
+    with pytest.raises(UserError, match=line):
+        score(blank, write(tmp_path / "maps", values), metrics=[name])
+    assert wants_more(sb.load_metric(name))  # so that they are not among the defaults
+    assert not wants_more(sb.load_metric("saliency_miou"))
+
+
+def test_a_further_map_is_refused_whoever_asks(blank, values, tmp_path):
+    """Another picture or target under the same image's seed gets no map, and never a wrong one."""
+    _, files = read_template(blank)
+    method = explainer_of("mine", write(tmp_path / "maps", values), files, (32, 32), 0, files)
+    seeds = [own_maps.seed_of(0, image_id, "explain") for image_id in list(values)[:2]]
+    images, target = torch.rand(2, 3, 32, 32), sb.targets.one_hot([0, 1], 8)
+    np.testing.assert_array_equal(
+        method(torch.nn.Identity(), images, target, seeds=seeds), np.stack(list(values.values())[:2])
+    )
+    for other in ((images.flip(3), target), (images, target.flip(0))):
+        with pytest.raises(UserError, match="no further maps"):
+            method(torch.nn.Identity(), *other, seeds=seeds)
+
+
+def test_another_dataset_or_model_than_the_templates(blank, values, shapes, resnet, tmp_path):
+    maps = write(tmp_path / "maps", values)
+    for key, words in (("fingerprint", "the dataset is no longer"), ("classifier", "the model is no longer"),
+                       ("target", "the target is no longer")):  # fmt: skip
+        other = tmp_path / key
+        other.mkdir()
+        (other / "samples.csv").write_text((blank / "samples.csv").read_text())
+        told = json.loads((blank / "template.json").read_text())
+        (other / "template.json").write_text(json.dumps(told | {"identity": told["identity"] | {key: "0" * 32}}))
+        with pytest.raises(UserError, match=words):
+            score(other, maps)
+    (other / "template.json").write_text(json.dumps(told | {"size": "big"}))
+    with pytest.raises(UserError, match=r"template.json: size: "):
+        score(other, maps)
+    (other / "template.json").write_text(json.dumps(told | {"format": 1}))
+    with pytest.raises(UserError, match=r"template.json has format 1, .* 2; make the template again"):
+        score(other, maps)
+    (other / "samples.csv").write_text("image_id,file\nx,../y.npy\n")
+    (other / "template.json").write_text(json.dumps(told))
+    with pytest.raises(UserError, match=r"samples\.csv was changed"):
+        score(other, maps)
+
+
+@pytest.mark.slow
+def test_a_target_file_that_was_edited_after_the_template_is_noticed(values, shapes, resnet, tmp_path):
+    rule = tmp_path / "rule.csv"
+    ids = sb.load_dataset(shapes)["image_id"]
+    rule.write_text("image_id,target\n" + "".join(f"{image_id},1\n" for image_id in ids))
+    out = sb.template(str(shapes), str(resnet), tmp_path / "t", target=rule, limit=COUNT, progress=False)
+    maps = write(tmp_path / "maps", values)
+    assert score(out, maps).summary["target"] == "rule.csv"
+    rule.write_text(rule.read_text().replace(",1", ",2"))
+    with pytest.raises(UserError, match="the target is no longer"):
+        score(out, maps, out=tmp_path / "again")
+
+
+def test_the_settings_of_the_template_are_those_of_the_scores(values, shapes, resnet, tmp_path, monkeypatch):
+    """Also from another folder, and for settings that a command without --precision or --groups would not have."""
+    monkeypatch.chdir(tmp_path)
+    Path("groups.json").write_text(json.dumps({"low": [0, 1, 2, 3], "high": [4, 5, 6, 7]}))
+    settings = {"groups": "groups.json", "precision": "bf16", "batch_size": 4, "limit": COUNT}
+    out = sb.template(str(shapes), str(resnet), "t", device="cpu", progress=False, **settings).resolve()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    done = score_maps(write(tmp_path / "maps", values), "mine", template=out, metrics="saliency_miou", device="cpu",
+                      progress=False)  # fmt: skip
+    assert (done.summary["precision"], done.summary["batch_size"]) == ("bf16", 4)
+    assert done.summary["groups"]["name"] == "groups.json"
+
+
+def test_settings_are_checked_before_maps_are_read(blank, tmp_path):
+    (tmp_path / "maps").mkdir()
+    with pytest.raises(UserError, match=r"batch_size .*; got 0"):
+        score(blank, tmp_path / "maps", batch_size=0)
+    with pytest.raises(UserError, match="holds no map"):
+        score(blank, tmp_path / "maps")
+
+
+def test_a_template_holds_no_python_objects(shapes, resnet, tmp_path):
+    with pytest.raises(UserError, match=r"label_map \(dict "):
+        sb.template(str(shapes), str(resnet), tmp_path / "t", label_map={"circle": 1})
+    assert not (tmp_path / "t").exists()
+
+
+def test_the_example_of_the_template_makes_maps_that_can_be_scored(blank, tmp_path, monkeypatch, capsys):
+    import runpy
+    import shutil
+
+    mine = tmp_path / "mine"
+    shutil.copytree(blank, mine)
+    runpy.run_path(str(mine / "example.py"))
+    assert len(list((mine / "maps").glob("*.npy"))) == COUNT
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with pytest.raises(UserError, match="--name NAME"):
+        sb.submit(mine, dry_run=True)
+    metrics = ["saliency_pointing_game", "saliency_miou"]
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert main(["submit", str(mine), "--name", "sketch", "--metrics", *metrics, "--dry-run", "--device", "cpu"]) == 0
+    first, *shown = capsys.readouterr().out.splitlines()
+    assert first.startswith(
+        f"sketch: scoring {COUNT} maps by saliency_pointing_game and saliency_miou into {mine}/scored-"
+    )
+    assert sum("sketch by saliency_" in line for line in shown) == 2
+    done = score_maps(mine, "sketch", metrics="saliency_pointing_game", device="cpu", progress=False)
+    assert done.folder.name.startswith("scored-sketch-maps-")
+    assert done.summary["cells"][0]["n"] == COUNT
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("template shapes-xia m --out X", "did you mean shapes-xai"),
+        ("submit nowhere", "nowhere does not exist"),
+        ("push results nowhere", "nowhere is not the folder of a finished run"),
+    ],
+)
+def test_one_line_at_the_terminal(line, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(line.split()) == 2
+    shown = capsys.readouterr()
+    assert words in shown.err
+    assert shown.err.count("\n") == 1
+
+
+def test_a_template_does_not_overwrite(shapes, resnet, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="is not empty"):
+        sb.template(str(shapes), str(resnet), tmp_path)

@@ -1,0 +1,183 @@
+"""Own networks as model texts, in commands and calls that take a model."""
+
+import warnings
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench.board.recompute import _named
+from saliency_bench.board.schema import Model
+from saliency_bench.cli import main
+from saliency_bench.compute.classifiers.own_networks import refuse_own
+from saliency_bench.compute.loading.load import load
+from saliency_bench.errors import UserError
+from saliency_bench.spec import RunSpec
+
+CODE = """
+import torch
+from torch import nn
+
+def make(width=8, classes=8):
+    torch.manual_seed(width)
+    layers = [nn.Conv2d(3, width, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(width, classes))
+
+class Trained(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.net = make(width)
+
+    def forward(self, x):
+        return self.net(x)
+
+def loaded():
+    import saliency_bench as sb
+    return sb.load_classifier(make(), mean=0.5, std=0.25, labels=list("abcdefgh"))
+
+ready = make()
+def number(): return 3
+def fails(): raise ValueError("no disk")
+"""
+PLAIN = "mean=0,std=1"
+IMAGES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Return (text of a file with networks, its names), in a folder with files of weights."""
+    monkeypatch.chdir(tmp_path)
+    name = f"net_{abs(hash(str(tmp_path)))}"
+    (tmp_path / f"{name}.py").write_text(CODE)
+    namespace = {}
+    exec(CODE, namespace)
+    torch.save(namespace["make"](8).state_dict(), "plain.pth")
+    save_file(namespace["make"](6).state_dict(), "six.safetensors")
+    inner = {f"model.{key}": value for key, value in namespace["Trained"](6).state_dict().items()}
+    content = {"state_dict": inner | {"loss.weight": torch.ones(3)}, "hyper_parameters": {"width": 6, "lr": 0.1}}
+    torch.save(content, "trained.ckpt")
+    torch.jit.trace(namespace["make"](8).eval(), IMAGES).save("script.pt")
+    plain = namespace["make"](8).state_dict()
+    # As the ImageNet script of PyTorch saves it: a number beside the weights is a tensor.
+    torch.save({"epoch": 2, "best_acc1": torch.tensor(71.0), "state_dict": plain}, "example.pth")
+    averaged = {key: value + 1 for key, value in plain.items()}
+    torch.save({"model": plain, "model_ema": averaged}, "both.pth")
+    torch.save({"state_dict_ema": plain}, "averaged.pth")
+    (tmp_path / "classes.txt").write_text("\n".join("abcdefgh"))
+    (tmp_path / "windows.txt").write_bytes("\r\n".join("abcdefgh").encode("utf-8-sig"))
+    return f"./{name}.py", namespace
+
+
+@pytest.mark.parametrize(
+    ("text", "width"),
+    [
+        ("FILE:make:mean=0,std=1", 8),
+        ("FILE:make:width=6,weights=six.safetensors,mean=0,std=1", 6),
+        ("FILE:make:weights=plain.pth,mean=0,std=1,labels=classes.txt", 8),
+        ("FILE:make:weights=example.pth,mean=0,std=1,labels=windows.txt", 8),
+        ("FILE:make:weights=both.pth,mean=0,std=1", 8),
+        ("FILE:make:weights=averaged.pth,mean=0,std=1", 8),
+        ("FILE:Trained:weights=trained.ckpt,mean=0,std=1", 6),
+        ("FILE:make:width=6,weights=trained.ckpt,mean=0,std=1", 6),
+        ("FILE:ready:mean=0,std=1", 8),
+        ("script.pt:mean=0,std=1", 8),
+    ],
+)
+def test_a_text_gives_the_network_of_the_object(own, caplog, text, width):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        classifier = sb.load_classifier(text.replace("FILE", own[0]))
+    expected = own[1]["make"](width)(IMAGES)
+    torch.testing.assert_close(classifier(IMAGES), expected, rtol=0, atol=1e-6)
+    assert classifier.labels == (list("abcdefgh") if "labels" in text else None)
+    assert ("the weights under 'model' are used, not those under 'model_ema'" in caplog.text) == ("both" in text)
+
+
+def test_what_load_classifier_returns_keeps_its_settings(own):
+    classifier = sb.load_classifier(f"{own[0]}:loaded")
+    assert classifier.labels == list("abcdefgh")
+    torch.testing.assert_close(classifier(IMAGES), own[1]["make"]()((IMAGES - 0.5) / 0.25))
+
+
+@pytest.mark.parametrize(("library", "name"), [("timm", "test_resnet"), ("torchvision", "squeezenet1_1")])
+def test_architectures_have_the_classes_of_their_weights(own, library, name):
+    timm = pytest.importorskip("timm")
+    from torchvision import models
+
+    torch.manual_seed(0)
+    network = timm.create_model(name, num_classes=5) if library == "timm" else models.get_model(name, num_classes=5)
+    torch.save({"epoch": 3, "model": {f"module.{key}": value for key, value in network.state_dict().items()}}, "w.pth")
+    classifier = sb.load_classifier(f"{library}:{name}:weights=w.pth,mean=0,std=1,size=64")
+    images = torch.rand(2, 3, 64, 64)
+    torch.testing.assert_close(classifier(images), network.eval()(images))
+    assert classifier.id == f"module:{name}"
+
+
+REFUSED = {
+    "FILE:make:width=3,depth=3": "unknown option 'depth' of FILE:make; known: classes, labels, mean, name, size, std",
+    "FILE:number": "returned int; it must return a torch module or what load_classifier returns",
+    "FILE:fails": "raised ValueError: no disk",
+    "FILE:nake": "unknown function 'nake' .*did you mean make",
+    "FILE:make": r"are not known: .* --model \./net\.py:make:mean=0\.5,std=0\.5",
+    "FILE:make:weights=trained.ckpt,mean=0,std=1": r"has 0\.weight of shape \(6, 3, 3, 3\), but the network has \(8, 3",
+    "FILE:make:weights=none.pth": "weights=none.pth is not a file",
+    "FILE:make:weights=classes.txt": "weights=classes.txt cannot be read|holds more than tensors",
+    "FILE:make:weights=code.pth": "holds more than tensors and is not opened, as it could run code; save the weights",
+    "FILE:make:weights=other.pth": r"lacks 0\.bias \(1 of 4 weights match\); they are of another network",
+    "timm:resnet18": "timm:resnet18 has no weights; give .*; for weights of the Hub, give timm/resnet18",
+    "timm:resnet18:weights=plain.pth,heads=2": "unknown option 'heads' of timm:resnet18",
+    "timm:resnet10x:weights=plain.pth": "unknown timm model 'resnet10x'",
+    "torchvision:resnet:weights=plain.pth": "unknown torchvision model 'resnet'",
+    "torchvision:resnet18:weights=plain.pth": "they are of another network",
+    "torchvision:resnet18:weights=wide.pth": "wide.pth have a last layer of 200,000 classes, more than 100,000",
+    "plain.pth": r"holds no TorchScript network; for weights give \./net\.py:make:weights=plain\.pth",
+    "code.pth": r"holds no TorchScript .* a pickled network is not opened: save its state_dict\(\)",
+    "none.pt": r"there is no file none\.pt; give",
+    "six.safetensors": r"or \./net\.py:make:weights=six\.safetensors with a function",
+    "trained.ckpt": "holds weights without their network; give timm:NAME:weights=trained.ckpt",
+    "net.onnx": "has no gradients or layers that PyTorch could read; give the network that it was exported from",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_cannot_be_opened_is_one_line(own, text):
+    torch.save({"0.weight": torch.ones(8, 3, 3, 3)}, "other.pth")
+    torch.save(nn.Linear(2, 2), "code.pth")
+    torch.save({"fc.weight": torch.zeros(1).expand(200_000, 512)}, "wide.pth")  # 2 kB
+    open("net.onnx", "wb").close()
+    with pytest.raises(UserError, match=REFUSED[text].replace("FILE", own[0])):
+        sb.load_classifier(text.replace("FILE", own[0]))
+
+
+def test_command_line_and_python_give_the_same_run(own, tmp_path, capsys):
+    text = f"{own[0]}:make:{PLAIN},size=32"
+    settings = ["--dataset", "shapes-xai", "--explainers", "gradcam", "--metrics", "saliency_miou", "--limit", "4"]
+    assert main(["run", *settings, "--model", text, "--out", "cli"]) == 0
+    network = sb.load_classifier(own[1]["make"](), mean=0, std=1, size=32)
+    runs = [
+        sb.run(dataset="shapes-xai", model=model, explainers=["gradcam"], metrics=["saliency_miou"], limit=4,
+               out=tmp_path / name, progress=False)
+        for name, model in (("text", text), ("object", network))
+    ]  # fmt: skip
+    scores = [sb.load_run(folder).cells[0].value for folder in ("cli", *(run.folder for run in runs))]
+    assert scores[0] == scores[1] == scores[2]
+    assert f"--model {text}" in (tmp_path / "cli/report.html").read_text()
+    assert main(["run", *settings, "--model", text, "--out", "cli"]) == 0
+    assert "already holds every score" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "text", ["./evil.py:make", "timm:resnet18:weights=a.pt", "torchvision:resnet18:weights=a.pt", "a.pt"]
+)
+def test_names_in_the_files_of_others_are_not_opened(own, tmp_path, text):
+    with pytest.raises(UserError, match="is not opened by its name; give the network itself"):
+        refuse_own(text)
+    common = {"dataset": "shapes-xai", "explainers": ["random"], "metrics": ["saliency_miou"], "out": tmp_path / "run"}
+    with pytest.raises(UserError, match="is not opened by its name; run it first with --model, and give predicted-by:"):
+        sb.run(**common, model=f"{own[0]}:make:{PLAIN},size=32", target=f"predicted-by:{text}", progress=False)
+    with pytest.raises(UserError, match="is not opened by its name"):
+        load(RunSpec.read({**common, "model": text, "out": "run"}), {})
+    with pytest.raises(UserError, match="is not opened by its name"):
+        _named(None, Model.model_construct(id=text, repo=None))

@@ -1,0 +1,505 @@
+"""Part files: what is whole and belongs to the run is believed, whatever else lies there; each is written once."""
+
+import json
+import os
+import random
+import shutil
+from datetime import timedelta
+from hashlib import sha256
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import saliency_bench as sb
+from saliency_bench.compute import store
+from saliency_bench.compute.predictions import GROUP, StoredPredictions
+from saliency_bench.errors import UserError
+from saliency_bench.read import parts, records
+from saliency_bench.read.parts import Entry, PartFolder, Result, in_order
+
+CELLS = ["a" * 16, "b" * 16]
+SIZE = 4  # samples of a chunk
+RESULTS = ("records.parquet", "predictions.parquet")
+
+
+def table(samples, number=0, per_sample=2):
+    """Rows of these samples, the score and a part of it."""
+    rows = [
+        {"position": int(sample), "target": f"class {sample % 3}", "part": f"part {part}" if part else None,
+         "value": None if sample % 5 == 0 else (sample + part / 10 + number) / 7,
+         "reason": "no mask" if sample % 5 == 0 else None}
+        for sample in samples for part in range(per_sample)
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=records.STORED)
+
+
+def about(**changes):
+    return {"passes": {"explain": 4}, "halved": 0, "faults": 0, "raised": False} | changes
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return PartFolder(tmp_path / "chunks", "run")
+
+
+def result(number, group="explainer", cells=CELLS, positions=None, **changes):
+    inside = range(SIZE) if positions is None else positions
+    samples = [number * SIZE + place for place in inside]
+    rows = {cell: table(samples, CELLS.index(cell) if cell in CELLS else 0) for cell in cells}
+    return Result(group, number, rows, positions and tuple(positions), about(**changes))
+
+
+def content(folder, group="explainer"):
+    """{cell: its rows}, of all parts."""
+    read = [part.read(group) for part in folder.parts()]
+    cells = sorted({cell for rows in read for cell in rows})
+    return {cell: in_order([rows[cell] for rows in read if cell in rows]).to_pylist() for cell in cells}
+
+
+def files(folder):
+    return sorted(path.name for path in folder.path.iterdir())
+
+
+def test_a_part_gives_back_what_was_written(folder):
+    folder.write([result(3)])
+    (part,) = folder.parts()
+    assert part.path.name.startswith("000003-")
+    assert list(part.groups["explainer"]) == CELLS
+    assert part.entries == [Entry("explainer", tuple(CELLS), (3,), None, about())]
+    for number, cell in enumerate(CELLS):
+        assert part.read("explainer")[cell].to_pylist() == table(range(12, 16), number).to_pylist()
+    assert part.read("another") == {}
+    assert part.is_whole()
+
+
+def test_results_of_many_chunks_and_explainers_are_one_file(folder):
+    many = [result(number, group) for number in range(20) for group in ("one", "two")]
+    folder.write([*many, result(2, "one", ["c" * 16], [0, 3], faults=1)])
+    (part,) = folder.parts()
+    assert list(part.groups) == ["one", "two"]
+    assert part.entries == [
+        Entry("one", tuple(CELLS), tuple(range(20)), None, about()),
+        Entry("one", ("c" * 16,), (2,), (0, 3), about(faults=1)),
+        Entry("two", tuple(CELLS), tuple(range(20)), None, about()),
+    ]
+    for group in ("one", "two"):
+        for number, cell in enumerate(CELLS):
+            assert part.read(group)[cell].to_pylist() == table(range(80), number).to_pylist()
+    stored = parts.stored_samples([part], [*CELLS, "c" * 16], 21, SIZE)
+    assert stored[CELLS[0]][:20].all()
+    assert not stored[CELLS[0]][20].any()
+    assert np.argwhere(stored["c" * 16]).tolist() == [[2, 0], [2, 3]]
+
+
+@pytest.mark.slow
+@given(st.permutations(range(6)), st.integers(1, 6), st.lists(st.integers(0, 5), max_size=3))
+def test_rows_are_the_same_whatever_files_they_are_in(tmp_path_factory, order, at_once, twice):
+    """In any order, some of them twice, as after a copy of a folder."""
+    folder = PartFolder(tmp_path_factory.mktemp("parts") / "chunks", "run")
+    for first in range(0, 6, at_once):
+        folder.write([result(number) for number in order[first : first + at_once]])
+    for number in twice:
+        folder.write([result(number, positions=[1, 3])])
+    expected = {cell: table(range(24), number).to_pylist() for number, cell in enumerate(CELLS)}
+    assert content(folder) == expected
+
+
+def test_predictions_are_read_chunk_by_chunk_from_any_file(folder):
+    def predicted(number):
+        samples = range(number * SIZE, (number + 1) * SIZE)
+        return Result(GROUP, number, {GROUP: pa.table({"position": samples, "logit": [float(one) for one in samples]})})
+
+    folder.write([predicted(number) for number in (0, 2, 3)])
+    folder.write([predicted(number) for number in (1, 5)])
+    predictions = StoredPredictions(folder.parts(), SIZE)
+    assert [number in predictions for number in range(6)] == [True, True, True, True, False, True]
+    assert len(predictions.parts) == 2
+    for number in (0, 1, 2, 3, 5):
+        expected = [float(sample) for sample in range(number * SIZE, (number + 1) * SIZE)]
+        assert predictions.table(number).to_pydict() == {"logit": expected}
+        assert predictions.table(number, ["logit"]).to_pydict() == {"logit": expected}
+
+
+def test_rows_that_do_not_fit_the_notes_are_no_part(folder):
+    """Even if the name fits: whoever rewrites a file can rename it."""
+    path = folder.write([result(0)])
+    pq.write_table(pq.read_table(path), path, row_group_size=1)
+    path.rename(path.with_name(f"{path.name[:7]}{sha256(path.read_bytes()).hexdigest()[:16]}.parquet"))
+    assert folder.parts() == []
+
+
+def test_every_flipped_bit_is_seen(folder, capsys):
+    """The first and last 40 bytes, and others at random."""
+    folder.write([result(number) for number in range(9)])
+    expected = content(folder)
+    dice = random.Random(0)
+    path = folder.path / files(folder)[0]
+    whole = path.read_bytes()
+    edges = [*range(40), *range(len(whole) - 40, len(whole))]
+    for place in [*edges, *dice.choices(range(len(whole)), k=120)]:
+        spoiled = bytearray(whole)
+        spoiled[place] ^= 1 << dice.randrange(8)
+        path.write_bytes(spoiled)
+        folder.check()
+        assert f"{path} is damaged and is recomputed" in capsys.readouterr().err
+        assert not path.exists()
+    path.write_bytes(whole)
+    folder.check()
+    assert capsys.readouterr().err == ""
+    assert content(folder) == expected
+
+
+STRAYS = ["000000-{} (1).parquet", "._000000-{}.parquet", "backup.parquet", "000000-{}.parquet.bak", "0-{}.parquet"]
+
+
+@pytest.mark.parametrize("name", [*STRAYS, "000000-{}0.parquet", "000000-ABCDEF0123456789.parquet"])
+def test_only_exact_names_count(folder, name, capsys):
+    folder.write([result(0)])
+    path = folder.path / files(folder)[0]
+    other = folder.path / name.format(path.stem[-16:])
+    shutil.copy(path, other)
+    assert [part.path for part in folder.check()] == [path]
+    assert f"ignored, as not of this run: {other.name!r}" in capsys.readouterr().err
+    assert other.exists()
+
+
+def test_a_folder_or_link_with_an_exact_name_is_no_part(folder, capsys):
+    folder.write([result(0)])
+    (folder.path / f"000001-{'0' * 16}.parquet").mkdir()
+    (folder.path / f"000002-{'0' * 16}.parquet").symlink_to(folder.path / files(folder)[0])
+    assert len(folder.check()) == 1
+    assert capsys.readouterr().err.count(f"-{'0' * 16}.parquet") == 2
+
+
+def spoil_chunk(folder, path):
+    return path.with_name("000005" + path.name[6:])
+
+
+def spoil_folder(folder, path):
+    return path.with_name(rewritten(path, folder="maps"))
+
+
+def spoil_run(folder, path):
+    return path.with_name(rewritten(path, run="another"))
+
+
+def spoil_format(folder, path):
+    return path.with_name(rewritten(path, format=0))
+
+
+def spoil_notes(folder, path):
+    return path.with_name(rewritten(path, entries="none"))
+
+
+def rewritten(path, **changes):
+    """The file with other notes, and the name that its bytes give it."""
+    whole = pq.read_table(path)
+    notes = json.loads(whole.schema.metadata[parts.NOTES]) | changes
+    pq.write_table(whole.replace_schema_metadata({parts.NOTES: json.dumps(notes)}), path)
+    return f"000000-{parts.sha256_of(path)[:16]}.parquet"
+
+
+@pytest.mark.parametrize("spoil", [spoil_chunk, spoil_folder, spoil_run, spoil_format, spoil_notes])
+def test_a_whole_file_of_something_else_is_named_and_not_believed(spoil, folder, capsys):
+    folder.write([result(0)])
+    path = folder.path / files(folder)[0]
+    path.rename(other := spoil(folder, path))
+    assert folder.check() == []
+    assert f"ignored, as not of this run: {other.name!r}" in capsys.readouterr().err
+    assert other.exists()
+
+
+def test_files_with_entries_to_redo_are_deleted(folder):
+    folder.write([result(number) for number in range(8)])
+    folder.write([result(8, raised=True)])
+    (kept, _) = folder.parts()
+    assert [part.path for part in folder.check(lambda entry: entry.about["raised"])] == [kept.path]
+    assert files(folder) == [kept.path.name]
+
+
+def test_row_groups_are_of_one_size_however_the_rows_come(tmp_path):
+    schema = pa.schema([("number", pa.int64()), ("text", pa.string())])
+    whole = pa.table({"number": range(25), "text": [f"{number % 4}" for number in range(25)]}, schema=schema)
+    for name, sizes in (("one", [25]), ("many", [1] * 25), ("uneven", [0, 7, 3, 10, 1, 4])):
+        edges = np.cumsum([0, *sizes])
+        pieces = (whole.slice(start, size) for start, size in zip(edges, sizes, strict=False))
+        records.concat(pieces, tmp_path / name, schema, 10)
+    found = pq.ParquetFile(tmp_path / "one")
+    assert [found.metadata.row_group(one).num_rows for one in range(3)] == [10, 10, 5]
+    assert found.read().to_pylist() == whole.to_pylist()
+    assert len({(tmp_path / name).read_bytes() for name in ("one", "many", "uneven")}) == 1
+
+
+# Runs
+
+EXPLAINERS, METRICS = ["centre", "random", "gradient"], ["saliency_miou", "saliency_pointing_game"]
+
+
+def go(out, shapes, resnet, **changes):
+    settings = {"explainers": EXPLAINERS, "metrics": METRICS, "batch_size": 2, "limit": 21, "out": out}
+    return sb.run(dataset=str(shapes), model=str(resnet), device="cpu", progress=False, **settings | changes)
+
+
+def bytes_of(out):
+    return [(out / name).read_bytes() for name in RESULTS]
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Each result is a file of its own."""
+    monkeypatch.setattr(store, "SECONDS", 0)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(shapes, resnet, tmp_path_factory):
+    return go(tmp_path_factory.mktemp("runs") / "run", shapes, resnet).folder
+
+
+def all_files(out):
+    return [path for name in ("chunks", "thumbnails", "predictions") for path in (out / name).iterdir()]
+
+
+def test_records_are_sorted_by_explainer_cell_sample_and_part(undisturbed):
+    rows = pq.read_table(undisturbed / "records.parquet").to_pylist()
+    ids = pq.read_table(undisturbed / "predictions.parquet")["image_id"].to_pylist()
+    order = {name: place for place, name in enumerate(ids)}
+    plan = json.loads((undisturbed / "run.json").read_text())["cells"]
+    keys = [(plan[row["cell_id"]]["explainer_id"], row["cell_id"], order[row["image_id"]]) for row in rows]
+    assert keys == sorted(keys)
+    assert len(rows) == 21 * len(EXPLAINERS) * len(METRICS)
+
+
+def test_the_score_comes_before_its_parts(shapes, resnet, tmp_path):
+    out = go(tmp_path / "run", shapes, resnet, explainers=["random"], metrics=["saliency_kae"], limit=3).folder
+    rows = pq.read_table(out / "records.parquet").to_pylist()
+    own = [row["part"] for row in rows]
+    names = own[: len(own) // 3]
+    assert names[0] is None
+    assert len(names) > 1
+    assert own == names * 3
+
+
+@pytest.mark.slow
+def test_the_order_of_explainers_and_metrics_changes_nothing(undisturbed, shapes, resnet, tmp_path):
+    other = go(tmp_path / "run", shapes, resnet, explainers=EXPLAINERS[::-1], metrics=METRICS[::-1])
+    assert bytes_of(other.folder) == bytes_of(undisturbed)
+
+
+def test_a_short_run_writes_one_file_of_each_kind(undisturbed):
+    assert [len(list((undisturbed / name).iterdir())) for name in ("chunks", "thumbnails", "predictions")] == [1, 1, 1]
+
+
+def test_several_starts_change_nothing(undisturbed, shapes, resnet, tmp_path, at_once):
+    """Metrics and explainers are added, the limit is widened, and so is the selection."""
+    out = tmp_path / "run"
+    go(out, shapes, resnet, explainers=["random"], metrics=METRICS[:1], limit=9, only=["correct"])
+    go(out, shapes, resnet, explainers=["random"], metrics=METRICS[:1], limit=13)
+    go(out, shapes, resnet, explainers=["random"], metrics=METRICS[1:], limit=21)
+    go(out, shapes, resnet, explainers=["gradient"], limit=21, only=["masked"])
+    go(out, shapes, resnet)
+    assert bytes_of(out) == bytes_of(undisturbed)
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (out, undisturbed)]
+    by_id = [{cell["cell_id"]: cell["value"] for cell in one["cells"]} for one in summaries]
+    assert by_id[0] == by_id[1]
+
+
+@pytest.mark.slow
+def test_many_files_give_the_same_results(undisturbed, shapes, resnet, tmp_path, at_once):
+    """The pictures of the page and the counts of passes, too."""
+    other = go(tmp_path / "run", shapes, resnet)
+    assert len(list((other.folder / "chunks").iterdir())) == 11 * len(EXPLAINERS)
+    expected = json.loads((undisturbed / "summary.json").read_text())
+    assert other.summary["cells"] == expected["cells"]
+    assert (other.folder / "examples.npz").read_bytes() == (undisturbed / "examples.npz").read_bytes()
+    assert bytes_of(other.folder) == bytes_of(undisturbed)
+
+
+class Clock:
+    """Seconds that pass as a test wants."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def writer(shapes, resnet, tmp_path, monkeypatch):
+    from saliency_bench.compute.loading.load import load
+    from saliency_bench.compute.python_objects import describe
+
+    settings = {"explainers": ["random"], "metrics": METRICS[:1], "batch_size": 2, "limit": 4, "out": tmp_path / "run"}
+    context = load(*describe({"dataset": str(shapes), "model": str(resnet), "device": "cpu", **settings}), "cpu")
+    monkeypatch.setattr(store, "perf_counter", Clock())
+    with store.Writer(context) as writer:
+        yield writer
+
+
+def test_a_file_holds_half_a_minute_of_work(writer):
+    """What may have to be computed again is in a file of its explainer alone."""
+    folder = store.score_parts(writer.context)
+    for number in range(45):
+        store.perf_counter.now += 1
+        writer.add(folder, result(number))
+    writer.wait()
+    assert [part.entries[0].chunks for part in folder.parts()] == [tuple(range(30))]
+    writer.write()
+    writer.wait()
+    assert [part.entries[0].chunks for part in folder.parts()] == [tuple(range(30)), tuple(range(30, 45))]
+
+
+def test_a_month_of_work_is_a_few_hundred_files(writer):
+    """Files hold more and more work, but never more than 2 % of what has been done."""
+    folder = store.score_parts(writer.context)
+    done = 0.0
+    while done < timedelta(days=30).total_seconds():
+        writer._waiting = {(folder, ""): []}
+        writer._files += 1
+        done += writer.seconds
+        assert writer.seconds <= max(store.SECONDS, 0.021 * done)
+    assert writer._files < 450
+    writer._waiting = {}
+
+
+def test_results_are_written_when_they_grow_large(writer, monkeypatch):
+    folder = store.score_parts(writer.context)
+    monkeypatch.setattr(store, "BYTES", 3 * result(0).nbytes)
+    for number in range(10):
+        writer.add(folder, result(number))
+    writer.wait()
+    assert len(folder.parts()) == 2
+
+
+def test_a_start_with_nothing_to_do_reads_no_rows(shapes, resnet, tmp_path, monkeypatch):
+    out = go(tmp_path / "run", shapes, resnet).folder
+    before = bytes_of(out), {path: path.stat().st_mtime_ns for path in all_files(out)}
+    monkeypatch.setattr(parts.Part, "read", lambda *_: pytest.fail("rows were read"))
+    go(out, shapes, resnet)
+    assert (bytes_of(out), {path: path.stat().st_mtime_ns for path in all_files(out)}) == before
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_that_were_changed_are_merged_again(name, shapes, resnet, tmp_path):
+    out = go(tmp_path / "run", shapes, resnet, explainers=["random"]).folder
+    expected = bytes_of(out)
+    (out / name).write_bytes(expected[RESULTS.index(name)][:-1] + b"x")
+    go(out, shapes, resnet, explainers=["random"])
+    assert bytes_of(out) == expected
+    (out / "written.json").write_text("{")
+    go(out, shapes, resnet, explainers=["random"])
+    assert bytes_of(out) == expected
+
+
+def test_strays_are_named_once_and_change_nothing(undisturbed, shapes, resnet, tmp_path, capsys):
+    """Copies, notes, and the folder of an explainer, which an earlier version of the package has written."""
+    out = tmp_path / "run"
+    shutil.copytree(undisturbed, out)
+    (part,) = (out / "chunks").iterdir()
+    strays = [
+        out / "chunks" / f"{part.stem} (1).parquet", out / "chunks" / f"._{part.name}",
+        out / "predictions" / "copy.parquet",
+    ]  # fmt: skip
+    for stray in strays:
+        shutil.copy(part, stray)
+    (out / "chunks" / ("f" * 16)).mkdir()
+    capsys.readouterr()
+    go(out, shapes, resnet)
+    shown = capsys.readouterr().err
+    assert all(shown.count(repr(path.name)) == 1 for path in (*strays, out / ("f" * 16)))
+    assert all(path.exists() for path in strays)
+    assert bytes_of(out) == bytes_of(undisturbed)
+
+
+@pytest.mark.slow
+def test_damaged_parts_are_recomputed(undisturbed, shapes, resnet, tmp_path, at_once, capsys):
+    out = go(tmp_path / "run", shapes, resnet).folder
+    dice = random.Random(1)
+    for path in dice.sample(sorted(path for path in all_files(out) if path.parent.name != "thumbnails"), 4):
+        spoiled = bytearray(path.read_bytes())
+        spoiled[dice.randrange(len(spoiled))] ^= 1 << dice.randrange(8)
+        path.write_bytes(spoiled)
+    capsys.readouterr()
+    go(out, shapes, resnet)
+    assert capsys.readouterr().err.count("is damaged and is recomputed") == 4
+    assert bytes_of(out) == bytes_of(undisturbed)
+
+
+def test_damaged_pictures_are_left_out(undisturbed, shapes, resnet, tmp_path):
+    out = tmp_path / "run"
+    shutil.copytree(undisturbed, out)
+    (path,) = (out / "thumbnails").iterdir()
+    path.write_bytes(path.read_bytes()[:-1])
+    (out / "examples.npz").unlink()
+    go(out, shapes, resnet)
+    with np.load(out / "examples.npz") as examples:
+        assert set(examples) == {"ids", "kinds", "images", "masks"}
+
+
+@pytest.mark.slow
+def test_damage_during_a_run_ends_it_and_the_next_start_mends_it(undisturbed, shapes, resnet, tmp_path, monkeypatch):
+    from saliency_bench.compute import run as running
+
+    compute = running._compute_chunks
+
+    def damaging(*args):
+        done = compute(*args)
+        (path, *_) = sorted((tmp_path / "run" / "chunks").glob("*.parquet"))
+        path.write_bytes(path.read_bytes()[:-1])
+        return done
+
+    monkeypatch.setattr(running, "_compute_chunks", damaging)
+    with pytest.raises(UserError, match="was damaged or lost during the run; start it again"):
+        go(tmp_path / "run", shapes, resnet)
+    monkeypatch.undo()
+    assert bytes_of(go(tmp_path / "run", shapes, resnet).folder) == bytes_of(undisturbed)
+
+
+def moody(classifier, images, target):
+    if os.environ.get("MOOD") and images.mean() > 0.5:
+        raise RuntimeError("not now")
+    return images.mean(dim=1)
+
+
+@pytest.mark.slow
+def test_an_explainer_that_raised_is_asked_again(shapes, resnet, tmp_path, monkeypatch):
+    expected = go(tmp_path / "well", shapes, resnet, explainers=[moody, "random"]).folder
+    monkeypatch.setenv("MOOD", "bad")
+    ill = go(tmp_path / "run", shapes, resnet, explainers=[moody, "random"])
+    assert 0 < sum(ill.summary["faults"].values()) < 21 * len(METRICS)
+    monkeypatch.undo()
+    well = go(tmp_path / "run", shapes, resnet, explainers=[moody, "random"])
+    assert well.summary["faults"] == {}
+    assert bytes_of(well.folder) == bytes_of(expected)
+    assert {cell["forward_passes"]["explain"] for cell in well.summary["cells"]} == {0}
+
+
+def test_records_are_those_of_a_slow_second_writing(undisturbed, shapes, resnet):
+    """Every file read row by row, its samples looked up by their place, sorted in Python."""
+    predictions = pq.read_table(undisturbed / "predictions.parquet").to_pylist()
+    plan = json.loads((undisturbed / "run.json").read_text())["cells"]
+    rows = []
+    for path in (undisturbed / "chunks").iterdir():
+        stored = pq.read_table(path)
+        groups = json.loads(stored.schema.metadata[parts.NOTES])["groups"]
+        cells = [(group, cell) for group, of_group in groups.items() for cell, n in of_group.items() for _ in range(n)]
+        for place, (cell, row) in enumerate(zip(cells, stored.to_pylist(), strict=True)):
+            rows.append((cell, row["position"], place, row))
+    rows = [row for row in sorted(rows, key=lambda row: row[:3]) if row[1] < 21]
+    found = pq.read_table(undisturbed / "records.parquet").to_pylist()
+    assert len(found) == len(rows)
+    for ((explainer_id, cell), position, _, row), record in zip(rows, found, strict=True):
+        sample = predictions[position]
+        assert record["cell_id"] == cell
+        assert plan[cell]["explainer_id"] == explainer_id
+        assert (record["explainer"], record["metric"]) == (plan[cell]["explainer"], plan[cell]["metric"])
+        assert json.loads(record["explainer_options"]) == plan[cell]["explainer_options"]
+        assert (record["image_id"], record["group"]) == (sample["image_id"], sample["group"])
+        assert [record[name] for name in ("target", "part", "value", "reason")] == [
+            row[name] for name in ("target", "part", "value", "reason")
+        ]

@@ -1,0 +1,271 @@
+"""Metrics that look at other samples beside each sample: the plan, the maps of partners, cells, inside and outside."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench import registry
+from saliency_bench.bound_metric import as_metric, load_metric
+from saliency_bench.compute.scoring.partners import Predictions, plan_of
+from saliency_bench.compute.scoring.samples import score_parts
+from saliency_bench.errors import UserError
+from saliency_bench.read.analysis.comparison import compare_runs
+from saliency_bench.read.run_folder import read_run
+from saliency_bench.score_notes import NO_PART, is_expected
+from saliency_bench.utils.seeds import seed_of
+
+METRICS = ["saliency_correctness:k=2", "saliency_confidence:k=2"]
+LIMIT, BATCH = 40, 8
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A network whose prediction follows the colours of what it is shown."""
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Conv2d(3, 8, 5, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    names = list(registry.load("hub_builders", "shapes-xai").OBJECTS)
+    return sb.load_classifier(module, mean=0.5, std=0.05, labels=names, device="cpu")
+
+
+def run(shapes, model, out, **changes):
+    settings = {"explainers": ["gradient"], "metrics": METRICS, "limit": LIMIT, "batch_size": BATCH, "split": "train"}
+    return sb.run(dataset=str(shapes), model=model, out=out, device="cpu", progress=False, **settings | changes)
+
+
+@pytest.fixture(scope="module")
+def done(shapes, model, tmp_path_factory):
+    return run(shapes, model, tmp_path_factory.mktemp("partners") / "run")
+
+
+def rows(done, metric="saliency_correctness", part="normal@1"):
+    found = pq.read_table(done.folder / "records.parquet").to_pylist()
+    return [row for row in found if row["metric"] == metric and row["part"] == part]
+
+
+def predictions(done):
+    return pq.read_table(done.folder / "predictions.parquet").to_pylist()
+
+
+def test_samples_that_the_plan_does_not_name_take_no_part(done):
+    classes = {row["image_id"]: row["label"] for row in predictions(done)}
+    found = rows(done)
+    scored = [classes[row["image_id"]] for row in found if row["value"] is not None]
+    left_out = [row["reason"] for row in found if row["value"] is None]
+    assert left_out == [NO_PART] * (LIMIT - len(scored))
+    assert is_expected(NO_PART)
+    members = list(classes.values())
+    assert {name: scored.count(name) for name in set(members)} == {
+        name: min(2, members.count(name) // 2) for name in set(members)
+    }
+    assert len(scored) > 8
+    assert done.summary["faults"] == {}
+
+
+@pytest.mark.parametrize("metric", ["saliency_correctness", "saliency_confidence"])
+def test_scores_outside_a_run_are_those_of_the_run(metric, done, shapes, model):
+    ids = [row["image_id"] for row in predictions(done)]
+    data = sb.load_dataset(str(shapes), split="train")
+    places = {image_id: place for place, image_id in enumerate(data["image_id"])}
+    batch = model.prepare([data[places[image_id]] for image_id in ids])
+    given = {"labels": batch.labels.numpy(), "image_ids": ids, "batch_size": BATCH, "k": 2}
+    found = score_parts(metric, batch.images, model, "gradient", **given)
+    for part, values in zip(load_metric(metric).parts(model), found.T, strict=True):
+        expected = [np.nan if row["value"] is None else row["value"] for row in rows(done, metric, part)]
+        np.testing.assert_array_equal(values, expected, err_msg=part)
+
+
+def test_the_map_of_a_partner_is_the_one_that_it_gets_as_a_sample(shapes, model, tmp_path):
+    made: dict = {}
+
+    def noisy(classifier, images, target, *, seeds):
+        """Noise by the seed of each image."""
+        for seed, image, weights in zip(seeds, images, target, strict=True):
+            made.setdefault(seed, set()).add((image.numpy().tobytes(), weights.numpy().tobytes()))
+        return torch.stack([torch.rand(images.shape[2:], generator=torch.Generator().manual_seed(s)) for s in seeds])
+
+    result = run(shapes, model, tmp_path / "run", explainers=[noisy])
+    assert len(made) >= LIMIT  # no seed but those of samples
+    assert all(
+        len(asked) == 1 for asked in made.values()
+    )  # the same image for the same class, as --target is the label
+    assert len(made) == len(predictions(result))
+
+
+@pytest.mark.slow
+def test_metrics_with_the_same_partners_share_their_maps(shapes, model, tmp_path):
+    calls = []
+
+    def counting(classifier, images, target):
+        calls.append(len(images))
+        return images.mean(dim=1)
+
+    run(shapes, model, tmp_path / "one", explainers=[counting], metrics=METRICS[:1])
+    alone = sum(calls)
+    calls.clear()
+    run(shapes, model, tmp_path / "both", explainers=[counting])
+    assert sum(calls) == alone > LIMIT
+    assert max(calls) <= BATCH
+
+
+@pytest.mark.slow
+def test_the_plan_is_part_of_the_ids_of_what_asks_for_it_and_of_nothing_else(done, shapes, model, tmp_path):
+    both = [*METRICS, "saliency_miou"]
+    ids = [
+        {cell.metric: cell.cell_id for cell in run(shapes, model, tmp_path / name, metrics=both, **changes).cells}
+        for name, changes in {"whole": {}, "short": {"limit": 24}, "only": {"only": ("label=disc",)}}.items()
+    ]
+    whole, short, only = ids
+    assert whole == only
+    assert whole["saliency_miou"] == short["saliency_miou"]
+    assert all(whole[name] != short[name] for name in whole if name != "saliency_miou")
+    assert {whole[cell.metric] for cell in done.cells} == {cell.cell_id for cell in done.cells}
+    assert all(set(cell.asked_for) == {"partners"} for cell in done.cells)
+
+
+def test_what_only_leaves_out_still_is_a_partner(done, shapes, model, tmp_path):
+    label = next(row["label"] for row in rows(done) if row["value"] is not None)
+    some = run(shapes, model, tmp_path / "run", only=(f"label={label}",))
+    expected = {row["image_id"]: row["value"] for row in rows(done) if row["label"] == label}
+    assert {row["image_id"]: row["value"] for row in rows(some)} == expected
+
+
+@pytest.mark.slow
+def test_a_start_with_another_limit_shows_no_cells_of_other_partners(shapes, model, tmp_path, capsys):
+    run(shapes, model, tmp_path / "run", limit=24, explainers=["gradient", "random"])
+    result = run(shapes, model, tmp_path / "run")
+    assert [cell.explainer for cell in result.cells] == ["gradient", "gradient"]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "also holds cells" in line]
+    assert "random by saliency_confidence:k=2, random by saliency_correctness:k=2;" in line
+    assert run(shapes, model, tmp_path / "run").complete
+    fresh = run(shapes, model, tmp_path / "fresh")
+    for name in ("records.parquet", "predictions.parquet"):
+        assert (tmp_path / "run" / name).read_bytes() == (fresh.folder / name).read_bytes()
+
+
+def test_a_map_of_a_partner_that_is_not_finite_is_a_fault_of_those_it_belongs_to(done, shapes, model, tmp_path):
+    partner = surest(done)
+
+    def broken(classifier, images, target, *, seeds):
+        is_partner = torch.tensor([seed == seed_of(0, partner, "explain") for seed in seeds])
+        return torch.where(is_partner[:, None, None], torch.nan, images.mean(dim=1))
+
+    result = run(shapes, model, tmp_path / "run", explainers=[broken])
+    reason = f"partner {partner}: the map holds NaN or infinite values"
+    lost = [row for row in rows(result) if row["reason"] == reason]
+    assert lost
+    assert result.summary["faults"] == {reason: 2 * len(lost)}
+    with pytest.raises(UserError, match="NaN or infinite"):
+        run(shapes, model, tmp_path / "strict", explainers=[broken], strict=True)
+
+
+def surest(done):
+    """The id of an image that others have as partner: the likeliest of its class."""
+    found = predictions(done)
+    label = next(row["label"] for row in found if sum(one["label"] == row["label"] for one in found) >= 4)
+    logits = {row["image_id"]: torch.tensor(row["logits"]).softmax(0)[label] for row in found if row["label"] == label}
+    return max(logits, key=logits.__getitem__)
+
+
+def planned(plan):
+    metric = load_metric("saliency_correctness")
+    return replace(metric, declaration=replace(metric.declaration, plan=plan))
+
+
+def test_a_plan_that_names_no_samples_is_refused():
+    given = Predictions(0, ["a", "b"], np.eye(2, dtype=bool), np.full((2, 2), 0.5, np.float32))
+    for wrong in ([[1], [0]], {0: [2]}, {0: [-1]}, {0: 1}, {"a": ["b"]}):
+        metric = planned(lambda options, all_of, wrong=wrong: wrong)
+        with pytest.raises(UserError, match="saliency_correctness: plan must give"):
+            plan_of(metric, given)
+    metric = planned(lambda options, all_of: 1 / 0)
+    with pytest.raises(UserError, match="plan raised ZeroDivisionError"):
+        plan_of(metric, given)
+    first, second = (plan_of(planned(lambda *_: {0: [1]}), replace(given, ids=ids)).identity
+                     for ids in (["a", "b"], ["a", "c"]))  # fmt: skip
+    assert first != second
+
+
+def test_functions_and_precomputed_maps_have_no_partners(shapes, model, tmp_path):
+    with pytest.raises(UserError, match=r"partners and plan=.* go together"):
+        as_metric(lambda images, partners: images)
+    maps = {"mine": np.random.default_rng(0).random((158, 32, 32))}
+    with pytest.raises(UserError, match="saliency_correctness asks for further maps"):
+        run(shapes, model, tmp_path / "run", explainers=[], maps=maps)
+
+
+@pytest.mark.slow
+def test_runs_with_other_partners_are_not_merged(done, shapes, model, tmp_path):
+    other = run(shapes, model, tmp_path / "other", explainers=["random"], limit=24)
+    same = run(shapes, model, tmp_path / "same", explainers=["random"])
+    folders = [read_run(one.folder) for one in (done, other, same)]
+    assert [merged.members for merged in compare_runs(folders).merged] == [[1, 3], [2]]
+
+
+AT_ONCE = Path(__file__).parents[1] / "support" / "writing_at_once.py"
+
+
+def command(out, shapes, resnet, *words, processes=1):
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"] if processes > 1 else []
+    return [
+        sys.executable, *launch, str(AT_ONCE), "run", "--dataset", str(shapes), "--model", str(resnet),
+        "--split", "train", "--explainers", "gradient", "rise:masks=200", "--metrics", *METRICS, "saliency_miou",
+        "--batch-size", "4", "--limit", "40", "--device", "cpu", "--quiet", "--out", out.name, *words,
+    ]  # fmt: skip
+
+
+def environment(tmp_path):
+    own = {"HF_DATASETS_CACHE": tmp_path / "caches", "SALIENCY_BENCH_CACHE": tmp_path / "caches"}
+    plain = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return os.environ | {name: str(path) for name, path in own.items()} | plain
+
+
+def bytes_of(folder):
+    return {name: (folder / name).read_bytes() for name in ("records.parquet", "predictions.parquet", "summary.json")}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(shapes, resnet, tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    subprocess.run(command(out, shapes, resnet), cwd=out.parent, env=environment(out.parent), check=True, timeout=300)
+    return bytes_of(out)
+
+
+@pytest.mark.thorough
+def test_two_processes_give_the_records_of_one(undisturbed, shapes, resnet, tmp_path):
+    out = tmp_path / "run"
+    subprocess.run(command(out, shapes, resnet, processes=2), cwd=tmp_path, env=environment(tmp_path), check=True,
+                   timeout=300)  # fmt: skip
+    assert bytes_of(out) == undisturbed
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("processes", "what", "enough"), [(1, "predictions/*", 3), (2, "predictions/*", 3),
+                                                           (1, "chunks/*", 5), (2, "chunks/*", 5)])  # fmt: skip
+def test_killed_and_started_again_it_ends_with_the_same_bytes(
+    processes, what, enough, undisturbed, shapes, resnet, tmp_path
+):
+    out = tmp_path / "run"
+    process = subprocess.Popen(command(out, shapes, resnet, processes=processes), cwd=tmp_path,
+                               env=environment(tmp_path), start_new_session=True)  # fmt: skip
+    until = time.monotonic() + 120
+    while len(list(out.glob(what))) < enough:
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (out / "summary.json").exists()
+    time.sleep(1)  # until the children of the launcher see that it is gone
+    subprocess.run(command(out, shapes, resnet), cwd=tmp_path, env=environment(tmp_path), check=True, timeout=300)
+    assert bytes_of(out) == undisturbed

@@ -1,0 +1,156 @@
+"""What reaches the records: the parts of a score, and the group and the scalar columns of the dataset."""
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import saliency_bench as sb
+from saliency_bench.board.checks import checked
+from saliency_bench.board.recorded import recorded
+from saliency_bench.board.schema import Result
+from saliency_bench.board.submission import of_run
+from saliency_bench.bound_metric import load_metric
+from saliency_bench.errors import UserError
+from saliency_bench.maps import mean_of_parts
+from saliency_bench.read import records
+from saliency_bench.read.statistics.exposures import EXPOSURES, area
+
+METRICS = ["saliency_roae", "saliency_kae:reference=mean", "saliency_consistency", "saliency_miou"]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory, shapes, resnet):
+    rows = sb.load_dataset(shapes).select(range(9)).remove_columns("group")
+    columns = {"group": [f"scene {index // 2}" for index in range(9)], "weight": np.arange(9) / 2,
+               "prediction": ["by a person"] * 9}  # fmt: skip
+    for name, values in columns.items():
+        rows = rows.add_column(name, list(values))
+    folder = tmp_path_factory.mktemp("data")
+    rows.to_parquet(folder / "data" / "test-00000.parquet")
+    return sb.run(dataset=folder / "data", model=str(resnet), explainers=["gradcam", "random"], metrics=METRICS,
+                  out=folder / "run", batch_size=4, limit=7, device="cpu", progress=False)  # fmt: skip
+
+
+def by_sample(done, metric, explainer="gradcam"):
+    """{image id: (score, {part: value})} of one cell."""
+    table = pq.read_table(done.folder / "records.parquet").to_pylist()
+    found: dict = {}
+    for row in table:
+        if (row["metric"], row["explainer"]) == (metric, explainer):
+            score, parts = found.setdefault(row["image_id"], ([], {}))
+            if row["part"] is None:
+                score.append(row)
+            else:
+                parts[row["part"]] = row
+    assert all(len(score) == 1 for score, _ in found.values())
+    return {image_id: (score[0], parts) for image_id, (score, parts) in found.items()}
+
+
+@pytest.mark.parametrize("metric", ["saliency_roae", "saliency_kae"])
+def test_accuracy_at_each_exposure_is_recorded_and_its_area_is_the_score(done, metric):
+    found = by_sample(done, metric)
+    assert len(found) == 7
+    for score, parts in found.values():
+        assert list(parts) == ["0", "0.05", "0.1", "0.15", "0.2", "0.3", "0.5", "0.75", "1"]
+        right = np.array([row["value"] for row in parts.values()])
+        assert set(right) <= {0.0, 1.0}
+        assert score["value"] == pytest.approx(area(right, np.array(EXPOSURES)), abs=1e-15)
+
+
+def test_a_score_over_transforms_is_the_mean_of_those_that_keep_the_prediction(done):
+    found = by_sample(done, "saliency_consistency")
+    missing = 0
+    for score, parts in found.values():
+        assert len(parts) == 12
+        known = [row["value"] for row in parts.values() if row["value"] is not None]
+        missing += 12 - len(known)
+        assert all((row["value"] is None) == (row["reason"] is not None) for row in parts.values())
+        if known:
+            assert score["value"] == pytest.approx(np.mean(known), rel=1e-12)
+    absent = load_metric("saliency_consistency").declaration.absent
+    reasons = {row["reason"] for score, parts in found.values() if score["value"] for row in parts.values()}
+    assert reasons <= {None, f"not defined for this sample: {absent}"}
+    assert sum(row["value"] is not None for _, parts in found.values() for row in parts.values()) + missing == 12 * 7
+
+
+def test_parts_count_in_no_summary_and_no_plain_metric_has_any(done):
+    cells = {(cell["metric"], cell["explainer"]): cell for cell in done.summary["cells"]}
+    for (metric, explainer), cell in cells.items():
+        scores = [score["value"] for score, _ in by_sample(done, metric, explainer).values()]
+        known = [score for score in scores if score is not None]
+        assert cell["n"] == len(known)
+        assert cell["value"] == pytest.approx(np.mean(known))
+    assert not any(parts for _, parts in by_sample(done, "saliency_miou").values())
+
+
+def test_the_summary_gives_every_part_its_mean_and_interval(done):
+    cells = {(cell["metric"], cell["explainer"]): cell for cell in done.summary["cells"]}
+    assert cells["saliency_miou", "gradcam"]["parts"] == {}
+    for metric in ("saliency_roae", "saliency_kae", "saliency_consistency"):
+        found = by_sample(done, metric)
+        for name, part in cells[metric, "gradcam"]["parts"].items():
+            values = [parts[name]["value"] for _, parts in found.values() if parts[name]["value"] is not None]
+            assert part["n"] == len(values)
+            assert part["value"] == (pytest.approx(np.mean(values)) if values else None)
+            assert part["low"] is None or part["low"] <= part["value"] <= part["high"]
+
+
+@pytest.mark.parametrize("change", ["value", "name", "only a part"])
+def test_a_submission_whose_parts_differ_from_its_records_is_refused(change, done):
+    submission = of_run(done.folder, "ada")
+    cells = [cell.model_dump() for cell in submission.result.cells]
+    parts = next(cell["parts"] for cell in cells if cell["metric"] == "saliency_roae")
+    table = submission.records.cast(records.SCHEMA)
+    if change == "value":
+        parts["0.5"]["value"] = parts["0.5"]["value"] + 0.1
+        parts["0.5"]["low"] = parts["0.5"]["high"] = None
+    elif change == "name":
+        parts["half"] = parts.pop("0.5")
+    else:
+        row = table.filter(pc.equal(table["part"], "0.5")).slice(0, 1)
+        row = row.set_column(0, "cell_id", pa.array(["0" * 16]))
+        table = pa.concat_tables([table, row])
+    result = Result.model_validate(submission.result.model_dump() | {"cells": cells})
+    path = done.folder / "records.parquet"
+    with pytest.raises(UserError, match=r"part (0\.5|half) of cell|has 477 rows"):
+        checked(result, recorded(result, table, path), path)
+
+
+def test_the_group_reaches_records_and_predictions(done, shapes):
+    predictions = pq.read_table(done.folder / "predictions.parquet").to_pylist()
+    place_of = {image_id: place for place, image_id in enumerate(sb.load_dataset(shapes)["image_id"])}
+    expected = {row["image_id"]: f"scene {place_of[row['image_id']] // 2}" for row in predictions}
+    assert {row["image_id"]: row["group"] for row in predictions} == expected
+    for score, parts in by_sample(done, "saliency_roae").values():
+        assert {row["group"] for row in (score, *parts.values())} == {expected[score["image_id"]]}
+
+
+def test_scalar_columns_reach_the_predictions_under_names_that_hide_nothing(done, shapes):
+    table = pq.read_table(done.folder / "predictions.parquet")
+    all_ids = sb.load_dataset(shapes)["image_id"]
+    places = [all_ids.index(image_id) for image_id in table["image_id"].to_pylist()]
+    assert table["weight"].to_pylist() == [place / 2 for place in places]
+    assert table["dataset_prediction"].to_pylist() == ["by a person"] * 7
+    assert all(isinstance(prediction, int) for prediction in table["prediction"].to_pylist())
+    rows = sb.load_dataset(shapes).select(places)
+    label = rows.features["scene"]
+    assert isinstance(label, datasets.ClassLabel)
+    assert table["scene"].to_pylist() == label.int2str(rows["scene"][:])
+    assert not {"image", "mask", "image_without_object"} & set(table.schema.names)
+
+
+def test_the_mean_of_parts_passes_over_what_is_missing():
+    values = np.array([[1.0, 2.0, np.nan], [np.nan] * 3, [0.0, 0.0, 0.0]])
+    np.testing.assert_array_equal(mean_of_parts(values), [1.5, np.nan, 0.0])
+
+
+def test_without_a_column_group_there_is_none(shapes, resnet, tmp_path):
+    rows = sb.load_dataset(shapes).select(range(2))
+    kept = [name for name in rows.column_names if name != "group"]
+    rows.select_columns(kept).to_parquet(tmp_path / "data" / "test-00000.parquet")
+    result = sb.run(dataset=tmp_path / "data", model=str(resnet), explainers="centre", metrics="saliency_miou",
+                    out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
+    assert pq.read_table(result.folder / "records.parquet")["group"].to_pylist() == [None, None]

@@ -1,0 +1,327 @@
+"""Curves against pictures made pixel by pixel; what is asked twice is classified once."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from saliency_bench import load_classifier
+from saliency_bench.compute.scoring import perturbation
+from saliency_bench.compute.scoring.perturbation import Curves, batched_curves, row_counts
+from saliency_bench.compute.targets import contrast
+from saliency_bench.errors import UserError
+from saliency_bench.maps import descending
+from saliency_bench.read.statistics.exposures import area
+from saliency_bench.target_weights import one_hot
+
+B, H, W, K = 3, 6, 5, 4
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
+
+
+class Toy(nn.Module):
+    """Three classes see blurred corners; counts the images it gets and the sizes of its batches."""
+
+    def __init__(self, pixels=H * W):
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(MEAN).view(1, 3, 1, 1))
+        self.register_buffer("std", torch.tensor(STD).view(1, 3, 1, 1))
+        self.linear = nn.Linear(3 * pixels, K)
+        self.dropout = nn.Dropout(0.5)
+        self.batches = []
+
+    def forward(self, images):
+        self.batches.append(len(images))
+        return self.dropout(self.linear(((images - self.mean) / self.std).flatten(1)))
+
+
+@pytest.fixture
+def made():
+    torch.manual_seed(0)
+    images = torch.rand(B, 3, H, W)
+    maps = np.random.default_rng(0).integers(0, 6, (B, H, W)).astype(np.float32)  # with ties
+    return Toy(), images, one_hot([1, 2, 3], K), maps
+
+
+def literal_blur(image):
+    """RISE's: scipy's Gaussian of an impulse in an 11 x 11 window over the normalised image, zeros around."""
+    ndimage = pytest.importorskip("scipy.ndimage")
+    impulse = np.zeros((11, 11))
+    impulse[5, 5] = 1
+    kernel = ndimage.gaussian_filter(impulse, 5)
+    blurred = np.zeros_like(image)
+    for channel in range(3):
+        normalised = (image[channel] - MEAN[channel]) / STD[channel]
+        for y in range(H):
+            for x in range(W):
+                total = 0.0
+                for v in range(max(0, y - 5), min(H, y + 6)):
+                    for u in range(max(0, x - 5), min(W, x + 6)):
+                        total += normalised[v, u] * kernel[v - y + 5, u - x + 5]
+                blurred[channel, y, x] = total * STD[channel] + MEAN[channel]
+    return blurred
+
+
+def literal_reference(image, reference):
+    if reference == "black":
+        return np.zeros_like(image)
+    if reference == "farthest":
+        return np.array([[[max((0.0, 1.0), key=lambda end: abs(end - x)) for x in r] for r in c] for c in image])
+    return literal_blur(image) if reference == "blur" else np.ones_like(image) * np.array(MEAN)[:, None, None]
+
+
+@pytest.mark.parametrize("keep", ["top", "rest"])
+@pytest.mark.parametrize("reference", ["black", "blur", "mean", "farthest"])
+def test_probabilities_by_loops(made, keep, reference):
+    classifier, images, target, maps = made
+    target = contrast([1, 2, 3], 0, K)
+    counts = [0, 1, 7, 29, 30]
+    values = Curves(classifier, images, target, maps).path(keep, reference, counts)
+    assert (values.dtype, values.shape) == (np.float64, (B, 5))
+    classifier.eval()
+    orders = descending(maps)
+    for i, order in enumerate(orders):
+        image = images[i].double().numpy()
+        other = literal_reference(image, reference)
+        for j, count in enumerate(counts):
+            picture = other.copy() if keep == "top" else image.copy()
+            for pixel in order[:count]:
+                y, x = divmod(int(pixel), W)
+                picture[:, y, x] = (image if keep == "top" else other)[:, y, x]
+            logits = classifier(torch.from_numpy(picture).float()[None])[0].tolist()
+            exponentials = [math.exp(logit) for logit in logits]
+            p = [e / sum(exponentials) for e in exponentials]
+            assert values[i, j] == pytest.approx(p[i + 1] - p[0], abs=1e-6)
+
+
+def test_a_path_in_common_is_classified_once(made):
+    classifier, *inputs = made
+    curves = Curves(classifier, *inputs)
+    counts = row_counts(H, W)
+    first = curves.path("top", "black", counts)
+    assert curves.passes == sum(classifier.batches) == (H + 1) * B
+    assert np.array_equal(curves.path("top", "black", counts), first)
+    assert curves.passes == (H + 1) * B
+    second = curves.path("rest", "black", counts)
+    assert curves.passes == sum(classifier.batches) == 2 * (H + 1) * B
+    np.testing.assert_allclose(second[:, [0, -1]], first[:, [-1, 0]], atol=1e-6)
+
+
+def test_order_and_company_of_questions_and_samples_change_no_bit(made):
+    classifier, images, target, maps = made
+    one, other = Curves(*made), Curves(*made)
+    insertion, deletion = one.path("top", "black", row_counts(H, W)), one.path("rest", "black", row_counts(H, W))
+    assert np.array_equal(other.path("rest", "black", row_counts(H, W)), deletion)
+    assert np.array_equal(other.path("top", "black", row_counts(H, W)), insertion)
+    for i in reversed(range(B)):
+        alone = Curves(classifier, images[i : i + 1], target[i : i + 1], maps[i : i + 1])
+        assert np.array_equal(alone.path("top", "black", row_counts(H, W)), insertion[i : i + 1])
+
+
+def test_each_sample_may_have_its_own_counts_and_several_weights(made):
+    classifier, _, target, _ = made
+    weights = np.stack([target.numpy(), 1 - target.numpy()], axis=1)
+    own = [[3], [], [0, 9, 30]]
+    curves = Curves(*made)
+    found = curves.weighted_each(weights, "rest", "mean", own)
+    assert [values.shape for values in found] == [(1, 2), (0, 2), (3, 2)]
+    assert curves.passes == sum(classifier.batches) == 4
+    for i, counts in enumerate(own):
+        for side in (0, 1):
+            expected = Curves(*made).weighted(weights[:, side], "rest", "mean", counts)[i]
+            np.testing.assert_allclose(found[i][:, side], expected, atol=1e-6)
+
+
+def test_classifier_and_images_are_left_as_they_were(made):
+    classifier, images, target, maps = made
+    classifier.train()
+    before = images.clone(), maps.copy()
+    Curves(classifier, images, target, maps).path("top", "blur", [3])
+    assert classifier.training
+    assert classifier.dropout.training
+    assert all(parameter.requires_grad for parameter in classifier.parameters())
+    assert torch.equal(images, before[0])
+    assert np.array_equal(maps, before[1])
+
+
+def test_probabilities_are_the_softmax(made):
+    p = Curves(*made).probabilities("top", "black", [0, 4])
+    assert (p.dtype, p.shape) == (np.float32, (B, 2, K))
+    np.testing.assert_allclose(p.sum(axis=2), 1, atol=1e-6)
+    assert Curves(*made).path("top", "black", []).shape == (B, 0)
+
+
+def test_maps_may_be_tensors_and_one_target_may_stand_for_all(made):
+    classifier, images, _, maps = made
+    a = Curves(classifier, images, one_hot(1, K), torch.from_numpy(maps)).path("top", "black", [4])
+    b = Curves(classifier, images, one_hot([1] * B, K), maps).path("top", "black", [4])
+    assert np.array_equal(a, b)
+
+
+def test_what_does_not_fit_is_named(made):
+    classifier, images, target, maps = made
+    with pytest.raises(UserError, match="sizes must be the same"):
+        Curves(classifier, images, target, maps[:, :3])
+    with pytest.raises(UserError, match=r"blakc.*\bblack\b"):
+        Curves(*made).path("top", "blakc", [1])
+    with pytest.raises(UserError, match=r"'top'.*'rest'"):
+        Curves(*made).path("bottom", "black", [1])
+    with pytest.raises(UserError, match=r"\b30\b.*\b31\b"):
+        Curves(*made).path("top", "black", [31])
+    with pytest.raises(UserError, match=r"\b3\b.*\b4\b"):
+        Curves(classifier, images, one_hot([0, 1, 2], 3), maps).path("top", "black", [1])
+    with pytest.raises(UserError, match=r"mean.*load_classifier"):
+        Curves(nn.Flatten(), images, target, maps).path("top", "mean", [1])
+
+
+def loaded(toy):
+    """The same network with its normalisation outside, as a caller outside a run gives it."""
+    return load_classifier(nn.Sequential(nn.Flatten(), toy.linear), mean=MEAN, std=STD, device="cpu")
+
+
+def test_a_module_s_own_attribute_mean_says_nothing_of_what_comes_before_it(made):
+    with pytest.raises(UserError, match="mean="):
+        next(batched_curves(*made))
+
+
+def test_batches_of_any_number(made):
+    toy, images, target, maps = made
+    classifier, whole = loaded(toy), Curves(*made).path("top", "black", [4])
+    parts = [c.path("top", "black", [4]) for c in batched_curves(classifier, images.numpy(), [1, 2, 3], maps, 2)]
+    assert [len(part) for part in parts] == [2, 1]
+    np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-6)
+    with pytest.raises(UserError, match=r"\(2, 3, 6, 5\)"):
+        list(batched_curves(classifier, images, target, maps[:2]))
+    with pytest.raises(UserError, match="batch_size=0"):
+        list(batched_curves(classifier, images, target, maps, 0))
+    with pytest.raises(UserError, match="no image"):
+        list(batched_curves(classifier, images[:0], target, maps[:0]))
+
+
+@pytest.mark.parametrize("given", [[1, 2], [1], [1, 2, 3, 0], torch.eye(K)[:2]])
+def test_as_many_classes_as_images_also_where_a_last_batch_would_take_them(made, given):
+    toy, images, _, maps = made
+    classifier = loaded(toy)
+    with pytest.raises(UserError, match=r"\b3 images"):
+        list(batched_curves(classifier, images, given, maps, 1))
+
+
+def test_images_may_be_a_list(made):
+    toy, images, _, maps = made
+    classifier = loaded(toy)
+    expected = [c.path("top", "black", [4]) for c in batched_curves(classifier, images, [1, 2, 3], maps)]
+    for given in (list(images), list(images.numpy()), images.tolist()):
+        parts = [c.path("top", "black", [4]) for c in batched_curves(classifier, given, [1, 2, 3], maps)]
+        assert np.array_equal(parts, expected)
+    with pytest.raises(UserError, match="all of one size"):
+        list(batched_curves(classifier, [images[0], images[1, :, :2]], [1, 2, 3], maps))
+
+
+def test_counts():
+    assert row_counts(3, 4).tolist() == [0, 4, 8, 12]
+    assert row_counts(3, 4, 6).tolist() == [0, 2, 4, 6, 8, 10, 12]
+    assert row_counts(3, 3, 2).tolist() == [0, 4, 9]
+    assert row_counts(3, 3, 9).tolist() == list(range(10))
+    for steps in (0, 10):
+        with pytest.raises(UserError, match=r"\b1\b.*\b9\b"):
+            row_counts(3, 3, steps)
+
+
+def test_area_by_hand():
+    # two trapezoids: (0 + 1) / 2 * 0.2 + (1 + 0.5) / 2 * 0.6, over the width 0.8
+    assert area(np.array([[0, 1, 0.5], [2, 2, 2]]), np.array([0.1, 0.3, 0.9])) == pytest.approx([0.55 / 0.8, 2])
+
+
+def test_noise_is_uniform_and_each_sample_s_own(made):
+    _, images, _, _ = made
+    drawn = perturbation.noise(images, [4, 5, 4])
+    assert torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[1])
+    assert ((drawn >= 0) & (drawn < 1)).all()
+    many = perturbation.noise(torch.zeros(1, 3, 64, 64), [0])
+    assert many.mean().item() == pytest.approx(0.5, abs=0.01)
+    assert many.var().item() == pytest.approx(1 / 12, abs=0.003)
+    assert len(torch.unique(many)) > 0.99 * many.numel()
+
+
+@pytest.mark.parametrize("value", [0.0, 0.2, 0.5, 0.9, 1.0])
+def test_gaussian_noise_is_normal_around_the_value_and_stays_in_the_range(value):
+    """Compare with rejection sampling: normal draws around the value, discarding those outside [0, 1]."""
+    drawn = perturbation.gaussian(torch.full((2, 3, 64, 64), value), [3, 3])
+    assert torch.equal(drawn[0], drawn[1])
+    drawn = drawn[0].numpy().ravel()
+    assert ((drawn >= 0) & (drawn <= 1)).all()
+    tried = np.random.default_rng(0).normal(value, perturbation.GAUSSIAN_SIGMA, 60_000)
+    expected = tried[(tried >= 0) & (tried <= 1)]
+    assert pytest.importorskip("scipy.stats").ks_2samp(drawn, expected).pvalue > 0.01
+    assert not torch.equal(*perturbation.gaussian(torch.full((2, 3, 8, 8), value), [3, 4]))
+
+
+def test_the_noise_is_that_of_the_seeds(made):
+    classifier, images, target, maps = made
+    curves = Curves(classifier, images, target, maps, seeds=[7, 8, 9])
+    classifier.eval()
+    expected = classifier(perturbation.noise(images, [7, 8, 9])).softmax(dim=1).detach().numpy()
+    np.testing.assert_allclose(curves.probabilities("top", "noise", [0])[:, 0], expected, atol=1e-6)
+    default = Curves(classifier, images, target, maps).probabilities("top", "noise", [0])
+    same = Curves(classifier, images, target, maps, seeds=range(B)).probabilities("top", "noise", [0])
+    assert np.array_equal(default, same)
+
+
+def literal_inpainting(image, kept):
+    """(C, H, W) and (H, W): averages over squares of kept pixels, from the finest level to the coarsest and back."""
+    levels = [(np.where(kept, image, 0), kept.astype(float))]
+    while levels[-1][1].size > 1 and not (levels[-1][1] > 0).all():
+        sums, weights = levels[-1]
+        height, width = -(-weights.shape[0] // 2), -(-weights.shape[1] // 2)
+        blocks = [[(slice(2 * y, 2 * y + 2), slice(2 * x, 2 * x + 2)) for x in range(width)] for y in range(height)]
+        levels.append((
+            np.array([[[plane[box].mean() for box in row] for row in blocks] for plane in sums]),
+            np.array([[weights[box].mean() for box in row] for row in blocks]),
+        ))  # fmt: skip
+    colours = None
+    for sums, weights in reversed(levels):
+        known = sums / np.maximum(weights, 1e-12)
+        if colours is not None:
+            size = weights.shape
+            larger = nn.functional.interpolate(torch.tensor(colours)[None], size=size, mode="bilinear")[0].numpy()
+            known = np.where(weights > 0, known, larger)
+        colours = known
+    return np.where(kept, image, colours)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
+def test_inpainting_by_loops_over_squares(share):
+    images = torch.rand(3, 3, 11, 14, dtype=torch.float64)
+    kept = torch.rand(3, 1, 11, 14) < share
+    kept[:, 0, 5, 5] = True
+    filled = perturbation.inpainted(images, kept)
+    for image, mask, found in zip(images.numpy(), kept[:, 0].numpy(), filled.numpy(), strict=True):
+        np.testing.assert_allclose(found, literal_inpainting(image, mask), atol=1e-12)
+
+
+def test_inpainting_keeps_what_is_kept_and_one_colour_fills_all():
+    images, kept = torch.rand(2, 3, 9, 7), torch.rand(2, 1, 9, 7) > 0.5
+    filled = perturbation.inpainted(images, kept)
+    assert torch.equal(torch.where(kept, filled, 0), torch.where(kept, images, 0))
+    assert filled.min() >= images.min() - 1e-6
+    assert filled.max() <= images.max() + 1e-6
+    one = torch.zeros(1, 1, 9, 7, dtype=torch.bool)
+    one[0, 0, 4, 6] = True
+    torch.testing.assert_close(perturbation.inpainted(images[:1], one)[0, :, 0, 0], images[0, :, 4, 6])
+    assert (perturbation.inpainted(images, torch.zeros_like(kept)) == 0).all()
+    assert torch.equal(perturbation.inpainted(images, torch.ones_like(kept)), images)
+
+
+@pytest.mark.parametrize("keep", ["top", "rest"])
+def test_curves_inpaint_from_what_each_picture_keeps(made, keep):
+    classifier, images, target, maps = made
+    found = Curves(classifier, images, target, maps).probabilities(keep, "inpaint", [7])[:, 0]
+    top = torch.zeros(B, H * W, dtype=torch.bool)
+    for index, order in enumerate(descending(maps)):
+        top[index, order[:7].tolist()] = True
+    kept = top.view(B, 1, H, W) if keep == "top" else ~top.view(B, 1, H, W)
+    classifier.eval()
+    expected = classifier(perturbation.inpainted(images, kept)).softmax(dim=1).detach().numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -1,0 +1,209 @@
+"""Reliability of maps that average random draws: known cases, and what a run stores and reports."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+import saliency_bench as sb
+from saliency_bench.maps import reliability
+from saliency_bench.read import records
+from saliency_bench.read.statistics.reliability import Reliability, rounded
+from saliency_bench.recipes.suites.costs import Cost
+from saliency_bench.recipes.suites.jobs import Job
+from saliency_bench.recipes.suites.plan import Step, plan_notes
+from saliency_bench.spec import RunSpec
+from saliency_bench.target_weights import one_hot
+from saliency_bench.types import Averaged
+from saliency_bench.utils.seeds import normal, seed_of
+
+SETTINGS = {"dataset": "shapes", "model": "small", "explainers": ["random"], "metrics": ["saliency_miou"]}
+SIGNAL = torch.from_numpy(normal(1, 32 * 32)).view(32, 32)
+
+
+def noisy(classifier, images, target, *, seeds: list[int], draws: int = 6, width: float = 2.0):
+    """Return a fixed signal of variance 1 plus the mean of draws of noise with variance width^2."""
+    noise = torch.stack(
+        [
+            torch.stack([torch.from_numpy(normal(seed_of(seed, draw), 1024)) for draw in range(draws)])
+            for seed in seeds
+        ]
+    ).view(len(seeds), draws, 32, 32)  # fmt: skip
+    every = SIGNAL + width * noise
+    return Averaged(every.mean(dim=1), every[:, ::2].mean(dim=1), every[:, 1::2].mean(dim=1), draws)
+
+
+@pytest.mark.parametrize(("draws", "width"), [(2, 0.5), (6, 2.0), (40, 2.0), (10, 10.0)])
+def test_a_known_reliability_is_found_and_is_the_correlation_of_two_seeds(draws, width):
+    known = 1 / (1 + width**2 / draws)
+    images, target = torch.rand(40, 3, 32, 32), torch.ones(1, 2)
+    one, two = (noisy(None, images, target, seeds=list(range(40 * s, 40 * s + 40)), draws=draws, width=width)
+                for s in (0, 1))  # fmt: skip
+    found = reliability(one.even.numpy(), one.odd.numpy())
+    assert found.mean() == pytest.approx(known, abs=0.015)
+    between = [np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in zip(one.maps, two.maps, strict=True)]
+    assert found.mean() == pytest.approx(np.mean(between), abs=0.015)
+
+
+def test_halves_by_hand():
+    """Test that r = 0.6 gives 1.2 / 1.6, a negative r 0, a constant half NaN, and that scale and offset are ignored."""
+    one = np.array([1.0, 2, 3, 4]).reshape(1, 2, 2)
+    other = np.array([2.0, 1, 4, 3]).reshape(1, 2, 2)  # r = 0.6
+    assert reliability(one, other).tolist() == pytest.approx([1.2 / 1.6])
+    assert reliability(1e-300 * one, 5 + 1e-6 * other).tolist() == pytest.approx([1.2 / 1.6], abs=1e-6)
+    assert reliability(one, -one).tolist() == [0]
+    assert reliability(one, one).tolist() == pytest.approx([1])
+    assert np.isnan(reliability(one, np.full_like(one, 7))).all()
+    assert np.isnan(reliability(one, np.full_like(one, np.nan))).all()
+
+
+@pytest.mark.parametrize("draws", [1, 2, 10, 1000])
+@pytest.mark.parametrize("median", [0.01, 0.49, 0.5, 0.79, 0.85, 0.9, 1.0])
+def test_the_draws_that_are_stated_reach_the_goal_and_fewer_do_not(median, draws):
+    about = Reliability(median=median, n=3, draws=draws)
+
+    def of(count):  # signal / (signal + noise / count)
+        return 1 / (1 + (1 / median - 1) * draws / count)
+
+    assert (about.wanted is None) == (median >= 0.9 or median < 0.5)
+    assert about.is_low == (median < 0.8)
+    if about.wanted:
+        assert of(about.wanted) >= 0.9 - 1e-6
+        assert of(about.wanted - 1) < 0.9
+        assert about.wanted <= rounded(about.wanted) < 1.1 * about.wanted + 1
+
+
+def test_what_cannot_be_reached_is_not_stated():
+    few = Reliability(median=0.49, n=1, draws=50)  # of 50 masks of RISE, whose estimate is by chance up to .44
+    assert str(few) == "0.49 (below 0.8; 50 draws are too few to tell how many would reach 0.9)"
+    assert str(Reliability(median=0.5, n=1, draws=100)) == (
+        "0.50 (below 0.8; about 900 draws instead of 100 would reach 0.9)"
+    )
+    assert str(Reliability(median=0.85, n=1, draws=100)) == "0.85"
+
+
+def test_single_draws_and_halves_of_another_shape(resnet):
+    classifier = sb.load_classifier(str(resnet), device="cpu")
+    images = torch.rand(2, 3, 32, 32)
+    target = one_hot([0, 1], classifier(images).shape[1])
+    for name in ("rise:masks=1", "smoothgrad:samples=1", "gradient_shap:samples=1", "lime:samples=1",
+                 "gradient_shap:baselines=1"):  # fmt: skip
+        made = sb.load_explainer(name).made(classifier, images, target)
+        assert made.reliability == [None, None], name
+    assert sb.load_explainer("gradient").made(classifier, images, target).draws is None
+
+    def wrong(classifier, images, target):
+        maps = images.mean(dim=1)
+        return Averaged(maps, maps, maps[:, :-1], 2)
+
+    with pytest.raises(sb.UserError, match="maps of all, even and odd draws have shapes"):
+        sb.load_explainer(wrong)(classifier, images, target)
+
+
+@pytest.fixture(scope="module")
+def started(shapes, resnet, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reliability")
+
+    def start(name="run", metrics=("saliency_miou",), explainers=(noisy, "rise:masks=30", "gradient"), **options):
+        return sb.run(dataset=str(shapes), model=str(resnet), explainers=list(explainers), metrics=list(metrics),
+                      limit=6, seed=7, out=folder / name, device="cpu", progress=False,
+                      **({"batch_size": 4} | options))  # fmt: skip
+
+    return start
+
+
+def test_a_run_keeps_it_per_sample_and_shows_its_median(started):
+    run = started()
+    table = pq.read_table(run.folder / "reliability.parquet")
+    assert table.schema.equals(records.RELIABILITY)
+    rows = table.to_pylist()
+    ids = run.records()["image_id"][:6]
+    assert [row["image_id"] for row in rows] == ids * 2
+    of_noisy = [row for row in rows if row["explainer"] == "noisy"]
+    assert {row["draws"] for row in of_noisy} == {6}
+    for row in of_noisy:
+        one = noisy(None, torch.rand(1, 3, 32, 32), None, seeds=[seed_of(7, row["image_id"], "explain")])
+        r = np.corrcoef(one.even.numpy().ravel(), one.odd.numpy().ravel())[0, 1]
+        assert row["reliability"] == pytest.approx(2 * r / (1 + r), abs=1e-6)
+    about = run.summary["reliability"]
+    assert len(about) == 2  # gradient draws nothing
+    key = of_noisy[0]["explainer_id"]
+    assert about[key] == {"median": np.median([row["reliability"] for row in of_noisy]), "n": 6, "draws": 6}
+    frame = run.to_pandas().set_index("explainer")["reliability"]
+    assert frame["noisy"] == about[key]["median"]
+    assert np.isnan(frame["gradient"])
+    (line,) = [line for line in run.lines if line.startswith("Reliability")]
+    assert f"noisy {about[key]['median']:.2f} (below 0.8; about " in line
+    job = Job("all", "shapes", "small", RunSpec.read(SETTINGS | {"out": run.folder}))
+    noted = plan_notes([Step(job, "there", "there", 6, 1, 1, Cost())])[-1]  # what is finished, in the plan of a suite
+    assert noted.startswith("run: reliability of maps noisy 0.")
+    assert "gradient" not in noted
+    page = run.report.read_text()
+    assert f"reliability {about[key]['median']:.2f}" in page
+    assert "few draws" in page
+    assert str(sb.load_run(run.folder)) == str(run)
+
+
+def test_it_is_the_same_however_a_run_was_computed(started):
+    first = (started().folder / "reliability.parquet").read_bytes()
+    assert (started("other", batch_size=2).folder / "reliability.parquet").read_bytes() == first
+    one = started("grown", explainers=[noisy])
+    assert len(pq.read_table(one.folder / "reliability.parquet")) == 6
+    grown = started("grown", metrics=["saliency_miou", "saliency_iosr"])
+    assert (grown.folder / "reliability.parquet").read_bytes() == first
+
+
+def test_without_random_draws_there_is_no_table(started):
+    run = started("plain", explainers=["gradient"])
+    assert not (run.folder / "reliability.parquet").exists()
+    assert run.summary["reliability"] == {}
+    assert not [line for line in run.lines if line.startswith("Reliability")]
+    assert "few draws</span>" not in run.report.read_text()
+
+
+def test_parts_of_an_earlier_version_say_nothing_of_their_maps(started, monkeypatch):
+    """Test that a start with a new metric on files of an earlier version computes it and keeps existing scores."""
+    earlier = [field for field in records.STORED if field.name not in ("reliability", "draws")]
+    with monkeypatch.context() as before:
+        before.setattr(records, "STORED", pa.schema(earlier))
+        before.setattr(records, "OF_MAP", [])
+        before.setattr("saliency_bench.compute.merging._keep_reliability", lambda *_: None)
+        old = started("old", explainers=[noisy])
+    assert old.summary["reliability"] == {}
+    again = started("old", explainers=[noisy])
+    assert again.complete
+    assert again.summary["reliability"] == {}
+    more = started("old", metrics=["saliency_miou", "saliency_iosr"], explainers=[noisy])
+    assert [about["n"] for about in more.summary["reliability"].values()] == [6]
+
+
+def test_one_picture(resnet):
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (32, 32, 3), dtype=np.uint8))
+    found = sb.explain(picture, str(resnet), noisy)
+    assert 0 < found.reliability < 1
+    assert f"reliability {found.reliability:.2f}" in repr(found)
+    assert found.caption[-1] == f"reliability {found.reliability:.2f}"
+    assert sb.explain(picture, str(resnet), "gradient").reliability is None
+
+
+def test_a_run_says_what_its_maps_explain_their_size_and_sign(started):
+    def signed(classifier, images, target):
+        return images.mean(dim=1) - 0.5
+
+    explainers = [signed, "gradcam", "gradient", "edges"]
+    run = started("sizes", explainers=explainers, target="predicted")
+    by_name = {cell.explainer_text: run.summary["maps"][cell.explainer_id] for cell in run.cells}
+    small = by_name["gradcam"]["cells"]
+    assert len(small) == 2
+    assert all(1 <= side < 32 for side in small)
+    assert not by_name["gradcam"]["negative"]
+    assert by_name["signed"] == {"cells": None, "negative": True}
+    assert by_name["gradient"] == by_name["edges"] == {"cells": None, "negative": False}
+    cells = " x ".join(map(str, small))
+    line = f"Maps explain the predicted class; enlarged from {cells}: gradcam; with negative values: signed"
+    assert line in run.lines
+    assert str(sb.load_run(run.folder)) == str(run)
+    assert "Maps explain the predicted class; enlarged from" in run.report.read_text()
+    assert started("sizes", explainers=explainers, target="predicted").summary["maps"] == run.summary["maps"]

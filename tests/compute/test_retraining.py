@@ -1,0 +1,456 @@
+"""Retraining metrics: every number against a literal second writing, and what stays the same after a kill."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import datasets
+import evaluate
+import numpy as np
+import pytest
+import torch
+from PIL import ImageFile
+from torch import nn
+from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
+
+import saliency_bench as sb
+from saliency_bench.compute import fitting
+from saliency_bench.compute.ordering import first_rows
+from saliency_bench.compute.retraining import maps as span_files
+from saliency_bench.compute.retraining.networks import anew, start_from
+from saliency_bench.compute.scoring.retraining import (
+    changed,
+    first_exposures,
+    part_names,
+    retrained_area,
+    right_answers,
+)
+from saliency_bench.compute.training import train
+from saliency_bench.data.fingerprints import fingerprint
+from saliency_bench.errors import UserError
+from saliency_bench.maps import top_pixels
+from saliency_bench.read.statistics.exposures import EXPOSURES
+from saliency_bench.utils.files import save_arrays
+from saliency_bench.utils.seeds import random_bits, seed_of
+
+METRICS = ["saliency_roar:trainings=1,epochs=2,images=24,batch_size=8", "saliency_kar:trainings=1,epochs=2,images=24,"
+           "batch_size=8,test=clean"]  # fmt: skip
+
+
+def test_the_first_exposure_of_a_pixel_is_the_first_at_which_it_is_among_the_top_ones():
+    maps = np.round(np.random.default_rng(0).normal(size=(3, 6, 7)).astype(np.float32), 1)  # with ties
+    maps[2] = 0
+    first = first_exposures(maps)
+    for number, exposure in enumerate(EXPOSURES):
+        counts = np.full(3, round(exposure * 42))
+        assert np.array_equal(first <= number, top_pixels(maps, counts)), exposure
+
+
+def test_a_span_of_maps_is_read_whole_or_not_at_all(tmp_path):
+    """What is damaged or of another number of images is explained again."""
+    path = tmp_path / "000000.npz"
+    first = np.random.default_rng(0).integers(0, 9, (4, 100)).astype(np.uint8)
+    assert span_files._read(path, 4) is None
+    save_arrays(path, first=first)
+    assert np.array_equal(span_files._read(path, 4), first)
+    assert span_files._read(path, 5) is None
+    content = path.read_bytes()
+    for damaged in (content[:-30], content[:60], content[:150] + b"\x00" + content[151:], b""):
+        path.write_bytes(damaged)
+        assert span_files._read(path, 4) is None
+
+
+@pytest.mark.parametrize("keeps", ["top", "rest"])
+def test_replaced_pixels_take_the_colour_and_no_others(keeps):
+    images, colour = torch.rand(2, 3, 4, 4), torch.tensor([0.1, 0.2, 0.3])
+    maps = torch.rand(2, 4, 4).numpy()
+    first = torch.from_numpy(first_exposures(maps))
+    for number, exposure in enumerate(EXPOSURES):
+        found = changed(images, first, number, keeps, colour)
+        for index in range(2):
+            top = set(np.argsort(-maps[index].ravel())[: round(exposure * 16)].tolist())
+            for pixel in range(16):
+                row, column = divmod(pixel, 4)
+                stays = (pixel in top) == (keeps == "top")
+                expected = images[index, :, row, column] if stays else colour
+                assert torch.equal(found[index, :, row, column], expected)
+    assert torch.equal(changed(images, None, 0, "rest", colour), images)
+    assert torch.equal(changed(images, None, len(EXPOSURES) - 1, "rest", colour)[1, :, 2, 3], colour)
+
+
+def test_the_score_is_the_area_under_the_mean_of_the_trainings():
+    answers = np.random.default_rng(1).integers(-1, 3, size=(20, 18))
+    labels = np.eye(3, dtype=bool)[np.random.default_rng(2).integers(0, 3, size=20)]
+    values = right_answers(answers, labels)
+    scores = retrained_area(values, {"trainings": 2})
+    assert len(part_names({"trainings": 2}, None)) == 18
+    for row in range(20):
+        accuracies = []
+        for exposure in range(9):
+            two = answers[row, 2 * exposure : 2 * exposure + 2]
+            accuracies.append(np.nan if -1 in two else sum(labels[row, answer] for answer in two) / 2)
+        expected = sum(
+            (right - left) * (accuracies[index] + accuracies[index + 1]) / 2
+            for index, (left, right) in enumerate(pairwise(EXPOSURES))
+        )
+        assert np.isnan(expected) if -1 in answers[row] else scores[row] == pytest.approx(expected, abs=1e-12)
+    assert part_names({"trainings": 2}, None)[:3] == ["0 training 1", "0 training 2", "0.05 training 1"]
+
+
+@pytest.fixture(scope="module")
+def run(shapes, resnet, tmp_path_factory):
+    out = tmp_path_factory.mktemp("retrained") / "run"
+    return sb.run(dataset=shapes, model=resnet, explainers=["gradcam"], metrics=[*METRICS, "saliency_pointing_game"],
+                  out=out, batch_size=16, progress=False)  # fmt: skip
+
+
+def outcomes(folder: Path) -> dict[str, dict]:
+    return {path.name: json.loads(path.read_text()) for path in folder.glob("retraining/*/outcomes/*.json")}
+
+
+@pytest.mark.slow
+def test_controls_stand_beside_the_explainer_and_no_other_metric_scores_them(run):
+    by_metric: dict[str, list[str]] = {}
+    for cell in run.cells:
+        by_metric.setdefault(cell.metric, []).append(cell.explainer_text)
+    both = ["gradcam", "random", "blurred(gradcam,sigma=0.1)"]
+    assert by_metric == {"saliency_roar": both, "saliency_kar": both, "saliency_pointing_game": ["gradcam"]}
+    assert not list(run.folder.glob("retraining/*/gathered"))
+    assert not list(run.folder.glob("retraining/*/states/*"))
+
+
+def test_trainings_that_are_the_same_are_one(run):
+    # 3 explainers, 7 exposures, 2 metrics; nothing and everything replaced
+    assert len(outcomes(run.folder)) == 3 * 7 * 2 + 2
+    parts = {(cell.metric, cell.explainer, name): part.value for cell in run.cells for name, part in cell.parts.items()}
+    for metric in ("saliency_roar", "saliency_kar"):
+        for end in ("0 training 1", "1 training 1"):
+            values = {value for (own, _, name), value in parts.items() if (own, name) == (metric, end)}
+            assert len(values) == 1
+
+
+def test_a_score_is_the_area_over_its_parts(run):
+    rows = run.records().to_list()
+    scores = [row for row in rows if row["part"] is None and row["metric"] == "saliency_roar"]
+    assert len(scores) == 3 * len({row["image_id"] for row in rows})
+    for row in scores[:5]:
+        own = [one for one in rows if one["image_id"] == row["image_id"] and one["cell_id"] == row["cell_id"]]
+        values = {one["part"]: one["value"] for one in own if one["part"] is not None}
+        accuracies = [values[f"{exposure:g} training 1"] for exposure in EXPOSURES]
+        assert row["value"] == pytest.approx(np.trapezoid(accuracies, EXPOSURES), abs=1e-12)
+        assert set(accuracies) <= {0.0, 1.0}
+
+
+def literal(shapes, resnet, exposure, keeps, test, *, epochs=2, size=8, images=24, rate=1e-3, base=None):
+    """{image: what one network says of it}, written down as the documentation says it, for Grad-CAM.
+
+    base: a folder with weights that the network starts from, but for its last layer.
+    """
+    own = sb.load_classifier(resnet)
+    found = {}
+    for split in ("train", "validation", "test"):
+        rows = sb.load_dataset(shapes, split=split)
+        if split == "train":
+            rows = first_rows(rows, images, 0, fingerprint(rows))
+        prepared = own.prepare(rows[:])
+        pictures, labels = prepared.images.clone(), prepared.labels
+        found[split] = pictures, labels, prepared.ids
+    colour = found["train"][0].double().mean((0, 2, 3)).float()
+    for split, (pictures, _, ids) in found.items():
+        if split == "test" and test == "clean":
+            continue
+        for start in range(0, len(pictures), 16):
+            part = slice(start, start + 16)
+            with torch.no_grad():
+                predicted = own(pictures[part]).argmax(1)
+            target = sb.targets.one_hot(predicted, own(pictures[:1]).shape[1])
+            seeds = [seed_of(0, one, "explain") for one in ids[part]]
+            maps = sb.load_explainer("gradcam")(own, pictures[part], target, seeds=seeds).numpy()
+            top = torch.from_numpy(top_pixels(maps, np.full(len(maps), round(exposure * maps[0].size))))
+            replaced = top if keeps == "rest" else ~top
+            for channel in range(3):
+                pictures[part][:, channel][replaced] = colour[channel]
+    torch.manual_seed(seed_of(0, "retraining weights", 1))
+    network = type(own.model)(own.model.config)
+    if base is not None:
+        network.resnet.load_state_dict(type(network).from_pretrained(base).resnet.state_dict())
+    mean, std = own.mean, own.std
+    adam = torch.optim.Adam(network.parameters(), lr=rate)
+    best, chosen = -1.0, None
+    for epoch in range(epochs):
+        seed = seed_of(seed_of(0, "retraining", 1), "epoch", epoch)
+        network.train()
+        pictures, labels, _ = found["train"]
+        order = np.argsort(random_bits(seed, len(pictures)), kind="stable")
+        for start in range(0, len(order), size):
+            part = order[start : start + size]
+            loss = nn.functional.cross_entropy(network((pictures[part] - mean) / std).logits, labels[part])
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+        network.eval()
+        pictures, labels, _ = found["validation"]
+        with torch.no_grad():
+            answers = torch.cat([network((part - mean) / std).logits.argmax(1) for part in pictures.split(size)])
+        accuracy = float((answers == labels).double().mean())
+        if accuracy > best:
+            best, chosen = accuracy, {key: value.clone() for key, value in network.state_dict().items()}
+    network.load_state_dict(chosen)
+    pictures, _, ids = found["test"]
+    with torch.no_grad():
+        answers = network.eval()((pictures - mean) / std).logits.argmax(1).tolist()
+    return dict(zip(ids, answers, strict=True))
+
+
+def test_networks_are_not_trained_on_the_images_that_they_are_asked_about(shapes, resnet, tmp_path, capsys):
+    """Splits in memory are those of a folder, and train the same networks."""
+    splits = datasets.DatasetDict({name: sb.load_dataset(shapes, name) for name in ("train", "validation", "test")})
+    for name, dataset in (("folder", shapes), ("memory", splits)):
+        sb.run(dataset=dataset, model=resnet, explainers=["random"], out=tmp_path / name, batch_size=16, progress=False,
+               metrics=["saliency_roar:trainings=1,epochs=1,images=24,batch_size=8,exposures=[0,1]"])  # fmt: skip
+    assert capsys.readouterr().err.count("2 trainings of 24 images") == 2
+    assert outcomes(tmp_path / "memory") == outcomes(tmp_path / "folder")
+
+
+@pytest.mark.slow
+def test_no_epoch_decodes_a_picture(shapes, resnet, tmp_path, monkeypatch):
+    decoded, prepare = [], ImageFile.ImageFile.load_prepare
+    monkeypatch.setattr(ImageFile.ImageFile, "load_prepare", lambda image: (decoded.append(image.size), prepare(image)))
+    counts = []
+    for number, epochs in enumerate((1, 1, 4)):  # the first computes fingerprints, which are remembered
+        decoded.clear()
+        sb.run(dataset=shapes, model=resnet, explainers=["random"], out=tmp_path / f"{number}", limit=8, progress=False,
+               metrics=[f"saliency_roar:trainings=1,epochs={epochs},images=24,exposures=[0,1]"])  # fmt: skip
+        counts.append(len(decoded))
+    assert counts[1] == counts[2] > 0
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(
+    ("exposure", "keeps", "test", "metric"),
+    [(0.3, "top", "clean", "saliency_kar"), (0.05, "top", "clean", "saliency_kar"),
+     (0.2, "rest", "modified", "saliency_roar"), (0.0, "rest", "modified", "saliency_roar")],
+)  # fmt: skip
+def test_a_training_is_what_the_documentation_says(run, shapes, resnet, exposure, keeps, test, metric):
+    answers = literal(shapes, resnet, exposure, keeps, test)
+    labels = {row["image_id"]: row["label"] for row in sb.load_dataset(shapes).select_columns(["image_id", "label"])}
+    rows = [row for row in run.records().to_list() if row["metric"] == metric and row["explainer"] == "gradcam"]
+    values = {row["image_id"]: row["value"] for row in rows if row["part"] == f"{exposure:g} training 1"}
+    assert values == {one: float(answer == labels[one]) for one, answer in answers.items()}
+
+
+@pytest.fixture(scope="module")
+def trained(shapes, tmp_path_factory):
+    """(the folder of a model that `train` has made, that of the weights of six classes that it started from)"""
+    place = tmp_path_factory.mktemp("trained")
+    torch.manual_seed(5)
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", num_labels=6)
+    ResNetForImageClassification(config).save_pretrained(place / "base")
+    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(place / "base")
+    settings = {"dataset": str(shapes), "epochs": 1, "size": 32, "limit": 16, "progress": False}
+    return train(**settings, model=str(place / "base"), out=place / "own"), place / "base"
+
+
+FEWER = "saliency_kar:trainings=1,epochs=3,learning_rate=0.01,images=48,batch_size=8,exposures=[0,0.3,1]"
+
+
+@pytest.fixture(scope="module")
+def from_base(shapes, trained, tmp_path_factory):
+    out = tmp_path_factory.mktemp("from_base") / "run"
+    return sb.run(dataset=shapes, model=str(trained[0]), explainers=["gradcam"], out=out, batch_size=16, progress=False,
+                  metrics=[FEWER, f"{FEWER},initial=base"])  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("initial", ["new", "base"])
+def test_networks_start_from_the_weights_that_the_model_was_trained_from(from_base, shapes, trained, initial):
+    given = str(trained[0]), 0.3, "top", "modified"
+    recipe = {"epochs": 3, "images": 48, "rate": 0.01}
+    both = {"new": literal(shapes, *given, **recipe), "base": literal(shapes, *given, **recipe, base=trained[1])}
+    answers = both[initial]
+    assert both["new"] != both["base"]
+    labels = {row["image_id"]: row["label"] for row in sb.load_dataset(shapes).select_columns(["image_id", "label"])}
+    rows = [row for row in from_base.records().to_list()
+            if row["explainer"] == "gradcam" and json.loads(row["metric_options"])["initial"] == initial]  # fmt: skip
+    values = {row["image_id"]: row["value"] for row in rows if row["part"] == "0.3 training 1"}
+    assert values == {one: float(answer == labels[one]) for one, answer in answers.items()}
+
+
+def test_what_networks_start_from_is_part_of_the_ids_and_of_the_trainings(from_base, trained):
+    cells = {cell.metric_options["initial"]: cell for cell in from_base.cells if cell.explainer == "gradcam"}
+    digest = sb.load_classifier(str(trained[1]), device="cpu").digest
+    assert cells["base"].asked_for["initial weights"] == digest
+    assert "initial weights" not in cells["new"].asked_for
+    # for each of both: three explainers at 30 %, nothing and everything replaced
+    assert len(outcomes(from_base.folder)) == 2 * (3 + 2)
+
+
+def test_fewer_exposures_are_fewer_trainings_and_the_area_over_them(from_base):
+    assert [list(cell.parts) for cell in from_base.cells] == [["0 training 1", "0.3 training 1", "1 training 1"]] * 6
+    for row in (rows := from_base.records().to_list())[:200]:
+        if row["part"] is None:
+            own = [one for one in rows if (one["image_id"], one["cell_id"]) == (row["image_id"], row["cell_id"])]
+            parts = {one["part"]: one["value"] for one in own}
+            first, middle, last = (parts[f"{exposure} training 1"] for exposure in ("0", "0.3", "1"))
+            assert row["value"] == pytest.approx(0.3 * (first + middle) / 2 + 0.7 * (middle + last) / 2)
+
+
+@pytest.mark.slow
+def test_trainings_of_fewer_exposures_serve_all_of_them(run, shapes, resnet, tmp_path, monkeypatch):
+    shutil.copytree(run.folder, tmp_path / "run")
+    before = outcomes(tmp_path / "run")
+    monkeypatch.setattr(fitting.Training, "next_epoch", lambda *given: pytest.fail("a network is trained again"))
+    done = sb.run(dataset=shapes, model=resnet, explainers=["gradcam"], out=tmp_path / "run", batch_size=16,
+                  metrics=[f"{METRICS[0]},exposures=[0.05,0.2,1]"], progress=False)  # fmt: skip
+    assert outcomes(tmp_path / "run") == before
+    parts = {cell.explainer: {name: part.value for name, part in cell.parts.items()} for cell in run.cells
+             if cell.metric == "saliency_roar"}  # fmt: skip
+    fewer = [cell for cell in done.cells if cell.metric_options.get("exposures")]
+    assert len(fewer) == 3
+    for cell in fewer:
+        assert list(cell.parts) == ["0.05 training 1", "0.2 training 1", "1 training 1"]
+        assert all(part.value == parts[cell.explainer][name] for name, part in cell.parts.items())
+
+
+def test_models_without_known_base_weights_are_refused_in_one_line(shapes, resnet, trained, tmp_path):
+    def says(model, line):
+        with pytest.raises(UserError, match=line) as caught:
+            sb.run(dataset=shapes, model=model, explainers=["random"], metrics=[f"{FEWER},initial=base"],
+                   out=tmp_path / "run", progress=False)  # fmt: skip
+        assert "\n" not in str(caught.value)
+
+    says(str(resnet), "needs the folder of a model that `saliency-bench train` made")
+    says(sb.load_classifier(str(resnet)), "initial=base needs the folder")
+    shutil.copytree(trained[0], tmp_path / "scratch")
+    log = json.loads((tmp_path / "scratch" / "training_log.json").read_text())
+    (tmp_path / "scratch" / "training_log.json").write_text(json.dumps(log | {"base": None}))
+    says(str(tmp_path / "scratch"), "started from random ones")
+    base = sb.load_classifier(str(trained[1]))
+    with pytest.raises(UserError, match=r"another structure .* has no 0\.bias"):
+        start_from(nn.Sequential(nn.Linear(2, 2)), base)
+
+
+@pytest.mark.parametrize("given", ["[0.5]", "[0,0]", "[0.5,0.2]", "[0,0.4]", "[]"])
+def test_exposures_are_two_or_more_of_those_there_are(given):
+    with pytest.raises(UserError, match=r"exposures=.* must be two or more of 0, 0\.05, "):
+        sb.load_metric(f"saliency_roar:exposures={given}")
+
+
+@pytest.mark.slow
+def test_a_training_that_was_stopped_goes_on_and_ends_with_the_same_outcomes(
+    run, shapes, resnet, tmp_path, monkeypatch
+):
+    write, written = fitting.Training.write, []
+
+    def stopping(self, *given):
+        write(self, *given)
+        written.append(self)
+        if len(written) in (7, 20):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(fitting.Training, "write", stopping)
+    settings = {"dataset": shapes, "model": resnet, "explainers": ["gradcam"], "metrics": METRICS[:1],
+                "out": tmp_path / "run", "batch_size": 16, "progress": False}  # fmt: skip
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            sb.run(**settings)
+    sb.run(**settings)
+    expected, found = outcomes(run.folder), outcomes(tmp_path / "run")
+    assert len(found) == 3 * 7 + 2
+    assert all(expected[name] == outcome for name, outcome in found.items())
+    trained = len(written)
+    assert sb.run(**settings).complete
+    assert len(written) == trained
+
+
+def test_networks_are_made_anew_from_the_generator_or_refused_by_name():
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2))
+    network[1].running_mean += 1
+    torch.manual_seed(3)
+    one = anew(network, "mine")
+    torch.manual_seed(3)
+    two = anew(network, "mine")
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert not torch.equal(one[0].weight, network[0].weight)
+    assert not one[1].running_mean.any()
+
+    class Token(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.token = nn.Parameter(torch.zeros(3))
+
+    with pytest.raises(UserError, match="mine cannot be retrained from new weights: Token 0 has no reset_parameters"):
+        anew(nn.Sequential(Token()), "mine")
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [({"activation": "sigmoid"}, "fits a softmax"), ({"split": "train"}, "")],
+)
+def test_what_cannot_be_retrained_on_is_refused_before_anything_is_computed(shapes, resnet, tmp_path, given, named):
+    settings = {"dataset": shapes, "model": resnet, "explainers": ["random"], "metrics": METRICS[:1]}
+    if not named:
+        settings["dataset"], given, named = sb.load_dataset(shapes), {}, "needs the splits train and validation"
+    with pytest.raises(UserError, match=named):
+        sb.run(**settings, **given, out=tmp_path / "run", progress=False)
+
+
+def test_maps_made_elsewhere_do_not_cover_the_training_images(shapes, resnet, tmp_path):
+    maps = np.zeros((len(sb.load_dataset(shapes)), 32, 32), np.float32)
+    with pytest.raises(UserError, match="saliency_roar needs maps of the training images too"):
+        sb.run(dataset=shapes, model=resnet, explainers=["random"], maps={"mine": maps}, metrics=METRICS[:1],
+               out=tmp_path / "run", progress=False)  # fmt: skip
+
+
+def test_outside_a_run_there_are_no_networks(resnet):
+    from saliency_bench.compute.scoring.samples import score_samples
+
+    with pytest.raises(UserError, match="saliency_roar trains networks on a whole dataset"):
+        score_samples("saliency_roar", torch.rand(2, 3, 32, 32), resnet, "random", labels=[0, 1])
+
+
+@pytest.mark.parametrize("name", ["saliency_roar", "saliency_kar"])
+def test_the_module_of_evaluate_gives_the_area_of_accuracies(name):
+    module = evaluate.load(str(Path(__file__).parents[2] / "metrics" / name))
+    accuracies, exposures = [0.9, 0.7, 0.5, 0.3], [0, 0.5, 0.5, 1]
+    found = module.compute(predictions=accuracies, references=exposures)[name]
+    assert found == pytest.approx(0.5 * (0.9 + 0.6) / 2 + 0.5 * (0.6 + 0.3) / 2)
+    some = module.compute(predictions=[0.8, 0.4], references=[0.25, 0.75])[name]
+    assert some == pytest.approx(0.6)  # of the exposures that there are, whatever their width
+    with pytest.raises(ValueError, match="an accuracy is a share from 0 to 1; got 90"):
+        module.compute(predictions=[90, 80], references=[0, 1])
+    with pytest.raises(ValueError, match="two exposures or more"):
+        module.compute(predictions=[0.9, 0.8], references=[0, 0])
+
+
+@pytest.mark.parametrize("name", ["saliency_roar", "saliency_kar"])
+def test_the_module_of_evaluate_computes_as_a_run_does(name):
+    right = np.random.default_rng(3).random((7, len(EXPOSURES) * 2)) < 0.7
+    expected = retrained_area(right.astype(float), {"trainings": 2}).mean()
+    module = evaluate.load(str(Path(__file__).parents[2] / "metrics" / name))
+    found = module.compute(predictions=right.mean(axis=0), references=np.repeat(EXPOSURES, 2))[name]
+    assert found == pytest.approx(expected, abs=1e-15, rel=0)
+
+
+@pytest.mark.parametrize("wrong", ["trainings=0", "epochs=0", "learning_rate=0.0", "images=0", "test=other"])
+def test_numbers_that_nothing_can_be_trained_with_are_refused_by_name(wrong):
+    with pytest.raises(UserError, match=wrong.partition("=")[0]):
+        sb.load_metric(f"saliency_roar:{wrong}")
+
+
+@pytest.mark.thorough
+def test_two_processes_train_the_networks_of_one(run, shapes, resnet, tmp_path):
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "saliency_bench"]
+    words = ["run", "--dataset", str(shapes), "--model", str(resnet), "--explainers", "gradcam", "--metrics", *METRICS,
+             "saliency_pointing_game", "--batch-size", "16", "--out", str(tmp_path / "run")]  # fmt: skip
+    caches = {name: str(tmp_path / "caches") for name in ("HF_DATASETS_CACHE", "SALIENCY_BENCH_CACHE")}
+    done = subprocess.run([sys.executable, *launch, *words], env=os.environ | caches | {"OMP_NUM_THREADS": "1"},
+                          capture_output=True, text=True, timeout=500)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert outcomes(tmp_path / "run") == outcomes(run.folder)
+    assert (tmp_path / "run" / "records.parquet").read_bytes() == (run.folder / "records.parquet").read_bytes()
+    assert "44 trainings of 24 images for 2 epochs, about" in done.stderr

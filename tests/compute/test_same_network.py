@@ -1,0 +1,177 @@
+"""Networks of equal digest that answer differently, as after a change of a file that `forward` reads, are refused."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench.compute.answers import answers_of, fixed_pictures
+from saliency_bench.errors import UserError
+from saliency_bench.read.manifest import read_manifest
+from saliency_bench.read.network_answers import NetworkAnswers
+
+LABELS = ["a", "b", "c", "d", "e", "f", "g", "h"]
+
+
+class FromFile(nn.Module):
+    """Shifts its input by a number in a file: nothing that a digest of the network could see."""
+
+    def __init__(self, path):
+        super().__init__()
+        torch.manual_seed(0)
+        self.path, self.dropout = str(path), nn.Dropout(0.5)
+        self.layers = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
+                                    nn.Linear(32, 8))  # fmt: skip
+
+    def forward(self, x):
+        with open(self.path) as file:
+            return self.layers(self.dropout(x * float(file.read())))
+
+
+@pytest.fixture
+def factor(tmp_path):
+    path = tmp_path / "factor.txt"
+    path.write_text("1")
+    return path
+
+
+def classifier_of(path, **given):
+    return sb.load_classifier(FromFile(path), mean=0.5, std=0.5, device="cpu", **given)
+
+
+def go(shapes, out, model, **changes):
+    settings = {"explainers": ["gradient"], "metrics": ["saliency_energy"], "target": "predicted"} | changes
+    return sb.run(dataset=str(shapes), model=model, limit=4, batch_size=4, device="cpu", progress=False, out=out,
+                  **settings)  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_network_that_answers_differently_does_not_get_the_scores_of_another(shapes, tmp_path, factor, precision):
+    out = tmp_path / "run"
+    digest = classifier_of(factor).digest
+    first = go(shapes, out, classifier_of(factor, precision=precision))
+    assert read_manifest(out).answers.keys() == {"model"}
+    assert go(shapes, out, classifier_of(factor, precision=precision)).summary == first.summary
+    factor.write_text("0.9")
+    assert classifier_of(factor).digest == digest
+    with pytest.raises(UserError, match=r"run holds results of another model: .*0.0005 is allowed.*another --out"):
+        go(shapes, out, classifier_of(factor, precision=precision))
+    with pytest.raises(UserError, match="logits for fixed pictures differ"):
+        go(shapes, out, classifier_of(factor, precision=precision), explainers=["random"])
+    factor.write_text("1")
+    assert go(shapes, out, classifier_of(factor, precision=precision)).summary == first.summary
+
+
+def test_a_model_that_names_the_classes_is_compared_too(shapes, resnet, tmp_path, factor):
+    named = go(shapes, tmp_path / "named", classifier_of(factor, labels=sb.load_classifier(str(resnet)).labels))
+    target = {"target": f"predicted-by:{named.folder}"}
+    go(shapes, tmp_path / "run", str(resnet), **target)
+    assert read_manifest(tmp_path / "run").answers.keys() == {"model", "model of the targets"}
+    factor.write_text("0.5")
+    other = classifier_of(factor, labels=sb.load_classifier(str(resnet)).labels)
+    with pytest.raises(UserError, match=r"named is a run of another module:FromFile: .* run it again"):
+        go(shapes, tmp_path / "itself", other, **target)
+    again = go(shapes, tmp_path / "named again", other)
+    with pytest.raises(UserError, match="run holds results of another model of the targets"):
+        go(shapes, tmp_path / "run", str(resnet), target=f"predicted-by:{again.folder}")
+
+
+def test_answers_are_logits_of_fixed_pictures_whatever_the_state_of_torch(factor):
+    classifier = classifier_of(factor, size=32).train()
+    answers = answers_of(classifier)
+    assert classifier.training
+    pictures = fixed_pictures(32, 32)
+    assert pictures.shape == (4, 3, 32, 32)
+    assert [len(np.unique(picture[0])) for picture in pictures.numpy()[1:]] == [256, 25, 4]
+    with torch.no_grad():
+        expected = FromFile(factor).eval()((pictures - 0.5) / 0.5)
+    torch.testing.assert_close(torch.tensor(answers.logits), expected)
+    torch.manual_seed(7)
+    assert answers_of(classifier) == answers
+
+
+def test_arithmetic_does_not_make_another_network(factor):
+    first = answers_of(classifier_of(factor, size=32))
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert 0 <= first.distance(answers_of(classifier_of(factor, size=32, channels_last=True))) < 1e-5
+    assert first.distance(answers_of(classifier_of(factor, size=32, precision="bf16"))) == 0
+    assert first.distance(answers_of(classifier_of(factor, size=40))) == np.inf
+    factor.write_text("1.01")
+    assert first.distance(answers_of(classifier_of(factor, size=32))) > 5e-4
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ([[0.0, 10.0]], [[0.0, 10.0]], 0),
+        ([[0.0, 10.0]], [[0.0, 11.0]], 0.1),
+        ([[1000.0, 1000.0]], [[1000.0, 1001.0]], 0.1),  # a range of zero: of a hundredth of the logits
+        ([[None, 1.0, 2.0]], [[None, 1.0, 2.5]], 0.5),
+        ([[None, 1.0]], [[3.0, 1.0]], np.inf),
+        ([[0.0, 0.0]], [[0.0, 0.0]], 0),
+        ([[0.0, 1.0]], [[0.0, 1.0, 2.0]], np.inf),
+    ],
+)
+def test_distance_is_the_largest_difference_as_a_share_of_the_range(first, second, expected):
+    answers = [NetworkAnswers(size=(8, 8), logits=logits) for logits in (first, second)]
+    assert answers[0].distance(answers[1]) == pytest.approx(expected)
+
+
+class Prompted(nn.Module):
+    """As a wrapper of CLIP that keeps its text embeddings as a plain tensor."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(0)
+        self.tower = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.text = torch.randn(8, 8, generator=torch.Generator().manual_seed(seed))
+
+    def forward(self, x):
+        return 10 * nn.functional.normalize(self.tower(x)) @ nn.functional.normalize(self.text).T
+
+
+def test_other_prompts_are_another_network(shapes, tmp_path):
+    def run(seed, name):
+        result = go(shapes, tmp_path / name, sb.load_classifier(Prompted(seed), mean=0.5, std=0.5, device="cpu"))
+        return [(cell.cell_id, cell.value) for cell in sb.load_run(result.folder).cells]
+
+    first, other = run(0, "first"), run(1, "other")
+    assert {name for name, _ in first}.isdisjoint(name for name, _ in other)
+    assert first[0][1] != other[0][1]
+    with pytest.raises(UserError, match=r"another model \(different settings, different logits .*\); choose another"):
+        run(1, "first")
+    assert run(0, "first") == first
+
+
+class Scaled(nn.Module):
+    def __init__(self, scale=1.0, bias=0.0, kind=nn.ReLU):
+        super().__init__()
+        torch.manual_seed(0)
+        self.tower = nn.Sequential(nn.Conv2d(3, 8, 4, 4), kind(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.scale = scale
+        with torch.no_grad():
+            self.tower[0].bias += bias
+
+    def forward(self, x):
+        return self.scale * self.tower(x)
+
+
+def test_what_differs_in_another_model_is_named(shapes, tmp_path):
+    def run(mean=0.5, **settings):
+        given = {"mean": mean, "std": 0.5, "device": "cpu"}
+        return go(shapes, tmp_path / "run", sb.load_classifier(Scaled(**settings), **given))
+
+    run()
+    logits = "different logits for fixed pictures"
+    for settings, words in (
+        ({"scale": 2.0}, f"different settings, {logits}"),
+        ({"scale": 1}, "different settings, equal logits for fixed pictures"),  # an int for a float
+        ({"bias": 0.5}, f"different weights, {logits}"),
+        ({"mean": 0.4}, f"different normalisation, {logits}"),
+        ({"kind": nn.GELU, "bias": 0.5}, f"different classes or code and settings and weights, {logits}"),
+    ):
+        with pytest.raises(UserError) as error:
+            run(**settings)
+        assert f"holds a run with another model ({words}); choose another --out" in str(error.value)
+    run()

@@ -1,0 +1,198 @@
+"""`predicted-by:MODEL`: the scores of a run with a file of the same classes, from the model or from a run of it."""
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import ResNetConfig, ResNetForImageClassification
+
+import saliency_bench as sb
+from saliency_bench.compute.loading import predicted_by
+from saliency_bench.compute.targets.label_maps import same_classes
+from saliency_bench.errors import UserError
+
+METRICS = ["saliency_miou", "saliency_insertion:steps=4"]
+
+
+def save(folder, names, seed):
+    torch.manual_seed(seed)
+    labels = {"id2label": dict(enumerate(names)), "label2id": {name: place for place, name in enumerate(names)}}
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", **labels)
+    network = ResNetForImageClassification(config)
+    with torch.no_grad():  # spread over the classes, so that predictions differ from picture to picture
+        network.classifier[1].weight.mul_(50)
+    network.save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(
+        '{"image_processor_type": "ViTImageProcessor", "size": {"height": 32, "width": 32}, '
+        '"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}'
+    )
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A dataset, a model, and another model whose classes have another order."""
+    folder = tmp_path_factory.mktemp("named")
+    data = str(sb.build("shapes-xai", folder / "shapes", size=32, count=60, progress=False))
+    names = sb.load_dataset(data, split="test").features["label"].names
+    return folder, data, save(folder / "model", names, 0), save(folder / "other", names[::-1], 1)
+
+
+def run(world, out, model=None, **settings):
+    folder, data, own, _ = world
+    chosen = {"explainers": ["gradcam", "gradient"], "metrics": METRICS, "batch_size": 4, "split": "train"} | settings
+    return sb.run(dataset=data, model=model or own, out=folder / out, device="cpu", progress=False, **chosen)
+
+
+def values(result):
+    return [(cell.explainer, cell.metric, cell.value) for cell in sb.load_run(result.folder).cells]
+
+
+@pytest.mark.slow
+def test_the_scores_are_those_of_a_file_of_the_same_classes(world):
+    folder, _, _, other = world
+    of_other = run(world, "of-other", model=other, target="predicted", limit=12)
+    named = pq.read_table(of_other.folder / "records.parquet", columns=["image_id", "prediction"]).to_pylist()
+    lines = sorted({f"{row['image_id']},{row['prediction']}" for row in named})
+    assert len({line.partition(",")[2] for line in lines}) > 1
+    (folder / "classes.csv").write_text("\n".join(["image_id,target", *lines]) + "\n")
+    expected = run(world, "by-file", target=str(folder / "classes.csv"), limit=12)
+    by_model = run(world, "by-model", target=f"predicted-by:{other}", limit=12)
+    by_run = run(world, "by-run", target=f"predicted-by:{of_other.folder}", limit=12)
+    assert values(by_model) == values(by_run) == values(expected)
+    assert values(run(world, "own", target="predicted", limit=12)) != values(expected)
+    targets = {row["target"] for row in pq.read_table(by_model.folder / "records.parquet").to_pylist()}
+    assert targets == {row["prediction"] for row in named}
+
+    def ids(result):
+        return [cell.cell_id for cell in sb.load_run(result.folder).cells]
+
+    assert ids(by_model) == ids(by_run)
+    assert not set(ids(by_model)) & set(ids(expected))
+    assert ids(run(world, "fewer", target=f"predicted-by:{other}", limit=4)) == ids(by_model)
+    assert by_model.summary["target"] == "predicted-by:folder:other"
+
+
+def test_what_a_model_names_for_itself_is_its_prediction(world):
+    itself = run(world, "itself", target=f"predicted-by:{world[2]}", limit=4, explainers=["random"])
+    assert itself.summary["target"] == "predicted"
+
+
+@pytest.mark.slow
+def test_another_model_that_takes_one_picture_at_a_time_names_the_same(world, monkeypatch):
+    """As a run of it would predict: halves where memory is short, and one by one where it raises."""
+    expected = run(world, "all-at-once", target=f"predicted-by:{world[3]}", limit=8, explainers=["gradcam"])
+    for name, error in (("halves", MemoryError("out of memory")), ("one-by-one", RuntimeError("one, please"))):
+        sizes = []
+
+        def load(path, texts, is_required, error=error, sizes=sizes, **options):
+            classifier = sb.load_classifier(path, **options)
+            forward = classifier.forward
+
+            def picky(images):
+                sizes.append(len(images))
+                if len(images) > 1:
+                    raise error
+                return forward(images)
+
+            classifier.forward = picky
+            return classifier
+
+        monkeypatch.setattr(predicted_by, "load_with_texts", load)
+        got = run(world, name, target=f"predicted-by:{world[3]}", limit=8, explainers=["gradcam"])
+        assert {1, 4} <= set(sizes)
+        assert values(got) == values(expected)
+
+
+@pytest.mark.parametrize("by_file", [True, False])
+def test_the_same_names_in_another_order_are_other_targets(world, tmp_path, by_file):
+    """Of pictures without labels, which no label map tells apart."""
+    _, data, own, other = world
+    pictures = sb.load_dataset(data, split="train").remove_columns("label")
+    names = sb.load_classifier(own).labels
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, len(names), 5), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    (tmp_path / "t.csv").write_text("image_id,target\n" + "".join(f"{i},{names[0]}\n" for i in pictures["image_id"]))
+    target = str(tmp_path / "t.csv") if by_file else f"predicted-by:{other}"
+
+    def go(out, labels):
+        model = sb.load_classifier(network, mean=0.5, std=0.5, size=32, labels=labels)
+        return sb.run(dataset=pictures, model=model, target=target, explainers=["gradient"], limit=4, device="cpu",
+                      metrics=["saliency_energy"], out=tmp_path / out, progress=False)  # fmt: skip
+
+    first, moved = go("first", names), names[1:] + names[:1]
+    with pytest.raises(UserError, match="first holds a run with another target"):
+        go("first", moved)
+    assert {c.cell_id for c in sb.load_run(first.folder).cells}.isdisjoint(
+        c.cell_id for c in sb.load_run(go("moved", moved).folder).cells
+    )
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_run_of_a_network_in_another_order_names_the_same_classes(world, tmp_path, caplog, is_named):
+    """Test that the classes of a run's network are found through the dataset, without loading the network by name."""
+    names = sb.load_classifier(world[2]).labels
+    torch.manual_seed(2)
+    last = torch.nn.Conv2d(3, len(names), 5)
+    network = torch.nn.Sequential(last, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    common = {"mean": 0.5, "std": 0.01, "size": 32}
+    order = [3, 0, 2, 1, *range(4, len(names))]
+    moved = torch.nn.Sequential(torch.nn.Conv2d(3, len(names), 5), *list(network)[1:])
+    moved[0].load_state_dict({key: value[order] for key, value in last.state_dict().items()})
+    shuffled = sb.load_classifier(moved, labels=[names[place] for place in order], **common)
+    usual = sb.load_classifier(network, labels=names if is_named else None, **common)
+    chosen = {"limit": 8, "explainers": ["gradient"], "metrics": ["saliency_miou"]}
+    named = run(world, tmp_path / "named", model=shuffled, target="predicted", **chosen)
+    got = run(world, tmp_path / "got", model=usual, target=f"predicted-by:{named.folder}", **chosen)
+    predicted = run(world, tmp_path / "predicted", model=usual, target="predicted", **chosen)
+    targets = [
+        [row["target"] for row in pq.read_table(result.folder / "records.parquet").to_pylist()]
+        for result in (got, predicted)
+    ]
+    assert targets[0] == targets[1]
+    assert len(set(targets[0])) > 1
+    assert "class names" not in caplog.text.replace("has no class names", "")
+
+
+def test_classes_without_names_go_by_number_with_a_message(caplog):
+    assert predicted_by._places(None, 2, ["a", "b"], 2, "runs/x") == [0, 1]
+    assert "the class names of runs/x are not known: its class 0 is taken as class 0 of the model" in caplog.text
+
+
+def test_the_model_that_a_run_names_is_not_opened(world, tmp_path, monkeypatch):
+    """Its name is a path that whoever made the run may choose."""
+    folder = save(tmp_path / "model", sb.load_classifier(world[3]).labels, 1)  # the other model
+    chosen = {"limit": 4, "explainers": ["random"]}
+    named = run(world, tmp_path / "named", model=folder, target="predicted", **chosen)
+    expected = run(world, tmp_path / "expected", target=f"predicted-by:{named.folder}", **chosen)
+    save(tmp_path / "model", ["x", "y"], 4)
+    monkeypatch.setattr(predicted_by, "load_with_texts", None)
+    assert values(run(world, tmp_path / "run", target=f"predicted-by:{named.folder}", **chosen)) == values(expected)
+
+
+def test_a_run_of_other_or_of_fewer_images_is_refused(world, tmp_path):
+    folder, _, own, other = world
+    short = run(world, "short", model=other, target="predicted", limit=4, explainers=["random"])
+    with pytest.raises(UserError, match=r"short has no prediction of .* images"):
+        run(world, "more", target=f"predicted-by:{short.folder}")
+    with pytest.raises(UserError, match="is a run of other data"):
+        run(world, "split", target=f"predicted-by:{short.folder}", split="test")
+    assert not (folder / "more").exists()
+    with pytest.raises(UserError, match="names no model"):
+        run(world, "none", target="predicted-by:")
+    with pytest.raises(UserError, match="predicted-by:MODEL"):
+        run(world, "none", target="predicted-bye")
+    assert own != other
+
+
+def test_classes_of_two_models_go_by_name_or_by_number():
+    assert same_classes(["a b", "c"], 2, ["C", "A_b"], 2, "m") == [1, 0]
+    assert same_classes(None, 2, ["C", "A_b"], 2, "m") == [0, 1]
+    assert same_classes(["LABEL_0", "LABEL_1"], 2, ["C", "A_b"], 2, "m") == [0, 1]
+    with pytest.raises(UserError, match="3 classes, the model 2"):
+        same_classes(None, 3, ["a", "b"], 2, "m")
+    with pytest.raises(UserError, match="such as d"):
+        same_classes(["a", "d"], 2, ["a", "b"], 2, "m")
+
+
+def test_without_progress_no_bar_is_shown(world, tmp_path, capfd):
+    run(world, tmp_path / "run", target=f"predicted-by:{world[3]}")
+    assert capfd.readouterr().err == ""

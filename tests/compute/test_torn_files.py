@@ -1,0 +1,171 @@
+"""Files that a power failure or a full disk left torn, empty or missing: what can be made again is, and it is said."""
+
+import json
+import shutil
+
+import pytest
+
+import saliency_bench as sb
+from saliency_bench.compute.training import train
+from saliency_bench.data.building import build
+from saliency_bench.errors import UserError
+from saliency_bench.push_scripts.demo import small_resnet
+from saliency_bench.read.manifest import read_manifest
+
+NAMES = ("records.parquet", "predictions.parquet", "summary.json", "run.json")
+TORN = {"empty": b"", "zeros": b"\0" * 4096, "half": b'{"format": 5, "spec": {"data', "missing": None}
+NO_MANIFEST = {"a list": b"[]", "a number": b"4", "null": b"null", "only a format": b'{"format": 5}'}
+
+
+def go(out, shapes, resnet, **changes):
+    settings = {"explainers": ["gradcam", "random"], "metrics": ["saliency_miou"], "limit": 12, "batch_size": 4}
+    return sb.run(dataset=str(shapes), model=str(resnet), out=out, device="cpu", progress=False, **settings | changes)
+
+
+@pytest.fixture(scope="module")
+def run(shapes, resnet, tmp_path_factory):
+    return go(tmp_path_factory.mktemp("runs") / "run", shapes, resnet).folder
+
+
+@pytest.fixture
+def folder(run, tmp_path):
+    """A copy of the run in a folder of the same name."""
+    shutil.copytree(run, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def tear(path, kind):
+    content = (TORN | NO_MANIFEST)[kind]
+    path.unlink() if content is None else path.write_bytes(content)
+
+
+def bytes_of(folder, names=NAMES[:2]):
+    return [(folder / name).read_bytes() for name in names]
+
+
+@pytest.mark.sample(5)
+@pytest.mark.parametrize("kind", TORN | NO_MANIFEST)
+def test_run_json_is_rebuilt_from_the_settings_where_parts_are_there(kind, run, folder, shapes, resnet, capsys,
+                                                                     monkeypatch):  # fmt: skip
+    tear(folder / "run.json", kind)
+    (folder / "records.parquet").unlink()
+    monkeypatch.setattr("saliency_bench.compute.run.work", pytest.fail)  # nothing is computed again
+    go(folder, shapes, resnet)
+    shown = capsys.readouterr().err
+    why = "is missing" if kind == "missing" else "cannot be read"
+    assert f"{folder / 'run.json'} {why} and is rebuilt from the settings of this start" in shown
+    assert bytes_of(folder) == bytes_of(run)
+    assert read_manifest(folder).cells == read_manifest(run).cells
+
+
+@pytest.mark.slow
+def test_parts_of_other_settings_are_not_believed_when_run_json_is_rebuilt(run, folder, shapes, resnet, tmp_path):
+    (folder / "run.json").write_bytes(b"")
+    changes = {"batch_size": 3, "seed": 5}
+    other = go(folder, shapes, resnet, **changes)
+    fresh = go(tmp_path / "fresh", shapes, resnet, **changes)
+    assert bytes_of(other.folder) == bytes_of(fresh.folder)
+    assert [cell["cell_id"] for cell in other.summary["cells"]] == [cell["cell_id"] for cell in fresh.summary["cells"]]
+
+
+@pytest.mark.slow
+def test_what_this_start_does_not_name_is_not_shown_and_found_when_named(run, folder, shapes, resnet, monkeypatch):
+    (folder / "run.json").write_bytes(b"")
+    alone = go(folder, shapes, resnet, explainers=["random"])
+    assert {cell["explainer"] for cell in alone.summary["cells"]} == {"random"}
+    monkeypatch.setattr("saliency_bench.compute.run.work", pytest.fail)
+    go(folder, shapes, resnet)
+    assert bytes_of(folder) == bytes_of(run)
+
+
+@pytest.mark.slow
+def test_cells_that_are_not_in_the_table_are_named_in_one_line(folder, shapes, resnet, capsys):
+    """Of an explainer that this start does not name, and of one that it names with fewer metrics."""
+    go(folder, shapes, resnet, metrics=["saliency_miou", "saliency_iosr"])
+    assert "not in the table" not in capsys.readouterr().err
+    (folder / "run.json").write_bytes(b"")
+    go(folder, shapes, resnet, explainers=["random"])
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "not in the table" in line]
+    assert "gradcam by saliency_iosr, gradcam by saliency_miou, random by saliency_iosr; name" in line
+    (folder / "summary.json").unlink()
+    go(folder, shapes, resnet, explainers=["random"])
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "not in the table" in line]
+    assert line.count("cell ") == 3  # whose names no file holds any more
+    go(folder, shapes, resnet, metrics=["saliency_miou", "saliency_iosr"])
+    assert "not in the table" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["empty", "half"])
+def test_without_parts_a_torn_run_json_is_refused(kind, folder, shapes, resnet):
+    tear(folder / "run.json", kind)
+    for name in ("chunks", "predictions"):
+        shutil.rmtree(folder / name)
+    with pytest.raises(UserError, match=r"run\.json cannot be read"):
+        go(folder, shapes, resnet)
+
+
+def test_a_whole_run_json_of_something_else_is_refused_whatever_lies_beside_it(folder, shapes, resnet):
+    content = json.loads((folder / "run.json").read_text())
+    others = {"no format": {"cells": {}}, "format 1": {"format": 1}, "cells": content | {"cells": 3}}
+    for words, other in others.items():
+        (folder / "run.json").write_text(json.dumps(other))
+        with pytest.raises(UserError, match=words):
+            go(folder, shapes, resnet)
+
+
+@pytest.mark.sample(5, 4)
+@pytest.mark.parametrize("kind", TORN)
+@pytest.mark.parametrize(
+    "name", ["summary.json", "timings.json", "predictions.parquet", "records.parquet", "written.json", "examples.npz"]
+)
+def test_what_follows_from_the_parts_is_made_again(name, kind, run, folder, shapes, resnet):
+    tear(folder / name, kind)
+    go(folder, shapes, resnet)
+    assert bytes_of(folder) == bytes_of(run)
+    assert json.loads((folder / "timings.json").read_text())["seconds"] > 0
+    ours, theirs = (json.loads((one / "summary.json").read_text()) for one in (folder, run))
+    assert ours["cells"] == theirs["cells"]
+    sb.report(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["empty", "zeros", "half"])
+def test_torn_predictions_are_made_again(kind, run, folder, shapes, resnet):
+    for path in (folder / "predictions").iterdir():
+        tear(path, kind)
+    (folder / "predictions.parquet").unlink()
+    go(folder, shapes, resnet)
+    assert bytes_of(folder) == bytes_of(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["empty", "zeros", "half"])
+def test_a_torn_state_of_a_training_is_said_and_the_training_starts_again(kind, shapes, tmp_path, capsys):
+    state = tmp_path / "tiny.training.pt"
+    state.write_bytes(TORN[kind])
+    out = train(dataset=str(shapes), model=small_resnet(), out=tmp_path / "tiny", epochs=1, size=32, limit=8,
+                device="cpu", progress=False)  # fmt: skip
+    assert f"{state} cannot be read; the training starts from the beginning" in capsys.readouterr().err
+    assert (out / "model.safetensors").exists()
+    assert not state.exists()
+
+
+@pytest.mark.slow
+def test_a_torn_batch_of_a_build_is_made_again(tmp_path, monkeypatch, capsys):
+    settings = {"size": 32, "count": 80, "progress": False}
+    whole = build("shapes-xai", tmp_path / "whole", **settings)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("saliency_bench.data.building.move_into_place", stop)
+        with pytest.raises(KeyboardInterrupt):
+            build("shapes-xai", tmp_path / "torn", **settings)
+    first, second, *_ = sorted((tmp_path / ".torn.building" / "batches").iterdir())
+    first.write_bytes(b"")
+    second.write_bytes(second.read_bytes()[:-30])
+    torn = build("shapes-xai", tmp_path / "torn", **settings)
+    assert capsys.readouterr().err.count("cannot be read and is made again") == 2
+    files = [path.relative_to(whole) for path in whole.rglob("*") if path.is_file()]
+    assert [(torn / file).read_bytes() for file in files] == [(whole / file).read_bytes() for file in files]

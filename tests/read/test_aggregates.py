@@ -1,0 +1,231 @@
+"""A metric whose value is a function of the means of its parts: in summary, page, comparison and submission."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench import registry
+from saliency_bench.board import checks
+from saliency_bench.board.checks import checked
+from saliency_bench.board.recorded import recorded
+from saliency_bench.board.schema import Result
+from saliency_bench.board.submission import of_run
+from saliency_bench.errors import UserError
+from saliency_bench.read.analysis.comparison import compare_runs, lines
+from saliency_bench.read.analysis.differences import conflicts, differences
+from saliency_bench.read.analysis.pairs import explainer_pairs
+from saliency_bench.read.analysis.verdict import Verdict
+from saliency_bench.read.cell import read_cells
+from saliency_bench.read.report.comparison import difference_verdict
+from saliency_bench.read.report.samples import sample_groups
+from saliency_bench.read.run_folder import read_run
+from saliency_bench.read.statistics.ranking import NOT_TESTED, UNRANKED, compare, read_contrasts
+from saliency_bench.read.summary import legend
+from saliency_bench.score_notes import PARTS_ONLY
+from saliency_bench.utils.seeds import random_bits, seed_of
+
+SAMPLES, NOTE = 60, "a made-up harmonic mean"
+
+
+def harmonic(means, options):
+    """Of the accuracies at two exposures."""
+    first, second = means[:, 4], means[:, 6]
+    return 2 * first * second / np.maximum(first + second, 1e-300)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def aggregate():
+    """saliency_kae, whose parts are accuracies, with one number over all samples."""
+    with pytest.MonkeyPatch.context() as patch:
+        function = registry.load("metrics", "saliency_kae", "score").saliency_kae
+        changed = replace(function.declaration, reduce=None, aggregate=harmonic, note=NOTE)
+        patch.setattr(function, "declaration", changed)
+        checks._metric.cache_clear()  # other tests may have loaded the metric as it is declared
+        yield
+    checks._metric.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A network whose prediction follows the colours of what it is shown."""
+    torch.manual_seed(1)
+    colours = nn.Conv2d(3, 8, 5, stride=4)
+    module = nn.Sequential(colours, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    names = list(registry.load("hub_builders", "shapes-xai").OBJECTS)
+    return sb.load_classifier(module, mean=0.5, std=0.05, labels=names, device="cpu")
+
+
+def run(shapes, model, out, explainers, **changes):
+    metrics = ["saliency_kae", "saliency_miou"]
+    return sb.run(dataset=str(shapes), model=model, split="train", explainers=explainers, metrics=metrics, out=out,
+                  batch_size=20, limit=SAMPLES, device="cpu", progress=False, **changes)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def done(shapes, model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("aggregates")
+    return run(shapes, model, folder / "first", ["gradient", "random"])
+
+
+def parts_of(done, explainer):
+    """(the parts (n, P), their records), in the order of the clusters."""
+    rows = pq.read_table(done.folder / "records.parquet").to_pylist()
+    own = [row for row in rows if (row["metric"], row["explainer"]) == ("saliency_kae", explainer)]
+    own.sort(key=lambda row: row["group"] or row["image_id"])  # as clusters are numbered, which are single samples
+    names = list(dict.fromkeys(row["part"] for row in own if row["part"]))
+    return np.array([[row["value"] for row in own if row["part"] == name] for name in names]).T, own
+
+
+def literal(columns):
+    means = [sum(column) / len(column) for column in columns.T]
+    return 2 / (1 / means[4] + 1 / means[6]) if means[4] and means[6] else 0.0
+
+
+def drawn(statistic):
+    bits = random_bits(seed_of(0, "bootstrap", SAMPLES, 0), 2000 * SAMPLES).reshape(2000, SAMPLES)
+    tail = 100 * stats.norm.cdf(-np.sqrt(SAMPLES / (SAMPLES - 1)) * stats.t.ppf(0.975, SAMPLES - 1))
+    values = [statistic((row % np.uint64(SAMPLES)).astype(int)) for row in bits]
+    return np.percentile(values, [tail, 100 - tail])
+
+
+def test_the_value_is_of_the_means_with_an_interval_of_drawn_samples_and_no_rank(done):
+    for name in ("gradient", "random"):
+        columns, rows = parts_of(done, name)
+        cell = next(cell for cell in done.cells if (cell.metric, cell.explainer) == ("saliency_kae", name))
+        assert cell.aggregate
+        assert cell.value == pytest.approx(literal(columns))
+        assert (cell.low, cell.high) == pytest.approx(tuple(drawn(lambda chosen: literal(columns[chosen]))))  # noqa: B023
+        assert (cell.n, cell.clusters, cell.rank, cell.unranked, cell.median) == (
+            SAMPLES,
+            SAMPLES,
+            None,
+            UNRANKED,
+            None,
+        )
+        reasons = {(row["value"], row["reason"].partition("; ")[0]) for row in rows if row["part"] is None}
+        assert reasons == {(None, PARTS_ONLY)}  # marks of a map may follow
+        assert (cell.left_out, cell.scored) == ({}, 1.0)
+        assert cell.parts["0.2"].value == pytest.approx(columns[:, 4].mean())
+    assert all(cell.rank for cell in done.cells if not cell.aggregate)
+
+
+def test_a_difference_has_an_interval_and_no_test(done):
+    first, second = (parts_of(done, name)[0] for name in ("gradient", "random"))
+    (contrast,) = [one for one in read_contrasts(done.summary["comparisons"]) if one.metric == "saliency_kae"]
+    assert contrast.explainers == ("gradient", "random")
+    assert contrast.difference == pytest.approx(literal(first) - literal(second)) != pytest.approx(0)
+    ends = drawn(lambda chosen: literal(first[chosen]) - literal(second[chosen]))
+    assert (contrast.low, contrast.high) == pytest.approx(tuple(ends))
+    assert contrast.p is None
+
+
+def test_aggregates_of_which_a_part_is_nowhere_are_not_compared(done):
+    """As where a second classifier is right about no image."""
+    cells = [cell for cell in done.cells if cell.metric == "saliency_kae"]
+    parts = {cell.cell_id: np.full((SAMPLES, len(cell.parts)), 0.5) for cell in cells}
+    scores, clusters = {cell.cell_id: np.full(SAMPLES, np.nan) for cell in cells}, np.arange(SAMPLES)
+    assert len(compare(cells, scores, clusters, 0, parts)[0]) == 1
+    for columns in parts.values():
+        columns[:, 4] = np.nan
+    assert compare(cells, scores, clusters, 0, parts)[0] == []
+
+
+def test_page_and_console_say_what_it_is(done):
+    verdict = Verdict(done.cells, read_contrasts(done.summary["comparisons"]))
+    found = {one.metric: one.word for table in verdict.against_baselines() for one in table}
+    assert found["saliency_kae"] == NOT_TESTED != found["saliency_miou"]
+    assert sum("saliency_kae" in sentence for sentence in verdict.sentences()) == 1
+    assert f"saliency_kae: {NOTE}" in legend(done.cells)
+    page = (done.folder / "report.html").read_text()
+    assert f"saliency_kae: {NOTE}." in page
+    assert NOT_TESTED in page
+
+
+def test_runs_of_other_explainers_are_one_and_their_aggregates_are_compared(done, shapes, model, tmp_path):
+    other = run(shapes, model, tmp_path / "other", ["edges"])
+    (merged,) = compare_runs([read_run(one.folder) for one in (done, other)]).merged
+    pairs = {one.explainers: one for one in merged.data.contrasts if one.metric == "saliency_kae"}
+    assert set(pairs) == {("gradient", "random"), ("gradient", "edges"), ("random", "edges")}
+    found = literal(parts_of(done, "gradient")[0]) - literal(parts_of(other, "edges")[0])
+    assert pairs["gradient", "edges"].difference == pytest.approx(found)
+
+
+def test_two_runs_differ_by_their_aggregates(done, shapes, model, tmp_path):
+    other = run(shapes, model, tmp_path / "other", ["gradient"], target="predicted")
+    found = {one["metric"]: one for one in differences(done.folder, other.folder)}["saliency_kae"]
+    first, second = (parts_of(one, "gradient")[0] for one in (done, other))
+    assert found["mean"] == pytest.approx(literal(second) - literal(first)) != pytest.approx(0)
+    ends = drawn(lambda chosen: literal(second[chosen]) - literal(first[chosen]))
+    assert (found["low"], found["high"], found["p"]) == (pytest.approx(ends[0]), pytest.approx(ends[1]), None)
+
+
+def test_a_submission_is_checked_against_the_parts_of_its_records(done):
+    submission = of_run(done.folder, "somebody")
+    content = json.loads(submission.result.model_dump_json())
+    place = next(index for index, cell in enumerate(content["cells"]) if cell["aggregate"])
+    for change in ({"value": content["cells"][place]["value"] + 1e-3}, {"high": 1.0}, {"aggregate": False}):
+        changed = json.loads(json.dumps(content))
+        changed["cells"][place] |= change
+        result = Result.model_validate_json(json.dumps(changed))
+        with pytest.raises(UserError, match=f"{next(iter(change))} of cell"):
+            checked(result, recorded(result, submission.records, done.folder), done.folder)
+
+
+def test_cells_of_earlier_versions_have_no_aggregate(done):
+    cells = json.loads(json.dumps(done.summary["cells"]))
+    for cell in cells:
+        del cell["aggregate"], cell["note"]
+    assert not any(cell.aggregate or cell.note for cell in read_cells(cells))
+
+
+def test_what_is_said_of_two_runs_calls_no_aggregate_too_few(done, shapes, model, tmp_path):
+    other = run(shapes, model, tmp_path / "other", ["gradient", "random"], target="predicted")
+    comparison = compare_runs([read_run(one.folder) for one in (done, other)])
+    (difference,) = comparison.differences
+    text = "\n".join([*lines(comparison, ["a", "b"]), difference_verdict("Run 1", "Run 2", difference.pairs)])
+    assert "too few" not in text
+    assert "; 2 not tested" in text
+    assert "2 differing values are aggregates, not tested." in text
+
+
+def test_no_single_sample_has_a_number_anywhere(done):
+    run = read_run(done.folder)
+    cells = [cell for cell in run.cells if cell.aggregate]
+    for cell in cells:
+        assert np.isnan(run.values[cell.cell_id]).all()
+        assert run.takes_part(cell).sum() == cell.n == SAMPLES
+    shown = [overlay["scores"] for group in sample_groups(run) for sample in group["samples"]
+             for overlay in sample["overlays"]]  # fmt: skip
+    assert shown
+    assert {name for scores in shown for name, _ in scores} == {"saliency_miou"}
+    (pairs,) = [pairs for column, pairs in explainer_pairs(run) if column.name == "saliency_kae"]
+    assert [(one.better, one.equal, one.worse, one.ahead, one.behind) for one in pairs] == [(None, None, None, [], [])]
+    page = (done.folder / "report.html").read_text()
+    assert page.count("Mean with 95 % interval") == 2
+    assert page.count("Scores of the samples:") == 1
+
+
+def test_a_run_of_aggregates_alone_shows_the_first_samples(shapes, model, tmp_path):
+    done = sb.run(dataset=str(shapes), model=model, split="train", explainers=["gradient"], metrics=["saliency_kae"],
+                  out=tmp_path / "run", batch_size=20, limit=30, device="cpu", progress=False)  # fmt: skip
+    run = read_run(done.folder)
+    (first,) = sample_groups(run)
+    assert first["kind"] == "first"
+    assert [sample["id"] for sample in first["samples"]] == run.ids[: len(first["samples"])]
+    assert "Chosen by" not in (done.folder / "report.html").read_text()
+
+
+def test_parts_that_differ_under_one_id_are_a_conflict(done, shapes, model, tmp_path):
+    run = read_run(done.folder)
+    changed = read_run(done.folder)
+    (cell, _) = [cell for cell in run.cells if cell.aggregate]
+    changed.parts[cell.cell_id][3, 2] = 1 - changed.parts[cell.cell_id][3, 2]
+    (conflict,) = conflicts(run, changed)
+    assert (conflict.cell_id, conflict.samples, conflict.common, conflict.largest) == (cell.cell_id, 1, SAMPLES, None)

@@ -1,0 +1,288 @@
+"""`analyse --what agreement` on made-up answers whose order of explainers is known, against literal second writings."""
+
+import csv
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from scipy import stats
+from test_analyses import left_open
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+from saliency_bench.read import records
+from saliency_bench.read.analysis.agreement import agreement, read_answers
+from saliency_bench.read.run_folder import read_run
+from saliency_bench.read.statistics.exposures import EXPOSURES
+from saliency_bench.utils.hashing import sha256_of
+from saliency_bench.utils.seeds import random_bits, seed_of
+
+EXPLAINERS = ["gradient", "edges", "centre", "random"]
+SHOWN = EXPOSURES[1:]
+SAMPLES = 30
+
+
+@pytest.fixture(scope="module")
+def model(shapes):
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Conv2d(3, 8, 5, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    names = list(sb.load_dataset(str(shapes), split="train").features["label"].names)
+    return sb.load_classifier(module, mean=0.5, std=0.05, labels=names, device="cpu")
+
+
+def start(shapes, model, out, **options):
+    settings = {"explainers": EXPLAINERS, "metrics": ["saliency_kae", "saliency_roae", "saliency_miou"]} | options
+    return sb.run(dataset=str(shapes), model=model, split="train", limit=SAMPLES, device="cpu", progress=False, out=out,
+                  **settings)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def done(shapes, model, tmp_path_factory):
+    return start(shapes, model, tmp_path_factory.mktemp("agreement") / "run")
+
+
+@pytest.fixture(scope="module")
+def answers(done, tmp_path_factory):
+    """Of two people, on most images: the first right answer of explainer number k comes at one of the first ones."""
+    rng, rows = np.random.default_rng(0), []
+    images = [row["image_id"] for row in predictions(done)]
+    for rank, explainer in enumerate(EXPLAINERS):
+        for image_id in images[:25]:
+            for person in ("a", "b")[: 1 + (hash_of(image_id) % 2)]:
+                last = min(rank + int(rng.integers(0, 3)), 7)
+                rows += [(image_id, explainer, shown, person, number == last)
+                         for number, shown in enumerate(SHOWN[: last + 1])]  # fmt: skip
+        rows.append((images[0], explainer, 1.0, "gave up", False))
+    path = tmp_path_factory.mktemp("answers") / "answers.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("image_id", "explainer", "exposure", "person", "right"), *rows])
+    return path
+
+
+def hash_of(text):
+    return sum(map(ord, text))
+
+
+def predictions(done):
+    return pq.read_table(done.folder / "predictions.parquet").to_pylist()
+
+
+def literal_people(path, explainer, exposure, images):
+    """(right, judgements) of each image: who was right at or before an exposure."""
+    with path.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["explainer"] == explainer]
+    found = []
+    for image_id in images:
+        own = [row for row in rows if row["image_id"] == image_id]
+        people = {row["person"] for row in own}
+        by = {row["person"] for row in own if row["right"] == "True" and float(row["exposure"]) <= exposure}
+        found.append((len(by), len(people)))
+    return np.array(found, float)
+
+
+def automated(done, metric, explainer, exposure, images):
+    rows = pq.read_table(done.folder / "records.parquet").to_pylist()
+    own = {row["image_id"]: row["value"] for row in rows
+           if (row["metric"], row["explainer"], row["part"]) == (metric, explainer, f"{exposure:g}")}  # fmt: skip
+    return np.array([own[image_id] for image_id in images], float)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:An input array is constant")
+@pytest.mark.parametrize("metric", ["saliency_kae", "saliency_roae"])
+def test_agreement_at_each_exposure_is_that_of_scipy_with_drawn_images(done, answers, metric):
+    rows = [row for row in sb.analyse(done, "agreement", answers=answers).data["exposures"] if row["metric"] == metric]
+    assert [row["exposure"] for row in rows] == list(SHOWN)
+    images = sorted(row["image_id"] for row in predictions(done))  # as clusters are numbered
+    images = [one for one in images if one in answers.read_text()]
+    bits = random_bits(seed_of(0, "bootstrap", 25, 0), 2000 * 25).reshape(2000, 25)
+    draws = (bits % np.uint64(25)).astype(int)
+    sign = -1 if metric == "saliency_roae" else 1
+    drawn_at = 0.2 if metric == "saliency_kae" else 0.3  # all draws of all would take long
+    for row in rows:
+        people = [literal_people(answers, name, row["exposure"], images) for name in EXPLAINERS]
+        values = [automated(done, metric, name, row["exposure"], images) for name in EXPLAINERS]
+
+        def means_of(chosen, people=people, values=values):
+            of_people = [own[chosen, 0].sum() / own[chosen, 1].sum() for own in people]
+            return np.round([[sign * own[chosen].mean() for own in values], of_people], 12)
+
+        expected = [function(*means_of(np.arange(25))).statistic for function in (stats.spearmanr, stats.kendalltau)]
+        for name, value in zip(("spearman", "kendall tau-b"), expected, strict=True):
+            assert row[name] == (None if np.isnan(value) else pytest.approx(value))
+        if row["exposure"] == drawn_at:
+            drawn = [means_of(chosen) for chosen in draws]
+            drawn = [both for both in drawn if np.isfinite(both).all()]
+            ends = left_open(means_of(np.arange(25)), drawn, 25)
+            for name, value, (low, high) in zip(("spearman", "kendall"), expected, ends, strict=True):
+                assert (row[f"{name} low"], row[f"{name} high"]) == pytest.approx((min(low, value), max(high, value)))
+        assert (row["explainers"], row["n"]) == (4, 25)
+
+
+def test_the_area_of_people_by_hand_and_their_order(done, answers):
+    people = {row["explainer"]: row for row in sb.analyse(done, "agreement", answers=answers).data["people"]}
+    images = [row["image_id"] for row in predictions(done)]
+    for name, row in people.items():
+        shares = [0.0]
+        for exposure in SHOWN:
+            right, judged = literal_people(answers, name, exposure, images).sum(axis=0)
+            shares.append(right / judged)
+        expected = sum((b - a) * (x + y) / 2 for a, b, x, y in zip(EXPOSURES, SHOWN, shares, shares[1:], strict=False))
+        assert row["saliency_crowd_auc"] == pytest.approx(expected)
+        assert row["low"] < row["saliency_crowd_auc"] < row["high"]
+        assert (row["images"], row["judgements"]) == (25, judged)
+    assert sorted(people, key=lambda name: -people[name]["saliency_crowd_auc"]) == EXPLAINERS
+
+
+def test_a_metric_that_orders_as_people_do_agrees_fully(done, tmp_path):
+    """Judgements made of the metric's own accuracies at 30 %: right then, where the network is."""
+    images = [row["image_id"] for row in predictions(done)]
+    means = {}
+    table = {name: [] for name in ("image_id", "explainer", "exposure", "person", "right")}
+    for explainer in EXPLAINERS:
+        values = automated(done, "saliency_kae", explainer, 0.3, images)
+        means[explainer] = values.mean()
+        for image_id, right in zip(images, values, strict=True):
+            for name, value in zip(table, (image_id, explainer, 0.3, "p", bool(right)), strict=True):
+                table[name].append(value)
+    pq.write_table(pa.table(table), tmp_path / "answers.parquet")
+    assert len(set(means.values())) > 1
+    data = sb.analyse(done, "agreement", answers=tmp_path / "answers.parquet").data
+    row = next(row for row in data["exposures"] if (row["metric"], row["exposure"]) == ("saliency_kae", 0.3))
+    assert (row["spearman"], row["kendall tau-b"]) == (pytest.approx(1), pytest.approx(1))
+    row = next(row for row in data["exposures"] if (row["metric"], row["exposure"]) == ("saliency_kae", 0.2))
+    assert row["spearman"] is None  # no one was right before
+    for row in data["accuracies"]:
+        if (row["metric"], row["exposure"]) == ("saliency_kae", 0.3):
+            assert row["automated"] == row["people"] == pytest.approx(means[row["explainer"]])
+    assert data["answers"] == sha256_of(tmp_path / "answers.parquet")
+
+
+@pytest.mark.slow
+def test_several_runs_as_one_say_what_one_run_says(shapes, model, done, answers, tmp_path):
+    """Each folder holds the parts of its own cells only."""
+    first = start(shapes, model, tmp_path / "first", explainers=EXPLAINERS[:3], metrics=["saliency_kae"])
+    second = start(shapes, model, tmp_path / "second", explainers=EXPLAINERS[2:], metrics=["saliency_kae"])
+    third = start(shapes, model, tmp_path / "third", explainers=EXPLAINERS[1:], metrics=["saliency_roae"])
+    fourth = start(shapes, model, tmp_path / "fourth", explainers=EXPLAINERS[:1], metrics=["saliency_roae"])
+    found = sb.analyse([first, second, third, fourth], "agreement", answers=answers)
+    assert len(found.runs) == 1
+    expected = sb.analyse(done, "agreement", answers=answers)
+
+    def rows(data, what):
+        return {tuple(row[name] for name in ("metric", "explainer", "exposure") if name in row): row
+                for row in data[what]}  # fmt: skip
+
+    for what in ("exposures", "people", "accuracies"):
+        assert rows(found.data, what) == rows(expected.data, what)
+    assert {row["explainers"] for row in found.data["exposures"]} == {len(EXPLAINERS)}
+
+
+def test_records_are_read_once_for_all_parts(done, answers, monkeypatch):
+    seen, read = [], records.by_cell
+
+    def counted(path, columns, cells=None):
+        seen.append(path)
+        return read(path, columns, cells)
+
+    run = read_run(done.folder)
+    monkeypatch.setattr(records, "by_cell", counted)
+    agreement([run], answers)
+    assert seen == [done.folder / "records.parquet"] * 2  # once for each of two metrics
+
+
+def test_the_parts_of_scores_are_those_of_the_records(done):
+    run = read_run(done.folder)
+    cells = {cell.cell_id for cell in run.cells if cell.metric != "saliency_miou"}
+    found = run.values_by_part(cells)
+    rows = [row for row in pq.read_table(done.folder / "records.parquet").to_pylist() if row["part"] is not None]
+    assert found.keys() == cells
+    assert sum(len(own) for own in found.values()) == len(cells) * len(EXPOSURES)
+    assert len(rows) == len(cells) * len(EXPOSURES) * len(run.ids)
+    for row in rows:
+        assert found[row["cell_id"]][row["part"]][run.position[row["image_id"]]] == row["value"]
+    some = records.by_part(done.folder / "records.parquet", cells, [*run.ids[3:7], "of no run"])
+    for cell_id, own in found.items():
+        for part, values in own.items():
+            np.testing.assert_array_equal(some[cell_id][part], [*values[3:7], np.nan])
+
+
+def test_the_command(done, answers, tmp_path, capsys):
+    words = ["analyse", str(done.folder), "--what", "agreement", "--answers", str(answers), "--out", str(tmp_path)]
+    assert main(words) == 0
+    assert "saliency_crowd_auc" in capsys.readouterr().out
+    assert json.loads((tmp_path / "agreement.json").read_text())["people"]
+    assert {"agreement.svg", "agreement-people.csv", "agreement-accuracies.tex"} <= {
+        one.name for one in tmp_path.iterdir()
+    }
+
+
+@pytest.mark.parametrize(("text", "line"), [
+    ("image_id,explainer,exposure,person\na,b,1,c\n", "no column right"),
+    ("image_id,explainer,exposure,person,right\n", "no answer"),
+    ("image_id,explainer,exposure,person,right\na,b,50,c,true\n", "answer 1: exposure is a share .*; got 50"),
+    ("image_id,explainer,exposure,person,right\na,b,x,c,true\n", "answer 1: exposure .*; got x"),
+    ("image_id,explainer,exposure,person,right\na,b,1,c,maybe\n", "answer 1: right is true or false; got maybe"),
+    ("image_id,explainer,exposure,person,right\n,b,1,c,1\n", "answer 1: image_id is empty"),
+    ("image_id,explainer,exposure,person,right\na,b,1,c,1\na,b,1.0,c,0\n", "answer 2: a second one of c on a"),
+    ("a\"\n\"", "no column image_id"),
+])  # fmt: skip
+def test_damaged_answers_are_one_line(tmp_path, text, line):
+    path = tmp_path / "answers.csv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=line):
+        read_answers(path)
+
+
+def test_what_has_nothing_to_compare_is_one_line(done, answers, tmp_path):
+    with pytest.raises(UserError, match="needs the answers of people"):
+        sb.analyse(done, "agreement")
+    with pytest.raises(UserError, match="cannot be read"):
+        sb.analyse(done, "agreement", answers=tmp_path / "none.csv")
+    other = tmp_path / "other.csv"
+    other.write_text(answers.read_text().replace("gradient", "mine").replace("edges", "theirs"))
+    with pytest.raises(UserError, match="centre, mine, random, theirs"):
+        sb.analyse(done, "agreement", answers=other)
+
+
+def test_both_accuracies_of_an_explainer_are_over_the_images_it_was_judged_on(done, answers, tmp_path):
+    """People saw few maps of the gradient: its accuracy by the metric is over these images, whatever others show."""
+    images = [row["image_id"] for row in predictions(done)]
+    lines = [line for line in answers.read_text().splitlines(keepends=True)
+             if ",gradient," not in line or line.split(",")[0] in images[:7]]  # fmt: skip
+    path = tmp_path / "uneven.csv"
+    path.write_text("".join(lines) + "nowhere,gradient,0.5,c,true\n")
+    found = sb.analyse(done, "agreement", answers=path)
+    rows = [row for row in found.data["accuracies"] if row["metric"] == "saliency_kae"]
+    assert rows
+    for row in rows:
+        own = images[:7] if row["explainer"] == "gradient" else images[:25]
+        expected = automated(done, "saliency_kae", row["explainer"], row["exposure"], own).mean()
+        assert row["automated"] == pytest.approx(expected, abs=1e-12)
+        right, asked = literal_people(path, row["explainer"], row["exposure"], own).sum(axis=0)
+        assert row["people"] == pytest.approx(right / asked, abs=1e-12)
+    assert "Not in the runs: 1 of 26 images with answers, such as nowhere." in found.data["notes"]
+    assert "People judged the explainers on different images; each is compared on its own." in found.data["notes"]
+    path.write_text("image_id,explainer,exposure,person,right\nnowhere,gradient,0.5,c,true\n")
+    with pytest.raises(UserError, match=r"no image of .*uneven\.csv is in the runs: it has nowhere, they have "):
+        sb.analyse(done, "agreement", answers=path)
+
+
+def test_answers_that_name_a_dataset_count_for_runs_over_it(done, answers, tmp_path):
+    lines = answers.read_text().splitlines()
+    fingerprint = done.summary["dataset"]["fingerprint"]
+
+    def of(dataset):
+        path = tmp_path / "named.csv"
+        path.write_text("\n".join([f"{lines[0]},dataset", *(f"{line},{dataset}" for line in lines[1:])]) + "\n")
+        return path
+
+    runs = [read_run(done.folder)]
+    assert agreement(runs, of(fingerprint)).data["people"] == agreement(runs, answers).data["people"]
+    with pytest.raises(UserError, match=r"is about other datasets than the runs: voc$"):
+        agreement(runs, of("voc"))

@@ -1,0 +1,524 @@
+"""`sb.analyse` and `saliency-bench analyse`, against literal second writings and scipy."""
+
+import csv
+import json
+import math
+from dataclasses import replace
+from itertools import combinations
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from scipy import stats
+from test_reporting import METHODS, change_summary, make_run, part_of
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+from saliency_bench.read import records
+from saliency_bench.read.analysis.correlations import Ranked, cell_correlations, pearson
+from saliency_bench.read.analysis.rankings import (
+    agreement,
+    kendall_of,
+    means_of,
+    order_of,
+    rank_correlations,
+    spearman_of,
+)
+from saliency_bench.read.analysis.tables import Table
+from saliency_bench.read.report.plots import _about_tiles
+from saliency_bench.read.run_folder import read_run
+from saliency_bench.read.summary import aligned
+from saliency_bench.utils.seeds import random_bits, seed_of
+
+SETTINGS = ("saliency_miou", "saliency_miou:threshold=0.3", "saliency_miou:threshold=0.7", "saliency_insertion",
+            "saliency_pointing_game")  # fmt: skip
+WHAT = ("correlation", "sensitivity", "clever-hans", "sweep", "rank")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = make_run(tmp_path_factory.mktemp("analyses") / "run", metrics=SETTINGS)
+
+    def with_options(summary):
+        for cell in summary["cells"]:
+            text = cell["metric_text"].partition("=")[2]
+            cell["metric_options"] = {"threshold": float(text or 0.5)} if cell["metric"] == "saliency_miou" else {}
+
+    change_summary(folder, with_options)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    return read_run(folder)
+
+
+def cell_of(run, explainer, metric):
+    return next(cell for cell in run.cells if (cell.explainer_text, cell.metric_text) == (explainer, metric))
+
+
+def scores(run, explainer, metric):
+    return run.values[cell_of(run, explainer, metric).cell_id]
+
+
+def draws(clusters, seed=0):
+    """The clusters of each draw, as the intervals of the package draw them."""
+    bits = random_bits(seed_of(seed, "bootstrap", clusters, 0), 2000 * clusters).reshape(2000, clusters)
+    return (bits % np.uint64(clusters)).astype(int)
+
+
+def expanded(clusters):
+    """The percentiles of a bootstrap interval, which makes up for draws that vary less than samples."""
+    tail = 100 * stats.norm.cdf(-math.sqrt(clusters / (clusters - 1)) * stats.t.ppf(0.975, clusters - 1))
+    return [tail, 100 - tail]
+
+
+def left_open(means, drawn, clusters):
+    """((least, greatest rho), (tau)): every two explainers are in order by a metric, or may be in either order.
+
+    Args:
+        means: of each explainer by both metrics.
+        drawn: the same in each draw.
+        clusters: how many are drawn.
+    """
+    pairs = list(combinations(range(len(means[0])), 2))
+    gaps = [{pair: own[pair[0]] - own[pair[1]] for pair in pairs} for own in means]
+    gaps_of_draws = [[{pair: own[pair[0]] - own[pair[1]] for pair in pairs} for own in draw] for draw in drawn]
+    errors = [{pair: np.std([draw[side][pair] for draw in gaps_of_draws], ddof=1) for pair in pairs} for side in (0, 1)]
+    greatest = [
+        max(
+            abs(draw[side][pair] - gaps[side][pair]) / errors[side][pair]
+            for side in (0, 1)
+            for pair in pairs
+            if errors[side][pair] > 0
+        )
+        for draw in gaps_of_draws
+    ]
+    factor = math.sqrt(clusters / (clusters - 1)) * stats.t.ppf(0.975, clusters - 1) / stats.norm.ppf(0.975)
+    least = np.quantile(greatest, 0.95) * factor
+    signs = [{pair: np.sign(gaps[side][pair]) * (abs(gaps[side][pair]) > least * errors[side][pair]) for pair in pairs}
+             for side in (0, 1)]  # fmt: skip
+    taus = [signs[0][pair] * signs[1][pair] for pair in pairs]
+    is_open = taus.count(0)
+    tau = (sum(taus) - is_open) / len(pairs), (sum(taus) + is_open) / len(pairs)
+    k = len(means[0])
+    sets = []
+    for own in signs:  # won: (the winner, the loser) of each decided pair
+        won = [(pair[int(own[pair] < 0)], pair[int(own[pair] > 0)]) for pair in pairs if own[pair]]
+        sets.append(
+            [
+                (1 + sum(loser == index for _, loser in won), k - sum(winner == index for winner, _ in won))
+                for index in range(k)
+            ]
+        )
+    furthest = [max(b[1] - a[0], a[1] - b[0]) for a, b in zip(*sets, strict=True)]
+    nearest = [max(b[0] - a[1], a[0] - b[1], 0) for a, b in zip(*sets, strict=True)]
+    rho = tuple(1 - 6 * sum(d * d for d in distances) / (k**3 - k) for distances in (furthest, nearest))
+    return (max(-1.0, rho[0]), rho[1]), tau
+
+
+@pytest.mark.parametrize("kind", ["numbers", "ties", "yes or no"])
+def test_weighted_ranks_and_correlations_are_those_of_the_repeated_samples(kind):
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(2, 30)) + rng.normal(size=30)
+    if kind != "numbers":
+        first, second = np.round(first) if kind == "ties" else first > 0, np.round(second)
+    weights = rng.integers(0, 4, (5, 30)).astype(float)
+    ranked = Ranked(np.asarray(first, float)), Ranked(second)
+    spearman = pearson(ranked[0].ranks(weights), ranked[1].ranks(weights), weights)
+    linear = pearson(np.asarray(first, float), second, weights)
+    for number, times in enumerate(weights.astype(int)):
+        repeated = np.repeat(first, times), np.repeat(second, times)
+        assert spearman[number] == pytest.approx(stats.spearmanr(*repeated).statistic)
+        assert linear[number] == pytest.approx(stats.pearsonr(*repeated).statistic)
+
+
+def test_a_constant_has_no_correlation():
+    assert np.isnan(pearson(np.full(9, 0.1), np.arange(9.0), np.ones((1, 9))))[0]
+    assert np.isnan(pearson(np.full(9, 1 / 3) * 3e8, np.arange(9.0), np.ones((1, 9))))[0]
+
+
+def test_correlation_over_samples_and_its_interval(run):
+    first, second = (cell_of(run, "gradcam", metric) for metric in ("saliency_miou", "saliency_insertion"))
+    one, other = run.values[first.cell_id], run.values[second.cell_id]
+    both = np.isfinite(one) & np.isfinite(other)
+    order = np.argsort(np.array([f"s{run.ids[k]}" for k in np.flatnonzero(both)]))  # as clusters are numbered
+    one, other = one[both][order], other[both][order]
+    spearman, linear = cell_correlations(run, first, second)
+    assert spearman.value == pytest.approx(stats.spearmanr(one, other).statistic)
+    assert linear.value == pytest.approx(stats.pearsonr(one, other).statistic)
+    drawn = [stats.spearmanr(one[chosen], other[chosen]).statistic for chosen in draws(len(one))]
+    assert [spearman.low, spearman.high] == pytest.approx(np.percentile(drawn, expanded(len(one))))
+    drawn = [np.corrcoef(one[chosen], other[chosen])[0, 1] for chosen in draws(len(one))]
+    assert [linear.low, linear.high] == pytest.approx(np.percentile(drawn, expanded(len(one))))
+    assert (spearman.n, spearman.clusters) == (both.sum(), both.sum())
+
+
+def test_the_clusters_are_what_is_drawn(run):
+    """Two samples of each group always come together, so that a copy of each sample changes no interval."""
+    twice = [f"{image_id}{copy}" for image_id in run.ids for copy in "ab"]
+    groups = [image_id for image_id in run.ids for _ in "ab"]
+    values = {key: np.repeat(own, 2) for key, own in run.values.items()}
+    copied = type(run)(run.folder, run.cells, twice, groups, values, run.summary)
+    cells = [cell_of(run, "gradcam", metric) for metric in ("saliency_miou", "saliency_insertion")]
+    for once, both in zip(cell_correlations(run, *cells), cell_correlations(copied, *cells), strict=True):
+        assert both[:3] == pytest.approx(once[:3])
+        assert (both.n, both.clusters) == (2 * once.n, once.clusters)
+
+
+def test_lower_is_better_turns_the_sign(run):
+    first, second = (cell_of(run, "gradcam", metric) for metric in ("saliency_miou", "saliency_insertion"))
+    turned = second.model_copy(update={"higher_is_better": False})
+    assert cell_correlations(run, first, turned)[0].value == pytest.approx(
+        -cell_correlations(run, first, second)[0].value
+    )
+
+
+def test_every_two_metrics_of_every_explainer_have_a_row(folder):
+    rows = sb.analyse(folder, "correlation").data["samples"]
+    assert len(rows) == len(METHODS) * math.comb(len(SETTINGS), 2)
+    assert {row["n"] for row in rows} == {60}
+
+
+@pytest.mark.slow
+def test_means_over_datasets_correlate_as_scipy_says(tmp_path):
+    folders = []
+    for number in range(5):
+        methods = {name: level + 0.1 * (number % 3) - 0.03 * number for name, level in METHODS.items()}
+        folders.append(make_run(tmp_path / f"run{number}", samples=45, methods=methods, seed=number, pictures=False))
+        change_summary(folders[-1], lambda summary, number=number: summary["dataset"].update(
+            id=f"dataset-{number}", fingerprint=f"f{number}"))  # fmt: skip
+        (folders[-1] / "run.json").unlink()
+    found = sb.analyse(folders, "correlation")
+    assert len(found.data["datasets"]) == len(METHODS) * 3
+    runs = [read_run(folder) for folder in folders]
+    for row in found.data["datasets"]:
+        means = [[cell_of(run, row["explainer"], row[name]).value for run in runs] for name in ("metric", "other")]
+        assert row["pearson"] == pytest.approx(stats.pearsonr(*means).statistic)
+        assert row["spearman"] == pytest.approx(stats.spearmanr(*means).statistic)
+        assert row["datasets"] == 5
+        theirs = stats.pearsonr(*means).confidence_interval()
+        assert (row["pearson low"], row["pearson high"]) == pytest.approx((theirs.low, theirs.high))
+    two = sb.analyse(folders[:2], "correlation")
+    assert two.data["datasets"] == []
+    assert "needs runs on 3 datasets with different ids; these are on dataset-0" in two.data["notes"][-1]
+    assert not [note for note in found.data["notes"] if "needs runs on" in note]
+
+
+@pytest.mark.slow
+def test_orders_of_explainers_agree_as_scipy_says(run):
+    explainers = list(METHODS)
+    columns = [
+        [cell_of(run, name, metric) for name in explainers] for metric in ("saliency_miou", "saliency_insertion")
+    ]
+    means = [[cell.value for cell in cells] for cells in columns]
+    spearman, kendall = agreement(run, *columns)
+    assert spearman.value == pytest.approx(stats.spearmanr(*means).statistic)
+    assert kendall.value == pytest.approx(stats.kendalltau(*means).statistic)
+    values = [np.stack([run.values[cell.cell_id] for cell in cells], axis=1) for cells in columns]
+    order = np.argsort(np.array([f"s{image_id}" for image_id in run.ids]))
+    drawn = []
+    for chosen in draws(len(run.ids)):
+        again = [np.nanmean(own[order][chosen], axis=0) for own in values]
+        drawn.append(again)
+    for estimate, ends in zip((spearman, kendall), left_open(means, drawn, len(run.ids)), strict=True):
+        assert (estimate.low, estimate.high) == pytest.approx(
+            (min(ends[0], estimate.value), max(ends[1], estimate.value))
+        )
+    rows = sb.analyse(run.folder, "rank").data["pairs"]
+    assert len(rows) == math.comb(len(SETTINGS), 2)
+    assert {row["explainers"] for row in rows} == {len(METHODS)}, "random is included"
+
+
+def test_the_interval_of_an_agreement_holds_that_of_the_true_orders():
+    """Of five close means by two metrics the orders of draws are nearer to chance: their percentiles held 80 %."""
+    rng = np.random.default_rng(4)
+    true = np.array([0.0, 0.02, 0.04, 0.06, 0.3]), np.array([0.0, 0.04, 0.02, 0.06, 0.3])
+    orders = [order_of(own[None]) for own in true]
+    wanted = spearman_of(*orders)[0], kendall_of(*orders)[0]
+    held = np.zeros(2)
+    for seed in range(40):
+        scores = [own + rng.normal(0, 0.2, (60, 5)) for own in true]
+        estimates = rank_correlations(
+            lambda weights, scores=scores: [means_of(own, weights) for own in scores], np.arange(60), seed
+        )
+        held += [one.low <= value <= one.high for one, value in zip(estimates, wanted, strict=True)]
+        assert all(one.low <= one.value <= one.high for one in estimates)
+    assert held.min() >= 37
+
+
+def test_orders_that_the_samples_decide_leave_one_number():
+    rng = np.random.default_rng(5)
+    scores = [np.arange(5) + rng.normal(0, 0.2, (60, 5)) for _ in range(2)]
+    for one in rank_correlations(lambda weights: [means_of(own, weights) for own in scores], np.arange(60), 0):
+        assert one[:3] == pytest.approx((1, 1, 1))
+
+
+def test_orders_are_compared_on_samples_that_all_have(run):
+    """Half of the samples have no score of one explainer by the second metric."""
+    cells = [[cell_of(run, name, metric) for name in METHODS] for metric in ("saliency_miou", "saliency_insertion")]
+    first, lacking = cells[1][0].cell_id, run.values[cells[1][0].cell_id].copy()
+    lacking[::2] = np.nan
+    spearman, kendall = agreement(replace(run, values=run.values | {first: lacking}), *cells)
+    known = np.isfinite(np.stack([run.values[cell.cell_id] for own in cells for cell in own])).all(axis=0)
+    known[::2] = False
+    means = [[run.values[cell.cell_id][known].mean() for cell in own] for own in cells]
+    assert spearman.value == pytest.approx(stats.spearmanr(*means).statistic)
+    assert kendall.value == pytest.approx(stats.kendalltau(*means).statistic)
+    assert spearman.n == known.sum() < len(run.ids)
+    nothing = {cell.cell_id: np.full(len(run.ids), np.nan) for cell in cells[1]}
+    assert math.isnan(agreement(replace(run, values=run.values | nothing), *cells)[0].value)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tied_orders_agree_as_scipy_says(seed):
+    first, second = np.random.default_rng(seed).integers(0, 3, (2, 6)).astype(float)
+    orders = [order_of(one[None]) for one in (first, second)]
+    for function, known in ((kendall_of, stats.kendalltau), (spearman_of, stats.spearmanr)):
+        assert function(*orders)[0] == pytest.approx(known(first, second).statistic, nan_ok=True)
+
+
+def test_means_leave_out_what_is_missing():
+    columns = np.array([[1.0, np.nan], [3.0, 5.0], [np.nan, 7.0]])
+    weights = np.array([[1.0, 1, 1], [2, 1, 0]])
+    np.testing.assert_allclose(means_of(columns, weights), [[2, 6], [5 / 3, 5]])
+
+
+def test_sensitivity_is_the_mean_and_worst_rank_over_the_settings(folder, run):
+    rows = {row["explainer"]: row for row in sb.analyse(folder, "sensitivity").data["explainers"]}
+    ranks = {name: [] for name in METHODS}
+    for metric in SETTINGS[:3]:
+        means = {name: cell_of(run, name, metric).value for name in METHODS}
+        for name in METHODS:
+            above = sum(other > means[name] for other in means.values())
+            ties = sum(other == means[name] for other in means.values()) - 1
+            ranks[name].append(1 + above + ties / 2)
+    assert list(rows) == sorted(METHODS, key=lambda name: (np.mean(ranks[name]), max(ranks[name])))
+    for name, row in rows.items():
+        assert (row["mean rank"], row["worst rank"]) == (pytest.approx(np.mean(ranks[name])), max(ranks[name]))
+        sets = [cell_of(run, name, metric).rank for metric in SETTINGS[:3]]
+        assert row["survives"] == ("yes" if all(low == 1 for low, _ in sets) else "no")
+        assert row["settings"] == 3
+    assert rows["gradcam"]["survives"] == "yes"
+
+
+def test_a_sweep_is_a_point_with_interval_for_each_value(folder, run):
+    points = sb.analyse(folder, "sweep", option="threshold").data["points"]
+    assert len(points) == 3 * len(METHODS)
+    assert [point["at"] for point in points[:3]] == [0.3, 0.5, 0.7]
+    for point in points:
+        text = "saliency_miou" if point["at"] == 0.5 else f"saliency_miou:threshold={point['at']}"
+        cell = cell_of(run, point["explainer"], text)
+        assert [point[name] for name in ("value", "low", "high", "n")] == [cell.value, cell.low, cell.high, cell.n]
+    assert sb.analyse(folder, "sweep").data["points"] == points
+    with pytest.raises(UserError, match="tolerance"):
+        sb.analyse(folder, "sweep", option="tolerance")
+
+
+def with_confidences(folder, out):
+    """A copy whose predictions have different confidences; which of them are wrong is drawn too."""
+    import shutil
+
+    shutil.copytree(folder, out)
+    table = pq.read_table(out / "predictions.parquet")
+    confidences = np.random.default_rng(1).uniform(0.7, 1, len(table))
+    correct = [(True, True, False, None)[number % 4] for number in range(len(table))]
+    for name, values in (("target_confidence", confidences), ("correct", correct)):
+        table = table.set_column(table.schema.get_field_index(name), name, pa.array(values))
+    records.write(out / "predictions.parquet", table, records.PREDICTIONS)
+    ids = table["image_id"].to_pylist()
+    return dict(zip(ids, confidences, strict=True)), dict(zip(ids, correct, strict=True))
+
+
+@pytest.mark.parametrize("options", [{}, {"confidence": 0.8, "pointing_game": 0.7, "insertion": 0.3}])
+def test_a_clever_hans_is_confident_points_elsewhere_and_inserts_well(folder, run, tmp_path, options):
+    confidences, correct = with_confidences(folder, tmp_path / "run")
+    found = sb.analyse(tmp_path / "run", "clever-hans", **options)
+    expected = []
+    for name in ("gradcam", "rise", "integrated_gradients"):  # no baseline
+        pointing, insertion = scores(run, name, "saliency_pointing_game"), scores(run, name, "saliency_insertion")
+        both = [k for k in range(len(run.ids)) if math.isfinite(pointing[k]) and math.isfinite(insertion[k])]
+        least = options.get("insertion", sorted(insertion[both])[len(both) // 2 - 1 : len(both) // 2 + 1])
+        least = float(np.mean(least))
+        for k in both:
+            confident = confidences[run.ids[k]] > options.get("confidence", 0.9) and correct[run.ids[k]] is not False
+            if confident and pointing[k] < options.get("pointing_game", 0.5) and insertion[k] > least:
+                expected.append((name, run.ids[k]))
+    assert sorted((row["explainer"], row["sample"]) for row in found.data["samples"]) == sorted(expected)
+    assert len(expected) > 3
+    row = found.data["samples"][0]
+    assert (row["label"] in ("circle", "square"), row["prediction"] in ("circle", "square")) == (True, True)
+    assert {one["of"] for one in found.data["explainers"]} == {60}
+    for one in found.data["explainers"]:
+        theirs = stats.binomtest(one["found"], 60).proportion_ci(method="wilson")
+        assert [one[name] for name in ("share", "low", "high")] == pytest.approx(
+            [one["found"] / 60, theirs.low, theirs.high]
+        )
+
+
+class PersonAndMotorbike(nn.Module):
+    """p(person) = 0.55 and p(motorbike) = 0.99, a little more where the upper left corner is bright."""
+
+    def forward(self, images):
+        corner = images[:, :, :4, :4].mean(dim=(1, 2, 3))
+        return torch.stack([0.2 + 0.01 * corner, 4.6 + 0.01 * corner], dim=1)
+
+
+@pytest.mark.parametrize(("target", "expected"), [("label", 0), ("predicted", 12)])
+def test_the_confidence_of_a_clever_hans_is_that_of_the_explained_class(tmp_path, target, expected):
+    """P1, eq. 19, sample by sample: with the largest probability, 12 of 24 people would be found."""
+    rng = np.random.default_rng(0)
+    pictures = [Image.fromarray(rng.integers(0, 256, (16, 16, 3)).astype(np.uint8)) for _ in range(24)]
+    mask = Image.fromarray(np.where(np.add.outer(range(16), range(16)) > 16, 255, 0).astype(np.uint8))
+    features = {"image": datasets.Image(), "mask": datasets.Image(), "image_id": datasets.Value("string"),
+                "label": datasets.ClassLabel(names=["person", "motorbike"])}  # fmt: skip
+    rows = {"image": pictures, "mask": [mask] * 24, "image_id": [f"i{n:02}" for n in range(24)], "label": [0] * 24}
+    data = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+    model = sb.load_classifier(PersonAndMotorbike(), mean=(0, 0, 0), std=(1, 1, 1), activation="sigmoid",
+                               labels=["person", "motorbike"], device="cpu")  # fmt: skip
+    result = sb.run(dataset=data, model=model, explainers=["input_x_gradient"], target=target, out=tmp_path / "run",
+                    metrics=["saliency_pointing_game", "saliency_insertion"], batch_size=8, device="cpu",
+                    progress=False)  # fmt: skip
+    with torch.no_grad():
+        f = torch.sigmoid(model(model.prepare([{"image": picture} for picture in pictures]).images))
+    explained = 0 if target == "label" else 1
+    values = {(row["image_id"], row["metric"]): row["value"] for row in result.records().to_list()}
+    pointing, inserted = (
+        {image_id: values[image_id, metric] for image_id in rows["image_id"]}
+        for metric in ("saliency_pointing_game", "saliency_insertion")
+    )
+    median = float(np.median(list(inserted.values())))
+
+    def equation_19(f_c):
+        return [
+            image_id
+            for number, image_id in enumerate(rows["image_id"])
+            if f_c[number] > 0.9 and pointing[image_id] < 0.5 and inserted[image_id] > median
+        ]
+
+    assert len(equation_19(f.max(dim=1).values)) == 12
+    found = sb.analyse(result.folder, "clever-hans")
+    assert sorted(row["sample"] for row in found.data["samples"]) == equation_19(f[:, explained])
+    assert len(equation_19(f[:, explained])) == found.data["explainers"][0]["found"] == expected
+    for row in found.data["samples"]:
+        assert (row["target"], row["confidence"]) == ("motorbike", pytest.approx(0.99, abs=1e-3))
+
+
+def test_a_run_without_the_confidence_in_its_targets_is_refused(folder, tmp_path):
+    with_confidences(folder, tmp_path / "run")
+    path = tmp_path / "run" / "predictions.parquet"
+    pq.write_table(pq.read_table(path).drop_columns("target_confidence"), path)
+    with pytest.raises(UserError, match=r"target_confidence.*start the run again"):
+        sb.analyse(tmp_path / "run", "clever-hans")
+
+
+def test_a_clever_hans_is_found_in_each_of_several_runs_as_one(folder, tmp_path):
+    with_confidences(folder, tmp_path / "run")
+    names = list(METHODS)
+    parts = [part_of(tmp_path / "run", tmp_path / f"part{number}", tuple(own))
+             for number, own in enumerate((names[:1], names[1:]))]  # fmt: skip
+    options = {"confidence": 0.7, "pointing_game": 0.9, "insertion": 0.1}
+    whole, found = (sb.analyse(runs, "clever-hans", **options) for runs in (tmp_path / "run", parts))
+    assert len(found.runs) == 1
+    assert {row["explainer"] for row in whole.data["samples"]} == {"gradcam", "rise", "integrated_gradients"}
+    for what in ("samples", "explainers"):
+        assert sorted(found.data[what], key=str) == sorted(whole.data[what], key=str)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("what", WHAT)
+def test_each_analysis_is_written_as_json_tables_and_a_plot(what, folder, tmp_path, capsys):
+    line = ["analyse", str(folder), "--what", what]
+    assert main([*line, "--out", str(tmp_path / "first")]) == 0
+    shown = capsys.readouterr().out
+    found = sb.analyse(str(folder), what, **({"confidence": 0.5} if what == "clever-hans" else {}))
+    paths = found.save(tmp_path / "second")
+    for suffix in (".json", ".csv", ".md", ".tex", ".svg"):
+        assert f"written: {tmp_path / 'first' / what}{suffix}" in shown
+        assert (tmp_path / "second" / f"{what}{suffix}").stat().st_size > 50
+    assert "small-resnet" not in shown.partition("written")[0]  # of one run, it would stand in every row
+    assert json.loads((tmp_path / "second" / f"{what}.json").read_text())["what"] == what
+    rows = list(csv.reader((tmp_path / "second" / f"{what}.csv").read_text().splitlines()))
+    assert rows[0] == list(found.tables[0].header)
+    assert len(rows) == 1 + len(found.tables[0].rows)
+    assert (tmp_path / "second" / f"{what}.svg").read_bytes().lstrip().startswith(b"<?xml")
+    before = {path: path.read_bytes() for path in paths}
+    found.save(tmp_path / "second")
+    assert {path: path.read_bytes() for path in paths} == before
+    capsys.readouterr()
+    assert main([*line, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["what"] == what
+
+
+def test_tables_are_text_in_three_forms():
+    table = Table(("a_b", "n", "x"), [("r|s", 3, 0.12345), ("50 %", None, float("nan"))])
+    assert table.csv() == "a_b,n,x\nr|s,3,0.12345\n50 %,,\n"
+    assert table.markdown() == "| a_b | n | x |\n| --- | --- | --- |\n| r\\|s | 3 | 0.123 |\n| 50 % | – | – |\n"
+    assert table.latex() == (
+        "\\begin{tabular}{lrr}\n\\toprule\na\\_b & n & x \\\\\n\\midrule\nr|s & 3 & 0.123 \\\\\n"
+        "50 \\% & -- & -- \\\\\n\\bottomrule\n\\end{tabular}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--what correlations", "choose from 'correlation'"),
+        ("--what correlation --option threshold", "correlation has no option option"),
+        ("--what sensitivity", "several settings"),
+        ("--what sweep", "several values"),
+        ("--what correlation --out taken", "taken is not a folder"),
+    ],
+)
+def test_bad_input_is_one_line(line, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "plain", samples=30, pictures=False)
+    (tmp_path / "taken").touch()
+    assert main(["analyse", "plain", *line.split()]) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_only_files_of_an_earlier_analysis_are_replaced(folder, tmp_path):
+    found = sb.analyse(folder, "correlation")
+    for name in ("correlation.csv", "correlation.json"):
+        (tmp_path / name).write_text("mine")
+        with pytest.raises(UserError, match=rf"{name} exists and is not of an analysis"):
+            found.save(tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == [name]
+        (tmp_path / name).unlink()
+    written = found.save(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    assert found.save(tmp_path) == written
+
+
+def test_a_gallery_says_what_it_leaves_out():
+    picture = np.zeros((2, 2, 3), np.uint8)
+    assert _about_tiles(2, [picture, picture]) == ""
+    assert _about_tiles(40, [picture] * 12) == "12 of the 40 found"
+    assert "without a photograph" in _about_tiles(2, [picture, None])
+
+
+def test_a_class_whose_name_turns_the_writing_turns_no_line():
+    name = "dog\u202egod\x1b[2J"
+    shown = aligned([["class"], [name]])
+    assert shown.splitlines()[2] == r"dog\u202egod\x1b[2J"
+
+
+def test_metrics_and_analyses_that_are_missing_are_named(tmp_path):
+    one = make_run(tmp_path / "one", samples=30, metrics=("saliency_miou",), pictures=False)
+    for what, message in (
+        ("clever-hans", "saliency_insertion"),
+        ("rank", "two metrics"),
+        ("nothing", "unknown analysis"),
+    ):
+        with pytest.raises(UserError, match=message):
+            sb.analyse(one, what)

@@ -1,0 +1,143 @@
+"""What the id of a cell is made of, entry by entry."""
+
+from pathlib import Path
+
+import pytest
+
+import saliency_bench as sb
+from saliency_bench.compute.loading.load import load
+from saliency_bench.compute.python_objects import describe
+from saliency_bench.read.identity import CellIds, Identity
+from saliency_bench.spec import RunSpec
+
+EXPLAINER = ("rise", '{"masks": 20, "p": 0.5}', 1)
+METRIC = ("saliency_miou", '{"threshold": 0.3}', 2)
+HAND_MADE = Identity(
+    fingerprint="0123456789abcdef" * 2,
+    split="test",
+    classifier="fedcba9876543210" * 2,
+    geometry={"resize": [32, 48], "crop": None, "rounding": "floor", "resample": "bilinear"},
+    layer=None,
+    target="label",
+    labels=[[0], [1, 2]],
+    precision="bf16, channels last",
+    seed=7,
+    groups="9ed6a372b14f702a",
+)
+OTHER = {
+    "fingerprint": "0" * 32, "split": "train", "classifier": "0" * 32, "geometry": {"resize": 32}, "layer": "layer4",
+    "target": "predicted", "labels": [[0], [1]], "precision": "fp32", "seed": 8, "groups": "0" * 16,
+    "activation": "sigmoid", "label_column": "scene", "mask_values": "1",
+}  # fmt: skip
+
+
+EVERYTHING = ("target", "labels", "groups", "masks")  # what a metric may ask for that entries depend on
+# The entries that count only for metrics that ask for this, unless the target is the label.
+ASKED = {
+    "target": "target", "labels": "labels", "label_column": "labels", "groups": "groups", "mask_values": "masks",
+}  # fmt: skip
+
+
+def test_ids_are_those_of_published_results():
+    """Computed before this table was made."""
+    assert HAND_MADE.cell_id(EXPLAINER, METRIC, ("maps", "masks")) == "2c93377ca69ec334"
+
+
+@pytest.mark.parametrize("entry", Identity.model_fields)
+def test_every_entry_is_part_of_the_id_of_what_asks_for_it(entry):
+    base = HAND_MADE.model_copy(update={"target": "contrast:second"})
+    changed = base.model_copy(update={entry: OTHER[entry]})
+    assert changed.cell_id(EXPLAINER, METRIC, EVERYTHING) != base.cell_id(EXPLAINER, METRIC, EVERYTHING)
+    for need in EVERYTHING:
+        same = changed.cell_id(EXPLAINER, METRIC, (need,)) == base.cell_id(EXPLAINER, METRIC, (need,))
+        assert same == (ASKED.get(entry, need) != need), need
+
+
+@pytest.mark.parametrize("entry", ["column scene", "other model", "partners", "set of training images"])
+def test_what_a_metric_asks_for_besides_is_part_of_its_id(entry):
+    asked = [{}, {entry: "0" * 32}, {entry: "1" * 32}, {f"{entry}s": "0" * 32}]
+    ids = [HAND_MADE.cell_id(EXPLAINER, METRIC, EVERYTHING, one) for one in asked]
+    assert len(set(ids)) == len(asked)
+    assert ids[0] == HAND_MADE.cell_id(EXPLAINER, METRIC, EVERYTHING)
+    of_identity = CellIds(HAND_MADE)
+    assert all(
+        cell_id in of_identity.possible(EXPLAINER, METRIC, asked_for)
+        for cell_id, asked_for in zip(ids, asked, strict=True)
+    )
+    assert not set(of_identity.possible(EXPLAINER, METRIC, asked[1])) & {*ids[:1], *ids[2:]}
+
+
+def test_labels_count_where_the_target_is_the_label_or_the_metric_asks_for_them():
+    def ids(needs, **changes):
+        return HAND_MADE.model_copy(update=changes).cell_id(EXPLAINER, METRIC, needs)
+
+    other = {"labels": [[0], [1]]}
+    assert ids(("curves",)) != ids(("curves",), **other)
+    assert ids(("curves",), target="predicted") == ids(("curves",), target="predicted", **other)
+    assert ids(("curves", "labels"), target="predicted") != ids(("curves", "labels"), target="predicted", **other)
+
+
+@pytest.mark.parametrize("needs", [("images", "logits", "explain"), ("groups", "explain")])
+def test_a_question_of_its_own_has_one_id_whatever_the_target(needs):
+    ids = {HAND_MADE.model_copy(update={"target": target, "labels": labels}).cell_id(EXPLAINER, METRIC, needs)
+           for target in ("label", "predicted", "contrast:second 0f") for labels in ([], [[0], [1]])}  # fmt: skip
+    assert len(ids) == 1
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_name_options_and_version_of_explainer_and_metric_are_part_of_the_id(place):
+    def changed(versioned):
+        return (*versioned[:place], ("other", "{}", 9)[place], *versioned[place + 1 :])
+
+    ids = {HAND_MADE.cell_id(EXPLAINER, METRIC), HAND_MADE.cell_id(changed(EXPLAINER), METRIC),
+           HAND_MADE.cell_id(EXPLAINER, changed(METRIC))}  # fmt: skip
+    assert len(ids) == 3
+
+
+def test_the_ids_a_reader_accepts_are_those_of_whatever_a_metric_may_ask_for():
+    others = ({"groups": None, "target": "predicted"}, {"mask_values": "1"})
+    for identity in (HAND_MADE, *(HAND_MADE.model_copy(update=update) for update in others)):
+        needs = [(), ("target",), ("target", "labels"), ("labels",)]
+        needs += [(*one, "groups") for one in needs] if identity.groups else []
+        needs += [(*one, "masks") for one in needs] if identity.mask_values else []
+        assert set(CellIds(identity).possible(EXPLAINER, METRIC)) == {
+            identity.cell_id(EXPLAINER, METRIC, one) for one in needs
+        }
+
+
+# Of each setting of a run but its dataset, model, explainers and metrics: whether another value makes another cell.
+CHANGES = {"split": "validation", "target": "predicted", "label_map": {}, "seed": 1, "precision": "bf16",
+           "channels_last": True, "compile": True, "activation": "sigmoid", "mask_values": 255}  # fmt: skip
+KEEPS = {
+    "out": "elsewhere",
+    "limit": 3,
+    "batch_size": 5,
+    "strict": True,
+    "keep_maps": True,
+    "device": "cpu",
+    "groups": {},
+    "only": ("correct",),
+}
+
+
+@pytest.mark.slow
+def test_each_setting_is_part_of_the_ids_or_not(shapes, resnet):
+    names = sb.load_dataset(shapes).features["label"].names
+    values = {"label_map": dict.fromkeys(names, 1), "groups": {"all": list(range(8))}}
+    least = {"dataset": shapes, "model": resnet, "explainers": "gradcam", "metrics": "saliency_miou", "out": "here"}
+    others = {"label_column", "maps", "other_model", "other_label", "prompts"}
+    assert set(CHANGES) | set(KEEPS) | set(least) | others == set(RunSpec.model_fields)
+
+    def ids(**changes):
+        return [cell.id for cell in load(*describe(least | changes), "cpu").cells]
+
+    base = ids()
+    for name, value in (CHANGES | KEEPS | values).items():
+        assert (ids(**{name: value}) == base) == (name in KEEPS), name
+    own = {"metrics": ["saliency_cgs", "saliency_class_sensitivity"]}  # which ask questions of their own
+    assert ids(**own) == ids(**own, target="predicted") == ids(**own, label_map=values["label_map"])
+    mapped = {"label_map": dict.fromkeys([*names, *sb.load_dataset(shapes).features["scene"].names], 1)}
+    assert ids(**mapped, label_column="scene") != ids(**mapped)
+    of_groups = {"metrics": "saliency_cgs"}
+    assert ids(**of_groups, groups=values["groups"]) != ids(**of_groups, groups={"one": [0, 1], "two": [2]})
+    assert not Path("here").exists()

@@ -1,0 +1,339 @@
+"""Step-down sign flips against a slow second writing and SciPy; neither order, scale nor threads change a p-value."""
+
+import math
+import os
+import subprocess
+import sys
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from saliency_bench.read.statistics import paired_test
+from saliency_bench.read.statistics.clusters import Matched, cluster_codes
+from saliency_bench.read.statistics.intervals import p_with_failures, paired_difference
+from saliency_bench.read.statistics.paired_test import adjusted_p, another_cluster, outlasting_failures, step_down
+from saliency_bench.utils.seeds import random_bits, seed_of
+
+
+def p_of(columns, codes=None, flips=199, **options):
+    columns = np.asarray(columns, dtype=float)
+    codes = np.arange(len(columns)) if codes is None else codes
+    pairs = list(combinations(range(columns.shape[1]), 2))
+    return adjusted_p([Matched(list(columns.T), codes)], [pairs], flips=flips, **options)[0]
+
+
+def literal(columns, codes, flips, seed=0):
+    """Plain Python: cluster sums, signs, T, and for each rank the greatest T of it and those below."""
+    rows, width = len(columns), len(columns[0])
+    clusters = max(codes) + 1
+    words = -(-clusters // 64)
+    bits = random_bits(seed_of(seed, "flips", 0), flips * words)
+    signs = [
+        [1 - 2 * int(_bit(bits[flip * words : (flip + 1) * words], c)) for c in range(clusters)]
+        for flip in range(flips)
+    ]
+    for sign, word in zip(signs, random_bits(seed_of(seed, "flips", "another"), flips), strict=True):
+        sign.append(1 - 2 * int(_bit([word], 0)))
+    sums = {}
+    for first, second in combinations(range(width), 2):
+        own = [0.0] * clusters
+        for row in range(rows):
+            a, b = columns[row][first], columns[row][second]
+            if not math.isnan(a) and not math.isnan(b):
+                own[codes[row]] += a - b
+        sums[first, second] = own
+
+    def t(own, sign):
+        norm = math.sqrt(sum(d * d for d in own))
+        return abs(sum(s * d for s, d in zip(sign, own, strict=False))) / norm if norm > 1e-12 else 0.0
+
+    def share(pairs, of, value):
+        reached = sum(max(t(of[pair], sign) for pair in pairs) >= value * (1 - 1e-9) for sign in signs)
+        return (1 + reached) / (flips + 1)
+
+    # One more cluster, as large as the largest, that speaks against the sum of the others.
+    longer = {pair: [*own, -math.copysign(max(map(abs, own)), sum(own))] for pair, own in sums.items()}
+    seen = {pair: t(own, [1] * clusters) for pair, own in sums.items()}
+    order = sorted(seen, key=lambda pair: -seen[pair])
+    p, greatest_p = {}, 0.0
+    for rank, pair in enumerate(order):
+        greatest_p = max(greatest_p, share(order[rank:], sums, seen[pair]))
+        again = share(order[rank:], longer, t(longer[pair], [1] * (clusters + 1))) / 2
+        p[pair] = again if greatest_p < 0.05 <= again else greatest_p
+    return p
+
+
+def _bit(words, place):
+    """The bits of little-endian words, the highest of each byte first."""
+    byte = (int(words[place // 64]) >> (8 * (place % 64 // 8))) & 255
+    return byte >> (7 - place % 8) & 1
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("seed", [0, 7])
+def test_against_a_second_writing_with_clusters_and_missing_values(size, seed):
+    rng = np.random.default_rng(seed)
+    columns = rng.normal([0, 0.2, 0.5, 0.5], 1, (66, 4))
+    columns[:, 3] = np.where(rng.random(66) < 0.2, np.nan, columns[:, 3])
+    columns[5, 0] = np.nan
+    codes = np.arange(66) // size
+    own = p_of(columns, codes, flips=60, seed=seed)
+    assert own == pytest.approx(literal(columns.tolist(), codes.tolist(), 60, seed))
+    assert len(set(own.values())) > 2
+
+
+def test_one_pair_is_scipy_s_paired_permutation_test():
+    rng = np.random.default_rng(4)
+    gaps = rng.normal(0.25, 1, 50)
+    theirs = stats.permutation_test((gaps,), np.mean, permutation_type="samples", n_resamples=20_000, rng=1).pvalue
+    assert p_of(np.stack([gaps, np.zeros(50)], axis=1), flips=9999)[0, 1] == pytest.approx(theirs, abs=0.01)
+
+
+def test_a_pair_alone_is_near_the_t_test():
+    rng = np.random.default_rng(8)
+    gaps = rng.normal(0.3, 1, 80)
+    own = p_of(np.stack([gaps, np.zeros(80)], axis=1), flips=9999)[0, 1]
+    assert own == pytest.approx(stats.ttest_1samp(gaps, 0).pvalue, abs=0.005)
+
+
+def test_step_down_by_hand():
+    """T 3, 2, 1. The greatest of all is held against 3, of the last two against 2, the last against 1."""
+    flipped = np.array([[1, 0, 5], [0, 2, 0], [3, 0, 0], [0, 0, 0.5]], dtype=float)  # columns: T 2, 3, 1
+
+    def p_of_rows(seen, rows):
+        return step_down(np.array(seen), np.array(seen), lambda pair: np.stack([rows[:, pair]] * 2))
+
+    p = p_of_rows([2.0, 3.0, 1.0], flipped)
+    # 3: rows 1 and 3 reach it. 2, of T 2 and 1: rows 1 and 3. 1, alone: row 1, raised to the greatest before it.
+    assert p.tolist() == [3 / 5, 3 / 5, 3 / 5]
+    p = p_of_rows([2.0, 3.0, 1.0], flipped[1:])
+    assert p.tolist() == [2 / 4, 2 / 4, 2 / 4]
+    p = p_of_rows([2.0, 9.0, 1.0], flipped[1:])
+    assert p.tolist() == [2 / 4, 1 / 4, 2 / 4]
+
+
+def test_another_cluster_decides_where_chance_reaches_the_difference_that_is_left():
+    """T 3 of one pair, which 39 flips never reach; with another cluster it is 1, which one in two does."""
+    flipped = np.stack([np.full(39, 0.5), np.where(np.arange(39) % 2, 2.0, 0.5)])
+    # (1 + 19) / 40, halved
+    assert step_down(np.array([3.0]), np.array([1.0]), lambda pair: flipped).tolist() == [0.25]
+    # Above all flips: what is reported is p itself.
+    assert step_down(np.array([3.0]), np.array([2.5]), lambda pair: flipped).tolist() == [1 / 40]
+
+
+def test_no_difference_has_p_one_also_beside_large_ones():
+    rng = np.random.default_rng(3)
+    x = rng.random(60)
+    p = p_of(np.stack([x, x, x + 5], axis=1))
+    assert p[0, 1] == 1
+    assert p[0, 2] == p[1, 2] == 1 / 200
+
+
+def test_forty_explainers_can_be_told_apart():
+    """Where Holm's correction over 780 pairs of 9,999 flips cannot: the least p-value would be 0.078."""
+    rng = np.random.default_rng(0)
+    columns = 0.1 * np.arange(40) + rng.normal(0, 0.2, (100, 40))
+    p = p_of(columns, flips=999)
+    assert p[0, 39] == 1 / 1000
+    assert sum(value < 0.05 for value in p.values()) > 700
+
+
+def test_scores_that_were_never_one_may_still_be():
+    """60 zeros of a 0/1 score against a constant .02: that no event was seen says little of a share of 2 %."""
+    zeros, constant = np.zeros(60), np.full(60, 0.02)
+    assert adjusted_p([Matched([zeros, constant], np.arange(60))], [[(0, 1)]], flips=999)[0][0, 1] == 0.001
+    p = adjusted_p([Matched([zeros, constant], np.arange(60), (0.0, 1.0))], [[(0, 1)]], flips=999)[0][0, 1]
+    # -1.2 and 1 are .2 together; the other cluster alone moves the flipped sums by 1.
+    assert another_cluster(np.full(60, -0.02), 1.0) == 1
+    assert p == pytest.approx(0.5, abs=0.01)
+    many = Matched([np.zeros(600), np.full(600, 0.02)], np.arange(600), (0.0, 1.0))
+    assert adjusted_p([many], [[(0, 1)]], flips=999)[0][0, 1] == 0.001  # 11 / sqrt(1.24)
+
+
+@pytest.mark.parametrize(("events", "told_apart"), [(9, False), (10, True)])
+def test_few_events_of_any_size_do_not_show_how_large_they_are(events, told_apart, monkeypatch):
+    """So many scores of .1 among zeros, against a constant .04: from ten on, the largest event seen is what counts."""
+    monkeypatch.setattr(paired_test, "p_with_failures", lambda *_: (0.0, 0.0))  # the flips alone
+    rare = np.zeros(60)
+    rare[:events] = 0.1
+    p = adjusted_p([Matched([rare, np.full(60, 0.04)], np.arange(60), (0.0, 1.0))], [[(0, 1)]], flips=999)[0][0, 1]
+    assert (p < 0.05) == told_apart
+
+
+def literal_p(gaps, means, scores):
+    """The worst of very many shares of failures, and k by the interval: one number after the other."""
+    count, mean, error = len(gaps), abs(np.mean(gaps)), np.std(gaps, ddof=1) / len(gaps) ** 0.5
+    weights = (gaps - np.mean(gaps)) ** 2
+    freedom = min(count - 1, 2 / ((weights**2).sum() / weights.sum() ** 2 - 1 / count))
+    better, worse = max(means), min(means)
+    far = max(worse, 1 - better)  # the better fails, or the worse is right
+    worst = 0
+    for share in np.linspace(0, 0.6, 6001):
+        without = mean - share * far / (1 - share)
+        worst = max(worst, stats.t.sf(without / error, freedom) * (1 - share) ** count)
+
+    def moved(chance):
+        tails = chance + (np.arange(50) + 0.5) / 50 * (1 - chance)
+        lows = mean - stats.t.ppf(1 - tails, freedom) * error
+        others = (chance / tails) ** (1 / count)
+        return min(others * lows - (1 - others) * far)
+
+    ordinary = stats.t.ppf(0.975, freedom) * error
+    k = min(3, 1.5 + 30 / count)
+    k = 1 if mean - ordinary - moved(k * 0.025) > 3 * ordinary else k
+    return min(1, max(2 * stats.t.sf(mean / error, freedom), scores * worst / k))
+
+
+def outlasting(matched, columns=2, p=0.0):
+    return outlasting_failures(p, p_with_failures(matched, 0, 1), columns)
+
+
+@pytest.mark.parametrize("count", [50, 120])
+@pytest.mark.parametrize(("spread", "lead"), [(0.02, 0.02), (0.02, -0.03), (0.06, 0.03), (0.1, 0.06), (0.25, 0.1)])
+def test_a_difference_outlasts_failures_that_are_not_seen(spread, lead, count):
+    columns = np.clip(np.random.default_rng(count).normal([0.6 + lead, 0.6], spread, (count, 2)), 0, 1)
+    matched = Matched(list(columns.T), np.arange(count), (0.0, 1.0))
+    for scores in (2, 7):
+        theirs = literal_p(columns[:, 0] - columns[:, 1], columns.mean(axis=0), scores)
+        assert outlasting(matched, scores) == pytest.approx(theirs, rel=0.01)
+    alone = p_of(columns)[0, 1]  # without a range there is no bound
+    p = adjusted_p([matched], [[(0, 1)]], flips=199)[0][0, 1]
+    assert p == (alone if alone >= 0.05 else max(alone, outlasting(matched)))
+
+
+def test_every_family_of_a_pair_counts_its_columns_that_may_fail():
+    rng = np.random.default_rng(2)
+    columns = [np.clip(rng.normal([0.65, 0.6, 0.6], 0.06, (70, 3)), 0, 1) for _ in range(3)]
+    families = [Matched(list(one.T), np.arange(70), (0.0, 1.0)) for one in columns]
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    alone = adjusted_p(families, [pairs] * 3, flips=199)
+    across = adjusted_p(families, [pairs] * 3, [[(number, (0, 1)) for number in range(3)]], flips=199)
+    for number, family in enumerate(families):
+        assert alone[number][0, 1] >= outlasting(family, columns=3) > 0
+        assert across[number][0, 1] >= outlasting(family, columns=6) > outlasting(family, columns=3)
+        assert across[number][0, 2] == alone[number][0, 2]
+
+
+def test_no_difference_is_found_beside_an_interval_with_0():
+    rng, apart = np.random.default_rng(0), 0
+    for number in range(300):
+        spread, count = rng.choice([0.02, 0.06, 0.1, 0.2]), int(rng.choice([50, 70, 150]))
+        columns = np.clip(rng.normal([0.6 + 3 * rng.random() * spread / 5, 0.6], spread, (count, 2)), 0, 1)
+        matched = Matched(list(columns.T), np.arange(count), (0.0, 1.0))
+        estimate = paired_difference(matched, 0, 1)
+        assert (outlasting(matched) < 0.05) == (not estimate.low <= 0 <= estimate.high), number
+        apart += estimate.low > 0
+    assert 30 < apart < 270
+
+
+def test_two_rare_scores_are_compared_by_their_samples_alone():
+    """Both are 0 or 1: under equal means their differences are as likely to have the other sign."""
+    first, second = np.zeros(60), np.zeros(60)
+    first[:9] = 1
+    assert p_of(np.stack([first, second], axis=1), flips=999)[0, 1] < 0.05
+
+
+def test_rows_of_a_cluster_are_no_independent_samples():
+    rng = np.random.default_rng(1)
+    gap = np.repeat(rng.normal(0.2, 1, 50), 20)
+    columns = np.stack([gap, np.zeros(1000)], axis=1)
+    assert p_of(columns)[0, 1] < 0.01
+    assert p_of(columns, np.repeat(np.arange(50), 20), flips=9999)[0, 1] == pytest.approx(
+        p_of(columns[::20], flips=9999)[0, 1], abs=1e-12
+    )
+
+
+def test_a_family_across_metrics_raises_the_p_of_its_pairs_and_of_no_other():
+    rng = np.random.default_rng(2)
+    columns = [rng.normal([0.45, 0, 0], 1, (60, 3)) for _ in range(6)]
+    matched = [Matched(list(one.T), np.arange(60)) for one in columns]
+    pairs = [[(0, 1), (0, 2), (1, 2)]] * 6
+    alone = adjusted_p(matched, pairs, flips=499)
+    across = adjusted_p(matched, pairs, [[(number, (0, 2)) for number in range(6)]], flips=499)
+    for one, other in zip(alone, across, strict=True):
+        assert {pair: p for pair, p in one.items() if pair != (0, 2)} == {
+            pair: p for pair, p in other.items() if pair != (0, 2)
+        }
+        assert other[0, 2] >= one[0, 2]
+    assert any(other[0, 2] > one[0, 2] for one, other in zip(alone, across, strict=True))
+    # The family alone: as if each metric's pair was a pair of one metric.
+    gaps = np.stack([one[:, 0] - one[:, 2] for one in columns], axis=1)
+    together = np.concatenate([gaps, np.zeros((60, 1))], axis=1)
+    own = adjusted_p([Matched(list(together.T), np.arange(60))], [[(number, 6) for number in range(6)]], flips=499)[0]
+    for number in range(6):
+        assert across[number][0, 2] == max(alone[number][0, 2], own[number, 6])
+
+
+def test_metrics_are_flipped_together_or_in_turn_to_the_same_end(monkeypatch):
+    rng = np.random.default_rng(5)
+    columns = [rng.normal(0, 1, (80, 3)) for _ in range(4)]
+    pairs = [[(0, 1), (1, 2)], [], [(0, 2)], [(0, 1), (0, 2)]]
+    across = [[(0, (0, 1)), (3, (0, 2))]]
+
+    def own():
+        return adjusted_p([Matched(list(one.T), np.arange(80)) for one in columns], pairs, across, flips=99)
+
+    together = own()
+    monkeypatch.setattr(paired_test, "ELEMENTS_AT_ONCE", 1)
+    assert own() == together
+    assert together[1] == {}
+
+
+values = st.lists(st.lists(st.floats(-3, 3), min_size=3, max_size=3), min_size=20, max_size=20)
+
+
+@settings(max_examples=25, deadline=None)
+@given(values, st.permutations(range(20)), st.permutations(range(3)), st.sets(st.integers(0, 59), max_size=12),
+       st.sampled_from([0.125, 4.0, 2.0**40]))  # fmt: skip
+def test_neither_order_of_samples_or_explainers_nor_direction_nor_scale_matters(rows, order, explainers, gaps, scale):
+    columns = np.array(rows)
+    columns.ravel()[list(gaps)] = np.nan
+    names = [f"{index:02d}" for index in range(20)]
+    groups = [str(index // 2) if index < 10 else None for index in range(20)]
+    codes = cluster_codes(names, groups)
+    own = p_of(columns, codes, flips=49)
+    shuffled = cluster_codes([names[i] for i in order], [groups[i] for i in order])
+    assert p_of(columns[list(order)], shuffled, flips=49) == own
+    assert p_of(-columns, codes, flips=49) == own
+    assert p_of(columns * scale, codes, flips=49) == own
+    turned = p_of(columns[:, list(explainers)], codes, flips=49)
+    for (first, second), p in turned.items():
+        assert own[tuple(sorted((explainers[first], explainers[second])))] == p
+
+
+def test_threads_change_no_bit():
+    code = (
+        "import numpy as np\n"
+        "from saliency_bench.read.statistics.paired_test import signed_sums\n"
+        "from saliency_bench.read.statistics.clusters import summable\n"
+        "x = summable(np.random.default_rng(0).normal(0, 1, (3000, 40)), 3000)\n"
+        "import hashlib; print(hashlib.sha256(signed_sums(list(x.T), 1, 400).tobytes()).hexdigest())"
+    )
+    found = set()
+    for threads in ("1", "3"):
+        own = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
+        done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True)
+        found.add(done.stdout)
+    assert len(found) == 1
+
+
+def test_how_much_is_held_at_once_changes_no_number(monkeypatch):
+    rng = np.random.default_rng(0)
+    columns = [rng.random((80, 4)) for _ in range(3)]
+    for own in columns:
+        own[rng.random(own.shape) < 0.1] = np.nan
+    pairs = [list(combinations(range(4), 2))] * 3
+
+    def found():
+        matched = [Matched(list(one.T), np.arange(80)) for one in columns]
+        p = adjusted_p(matched, pairs, [[(number, (0, 3)) for number in range(3)]], flips=999)
+        return p, [len(own.columns) for own in matched]
+
+    p, held = found()
+    assert held == [0, 0, 0]
+    monkeypatch.setattr(paired_test, "ELEMENTS_AT_ONCE", 1)
+    assert found() == (p, held)

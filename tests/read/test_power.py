@@ -1,0 +1,136 @@
+"""How many images it takes: against textbook numbers, a simulation of the test, and a run's own differences."""
+
+from math import sqrt
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.integrate import quad
+
+from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+from saliency_bench.read.analysis.power import assumed, clusters_needed, curve, of_run, power_at
+from saliency_bench.read.cell import CellResult
+from saliency_bench.read.run_folder import RunData
+
+
+def test_textbook_numbers():
+    # Cohen (1988), table 2.4.1: paired, d_z = 0.2 at two-sided .05 and power .80 takes 199 pairs, d_z = 0.5 34.
+    assert clusters_needed(1.0, 0.2) == 199
+    assert power_at(34, 1.0, 0.5) >= 0.8 > power_at(33, 1.0, 0.5)
+    assert clusters_needed(1.0, 0.5) == 50  # reports rank from 50 clusters on
+    assert power_at(50, 1.0, 0.0) == pytest.approx(0.05)
+
+
+def test_the_chance_is_that_of_simulated_tests():
+    rng = np.random.default_rng(0)
+    draws = rng.normal(0.1, 0.5, (4000, 120))
+    p = stats.ttest_1samp(draws, 0, axis=1).pvalue
+    assert power_at(120, 0.5, 0.1) == pytest.approx(np.mean(p < 0.05), abs=0.03)
+
+
+@pytest.mark.parametrize("clusters", [12, 25, 50, 75, 100, 300, 1000])
+@pytest.mark.parametrize("comparisons", [1, 45, 5000])
+def test_the_chance_is_the_integral_over_the_spread_for_every_difference(clusters, comparisons):
+    """Compare with scipy's adaptive quadrature, and with its non-central t where that is not NaN."""
+    freedom, alpha = clusters - 1, 0.05 / comparisons
+    critical, ends = stats.t.ppf(1 - alpha / 2, freedom), stats.chi2.ppf([1e-14, 1 - 1e-14], freedom)
+    for wanted in (0.0, 0.3, -0.3, 1.0, 2.0, 5.0, 100.0, 1e6):
+        shift = abs(wanted) * sqrt(clusters)
+
+        def inside(value, shift=shift):
+            limit = critical * sqrt(value / freedom)
+            return (stats.norm.sf(limit - shift) + stats.norm.cdf(-limit - shift)) * stats.chi2.pdf(value, freedom)
+
+        chance = power_at(clusters, 1.0, wanted, alpha)
+        assert chance == pytest.approx(quad(inside, *ends, limit=1000, epsabs=1e-12)[0], abs=1e-9)
+        known = stats.nct.sf(critical, freedom, shift) + stats.nct.cdf(-critical, freedom, shift)
+        assert np.isnan(known) or chance == pytest.approx(known, abs=1e-9)
+        assert power_at(clusters, 1.0, wanted) >= power_at(clusters, 1.0, wanted / 2)
+
+
+def test_the_normal_tail_of_many_clusters_joins_that_of_few():
+    few, many = power_at(1000, 1.0, 0.08), power_at(1001, 1.0, 0.08)
+    assert many == pytest.approx(few, abs=0.002)
+
+
+def test_the_fewest_clusters_and_more_for_several_comparisons():
+    clusters = clusters_needed(0.3, 0.02)
+    assert power_at(clusters, 0.3, 0.02) >= 0.8 > power_at(clusters - 1, 0.3, 0.02)
+    assert clusters_needed(0.3, 0.02, comparisons=10) > 1.4 * clusters
+    assert clusters_needed(0.0, 0.02) == 50
+    assert clusters_needed(1e6, 1e-6) is None
+
+
+def test_the_command_answers_in_its_first_line(capsys):
+    assert main(["power", "--spread", "0.3", "--difference", "0.05", "--cluster-size", "6"]) == 0
+    needed = assumed(0.3, 0.05, size=6)
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == (f"{needed.images} images ({needed.clusters} clusters) are enough to show a difference of 0.05 "
+                     "between the two explainers with a chance of 80%.")  # fmt: skip
+    assert main(["power", "--spread", "1e6", "--difference", "1e-6"]) == 0
+    assert capsys.readouterr().out.startswith("No number of images in reach shows a difference of 1e-06")
+
+
+def test_clusters_count_and_not_images():
+    single, alike, free = assumed(0.3, 0.05), assumed(0.3, 0.05, size=6, correlation=1.0), assumed(0.3, 0.05, size=6)
+    assert alike.clusters == single.clusters
+    assert alike.images == 6 * single.images
+    assert free.spread == pytest.approx(0.3 / sqrt(6))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [((0.3, 0.0), "--difference"), ((0.3, 0.02, 1.0), "--power"), ((-1.0, 0.02), "--spread"),
+     ((0.3, 0.02, 0.8, 0), "cluster"), ((0.3, 0.02, 0.8, 2, 1.5), "correlation")],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_refused(arguments, match):
+    with pytest.raises(UserError, match=match):
+        assumed(*arguments)
+
+
+def run_of(values, groups=None):
+    cells = [
+        CellResult.model_validate({
+            "cell_id": f"{index:016x}", "explainer_id": f"{index:016x}", "explainer": name, "explainer_options": {},
+            "explainer_text": name, "explainer_version": 1, "baseline": False, "metric": "m", "metric_options": {},
+            "metric_text": "m", "metric_version": 1, "higher_is_better": True, "range": (0.0, 1.0), "value": 0.5,
+            "low": None, "high": None, "n": len(scores), "clusters": 1, "rank": None, "unranked": "x", "scored": 1.0,
+            "median": None, "left_out": {}, "flat": 0, "marked": {}, "forward_passes": {},
+        })
+        for index, (name, scores) in enumerate(values.items())
+    ]  # fmt: skip
+    count = len(next(iter(values.values())))
+    scores = {cell.cell_id: np.asarray(column) for cell, column in zip(cells, values.values(), strict=True)}
+    return RunData("run", cells, [str(index) for index in range(count)], groups or [None] * count, scores)
+
+
+def test_a_run_gives_its_own_spread():
+    rng = np.random.default_rng(0)
+    first, second = rng.random(60), rng.random(60)
+    (needed,) = of_run(run_of({"a": first, "b": second}), 0.1)
+    spread = (first - second).std(ddof=1)
+    assert needed.spread == pytest.approx(spread)
+    assert needed.observed == pytest.approx((first - second).mean())
+    assert needed.clusters == needed.images == clusters_needed(spread, 0.1)
+    three = of_run(run_of({"a": first, "b": second, "c": first}), 0.1)
+    assert [item.explainers for item in three][-1] == ("a", "c")  # which needs least
+    assert three[0].clusters == clusters_needed(spread, 0.1, comparisons=3)
+    with pytest.raises(UserError, match="more images"):
+        of_run(run_of({"a": first[:8], "b": second[:8]}), 0.1)
+
+
+def test_a_run_of_clusters_needs_clusters():
+    rng = np.random.default_rng(0)
+    own = np.repeat(rng.random(40), 3)
+    groups = [f"g{index // 3}" for index in range(120)]
+    (needed,) = of_run(run_of({"a": own, "b": np.zeros(120)}, groups), 0.1)
+    assert needed.images == 3 * needed.clusters
+    assert needed.spread == pytest.approx(own.std() * sqrt(40 / 39), rel=1e-6)
+
+
+def test_the_curve_rises_to_the_power_that_was_asked_for():
+    points = dict(curve(assumed(0.3, 0.05)))
+    needed = clusters_needed(0.3, 0.05)
+    assert points[needed] == pytest.approx(0.8, abs=0.01)
+    assert list(points.values()) == sorted(points.values())

@@ -1,0 +1,953 @@
+"""The report of a small run that is made here with the core's own functions."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from scipy import stats
+
+from saliency_bench.cli import main
+from saliency_bench.compute.examples import choose, save_arrays
+from saliency_bench.compute.finished import load_run
+from saliency_bench.errors import UserError
+from saliency_bench.read import records
+from saliency_bench.read.analysis.comparison import compare_runs, merge_runs
+from saliency_bench.read.analysis.correlations import metric_agreement
+from saliency_bench.read.analysis.differences import conflicts, differences
+from saliency_bench.read.analysis.verdict import Verdict
+from saliency_bench.read.cell import CellKey, CellResult, read_cells
+from saliency_bench.read.identity import Identity
+from saliency_bench.read.manifest import Manifest, read_manifest
+from saliency_bench.read.report.comparison import run_names
+from saliency_bench.read.report.page import report
+from saliency_bench.read.report.samples import outline, picture
+from saliency_bench.read.report.templates import HERE
+from saliency_bench.read.report.words import signed
+from saliency_bench.read.run_folder import RunData, read_run
+from saliency_bench.read.statistics.ranking import Contrast
+from saliency_bench.read.summary import summarise, table
+from saliency_bench.score_notes import FLAT
+from saliency_bench.spec import RunSpec
+from saliency_bench.utils.files import read_json, write_json
+from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.overlays import heat_map, overlay
+from saliency_bench.utils.provenance import provenance
+
+METHODS = {"gradcam": 0.55, "rise": 0.45, "integrated_gradients": 0.3, "centre": 0.25, "random": 0.22}
+METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")
+LABELS = ("circle", "square")
+
+
+def make_run(
+    folder: Path, samples=90, methods=METHODS, metrics=METRICS, side=24, ids=None, seed=0, pictures=True, no_masks=False
+) -> Path:
+    """A finished run folder: every third sample (or all) has no mask, the first map of each explainer is flat."""
+    rng = np.random.default_rng(seed)
+    ids = ids or [f"sample-{number:05d}" for number in range(samples)]
+    predicted = [_prediction(rng, number, image_id, no_masks) for number, image_id in enumerate(ids)]
+    keys = [_key(name, metric, seed) for name in methods for metric in metrics]
+    records.write(folder / "predictions.parquet", predicted, records.PREDICTIONS)
+    columns = [_column(rng, key, predicted, methods[key.explainer]) for key in keys]
+    records.write(folder / "records.parquet", pa.concat_tables(columns), records.SCHEMA)
+    spec = RunSpec(dataset="shapes-xai", model="m", explainers=tuple(methods), metrics=tuple(metrics), out=str(folder))
+    identity = Identity(fingerprint="f" * 16, split="test", classifier="d" * 16, geometry={}, layer=None,
+                        target="label", labels=[], precision="fp32", seed=seed)  # fmt: skip
+    Manifest(spec=spec, identity=identity, cells={key.cell_id: key for key in keys}).write(folder)
+    summary = summarise(folder, _facts(len(ids), seed))
+    write_json(
+        folder / "timings.json",
+        {"started": 1.0, "seconds": 12.5, "explainers": dict.fromkeys(map(hash_of, methods), 2.25)},
+    )
+    if pictures:
+        _pictures(rng, folder, choose(folder, read_cells(summary["cells"])), list(methods), side)
+    return folder
+
+
+def _facts(samples: int, seed: int) -> dict:
+    return {
+        "dataset": {"id": "shapes-xai", "title": None, "repo": None, "revision": None, "split": "test",
+                    "fingerprint": "f1", "samples": samples, "used": samples, "classes": len(LABELS)},
+        "model": {"id": "runs/models/small-resnet", "repo": None, "revision": None, "digest": "d1",
+                  "geometry": "as it is", "classes": None, "activation": "softmax", "activation_assumed": False,
+                  "no_accuracy": None},
+        "other_model": None, "only": None, "target": "label", "groups": None, "precision": "fp32", "seed": seed,
+        "batch_size": 16, "provenance": provenance(torch.device("cpu")),
+    }  # fmt: skip
+
+
+def part_of(folder: Path, out: Path, methods: tuple[str, ...], samples: int | None = None) -> Path:
+    """The run of some explainers alone, over the first samples: what it would have written."""
+    manifest = read_manifest(folder)
+    kept = {key: cell for key, cell in manifest.cells.items() if cell.explainer in methods}
+    manifest.model_copy(update={"cells": kept}).write(out)
+    predicted = pq.read_table(folder / "predictions.parquet").to_pylist()[:samples]
+    ids = {row["image_id"] for row in predicted}
+    rows = pq.read_table(folder / "records.parquet").to_pylist()
+    records.write(out / "predictions.parquet", predicted, records.PREDICTIONS)
+    own = [row for row in rows if row["cell_id"] in kept and row["image_id"] in ids]
+    records.write(out / "records.parquet", own, records.SCHEMA)
+    summarise(out, _facts(len(predicted), manifest.identity.seed))
+    return out
+
+
+def _prediction(rng: np.random.Generator, number: int, image_id: str, no_masks: bool) -> dict:
+    masked = number % 3 != 2 and not no_masks
+    right = bool(rng.random() < 0.9)
+    return {
+        "image_id": image_id, "label": number % 2, "prediction": number % 2 if right else 1 - number % 2,
+        "confidence": 0.9, "target_confidence": 0.9, "correct": right, "mask_share": 0.1 if masked else None,
+        "left_out": None if masked else "no mask", "logits": [0.0, 1.0],
+    }  # fmt: skip
+
+
+def _key(explainer: str, metric: str, seed: int, higher_is_better: bool = True) -> CellKey:
+    return CellKey(
+        cell_id=hash_of(explainer, metric, seed),
+        explainer_id=hash_of(explainer),
+        explainer=explainer.partition(":")[0],
+        baseline=explainer in ("random", "centre"),
+        explainer_options={},
+        explainer_text=explainer,
+        explainer_version=1,
+        metric=metric.partition(":")[0],
+        metric_options={},
+        metric_text=metric,
+        metric_version=1,
+        higher_is_better=higher_is_better,
+        range=(0.0, 1.0),
+    )
+
+
+def _result(key: CellKey, n: int, value: float | None = None, low: float | None = None, high: float | None = None):
+    return CellResult(
+        **dict(key), value=value, low=low, high=high, n=n, clusters=n, rank=(1, 1), unranked=None,
+        scored=1.0, median=None, left_out={}, flat=0, marked={}, forward_passes={"explain": n, "metric": 0},
+    )  # fmt: skip
+
+
+def _column(rng: np.random.Generator, key: CellKey, predicted: list[dict], level: float) -> pa.Table:
+    needs_mask = key.metric != "saliency_insertion"
+    scores = np.clip(rng.normal(level, 0.2, len(predicted)), 0, 1)
+    if key.metric == "saliency_pointing_game":
+        scores = (scores > 0.4).astype(float)
+    rows = []
+    for index, (row, score) in enumerate(zip(predicted, scores, strict=True)):
+        reason = row["left_out"] if needs_mask else None
+        rows.append(
+            {
+                **dict.fromkeys(("explainer_options", "metric_options"), "{}"),
+                **{"cell_id": key.cell_id, "explainer": key.explainer, "metric": key.metric},
+                **{"dataset": "shapes-xai", "split": "test", "model": "small-resnet", "image_id": row["image_id"]},
+                **{
+                    "label": LABELS[row["label"]],
+                    "prediction": LABELS[row["prediction"]],
+                    "target": LABELS[row["label"]],
+                },
+                **{
+                    "value": None if reason else float(score),
+                    "reason": reason or (FLAT if index == 0 else None),
+                },
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=records.SCHEMA)
+
+
+def _pictures(rng: np.random.Generator, folder: Path, chosen: list, methods: list[str], side: int) -> None:
+    """Each picture has a disc, which is its mask; each explainer a blob there, of its own width."""
+    count = len(chosen)
+    y, x = np.mgrid[:side, :side] / side
+    centres = rng.uniform(0.3, 0.7, (count, 2, 1, 1))
+    distance = np.hypot(y - centres[:, 0], x - centres[:, 1])
+    images = np.clip(120 + 80 * np.sin(12 * x) + 60 * (distance < 0.2) * np.sign(y - x), 0, 255)
+    blobs = {name: np.exp(-((distance * rng.uniform(1, 4)) ** 2)) for name in methods}
+    save_arrays(
+        folder / "examples.npz",
+        ids=np.array([image_id for image_id, _ in chosen]),
+        kinds=np.array([kind for _, kind in chosen]),
+        images=np.stack([images, images * 0.8, images * 0.6], axis=-1).astype(np.uint8),
+        masks=distance < 0.2,
+        **{f"maps/{hash_of(name)}": np.round(255 * blob).astype(np.uint8) for name, blob in blobs.items()},
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return make_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture
+def copied(folder, tmp_path) -> Path:
+    return Path(shutil.copytree(folder, tmp_path / "run", ignore=lambda *_: ["report.html"]))
+
+
+def page_of(folder: Path) -> str:
+    return report([folder]).read_text(encoding="utf-8")
+
+
+def change_summary(folder: Path, change) -> dict:
+    summary = read_json(folder / "summary.json")
+    change(summary)
+    write_json(folder / "summary.json", summary)
+    return summary
+
+
+class Structure(HTMLParser):
+    """What a browser would load, every table, and whether tags close in order."""
+
+    VOID = ("meta", "img", "br", "col", "wbr")
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.loads: list[str] = []
+        self.ids: list[str] = []
+        self.tags: list[str] = []
+        self.pictures: list[dict] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        named = dict(attrs)
+        self.tags.append(tag)
+        self.loads += [named[key] for key in ("src", "href", "srcset", "data", "poster") if key in named]
+        self.ids += [named["id"]] if "id" in named else []
+        self.pictures += [named] if tag == "img" else []
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_page_is_whole_and_well_formed(folder):
+    page = page_of(folder)
+    structure = Structure(page)
+    assert structure.open == []
+    assert all(load.startswith(("#", "data:image/")) for load in structure.loads)
+    assert "url(" not in page
+    assert "@import" not in page
+    assert not {"link", "iframe", "object"} & set(structure.tags)
+    assert structure.tags.count("script") == 1
+    assert len(structure.ids) == len(set(structure.ids))
+    assert {load[1:] for load in structure.loads if load.startswith("#")} <= set(structure.ids)
+    assert len(structure.pictures) == 12 * (1 + len(METHODS))
+    assert all(picture["alt"] for picture in structure.pictures)
+
+
+def test_every_number_interval_and_reason_is_there(folder):
+    page = page_of(folder)
+    summary = read_json(folder / "summary.json")
+    assert len(summary["cells"]) == len(METHODS) * len(METRICS)
+    for cell in summary["cells"]:
+        interval = f"[{cell['low']:.3f}, {cell['high']:.3f}]"
+        low, high = cell["rank"]
+        rank = f' <span class="interval">#{low}{f"-{high}" if low < high else ""}</span>'
+        assert f'<span class="value">{cell["value"]:.3f}</span> <span class="interval">{interval}</span>{rank}' in page
+        assert cell["cell_id"] in page
+    assert {cell["rank"][1] - cell["rank"][0] for cell in summary["cells"]} >= {0, 1}
+    assert "saliency_miou: n = 60; left out: 30 × no mask" in page
+    assert "saliency_insertion: n = 90, none left out" in page
+    assert "scored as zeros: gradcam 1, rise 1" in page
+    assert "60 of 90" in page
+    accuracy = summary["model"]["accuracy"]
+    assert f"{100 * accuracy['value']:.1f}\N{NO-BREAK SPACE}%" in page
+    assert f"[{100 * accuracy['low']:.1f}, {100 * accuracy['high']:.1f}]\N{NO-BREAK SPACE}%" in page
+    assert summary["command"].startswith("saliency-bench run --dataset shapes-xai --model m --explainers gradcam rise")
+    assert summary["command"] in page
+    assert "<em>small-resnet</em> on <em>shapes-xai</em>" in page
+
+
+def test_whoever_none_beats_is_marked_best(folder):
+    page = page_of(folder)
+    best = [cell for cell in read_json(folder / "summary.json")["cells"] if cell["rank"][0] == 1]
+    assert {cell["metric"] for cell in best} == set(METRICS)
+    for cell in best:
+        assert re.search(
+            rf'class="best">\s*<span class="value">{cell["value"]:.3f}</span>.*<span class="tag good">best</span>', page
+        )
+    assert page.count('class="best"') == len(best)
+
+
+@pytest.mark.slow
+def test_equal_folders_give_equal_bytes(folder, tmp_path):
+    assert report([folder], tmp_path / "one.html").read_bytes() == report(folder, tmp_path / "two.html").read_bytes()
+
+
+def test_text_of_others_is_escaped(tmp_path):
+    hostile = "<script>alert(1)</script>\u202e\"'&"  # it also turns the direction of writing
+    ids = [f"{hostile}{number}" for number in range(12)]
+    folder = make_run(tmp_path / "run", ids=ids)
+    change_summary(folder, lambda summary: summary["dataset"].update(id=hostile))
+    page = page_of(folder)
+    assert page.count("<script") == 1  # the page's own
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;\\u202e&#34;&#39;&amp;0" in page
+    assert "\u202e" not in page
+    assert Structure(page).open == []
+
+
+def test_without_pictures_the_rest_stands(copied):
+    (copied / "examples.npz").unlink()
+    (copied / "timings.json").unlink()
+    page = page_of(copied)
+    assert "Samples</h2>" not in page
+    assert "<img" not in page
+    assert "Provenance</h2>" in page
+
+
+def test_missing_values_are_dashes(tmp_path):
+    folder = make_run(tmp_path / "run", samples=9)  # an interval needs ten samples
+    page = page_of(folder)
+    cell = read_json(folder / "summary.json")["cells"][0]
+    assert cell["low"] is None
+    assert f'<span class="value">{cell["value"]:.3f}</span> <span class="interval"></span>' in page
+    empty = make_run(tmp_path / "empty", ids=["a", "b", "c"], no_masks=True, pictures=False)
+    page = page_of(empty)
+    assert read_json(empty / "summary.json")["cells"][0]["value"] is None
+    assert '<span class="value">–</span>' in page
+    assert "nan" not in re.sub(r"base64,[^\"]*", "", page).lower().replace("provenance", "")
+    assert "None" not in page
+
+
+def test_forgotten_metrics_and_passed_functions_are_described(copied):
+    def forget(summary):
+        for cell in summary["cells"]:
+            if cell["metric"] == "saliency_insertion":
+                cell.update(metric="saliency_forgotten", metric_text="saliency_forgotten")
+            if cell["explainer"] == "rise":
+                cell.update(explainer="mine", explainer_text="mine", explainer_version="0123abcd")
+
+    change_summary(copied, forget)
+    page = page_of(copied)
+    assert "Not known to the version of saliency-bench" in page
+    assert "A Python function" in page
+
+
+def test_two_versions_of_a_metric_stay_apart(copied):
+    def another_version(summary):
+        for cell in summary["cells"]:
+            if cell["metric"] == "saliency_insertion":
+                cell.update(metric_text="saliency_miou", metric_version=2)
+
+    change_summary(copied, another_version)
+    run = read_run(copied)
+    assert [column.name for column in run.columns] == [
+        "saliency_miou (version 1)", "saliency_pointing_game", "saliency_miou (version 2)"
+    ]  # fmt: skip
+    assert len(run.rows) == len(METHODS)
+
+
+def told(pairs: dict[tuple[str, str], tuple[float, float | None]], higher: bool = True, metrics=1) -> RunData:
+    """A run with a metric or several, of pairs with these differences and p-values: {(explainer, other): both}."""
+    names = list(dict.fromkeys(name for pair in pairs for name in pair))
+    keys = {(name, metric): _key(name, METRICS[metric], 0, higher) for name in names for metric in range(metrics)}
+    cells = [_result(key, 60, 0.5, 0.4, 0.6) for key in keys.values()]
+    contrasts = [
+        Contrast(
+            metric=METRICS[metric], explainers=pair, cells=tuple(keys[name, metric].cell_id for name in pair), n=60,
+            clusters=60, difference=difference, low=difference - 0.1, high=difference + 0.1, p=p,
+        )
+        for pair, (difference, p) in pairs.items()
+        for metric in range(metrics)
+    ]  # fmt: skip
+    return RunData(Path(), cells, [], [], {}, {"comparisons": [one.model_dump(mode="json") for one in contrasts]})
+
+
+def verdict(run: RunData) -> list[str]:
+    return Verdict(run.cells, run.contrasts).sentences()
+
+
+@pytest.mark.parametrize(
+    ("pairs", "higher", "words"),
+    [
+        ({("a", "random"): (0.3, 0.01)}, True, "a beats random on saliency_miou"),
+        ({("random", "a"): (-0.3, 0.01)}, True, "a beats random on saliency_miou"),
+        ({("a", "random"): (0.3, 0.01)}, False, "a falls behind random on saliency_miou"),
+        ({("a", "random"): (0.3, 0.06)}, True, "a against random: no difference found on saliency_miou"),
+        ({("a", "random"): (0.3, None)}, True, "a against random: too few samples to tell on saliency_miou"),
+        ({("a", "random"): (0.3, 0.01), ("b", "random"): (0.3, 0.02)}, True, "a and b beat random on saliency_miou"),
+        ({("a", "centre"): (-0.3, 0.01), ("b", "centre"): (0.3, 1.0)}, True, "a falls behind centre on saliency_miou"),
+        ({("a", "b"): (-0.3, 0.01)}, True, "no random baseline"),
+    ],
+)
+def test_verdict(pairs, higher, words):
+    assert any(re.search(rf"\b{words}\b", sentence) for sentence in verdict(told(pairs, higher)))
+
+
+def test_a_verdict_on_all_metrics_does_not_say_less_than_it_means():
+    """Not to differ "on all" could mean that it does on some."""
+    sentences = verdict(told({("a", "random"): (0.1, 0.5)}, metrics=2))
+    assert "a against random: no difference found on any of the 2 metrics." in sentences
+    assert "a beats random on all 2 metrics." in verdict(told({("a", "random"): (0.1, 0.01)}, metrics=2))
+
+
+@pytest.mark.slow
+def test_groups_of_classes_are_named_once(folder, copied, tmp_path):
+    def grouped(summary):
+        summary.update(groups={"name": "shapes", "identity": "0123456789abcdef"})
+
+    second = Path(shutil.copytree(copied, tmp_path / "second"))
+    for run in (copied, second):
+        change_summary(run, grouped)
+    page = report([copied, second], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "groups of classes shapes, digest 01234567" in page
+    page = report([copied, folder], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<td>shapes, digest 01234567</td><td>none</td>" in page
+
+
+def test_rank_agreement_of_metrics_by_hand():
+    """Two samples, three explainers. Orders 1 2 3 and 3 2 1: -1. Orders 1 2 3 and 1 3 2: 1 - 6 * (1 + 1) / 24 = 0.5."""
+    cells = [_result(_key(name, metric, 0), 2) for name in "abc" for metric in METRICS[:2]]
+    scores = {
+        ("a", METRICS[0]): [1, 1], ("b", METRICS[0]): [2, 2], ("c", METRICS[0]): [3, 3],
+        ("a", METRICS[1]): [3, 1], ("b", METRICS[1]): [2, 3], ("c", METRICS[1]): [1, 2],
+    }  # fmt: skip
+    values = {cell.cell_id: np.array(scores[cell.explainer, cell.metric], float) for cell in cells}
+    result = metric_agreement(RunData(Path(), cells, ["x", "y"], [None] * 2, values))
+    assert result is not None
+    assert result["table"][0][1] == (pytest.approx(-0.25), 2)
+
+
+def test_outline_is_the_border_of_the_mask():
+    mask = np.zeros((4, 5), bool)
+    mask[1:3, 1:4] = True
+    assert outline(mask) == "M1 1h3M1 3h3M1 1v2M4 1v2"
+    assert outline(np.zeros((4, 5), bool)) == ""
+    assert outline(np.ones((1, 1), bool)) == "M0 0h1M0 1h1M0 0v1M1 0v1"
+
+
+@pytest.mark.slow
+def test_several_runs_side_by_side(folder, tmp_path):
+    other = make_run(tmp_path / "other", seed=1)
+    with pytest.raises(UserError, match="--out"):
+        report([folder, other])
+    page = report([folder, other], tmp_path).read_text(encoding="utf-8")
+    structure = Structure(page)
+    assert structure.open == []
+    assert len(structure.ids) == len(set(structure.ids))
+    assert f"{other.name} against {folder.name}" in page
+    before = page[: page.index('id="run-1"')]
+    for run in (folder, other):
+        summary = read_json(run / "summary.json")
+        for cell in summary["cells"]:
+            interval = f'<span class="interval">[{cell["low"]:.3f}, {cell["high"]:.3f}]</span>'
+            assert re.search(
+                rf'>{cell["value"]:.3f}</span> {re.escape(interval)}\s*<span class="interval">n = ', before
+            )
+        assert f"{100 * summary['model']['accuracy']['value']:.1f}\N{NO-BREAK SPACE}%" in before
+    best = [
+        cell for run in (folder, other) for cell in read_json(run / "summary.json")["cells"] if cell["rank"][0] == 1
+    ]
+    assert before.count('<span class="tag">best explainer</span>') == len(best) >= 2 * len(METRICS)
+    assert "best run" not in before
+    assert "conflict" not in before.lower()
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory) -> Path:
+    """Another run over the same samples, from another model, with a seed of its own."""
+    folder = make_run(tmp_path_factory.mktemp("other"), seed=1, pictures=False)
+    change_summary(folder, lambda summary: (summary.update(seed=1), summary["model"].update(digest="d2")))
+    return folder
+
+
+def change_records(folder: Path, change) -> None:
+    """`change` gets the rows, in their order; the summary says their means."""
+    rows = pq.read_table(folder / "records.parquet").to_pylist()
+    change(rows)
+    records.write(folder / "records.parquet", rows, records.SCHEMA)
+
+    def follow(summary):
+        for cell in summary["cells"]:
+            values = [row["value"] for row in rows if row["cell_id"] == cell["cell_id"] and row["value"] is not None]
+            if values and cell["value"] is not None:
+                cell["value"] = float(np.mean(values))
+
+    change_summary(folder, follow)
+
+
+def slow_differences(first: Path, second: Path) -> list[dict]:
+    """The same but for the test, written a second time: rows, dictionaries and SciPy."""
+    scores = []
+    for folder in (first, second):
+        read = pq.read_table(folder / "records.parquet").to_pylist()
+        scores.append({(row["explainer"], row["metric"], row["image_id"]): row["value"] for row in read})
+    found = []
+    for cell in read_json(first / "summary.json")["cells"]:
+        here = {key[2]: value for key, value in scores[0].items() if key[:2] == (cell["explainer"], cell["metric"])}
+        there = {key[2]: value for key, value in scores[1].items() if key[:2] == (cell["explainer"], cell["metric"])}
+        both = [i for i in here if here[i] is not None and there.get(i) is not None]
+        gaps = [there[i] - here[i] for i in both]
+        squares = [(gap - sum(gaps) / len(gaps)) ** 2 for gap in gaps]
+        freedom = min(len(gaps) - 1, 2 / (sum(s**2 for s in squares) / sum(squares) ** 2 - 1 / len(gaps)))
+        half = stats.t.ppf(0.975, freedom) * stats.sem(gaps)  # Satterthwaite's degrees of freedom
+        low, high = sum(gaps) / len(gaps) - half, sum(gaps) / len(gaps) + half
+        up, down = sum(gap > 0 for gap in gaps) / len(gaps), sum(gap < 0 for gap in gaps) / len(gaps)
+        most = sorted((i for i in both if there[i] != here[i]), key=lambda i: -abs(there[i] - here[i]))[:5]
+        found.append(
+            {
+                "explainer": cell["explainer"], "metric": cell["metric"], "n": len(both),
+                "mean": sum(gaps) / len(gaps), "low": low, "high": high,
+                "better": up if cell["higher_is_better"] else down, "worse": down if cell["higher_is_better"] else up,
+                "equal": sum(gap == 0 for gap in gaps) / len(gaps),
+                "largest": [(i, here[i], there[i]) for i in most],
+            }
+        )  # fmt: skip
+    return found
+
+
+def test_differences_agree_with_a_second_writing(copied, other):
+    def turn(summary):
+        for cell in summary["cells"]:
+            cell["higher_is_better"] = cell["metric"] != "saliency_insertion"
+
+    change_summary(copied, turn)
+    found = {(one["explainer"], one["metric"]): one for one in differences(copied, other)}
+    wanted = slow_differences(copied, other)
+    assert len(found) == len(wanted) == len(METHODS) * len(METRICS)
+    for one in wanted:
+        mine = found[one["explainer"], one["metric"]]
+        for key in ("n", "mean", "low", "high", "better", "equal", "worse"):
+            assert mine[key] == pytest.approx(one[key], abs=1e-12), key
+        assert [(entry["image_id"], entry["first"], entry["second"]) for entry in mine["largest"]] == one["largest"]
+    json.dumps(list(found.values()), allow_nan=False)
+
+
+def test_differences_by_hand():
+    """Lower is better: of -0.2, 0 and +0.1 the first is better, the last worse; one more sample is in one run alone."""
+    first, second = (
+        RunData(
+            Path(name),
+            [_result(_key("rise", "saliency_miou", seed, higher_is_better=False), len(ids), 0.5)],
+            ids,
+            [None] * len(ids),
+            {hash_of("rise", "saliency_miou", seed): np.array(values)},
+            {"dataset": {"id": "x", "fingerprint": "f", "split": "test"}},
+        )
+        for name, seed, ids, values in (
+            ("one", 0, ["a", "b", "c", "d"], [0.5, 0.3, 0.1, 0.9]), ("two", 1, ["c", "b", "a"], [0.2, 0.3, 0.3])
+        )
+    )  # fmt: skip
+    (found,) = differences(first, second)
+    assert (found["n"], found["unpaired"]) == (3, 1)
+    assert found["mean"] == pytest.approx(-0.1 / 3)
+    assert [found[key] for key in ("better", "equal", "worse")] == pytest.approx([1 / 3] * 3)
+    assert [entry["image_id"] for entry in found["largest"]] == ["a", "c"]
+    (back,) = differences(second, first)
+    assert back["mean"] == pytest.approx(0.1 / 3)
+
+
+def test_a_difference_of_runs_excludes_rare_failures():
+    """A difference that failures could turn around, if the 60 samples missed them by chance, is not significant."""
+    rng, verdicts = np.random.default_rng(0), set()
+    names = [f"image {number}" for number in range(60)]
+    for lead in (0.01, 0.03, 0.1, 0.3):
+        runs = [
+            RunData(
+                Path("run"), [_result(_key("rise", "saliency_miou", seed), 60, 0.5)], names, [None] * 60,
+                {hash_of("rise", "saliency_miou", seed): rng.normal(0.5 + level, 0.02, 60)},
+                {"dataset": {"id": "x", "fingerprint": "f", "split": "test"}},
+            )
+            for seed, level in enumerate((0, lead))
+        ]  # fmt: skip
+        (found,) = differences(*runs)
+        assert (found["p"] < 0.05) == (found["low"] > 0)
+        verdicts.add(found["p"] < 0.05)
+    assert verdicts == {True, False}
+
+
+def test_explainers_that_follow_the_seed_of_the_run_are_paired(copied, other, tmp_path):
+    def seeded(summary):
+        for cell in summary["cells"]:
+            if cell["explainer"] == "rise":
+                cell.update(
+                    explainer_options={"masks": 10, "seed": 1},
+                    explainer_text="rise:masks=10,seed=1",
+                    explainer_id=hash_of("s"),
+                )
+
+    def unseeded(summary):
+        for cell in summary["cells"]:
+            if cell["explainer"] == "rise":
+                cell.update(explainer_options={"masks": 10, "seed": 0}, explainer_text="rise:masks=10")
+
+    change_summary(copied, unseeded)
+    second = Path(shutil.copytree(other, tmp_path / "other"))
+    change_summary(second, seeded)
+    found = differences(copied, second)
+    assert len(found) == len(METHODS) * len(METRICS)
+    assert {one["explainer"] for one in found} == set(METHODS) - {"rise"} | {"rise:masks=10"}
+
+
+def test_what_cannot_be_compared_is_said(folder, copied, other, tmp_path):
+    change_summary(copied, lambda summary: summary["dataset"].update(fingerprint="f2", id="other-xai"))
+    with pytest.raises(UserError, match="different datasets"):
+        differences(copied, other)
+    page = report([copied, other], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Not compared: they are over different datasets (other-xai with fingerprint f2 and shapes-xai" in page
+    assert "best run" not in page[page.index("<body>") :]
+    with pytest.raises(UserError, match="no-such"):
+        differences(folder, tmp_path / "no-such")
+
+
+def test_differences_are_on_the_page(folder, other, tmp_path):
+    page = report([folder, other], tmp_path / "page.html").read_text(encoding="utf-8")
+    first, second = folder.name, other.name
+    assert f"Every other run is compared with {first}, the first one named" in page
+    assert "seed 0 → 1." in page
+    before = page[: page.index('aria-labelledby="comparison"')]
+    assert f"<h1>{second} against {first}</h1>" in before
+    assert f"{second} against {first}: no difference found on 15 of 15 pairs of explainer and metric." in before
+    for one in differences(folder, other):
+        assert f'<span class="value">{signed(one["mean"])}</span>' in page
+        assert f"[{signed(one['low'])}, {signed(one['high'])}]" in page
+        for entry in one["largest"]:
+            assert f"<td>{entry['image_id']}</td><td>{entry['first']:.3f}</td><td>{entry['second']:.3f}</td>" in page
+    assert "-0." not in re.sub(r"<(style|svg).*?</\1>", "", page, flags=re.DOTALL)
+
+
+@pytest.mark.slow
+def test_runs_with_the_same_cells_are_shown_once(folder, copied, other, tmp_path):
+    change_records(copied, lambda rows: rows[0].update(value=rows[0]["value"] * (1 + 5e-6)))
+    comparison = compare_runs([read_run(folder), read_run(other), read_run(copied)])
+    assert [group.members for group in comparison.merged] == [[1, 3], [2]]
+    assert comparison.conflicts == []
+    page = report([folder, other, copied], tmp_path / "page.html").read_text(encoding="utf-8")
+    both = " \\+ ".join(run_names([read_run(one) for one in (folder, other, copied)])[::2])
+    assert re.search(f"{both} agree .* shown as one", page)
+    assert page.count('class="title"') == 2
+    assert 'role="note"' not in page
+    alone = report([folder, copied], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Scores by run</h2>" not in alone
+    assert alone.count('class="title"') == 1
+    assert Structure(alone).open == []
+
+
+def test_a_run_grown_from_another_gives_its_cells(tmp_path):
+    """Fewer explainers over all samples, and all explainers over the first ones: each cell from where it has most."""
+    small = make_run(tmp_path / "small", samples=40, methods={"gradcam": 0.5}, pictures=False)
+    large = make_run(tmp_path / "large", samples=20, pictures=False)
+    read = pq.read_table(small / "records.parquet").to_pylist()
+    known = {(row["cell_id"], row["image_id"]): row["value"] for row in read}
+    change_records(
+        large,
+        lambda rows: [row.update(value=known.get((row["cell_id"], row["image_id"]), row["value"])) for row in rows],
+    )
+    runs = [read_run(large), read_run(small)]
+    assert conflicts(*runs) == []
+    (group,) = compare_runs(runs).merged
+    assert group.members == [1, 2]
+    data = group.data
+    assert len({cell.cell_id for cell in data.cells}) == len(data.cells) == len(METHODS) * len(METRICS)
+    for cell in data.cells:
+        assert cell.n == np.isfinite(data.values[cell.cell_id]).sum()
+        wide = 40 if cell.explainer == "gradcam" else 20
+        assert cell.n == (wide if cell.metric == "saliency_insertion" else -(-wide * 2 // 3))
+        assert data.explained[cell.cell_id] == wide
+    assert merge_runs(runs[:1]) is runs[0]
+    page = report([large, small], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "small: 3 cells over 40 samples" in page
+
+
+def tables_of(page: str) -> list[str]:
+    """The scores with their ranks, and every two explainers, as the page shows them."""
+    rows = re.findall(r"<tr><th scope=\"row\">.*?</tr>", page[page.index("Mean score of each") :], flags=re.DOTALL)
+    return sorted(row for row in rows if 'class="value"' in row)
+
+
+def test_every_two_explainers_are_on_the_page(folder):
+    run, page = read_run(folder), page_of(folder).replace("<wbr>", "")
+    better = {cell.cell_id: cell.value for cell in run.cells}
+    for pair in run.contrasts:
+        seen = pair.seen_from(max(pair.cells, key=lambda cell_id: better[cell_id]))
+        numbers = f'{seen.difference:+.3f}</span> <span class="interval">[{seen.low:+.3f}, {seen.high:+.3f}]'
+        row = '{}</th><td>{}</td><td><span class="value">'.format(*seen.explainers) + numbers.replace("-", "−")
+        word = "beats" if pair.p < 0.05 else "no difference found"
+        assert re.search(re.escape(row) + f"</span></td><td>{word}</td><td>{pair.p:.4f}</td>", page), pair
+    assert len(run.contrasts) == len(METRICS) * 10
+
+
+@pytest.mark.slow
+def test_parts_of_a_run_are_ranked_and_compared_as_the_whole_run(folder, tmp_path, capsys):
+    """Two runs of other explainers over the same samples: ranks and pairs are those of one run of all of them."""
+    one = part_of(folder, tmp_path / "one", ("gradcam", "rise"))
+    two = part_of(folder, tmp_path / "two", ("integrated_gradients", "centre", "random"))
+    (merged,) = compare_runs([read_run(one), read_run(two)]).merged
+    whole = read_run(folder)
+    assert {cell.cell_id: cell.rank for cell in merged.data.cells} == {c.cell_id: c.rank for c in whole.cells}
+    alone = {cell.cell_id: cell.rank for run in (one, two) for cell in read_run(run).cells}
+    assert any(alone[cell.cell_id] != cell.rank for cell in merged.data.cells)
+    of_pair = {tuple(pair["cells"]): pair for pair in merged.data.summary["comparisons"]}
+    assert of_pair == {tuple(pair["cells"]): pair for pair in whole.summary["comparisons"]}
+    page = report([one, two], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert tables_of(page) == tables_of(page_of(folder))
+    assert page.count("<h1>") == 1
+    assert main(["report", str(one), str(two), "--out", str(tmp_path / "page.html")]) == 0
+    shown = capsys.readouterr().out
+    assert table(merged.data.cells, 90) in shown
+    assert f"{one} + {two}" in shown
+    assert main(["report", str(one), str(two), "--out", str(tmp_path / "page.html"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["results"] == [json.loads(json.dumps(merged.data.as_json()))]
+
+
+def test_merged_ranks_use_the_samples_that_both_explainers_have(folder, tmp_path, capsys):
+    one = part_of(folder, tmp_path / "one", ("gradcam", "random"))
+    two = part_of(folder, tmp_path / "two", ("rise",), samples=24)
+    (merged,) = compare_runs([read_run(one), read_run(two)]).merged
+    pairs = {tuple(pair["explainers"]): pair["n"] for pair in merged.data.summary["comparisons"]
+             if pair["metric"] == "saliency_insertion"}  # fmt: skip
+    assert pairs == {("gradcam", "random"): 90, ("gradcam", "rise"): 24, ("random", "rise"): 24}
+    assert main(["report", str(one), str(two), "--out", str(tmp_path / "page.html")]) == 0
+    assert f"{one} covers 90 samples, {two} covers 24" in capsys.readouterr().out
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "They cover 90 and 24 samples" in page
+
+
+def test_runs_that_ask_another_question_do_not_become_one(folder, tmp_path, capsys):
+    """A cell may be shared by two questions, as that of a metric that asks its own: the others must not be ranked."""
+    one = part_of(folder, tmp_path / "one", ("gradcam", "random"))
+    for name, change in (("target", "second"), ("layer", "layer1"), ("labels", [[1], [0]])):
+        two = part_of(folder, tmp_path / name, ("gradcam", "rise"))
+        manifest = read_manifest(two)
+        manifest.model_copy(update={"identity": manifest.identity.model_copy(update={name: change})}).write(two)
+        assert len(compare_runs([read_run(one), read_run(two)]).merged) == 2
+    assert main(["report", str(one), str(two), "--out", str(tmp_path / "page.html")]) == 0
+    assert f"{two} and {one} are not shown as one: another label map (" in capsys.readouterr().out
+
+
+def test_a_run_named_twice_is_read_once_and_that_is_said(folder, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    assert main(["report", str(folder), f"{folder}/", "--out", str(page)]) == 0
+    shown = capsys.readouterr()
+    assert f"{folder} is named twice" in shown.err
+    assert shown.out.count("\ngradcam  ") == 1
+    assert "side by side" not in page.read_text(encoding="utf-8")
+    report([folder, folder], page)
+    assert "is named twice" in capsys.readouterr().err
+
+
+def test_equal_ids_with_other_values_are_a_conflict(folder, copied, tmp_path):
+    def change(rows):
+        rows[0].update(value=rows[0]["value"] + 0.1)
+        rows[1].update(value=rows[1]["value"] * (1 + 2e-5))
+
+    change_records(copied, change)
+    (found,) = conflicts(read_run(folder), read_run(copied))
+    assert (found.explainer, found.metric) == ("gradcam", "saliency_miou")
+    assert (found.samples, found.common) == (2, 90)
+    assert found.largest.image_id == "sample-00000"
+    assert found.largest.second == pytest.approx(found.largest.first + 0.1)
+    page = report([folder, copied], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Conflict:" in page
+    assert page.count('<span class="tag">conflict</span>') == 2
+    assert page.count(f"same as {folder.name}") == len(METHODS) * len(METRICS) - 1
+    assert "14 cells are the same" in page
+    several = compare_runs([read_run(folder), read_run(folder), read_run(copied)])
+    assert [conflict.samples for conflict in several.conflicts] == [2]
+
+
+def test_score_against_gap_and_other_mean_are_conflicts(folder, copied):
+    def lose(rows):
+        rows[0].update(value=None, reason="broken")
+
+    change_records(copied, lose)
+    change_summary(copied, lambda summary: summary["cells"][0].update(n=59, clusters=59))
+    read = read_run(copied)
+    cells = [read.cells[0], read.cells[1].model_copy(update={"value": 0.9, "high": 0.9}), *read.cells[2:]]
+    gap, mean = conflicts(read_run(folder), replace(read, cells=cells))
+    assert gap.largest.second is None
+    assert (mean.samples, mean.largest) == (0, None)
+
+
+def test_faults_are_told_near_the_scores(copied):
+    def faulty(summary):
+        summary.update(faults={"cannot be read: <torn>": 6, "rise raised OverflowError": 1}, halved_chunks=3)
+
+    change_summary(copied, faulty)
+    timings = read_json(copied / "timings.json")
+    write_json(copied / "timings.json", timings | {"waiting_for_data": 0.5})
+    page = page_of(copied)
+    notice = page[page.index('role="note"') : page.index("Classifier accuracy")]
+    assert "7 records have no score because something went wrong" in notice
+    assert "6 records: cannot be read: &lt;torn&gt;" in notice
+    assert "1 record: rise raised OverflowError" in notice
+    assert "<dt>Batches halved to fit into memory</dt><dd>3</dd>" in page
+    assert "<dt>Of which waiting for data</dt><dd>0.5 s, 4.0\N{NO-BREAK SPACE}%</dd>" in page
+    assert Structure(page).open == []
+
+
+def test_a_run_without_faults_has_no_notice(folder):
+    assert 'role="note"' not in page_of(folder)
+
+
+def test_samples_that_could_not_be_read(copied):
+    """Their records and predictions are empty, even where a picture was kept."""
+    lost = str(read_run(copied).examples["ids"][0])
+    gone = [row["cell_id"] for row in pq.read_table(copied / "records.parquet").to_pylist()
+            if row["image_id"] == lost and row["value"] is not None]  # fmt: skip
+
+    def empty(rows):
+        for row in rows:
+            if row["image_id"] == lost:
+                row.update(prediction=None, target=None, value=None, reason="cannot be read")
+
+    change_records(copied, empty)
+    rows = pq.read_table(copied / "predictions.parquet").to_pylist()
+    for row in rows:
+        if row["image_id"] == lost:
+            row.update(dict.fromkeys(("prediction", "confidence", "correct", "mask_share", "logits")))
+    records.write(copied / "predictions.parquet", rows, records.PREDICTIONS)
+    change_summary(
+        copied,
+        lambda summary: [
+            cell.update(n=cell["n"] - 1, clusters=cell["clusters"] - 1)
+            for cell in summary["cells"]
+            if cell["cell_id"] in gone
+        ],
+    )
+    page = page_of(copied)
+    assert "prediction <b>–</b> (–); maps explain <b>–</b>" in page
+    assert "None" not in page
+
+
+def test_page_of_many_explainers_is_small(tmp_path):
+    """Noise does not compress: the worst pictures and maps there are."""
+    methods = {f"method_{number}": 0.3 for number in range(23)}
+    folder = make_run(tmp_path, samples=60, methods=methods, metrics=METRICS[:1])
+    stored = dict(np.load(folder / "examples.npz"))
+    rng = np.random.default_rng(0)
+    stored["images"] = rng.integers(0, 256, (len(stored["ids"]), 224, 224, 3)).astype(np.uint8)
+    for name in methods:
+        stored[f"maps/{hash_of(name)}"] = rng.integers(0, 256, (len(stored["ids"]), 56, 56)).astype(np.uint8)
+    stored["masks"] = np.zeros((len(stored["ids"]), 224, 224), bool)
+    save_arrays(folder / "examples.npz", **stored)
+    page = page_of(folder)
+    assert page.count("<img") == 12 * 24
+    assert len(page) < 4_000_000
+
+
+def test_maps_lie_over_their_picture_as_they_do_elsewhere():
+    """Grey picture and heat map, put over each other as the page says, are `overlay`."""
+    rng = np.random.default_rng(0)
+    image, values = rng.integers(0, 256, (8, 8, 3)).astype(np.uint8), rng.integers(0, 256, (8, 8)).astype(np.uint8)
+    values[0, :2] = 0, 255
+    strength = float(re.search(r"\.frame \.map {[^}]*opacity: ([\d.]+);", (HERE / "report.css").read_text())[1])
+    grey = np.round(image.mean(axis=2))[..., None]
+    laid = (1 - strength) * grey + strength * np.asarray(heat_map(values).convert("RGB"))
+    np.testing.assert_allclose(laid, np.asarray(overlay(image, values / 255)), atol=1.5)
+
+
+def test_pictures_of_noise_are_kept():
+    """Noise does not compress: its file is larger than what an encoder reckons with."""
+    noise = np.random.default_rng(0).integers(0, 256, (224, 224, 3)).astype(np.uint8)
+    assert len(picture(Image.fromarray(noise))) > 50_000
+
+
+@pytest.mark.parametrize("name", ["summary.json", "records.parquet", "predictions.parquet"])
+def test_missing_file_is_named(copied, name):
+    (copied / name).unlink()
+    with pytest.raises(UserError, match=re.escape(str(copied))) as error:
+        report([copied])
+    assert name in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["summary.json", "records.parquet", "predictions.parquet", "examples.npz", "timings.json"]
+)
+@pytest.mark.parametrize("share", [0, 0.5, 0.97])
+def test_torn_file_is_named(copied, name, share):
+    path = copied / name
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    with pytest.raises(UserError, match=re.escape(str(path))):
+        report([copied])
+    assert not (copied / "report.html").exists()
+
+
+def test_foreign_folders(copied, tmp_path):
+    with pytest.raises(UserError, match=r"no-such.*summary\.json"):
+        report([tmp_path / "no-such"])
+    with pytest.raises(UserError, match="at least one"):
+        report([])
+    write_json(tmp_path / "foreign" / "summary.json", {"loss": 1})
+    with pytest.raises(UserError, match=r"summary\.json has no format.*--out"):
+        report([tmp_path / "foreign"])
+    change_summary(copied, lambda summary: summary.update(format=99))
+    with pytest.raises(UserError, match=r"summary\.json .*format 99.*--out"):
+        report([copied])
+    change_summary(copied, lambda summary: (summary.update(format=3), summary["cells"][0].update(n=1, clusters=1)))
+    with pytest.raises(UserError, match=r"records\.parquet .* 60 scores of gradcam by saliency_miou"):
+        report([copied])
+
+
+def test_place_that_cannot_be_written(folder, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="--out"):
+        report([folder], tmp_path / "file" / "page.html")
+
+
+def test_a_file_that_is_no_page_is_not_overwritten(folder, tmp_path):
+    notes = tmp_path / "notes.py"
+    notes.write_text("mine")
+    with pytest.raises(UserError, match=r"notes\.py exists and is no page; give --out a file that ends in \.html"):
+        report([folder], notes)
+    assert notes.read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_command(folder, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    assert main(["report", str(folder), "--out", str(page)]) == 0
+    shown = capsys.readouterr().out
+    assert table(read_run(folder).cells, 90) in shown
+    assert f"report: {page}" in shown
+    assert main(["report", str(folder), "--out", str(page), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["report"] == str(page)
+    assert told["runs"][str(folder)]["dataset"]["id"] == "shapes-xai"
+    other = make_run(tmp_path / "other", seed=1, pictures=False)
+    both = ["report", str(folder), str(other), "--out", str(page)]
+    assert main(both) == 0
+    assert f"{other} minus {folder}: " in capsys.readouterr().out
+    assert main([*both, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert told["merged"] == [[str(folder)], [str(other)]]
+    assert told["conflicts"] == []
+    (one,) = told["differences"]
+    assert (one["first"], one["second"], one["why_not"]) == ([str(folder)], [str(other)], None)
+    assert one["pairs"] == differences(folder, other)
+    assert main(["report", str(tmp_path / "nothing")]) == 2
+    assert capsys.readouterr().err.startswith("saliency-bench: error:")
+
+
+def test_scores_of_rightly_and_of_wrongly_classified_images(folder, capsys):
+    """Compare with means computed from the records by hand; a group without images has no value."""
+    run = load_run(folder)
+    correct = {row["image_id"]: row["correct"] for row in run.predictions()}
+    frame = run.by_correct()
+    assert set(frame["images"]) == {"right", "wrong"}
+    for (explainer, metric, images), row in frame.set_index(["explainer", "metric", "images"]).iterrows():
+        values = [
+            one["value"] for one in run.records()
+            if (one["explainer"], one["metric"]) == (explainer, metric) and one["part"] is None
+            and one["value"] is not None and correct[one["image_id"]] is (images == "right")
+        ]  # fmt: skip
+        assert row["n"] == len(values)
+        assert row["value"] == pytest.approx(np.mean(values) if values else np.nan, nan_ok=True)
+    assert main(["report", str(folder), "--by-correct", "--out", str(folder / "page.html")]) == 0
+    assert "right" in capsys.readouterr().out
+    assert main(["report", str(folder), "--by-correct", "--json", "--out", str(folder / "page.html")]) == 0
+    (rows,) = json.loads(capsys.readouterr().out)["by_correct"]
+    assert [row["n"] for row in rows] == frame["n"].tolist()

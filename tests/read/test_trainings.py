@@ -1,0 +1,206 @@
+"""Scores of networks that were trained anew: their intervals are for other images and other trainings."""
+
+import json
+import math
+from itertools import combinations
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from scipy import stats
+from test_reporting import _key, change_summary, make_run
+
+import saliency_bench as sb
+from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+from saliency_bench.read.manifest import read_manifest
+from saliency_bench.read.statistics.clusters import cluster_codes
+from saliency_bench.read.statistics.intervals import bounded
+from saliency_bench.read.statistics.ranking import FEW_TRAININGS, compare
+from saliency_bench.read.statistics.trainings import areas_by_training, count_trainings, crossed
+
+UNIT = (0.0, 1.0)
+
+
+def test_areas_of_each_training_by_hand():
+    parts = {
+        "0 training 1": [1.0, 1], "0 training 2": [1.0, 0], "0.5 training 1": [1.0, 0], "0.5 training 2": [0.0, 0],
+        "1 training 1": [0.0, 1], "1 training 2": [0.0, 0],
+    }  # fmt: skip
+    areas = areas_by_training({name: np.array(values) for name, values in parts.items()})
+    assert areas.tolist() == [[0.75, 0.25], [0.5, 0]]  # (a(0) + a(.5)) / 4 + (a(.5) + a(1)) / 4
+    assert count_trainings(parts) == 2
+    assert areas_by_training({"0.5": np.ones(2)}) is None
+    assert count_trainings(["0.5", "normal"]) is None
+
+
+def test_trainings_that_differ_widen_the_interval():
+    """Two trainings of mean .145 and .212: the images alone give .125 to .248."""
+    rng = np.random.default_rng(0)
+    areas = np.clip(rng.normal([0.145, 0.212], 0.2, (60, 2)), 0, 1)
+    areas += [0.145, 0.212] - areas.mean(axis=0)
+    estimate = crossed(np.clip(areas, -1, 1), np.arange(60), (-1.0, 1.0))
+    images = bounded(areas.mean(axis=1), np.arange(60), (-0.25, 1.0))
+    assert estimate.value == pytest.approx(0.1785) == images.value
+    assert estimate.low < 0.145 - 0.05 < images.low
+    assert estimate.high > 0.212 + 0.05 > images.high
+    u = (areas + 1) / 2
+    within, between = np.var(u.mean(axis=1), ddof=1) / 60, np.var(u.mean(axis=0), ddof=1) / 2
+    squares = (u.mean(axis=1) - u.mean()) ** 2
+    freedom_of_images = min(59, 2 / (sum(squares**2) / sum(squares) ** 2 - 1 / 60))
+    freedom = (within + between) ** 2 / (within**2 / freedom_of_images + between**2 / 1)
+    assert estimate.freedom == pytest.approx(freedom)
+    m, t = u.mean(), stats.t.ppf(0.975, freedom)
+    n_e = m * (1 - m) / (within + between)
+    ends = [(m + t**2 / 2 / n_e + side * t * math.sqrt(m * (1 - m) / n_e + t**2 / 4 / n_e**2)) / (1 + t**2 / n_e)
+            for side in (-1, 1)]  # fmt: skip
+    assert (estimate.low, estimate.high) == pytest.approx((2 * ends[0] - 1, 2 * ends[1] - 1))
+
+
+def test_intervals_hold_the_mean_over_trainings():
+    """Trainings and images both vary; from five trainings on nine in ten intervals are not enough for chance."""
+    rng = np.random.default_rng(3)
+    hits = 0
+    for _ in range(200):
+        areas = 0.4 + rng.normal(0, 0.1, (60, 1)) + rng.normal(0, 0.05, (1, 5)) + rng.normal(0, 0.05, (60, 5))
+        estimate = crossed(np.clip(areas, 0, 1), np.arange(60), UNIT)
+        hits += estimate.low <= 0.4 <= estimate.high
+    assert hits >= 200 * (0.93 - 2.5 * (0.93 * 0.07 / 200) ** 0.5)
+
+
+def test_one_training_leaves_the_interval_of_the_images():
+    scores = np.random.default_rng(1).random((40, 1))
+    assert crossed(scores, np.arange(40), UNIT)[:6] == pytest.approx(bounded(scores[:, 0], np.arange(40), UNIT)[:6])
+
+
+@pytest.mark.parametrize("trainings", [4, 5])
+def test_explainers_are_ranked_from_five_trainings_on(trainings):
+    keys = [_key(name, "saliency_roar", 0).model_copy(update={"metric_options": {"trainings": trainings}})
+            for name in ("gradcam", "random")]  # fmt: skip
+    scores = dict(
+        zip((key.cell_id for key in keys), np.random.default_rng(0).random((2, 60)) * [[1], [0.3]], strict=True)
+    )
+    ids = [f"i{number}" for number in range(60)]
+    (contrast,), standings = compare(keys, scores, cluster_codes(ids, [None] * 60), 0)
+    if trainings == 5:
+        assert contrast.p < 0.05
+        assert all(standing.rank for standing in standings.values())
+    else:
+        assert contrast.p is None
+        assert {standing.unranked for standing in standings.values()} == {FEW_TRAININGS}
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory):
+    """Six runs that differ in nothing but the network."""
+    root = tmp_path_factory.mktemp("networks")
+    folders = [root / f"seed-{seed}" for seed in range(6)]
+    for seed, folder in enumerate(folders):
+        make_run(folder, seed=seed, pictures=False)
+        manifest = read_manifest(folder)
+        identity = manifest.identity.model_copy(update={"seed": 0, "classifier": f"{seed}" * 16})
+        manifest.model_copy(update={"identity": identity}).write(folder)
+        change_summary(folder, lambda summary: (summary["model"].update(digest=f"d{seed}"), summary.update(seed=0)))  # noqa: B023
+    return folders
+
+
+def literal(x):
+    """(mean, spread, low, high, variance of images, of trainings) of scores[image][network] in [0, 1], term by term."""
+    n, t = len(x), len(x[0])
+    of_images, of_networks = [sum(row) / t for row in x], [sum(row[k] for row in x) / n for k in range(t)]
+    m = sum(of_images) / n
+    squares = [(value - m) ** 2 for value in of_images]
+    within, freedom = sum(squares) / n / (n - 1), n - 1
+    spread = math.sqrt(sum((value - m) ** 2 for value in of_networks) / (t - 1))
+    if (concentration := sum(q**2 for q in squares) / sum(squares) ** 2 - 1 / n) > 0:
+        freedom = min(freedom, 2 / concentration)
+    between = spread**2 / t
+    v = within + between
+    z = stats.t.ppf(0.975, v**2 / (within**2 / freedom + between**2 / (t - 1)))
+    size = m * (1 - m) / v
+    low, high = ((m + z * z / 2 / size + side * z * math.sqrt(m * (1 - m) / size + z * z / 4 / size**2))
+                 / (1 + z * z / size) for side in (-1, 1))  # fmt: skip
+    return m, spread, low, high, within, between, freedom
+
+
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_a_seed_study_is_mean_spread_and_interval_over_networks(networks, count):
+    study = sb.seed_study(networks[:count])
+    scores = {}
+    for number, folder in enumerate(networks[:count]):
+        for row in pq.read_table(folder / "records.parquet").to_pylist():
+            if row["part"] is None and row["value"] is not None:
+                scores.setdefault((row["explainer"], row["metric"]), {}).setdefault(row["image_id"], {})[number] = row[
+                    "value"
+                ]
+    matrices = {key: [[row[k] for k in range(count)] for _, row in sorted(images.items()) if len(row) == count]
+                for key, images in scores.items()}  # fmt: skip
+    table = study.to_pandas()
+    assert len(table) == 15
+    for row in table.itertuples():
+        x = matrices[row.explainer, row.metric]
+        mean, spread, low, high, *_ = literal(x)
+        assert (row.value, row.spread, row.n) == (pytest.approx(mean), pytest.approx(spread), len(x))
+        known = (pytest.approx(low), pytest.approx(high)) if count > 2 else (pytest.approx(np.nan, nan_ok=True),) * 2
+        assert (row.low, row.high) == known
+        assert row[14] == pytest.approx(np.mean([line[0] for line in x]))  # the column "seed-0"
+    assert table["rank_low"].notna().all() == (count == 6)
+    for metric in {metric for _, metric in matrices} if count == 6 else ():
+        names = [name for name, of in matrices if of == metric]
+        p = {}
+        for pair in combinations(names, 2):
+            d = [
+                [a - b for a, b in zip(*rows, strict=True)]
+                for rows in zip(*(matrices[n, metric] for n in pair), strict=True)
+            ]
+            m, _, _, _, within, between, freedom = literal([[(v + 1) / 2 for v in row] for row in d])
+            t = (m - 0.5) / math.sqrt(within + between)
+            p[pair] = 2 * stats.t.sf(abs(t), min(freedom, (count - 1) * (within + between) / between)), t
+        better, held = set(), 0
+        for place, ((first, second), (alone, t)) in enumerate(sorted(p.items(), key=lambda item: item[1][0])):
+            held = max(held, alone * (len(p) - place))
+            if held < 0.05:
+                better.add((first, second) if t > 0 else (second, first))
+        for row in table[table["metric"] == metric].itertuples():
+            assert row.rank_low == 1 + sum(pair[1] == row.explainer for pair in better)
+            assert row.rank_high == 5 - sum(pair[0] == row.explainer for pair in better)
+            beats = all((row.explainer, name) in better for name in ("random", "centre"))
+            assert row.best == (row.rank_low == 1 and beats)
+        assert table["best"].any()
+
+
+def test_the_command_writes_the_same_seed_study(networks, tmp_path, capsys):
+    words = ["report", *map(str, networks[:3]), "--seeds", "--table", str(tmp_path / "t.tex"), "--digits", "1",
+             "--figure", str(tmp_path / "f.pdf"), "--labels", "rise=RISE"]  # fmt: skip
+    study = sb.seed_study([sb.load_run(folder) for folder in networks[:3]])
+    assert main([*words, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["rows"] == study.as_dict()["rows"]
+    assert (tmp_path / "t.tex").read_text() == study.to_latex(digits=1, labels={"rise": "RISE"})
+    assert r"RISE & 0.4 $\pm$ 0.0 {\scriptsize [0.4, 0.5]}\rlap{\textsuperscript{a}} & " in study.to_latex(
+        digits=1, labels={"rise": "RISE"})  # fmt: skip
+    assert (tmp_path / "f.pdf").read_bytes().startswith(b"%PDF")
+    assert main(words) == 0
+    assert str(study) in capsys.readouterr().out
+
+
+def test_runs_that_are_no_seed_study_are_refused(networks, tmp_path):
+    other = make_run(tmp_path / "other", seed=7, pictures=False)
+    change_summary(other, lambda summary: summary["model"].update(digest="d7"))
+    for runs, message in (
+        ([networks[0]], "at least two networks"),
+        ([networks[0], networks[0]], "the same network"),
+        ([networks[1], other], "another seed"),
+    ):
+        with pytest.raises(UserError, match=message):
+            sb.seed_study(runs)
+
+
+def test_scores_without_a_range_have_students_interval():
+    values = np.random.default_rng(5).normal(3, 2, (40, 4)) + np.array([0, 0.2, 0.1, -0.3])
+    mean, _, _, _, within, between, freedom = literal(values.tolist())
+    freedom = (within + between) ** 2 / (within**2 / freedom + between**2 / 3)
+    half = stats.t.ppf(0.975, freedom) * math.sqrt(within + between)
+    estimate = crossed(values, np.arange(40), (-math.inf, math.inf))
+    assert (estimate.value, estimate.low, estimate.high) == pytest.approx((mean, mean - half, mean + half))
+    assert crossed(values, np.arange(40), (mean - half / 2, math.inf)).low == pytest.approx(mean - half / 2)

@@ -1,0 +1,446 @@
+"""Twelve runs: what report, console and comparison say of them follows from one p-value per pair, as the ranks do."""
+
+import html
+import re
+import shutil
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise, product
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from saliency_bench.read import records
+from saliency_bench.read.analysis.cards import below, cards, worse_lines
+from saliency_bench.read.analysis.comparison import compare_runs, lines
+from saliency_bench.read.analysis.differences import differences
+from saliency_bench.read.analysis.verdict import CONTROLLED, Verdict, many_shapes
+from saliency_bench.read.cell import CellKey
+from saliency_bench.read.identity import Identity
+from saliency_bench.read.manifest import Manifest
+from saliency_bench.read.report.page import report
+from saliency_bench.read.run_folder import RunData, read_run
+from saliency_bench.read.statistics.clusters import Matched
+from saliency_bench.read.statistics.intervals import is_alike
+from saliency_bench.read.summary import legend, summarise, table
+from saliency_bench.spec import RunSpec
+from saliency_bench.utils.files import read_json, write_json
+from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.provenance import provenance
+
+RANGES = {"saliency_miou": (0.0, 1.0), "saliency_pointing_game": (0.0, 1.0), "saliency_max_sensitivity": (0.0, None)}
+LEVELS = {"gradcam": 0.5, "rise": 0.44, "lime": 0.3, "twin": 0.3, "centre": 0.3, "random": 0.2}
+ALIKE = dict.fromkeys(LEVELS, 0.4)
+RUNS = {  # samples, samples of a group, share missing, explainers
+    "6 samples": (6, 1, 0, 6),
+    "14 samples": (14, 1, 0, 6),
+    "30 samples, no random": (30, 1, 0, 4),
+    "49 samples": (49, 1, 0, 6),
+    "50 samples": (50, 1, 0, 6),
+    "80 samples": (80, 1, 0, 6),
+    "a few missing": (80, 1, 0.03, 5),
+    "many missing": (80, 1, 0.15, 6),
+    "too many missing": (70, 1, 0.4, 6),
+    "60 groups": (240, 4, 0, 6),
+    "30 groups": (120, 4, 0, 6),
+    "400 samples": (400, 1, 0, 6),
+    "none apart": (80, 1, 0, 6, ALIKE),
+    "a baseline ahead": (80, 1, 0, 6, LEVELS | {"centre": 0.9}),
+    "a baseline among the first": (80, 1, 0, 6, LEVELS | {"centre": 0.5}),
+}
+SIGNS = {"beats": 1, "beat": 1, "falls behind": -1, "fall behind": -1, "no difference found": 0,
+         "too few samples to tell": None}  # fmt: skip
+VERBS = "|".join(SIGNS)
+
+
+def made(
+    folder: Path, seed: int, samples: int, size: int, missing: float, explainers: int, levels: dict = LEVELS
+) -> Path:
+    """A finished run; `twin` has the scores of lime, and `random` is never missing."""
+    rng = np.random.default_rng([seed, samples])
+    names = list(levels)[:explainers]
+    rows = [{"image_id": f"i{n:04d}", "group": f"g{n // size}" if size > 1 else None} for n in range(samples)]
+    right = {"label": 0, "prediction": 0, "correct": True, "mask_share": 0.2, "confidence": 0.7, "logits": [1.0, 0.0]}
+    common = np.repeat(rng.normal(0, 0.1, -(-samples // size)), size)[:samples]
+    keys, tables, scores = [], [], {}
+    for name in names:
+        for metric, limits in RANGES.items():
+            keys.append(key_of(name, metric, limits, seed))
+            scores[name, metric] = drawn(rng, metric, levels[name] + common, missing * (name != "random"))
+            if name == "twin":
+                scores[name, metric] = scores["lime", metric]
+            tables.append(table_of(keys[-1], rows, scores[name, metric]))
+    records.write(folder / "predictions.parquet", [row | right for row in rows], records.PREDICTIONS)
+    records.write(folder / "records.parquet", pa.concat_tables(tables), records.SCHEMA)
+    spec = RunSpec(dataset="d", model="m", explainers=tuple(names), metrics=tuple(RANGES), out=str(folder), seed=seed)
+    identity = Identity(fingerprint="f" * 16, split="test", classifier=f"{seed:016x}", geometry={}, layer=None,
+                        target="label", labels=[], precision="fp32", seed=seed)  # fmt: skip
+    Manifest(spec=spec, identity=identity, cells={key.cell_id: key for key in keys}).write(folder)
+    summarise(folder, {
+        "dataset": {"id": "d", "title": None, "repo": None, "revision": None, "split": "test", "fingerprint": "f1",
+                    "samples": samples, "used": samples, "classes": 1},
+        "model": {"id": "m", "repo": None, "revision": None, "digest": f"{seed:016x}", "geometry": "as it is",
+                  "classes": None, "activation": "softmax", "activation_assumed": False, "no_accuracy": None},
+        "other_model": None, "only": None, "target": "label", "groups": None, "precision": "fp32", "seed": seed,
+        "batch_size": 16, "provenance": provenance(torch.device("cpu")),
+    })  # fmt: skip
+    return folder
+
+
+def key_of(name: str, metric: str, limits: tuple, seed: int) -> CellKey:
+    return CellKey(
+        cell_id=hash_of(name, metric, seed), explainer_id=hash_of(name), explainer=name, explainer_options={},
+        explainer_text=name, explainer_version=1, baseline=name in ("random", "centre"), metric=metric,
+        metric_options={}, metric_text=metric, metric_version=1, higher_is_better=limits[1] is not None, range=limits,
+    )  # fmt: skip
+
+
+def drawn(rng: np.random.Generator, metric: str, level: np.ndarray, missing: float) -> np.ndarray:
+    score = np.clip(rng.normal(level, 0.2), 0, 1)
+    if metric == "saliency_pointing_game":
+        score = np.round(score)
+    if metric == "saliency_max_sensitivity":
+        score = 1 / (score + 0.2)
+    return np.where(rng.random(len(score)) < missing, np.nan, score)
+
+
+def table_of(key: CellKey, rows: list[dict], scores: np.ndarray) -> pa.Table:
+    about = {"cell_id": key.cell_id, "explainer": key.explainer, "metric": key.metric, "dataset": "d", "split": "test",
+             "model": "m", "explainer_options": "{}", "metric_options": "{}", "label": "a", "prediction": "a",
+             "target": "a", "part": None}  # fmt: skip
+    filled = [
+        {"value": None, "reason": "flat map, not ranked"} if np.isnan(one) else {"value": float(one)} for one in scores
+    ]
+    return pa.Table.from_pylist(
+        [row | about | own for row, own in zip(rows, filled, strict=True)], schema=records.SCHEMA
+    )
+
+
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory) -> Callable[[str], Path]:
+    """folder_of(name) -> the run of that name, made once."""
+    root = tmp_path_factory.mktemp("runs")
+    return cache(lambda name: made(root / name, list(RUNS).index(name), *RUNS[name]))
+
+
+def signs_of(run: RunData) -> dict[tuple[str, str, str], int | None]:
+    """{(explainer, other, metric): 1, -1, 0, or None with too few samples}, both ways, straight from the p-values."""
+    higher = {cell.metric_text: cell.higher_is_better for cell in run.cells}
+    signs: dict[tuple[str, str, str], int | None] = {}
+    for pair in run.summary["comparisons"]:
+        sign = None if pair["p"] is None else 0
+        if pair["p"] is not None and pair["p"] < 0.05:
+            sign = 1 if (pair["difference"] > 0) == higher[pair["metric"]] else -1
+        first, second = pair["explainers"]
+        signs[first, second, pair["metric"]] = sign
+        signs[second, first, pair["metric"]] = sign and -sign
+    return signs
+
+
+def claims_of(sentence: str) -> dict[tuple[str, str, str], int | None]:
+    """The same, of a sentence "A and B beat C on X; fall behind it on Y; no difference found on Z."."""
+    subject = re.match(rf"(.*?) (?:against (\w+): )?(?:{VERBS}) ", sentence)
+    assert subject, sentence
+    names, other = re.split(r", | and ", subject[1]), subject[2]
+    found = {}
+    for clause in sentence[subject.end(2) + 2 if other else subject.end(1) + 1 :].rstrip(".").split("; "):
+        verb, target, where = re.fullmatch(rf"({VERBS})(?: (\w+))? on (.*)", clause).groups()
+        other = other or target
+        assert target in (None, "it", other)
+        metrics = list(RANGES) if "3 metrics" in where else re.split(r", | and ", where)
+        found |= {(name, other, metric): SIGNS[verb] for name in names for metric in metrics}
+    return found
+
+
+@pytest.mark.parametrize("version", [None, 0, 99])
+def test_ranks_that_another_version_of_the_test_made_are_computed_anew(version, folder_of, tmp_path, capsys):
+    folder = shutil.copytree(folder_of("80 samples"), tmp_path / "run")
+    today, summary = read_run(folder), read_json(folder / "summary.json")
+    assert capsys.readouterr().err == ""
+    older = {key: value for key, value in summary.items() if key != "rank_test"}
+    older |= {} if version is None else {"rank_test": version}
+    older["cells"] = [cell | {"rank": cell["rank"] and [1, 1]} for cell in summary["cells"]]
+    older["comparisons"] = [pair | {"p": 0.5} for pair in summary["comparisons"]]
+    write_json(folder / "summary.json", older)
+    again = read_run(folder)
+    assert "another version of the paired test" in capsys.readouterr().err
+    assert any(cell.ranks not in ("", "1") for cell in today.cells)
+    assert (again.cells, again.contrasts, again.summary) == (today.cells, today.contrasts, today.summary)
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("name", RUNS)
+def test_pairs_are_called_alike_as_the_two_tests_say(name, folder_of, tmp_path):
+    run = read_run(folder_of(name))
+    page = report(folder_of(name), tmp_path / "page.html").read_text(encoding="utf-8").replace("<wbr>", "")
+    for pair in run.summary["comparisons"]:
+        low, high = RANGES[pair["metric"]]
+        alike = (
+            high is not None and pair["p"] is not None and pair["p"] >= 0.05
+            and is_alike(Matched([run.values[cell] for cell in pair["cells"]], run.codes(), (low, high)), 0, 1,
+                         0.05 * (high - low))
+        )  # fmt: skip
+        body = page[page.index(f'aria-label="Pairs of explainers by {pair["metric"]}"') :]
+        names = "|".join(f"{a}</th><td>{b}" for a, b in (pair["explainers"], pair["explainers"][::-1]))
+        row = re.search(rf'<th scope="row">(?:{names})</td>.*?</tr>', body[: body.index("</table>")])
+        assert row is None or ("alike within ±0.05" in row[0]) == alike
+    if name == "80 samples":
+        assert "alike within ±0.05" in page  # lime and its twin
+    ranked = {cell.metric_text for cell in run.cells if cell.rank}
+    for metric in RANGES:
+        assert (f'aria-label="Ranks by {metric}, as in the table of scores"' in page) == (metric in ranked)
+
+
+def text_of(page: str) -> str:
+    return html.unescape(re.sub(r"<[^>]*>", "", page))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_ranks_follow_from_the_pairs(name, folder_of):
+    run = read_run(folder_of(name))
+    signs = signs_of(run)
+    for cell in run.cells:
+        own = [sign for (first, _, metric), sign in signs.items() if (first, metric) == (cell.explainer, cell.metric)]
+        rivals = [one for one in run.cells if one.metric == cell.metric and one.clusters >= 50]
+        expected = [1 + own.count(-1), len(rivals) - own.count(1)] if cell.clusters >= 50 and len(rivals) > 1 else None
+        assert (cell.rank and list(cell.rank)) == expected
+        assert (cell.ends is None) == (cell.clusters < 10)
+        assert cell.few == (10 <= cell.clusters < 20)
+    ranked = {cell.rank for cell in run.cells}
+    assert (ranked == {None}) == (
+        name in ("6 samples", "14 samples", "30 samples, no random", "49 samples", "30 groups", "too many missing")
+    )
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_best_are_those_that_none_beats_where_any_two_differ(name, folder_of):
+    run = read_run(folder_of(name))
+    signs = signs_of(run)
+    expected = set()
+    for cell in run.cells:
+        of_metric = {pair: sign for pair, sign in signs.items() if pair[2] == cell.metric}
+        beaten = any(sign == 1 and other == cell.explainer for (_, other, _), sign in of_metric.items())
+        against = [sign for (first, other, _), sign in of_metric.items()
+                   if first == cell.explainer and other in ("random", "centre")]  # fmt: skip
+        compared = all(sign == 1 for sign in against)
+        baseline = cell.explainer in ("random", "centre")
+        if 1 in of_metric.values() and compared and not beaten and not baseline and cell.scored >= 0.95:
+            expected.add(cell.cell_id)
+    assert run.best == expected
+    if name in ("none apart", "a baseline ahead"):
+        assert not expected
+        assert {cell.rank[0] for cell in run.cells} >= {1}
+
+
+@pytest.mark.thorough
+def test_no_legend_explains_what_a_table_does_not_show(folder_of, tmp_path):
+    for name in RUNS:
+        run = read_run(folder_of(name))
+        page = text_of(report(folder_of(name), tmp_path / "page.html").read_text(encoding="utf-8"))
+        ranked, intervals = any(cell.rank for cell in run.cells), any(cell.ends for cell in run.cells)
+        assert ("#: the ranks" in legend(run.cells)) == ("# gives the ranks" in page) == ranked, name
+        assert ("intervals in brackets" in legend(run.cells)) == ("intervals in brackets" in page) == intervals, name
+        assert ("Best: nothing is significantly better" in page) == bool(run.best), name
+    assert legend(read_run(folder_of("6 samples")).cells) == ""
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_sentences_say_what_the_pairs_say(name, folder_of):
+    run = read_run(folder_of(name))
+    sentences = Verdict(run.cells, run.contrasts).sentences()
+    signs, baselines = signs_of(run), [row.name for row in run.rows if row.baseline]
+    told = [sentence for sentence in sentences if re.search(rf"\b(?:{VERBS})\b.* on ", sentence)]
+    if any(sentence.startswith("Too few to rank") for sentence in sentences):
+        assert not told
+        assert {cell.unranked for cell in run.cells} == {"too few to rank"}
+        return
+    claims = {}
+    for sentence in told:
+        claims |= claims_of(sentence)
+    methods = [row.name for row in run.rows if not row.baseline]
+    expected = {(first, other, metric): sign for (first, other, metric), sign in signs.items()
+                if first in methods and other in baselines}  # fmt: skip
+    assert claims == expected
+    ranks = {(cell.explainer, cell.metric): cell.rank for cell in run.cells}
+    for (first, other, metric), sign in claims.items():
+        if sign:
+            better, worse = (first, other) if sign > 0 else (other, first)
+            assert ranks[worse, metric][0] > 1
+            assert ranks[better, metric][1] < len(run.rows)
+    best = next((sentence for sentence in sentences if sentence.startswith("Best")), "Best: nobody.")
+    for cell in run.cells:
+        clause = next((one for one in best.split(": ")[1].rstrip(".").split("; ") if re.search(
+            rf"on .*(?:{cell.metric}|all 3)", one)), "")  # fmt: skip
+        assert (cell.cell_id in run.best) == bool(re.search(rf"\b{cell.explainer}\b.* on ", clause))
+    blind = " ".join(sentence for sentence in sentences if sentence.endswith("takes a network."))
+    for cell in run.cells:
+        apart = any(other.rank and not other.unbeaten for other in run.cells if other.metric == cell.metric)
+        if cell.baseline and cell.rank and apart:
+            assert cell.unbeaten == bool(
+                re.search(rf"than [^:]*\b{cell.explainer}\b[^:]* on [^:]*{cell.metric}", blind)
+            )
+    assert sentences.count(CONTROLLED) == 1
+    assert "equal" not in " ".join(sentences)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_cards_and_tags_follow_from_the_pairs(name, folder_of):
+    """The names, the verdict and the tags of the cards, and each line about a baseline, from the p-values alone."""
+    run = read_run(folder_of(name))
+    signs, verdict = signs_of(run), Verdict(run.cells, run.contrasts)
+    baselines = [row.name for row in run.rows if row.baseline]
+    for card in cards(verdict):
+        own = {pair[:2]: sign for pair, sign in signs.items() if pair[2] == card.metric}
+        cells = {cell.explainer: cell for cell in run.cells if cell.metric == card.metric}
+        ranked = [one for one, cell in cells.items() if cell.clusters >= 50]
+        ranked = ranked if len(ranked) > 1 else []
+        free = {one for one in ranked if not any(own.get((other, one)) == 1 for other in ranked)}
+        best = {one for one in free - set(baselines) if cells[one].scored >= 0.95 and 1 in own.values()
+                and all(own[one, other] == 1 for other in baselines if other in ranked)}  # fmt: skip
+        names = {cell.explainer for cell in card.cells}
+        assert card.is_good == bool(best), card
+        assert list(card.cells) == sorted(card.cells, key=lambda cell: -cell.oriented)
+        if best:
+            assert names == best
+            assert card.verdict.startswith("tied for best" if len(best) > 1 else "best")
+        elif not ranked:
+            top = max((cell for one, cell in cells.items() if one not in baselines), key=lambda cell: cell.oriented)
+            assert (names, card.verdict[:7]) == ({top.explainer}, "highest" if top.higher_is_better else "lowest ")
+        elif free == set(ranked):
+            assert (names, card.verdict) == (set(), "no difference found")
+        elif free & set(baselines):
+            assert names == free & set(baselines)
+            assert card.verdict.startswith("baseline; no method is shown to beat")
+        else:
+            assert names == free
+            assert card.verdict.startswith("not best")
+    text = {cell.cell_id: (cell.explainer, cell.metric) for cell in run.cells}
+    tagged = {(*text[key][:1], other, text[key][1]) for key, others in below(verdict).items() for other in others}
+    expected = {(one, other, metric) for (one, other, metric), sign in signs.items()
+                if sign == -1 and other in baselines and one not in baselines}  # fmt: skip
+    assert tagged == expected
+    told = set()
+    for line in worse_lines(verdict, str):
+        names, other, metrics = re.fullmatch(r"(.*) (?:is|are) worse than (\w+) on (.*)\.", line).groups()
+        claimed = product(*(re.split(", | and ", listed) for listed in (names, metrics)))
+        told |= {(one, other, metric) for one, metric in claimed}
+    assert told == expected
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("name", RUNS)
+def test_the_page_and_the_console_say_the_same(name, folder_of, tmp_path):
+    run = read_run(folder_of(name))
+    page = report(folder_of(name), tmp_path / "page.html").read_text(encoding="utf-8").replace("<wbr>", "")
+    console = table(run.cells, run.summary["dataset"]["used"])
+    for sentence in Verdict(run.cells, run.contrasts).sentences():
+        assert sentence in text_of(page)
+    scores = page.partition('aria-label="Scores"')[2].partition("</table>")[0]
+    assert scores.count('<span class="tag good">best</span>') == console.count(" best") == len(run.best)
+    few = sum(cell.few for cell in run.cells)
+    assert page.count('<span class="tag">few samples</span>') == console.count("few samples") == few
+    for cell in run.cells:
+        if cell.rank:
+            assert f"#{cell.ranks}" in console
+            assert f'<span class="interval">#{cell.ranks}</span>' in page
+    assert ("#" in console) == any(cell.rank for cell in run.cells)
+    words = {1: "beats", -1: "falls behind", 0: "no difference found", None: "too few samples to tell"}
+    for (first, other, metric), sign in signs_of(run).items():
+        body = page[page.index(f'aria-label="Pairs of explainers by {metric}"') :]
+        row = re.search(rf"<th scope=\"row\">{first}</th><td>{other}</td>.*?</tr>", body[: body.index("</table>")])
+        assert row is None or f"<td>{words[sign]}</td>" in row[0]
+    rows = console.partition("\n\n")[0].splitlines()[2:]  # flat maps are listed below the table
+    order = [line.split()[0] for line in rows]
+    assert [row.name for row in run.rows] == order
+    means = [run.cell(row, run.columns[0]).value for row in run.rows if not row.baseline]
+    assert means == sorted(means, reverse=True)
+
+
+@pytest.mark.thorough
+def test_comparisons_of_runs_say_the_same_on_page_and_console(folder_of, tmp_path):
+    kept = [name for name in RUNS if RUNS[name][3] == 6 and RUNS[name][1] == 1]
+    told = set()
+    for first, second in pairwise(kept):
+        runs = [read_run(folder_of(name)) for name in (first, second)]
+        found = differences(*runs)
+        better, worse, unclear, untold = (
+            sum(of(one) for one in found)
+            for of in (
+                lambda one: one["p"] is not None and one["p"] < 0.05 and (one["mean"] > 0) == one["higher_is_better"],
+                lambda one: one["p"] is not None and one["p"] < 0.05 and (one["mean"] > 0) != one["higher_is_better"],
+                lambda one: one["p"] is not None and one["p"] >= 0.05,
+                lambda one: one["p"] is None,
+            )
+        )
+        page = report([folder_of(first), folder_of(second)], tmp_path / "page.html").read_text(encoding="utf-8")
+        text = lines(compare_runs(runs), ["one", "two"])
+        assert any(f"{better + worse} of {len(found)} mean differences are significant" in line for line in text)
+        assert [sum(f", {word}, n = " in line for line in text) for word in ("better", "worse")] == [better, worse]
+        part = page[page.index('id="differences"') : page.index('id="run-1"')]
+        assert [part.count(f"<td><b>{word}</b>") for word in ("better", "worse")] == [better, worse]
+        top = page[: page.index('aria-labelledby="comparison"')]
+        assert [top.count(f'">{word}</span>') for word in ("better", "worse")] == [better, worse]
+        assert part.count('<span class="interval">no difference found</span>') == unclear
+        assert part.count('<span class="interval">too few samples to tell</span>') == untold
+        if untold < len(found):
+            claims = re.search(r'<p class="verdict">(.*?)</p>', page)[1]
+            said = [re.search(rf"{words}[^;]*? on (\d+)", claims) for words in ("better", "worse", "no difference")]
+            assert [0 if one is None else int(one[1]) for one in said] == [better, worse, unclear]
+        told |= {untold == len(found), untold == 0}
+    assert told == {True, False}
+
+
+SIGNED = {"gradcam": 0.5, "occlusion": 0.2, "lime": 0.2, "random": 0.25, "centre": 0.1}
+AT_CHANCE = (
+    r"No explainer with signed maps \((occlusion and lime|lime and occlusion)\) is significantly better than random"
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "metrics"),
+    [
+        ({}, set(RANGES)),
+        ({"occlusion": 0.6}, set()),  # where one of them is better, the sign is not the reason
+        ({"gradcam": 0.2}, set()),  # nor where no explainer at all is
+    ],
+)
+def test_a_metric_in_which_all_signed_maps_sit_at_chance_is_named(change, metrics, tmp_path):
+    run = read_run(made(tmp_path / "run", 0, 80, 1, 0, 5, SIGNED | change))
+    lines = [line for line in Verdict(run.cells, run.contrasts).sentences() if re.match(AT_CHANCE, line)]
+    named = {metric for line in lines for metric in RANGES if metric in line}
+    expected = {
+        metric
+        for metric in RANGES
+        if all(signs_of(run)[name, "random", metric] in (0, -1) for name in ("occlusion", "lime"))
+        and signs_of(run)["gradcam", "random", metric] == 1
+    }
+    assert named == expected
+    assert metrics <= expected
+
+
+@pytest.mark.parametrize(("samples", "more", "said"), [(80, 6, True), (80, 5, False), (200, 6, False)])
+def test_many_explainers_on_few_samples_are_warned_of_scores_of_different_shapes(samples, more, said, tmp_path):
+    others = ("gradient", "input_x_gradient", "rise", "scorecam", "smoothgrad", "guided_backprop")[:more]
+    run = read_run(made(tmp_path / "run", 0, samples, 1, 0, 11, SIGNED | dict.fromkeys(others, 0.3)))
+    assert any("may reach 12 %" in line for line in Verdict(run.cells, run.contrasts).sentences()) == said
+
+
+@pytest.mark.parametrize(
+    ("explainers", "samples", "said"),
+    [(10, 50, ""), (11, 199, "12 % .* 10 .* 200 "), (11, 200, ""), (40, 499, ""), (41, 499, "12 % .* 40 .* 500 "),
+     (100, 60, "12 % .* 40 "), (100, 500, "8 % .*compared.$")],
+)  # fmt: skip
+def test_the_warning_of_different_shapes_follows_the_simulation(explainers, samples, said):
+    """Test the warnings. Simulated for 25 rare and 75 smooth rows: 12 % at 200 samples, 7 % at 500, 8 % at 1,000."""
+    (line,) = many_shapes(explainers, samples) or [""]
+    assert re.search(said, line) if said else not line
+
+
+def test_baselines_that_nothing_beats_are_named_where_all_are_alike(folder_of):
+    run = read_run(folder_of("none apart"))
+    (line,) = [line for line in Verdict(run.cells, run.contrasts).sentences() if "stands out" in line]
+    baselines = [row.name for row in run.rows if row.baseline]
+    assert line == f"No explainer stands out on any of the 3 metrics, not even from {' and '.join(baselines)}."

@@ -1,0 +1,539 @@
+"""`choose`: its rounds with scores that are known, its words from numbers, its questions; and the whole once."""
+
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from math import inf
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench.bound_metric import as_metric
+from saliency_bench.compute import targets
+from saliency_bench.compute.classifiers.loading import load_classifier
+from saliency_bench.errors import UserError
+from saliency_bench.read.analysis.sequential import Race
+from saliency_bench.read.report.choice import rounded, sentences
+from saliency_bench.recipes.choosing.answers import answer_of, question_answer
+from saliency_bench.recipes.choosing.candidates import candidates
+from saliency_bench.recipes.choosing.choose import Choice, _affordable, _score_later
+from saliency_bench.recipes.choosing.copying import elsewhere, load_call, setup
+from saliency_bench.recipes.choosing.questions import QUESTIONS, questions_of
+from saliency_bench.recipes.choosing.rounds import (
+    ALIKE,
+    HOPELESS,
+    NO_IMAGES,
+    NO_TIME,
+    ONE_LEFT,
+    Budget,
+    Narrowing,
+    Scores,
+)
+from saliency_bench.spec import RunSpec
+from saliency_bench.utils.durations import seconds_of
+
+METRIC = "saliency_average_precision"
+
+
+@dataclass
+class Known:
+    """A laboratory of constant scores with a little noise, which notes what it is asked."""
+
+    means: dict[str, float]
+    unchanged: frozenset[str] = frozenset()
+    noise: float = 0.05
+    asked: list = field(default_factory=list)
+    checked: list = field(default_factory=list)
+
+    def scores(self, asked, images):
+        self.asked.append((images, {metric: list(names) for metric, names in asked.items()}))
+        values = {}
+        for metric, names in asked.items():
+            for name in names:
+                rng = np.random.default_rng(list(f"{name.removesuffix(':again')}{metric}".encode()))
+                values[name, metric] = self.means[name] + self.noise * rng.uniform(-1, 1, 400)[:images]
+        ids = [str(index) for index in range(images)]
+        return Scores(values, ids, [None] * images, dict.fromkeys(asked, (0.0, 1.0)), dict.fromkeys(asked, True))
+
+    def survivors(self, names, images):
+        self.checked += names
+        return self.unchanged & set(names)
+
+    def twins(self, names):
+        return dict.fromkeys(names[1:], names[0])
+
+
+def narrowed(means, baselines=(), images=200, limit=inf, costs=None, **settings):
+    laboratory = Known(means, **settings)
+    budget = Budget(limit, costs or dict.fromkeys(means, 1.0), {})
+    narrowing = Narrowing(laboratory, {METRIC: list(means)}, frozenset(baselines), images, budget, 0.02)
+    narrowing.narrow()
+    return narrowing, laboratory
+
+
+def content_of(narrowing, laboratory, images=400, later=True, question="alignment", metrics=(METRIC,)):
+    if later is True:
+        later = laboratory.scores({METRIC: list(laboratory.means)}, 400).since(narrowing.rounds[-1].images)
+    answers = [answer_of(contest, narrowing.baselines, later or None) for contest in narrowing.contests.values()]
+    asked = QUESTIONS[question]
+    return {
+        "dataset": {"images": images, "masks": True},
+        "may_decide": narrowing.images,
+        "margin": 0.02,
+        "candidates": [{"name": name, "baseline": name in narrowing.baselines, "passes": 1}
+                       for name in laboratory.means],
+        "questions": [question_answer(asked, answers, [asked]) | {"metrics": list(metrics)}],
+        "metrics": answers,
+        "survive_random_weights": sorted(narrowing.excluded),
+        "twins": narrowing.twins,
+        "too_slow": [],
+        "rounds": [asdict(item) for item in narrowing.rounds],
+    }  # fmt: skip
+
+
+def test_beaten_candidates_are_asked_for_no_more_and_the_best_is_left():
+    narrowing, laboratory = narrowed({"good": 0.9, "poor": 0.3, "random": 0.2, "close": 0.6}, ["random"])
+    contest = narrowing.contests[METRIC]
+    assert contest.ended == ONE_LEFT
+    assert contest.leader == "good"
+    assert set(contest.race.dropped) == {"poor", "random", "close"}
+    sizes = [len(asked[METRIC]) for _, asked in laboratory.asked]
+    assert sizes[0] == 4
+    assert sizes == sorted(sizes, reverse=True)
+    assert contest.race.dropped["poor"].clusters <= contest.race.dropped["close"].clusters
+    assert narrowing.budget.spent < 4 * contest.images
+
+
+def test_candidates_that_differ_by_less_than_the_margin_end_the_race():
+    narrowing, _ = narrowed({"a": 0.8, "b": 0.8, "random": 0.1}, ["random"], noise=0.01)
+    assert narrowing.contests[METRIC].ended == ALIKE
+    assert narrowing.contests[METRIC].images < 200
+    assert set(narrowing.contests[METRIC].race.left) == {"a", "b"}
+
+
+def test_a_method_that_survives_random_weights_neither_leads_nor_drops_others():
+    narrowing, laboratory = narrowed({"edges_like": 0.95, "good": 0.7, "random": 0.1}, ["random"],
+                                     unchanged=frozenset({"edges_like"}))  # fmt: skip
+    contest = narrowing.contests[METRIC]
+    assert contest.leader == "good"
+    assert "edges_like" not in contest.race.left
+    assert "good" not in contest.race.dropped
+    assert "random" not in laboratory.checked
+    text = " ".join(sentences(content_of(narrowing, laboratory)))
+    assert "For pointing at the object: good (one pass an image)." in text
+    assert "Excluded, as their maps stay the same when all weights are random: edges_like." in text
+
+
+def test_candidates_with_the_same_maps_count_once_and_widen_no_correction():
+    means = {"good": 0.9, "poor": 0.7, "good:again": 0.9, "random": 0.2}
+    narrowing, laboratory = narrowed(means, ["random"])
+    assert narrowing.twins == {"good:again": "good"}
+    alone, _ = narrowed({name: mean for name, mean in means.items() if name != "good:again"}, ["random"])
+    race, expected = narrowing.contests[METRIC].race, alone.contests[METRIC].race
+    assert race.names == expected.names
+    assert race.dropped == expected.dropped
+    assert [METRIC in asked and "good:again" in asked[METRIC] for _, asked in laboratory.asked][:2] == [True, False]
+    text = " ".join(sentences(content_of(narrowing, laboratory)))
+    assert "good:again and good give the same maps here and count once, as good." in text
+
+
+def test_images_that_could_not_tell_candidates_apart_are_not_spent():
+    means = {"a": 0.8, "b": 0.78, "random": 0.1}
+    narrowing, _ = narrowed(means, ["random"], noise=0.3)
+    contest = narrowing.contests[METRIC]
+    assert contest.ended == HOPELESS
+    assert contest.images < 100
+    assert set(contest.race.left) == {"a", "b"}
+    assert "random" in contest.race.dropped
+    more, _ = narrowed({"a": 0.8, "b": 0.6, "random": 0.1}, ["random"], noise=0.3)  # of which there are enough
+    assert more.contests[METRIC].ended == ONE_LEFT
+
+
+def test_time_ends_the_rounds_and_keeps_enough_for_the_images_that_do_not_decide():
+    means = {"a": 0.52, "b": 0.5, "c": 0.48, "random": 0.5}
+    narrowing, _ = narrowed(means, ["random"], limit=200.0)
+    assert narrowing.contests[METRIC].ended == NO_TIME
+    images = narrowing.rounds[-1].images
+    assert narrowing.budget.spent + 3 * images <= 200  # two finalists and a baseline, on as many images
+    narrowing, _ = narrowed(means, ["random"], images=16)
+    assert narrowing.contests[METRIC].ended == NO_IMAGES
+    assert narrowing.rounds[-1].images == 16
+
+
+@dataclass
+class Drawn(Known):
+    """A laboratory of two metrics, the second the lower the better, with scores drawn at random."""
+
+    table: dict = field(default_factory=dict)
+    groups: list = field(default_factory=list)
+
+    def scores(self, asked, images):
+        values = {(name, metric): self.table[name, metric][:images] for metric, names in asked.items()
+                  for name in names}  # fmt: skip
+        ids = [str(index) for index in range(images)]
+        return Scores(values, ids, self.groups[:images], dict.fromkeys(asked, (0.0, 1.0)),
+                      {metric: metric == METRIC for metric in asked})  # fmt: skip
+
+
+def drawn(seed):
+    """Return (the rounds of a case drawn at random, its content, its laboratory)."""
+    rng = np.random.default_rng(seed)
+    count = int(rng.choice([16, 24, 40, 41, 90, 300]))
+    methods = [f"m{number}" for number in range(rng.integers(1, 6))]
+    baselines = list(rng.choice(["centre", "edges", "random"], rng.integers(1, 4), replace=False))
+    names, metrics = [*methods, *baselines], [METRIC, "saliency_deletion"]
+    level = {name: rng.choice([0.3, 0.5, 0.52, 0.55, 0.8]) for name in names}
+    if "centre" in level and rng.random() < 0.3:
+        level["centre"] = 0.95
+    table = {}
+    for metric in metrics:
+        shared, sign = rng.normal(0, 0.1, count), 1 if metric == METRIC else -1
+        for name in names:
+            noise = rng.normal(0, rng.choice([0.0, 0.02, 0.15, 0.4]), count)
+            table[name, metric] = sign * np.clip(level[name] + shared + noise, 0, 1)
+            if rng.random() < 0.1:
+                table[name, metric][rng.random(count) < rng.choice([0.02, 0.5, 1.0])] = np.nan
+    groups = [None] * count if rng.random() < 0.7 else [f"p{index // 3}" for index in range(count)]
+    unchanged = frozenset(name for name in methods if rng.random() < 0.1)
+    laboratory = Drawn(level, unchanged, table=table, groups=groups)
+    limit = inf if rng.random() < 0.4 else float(rng.uniform(20, 24 + count)) * len(names)
+    budget = Budget(limit, dict.fromkeys(names, 1.0), {})
+    lineup = {metric: list(names) for metric in metrics}
+    narrowing = Narrowing(laboratory, lineup, frozenset(baselines), max(1, count // 2), budget,
+                          0.02, largest=1 if groups[0] is None else 3)  # fmt: skip
+    narrowing.narrow()
+    content = content_of(narrowing, laboratory, count, _score_later(narrowing, metrics, count), metrics=metrics)
+    return narrowing, content, laboratory
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_each_sentence_follows_from_the_tables(seed):
+    narrowing, content, laboratory = drawn(seed)
+    there, lines = content["dataset"]["images"], sentences(content)
+    parts = [part for line in lines for part in re.split(r"(?<=\.) (?=[A-Z])", line)]
+    assert len(parts) == len(set(parts)), parts
+    recommended, headline = content["questions"][0]["recommended"], lines[0]
+    assert (f": {recommended} (" in headline) == (recommended is not None)
+    for answer in content["metrics"]:
+        metric, later, left = answer["metric"], answer["later"], answer["left"]
+        contest = narrowing.contests[metric]
+        deciding = {name: np.nanmean(laboratory.table[name, metric][: contest.images]) for name in left}
+        (line, *advice) = [line for line in lines if re.match(f"By .*{metric}", line)]
+        if not left:
+            assert "no candidate has scores" in line
+            continue
+        # Scores are those of the table, and where another candidate has a better one, the sentence names it.
+        better = max if answer["higher_is_better"] else min
+        named = re.match(r"By \S+: (\S+) \(|By \S+: (\S+), not itself|By \S+: (\S+) led on", line)
+        name = next(filter(None, named.groups())) if named else left[0]
+        if name in later:
+            mine = later[name]
+            assert f"({mine['value']:.3f}" in line
+            assert f" on {mine['n']} image{'s' * (mine['n'] > 1)} that did not decide" in line
+            best = better(later, key=lambda other: later[other]["value"])
+            assert (
+                best == name or later[best]["value"] == mine["value"] or f"; {best} {later[best]['value']:.3f}" in line
+            )
+        for other, value in re.findall(r"; (\w+) (\d\.\d{3})", line):
+            assert f"{later[other]['value']:.3f}" == value
+        if " led on " in line:
+            assert max(deciding.values()) == deciding[name]
+            assert f"the {contest.images} images that decided" in line
+        if "not shown to beat" in line or "not itself shown" in line:
+            assert answer["not_shown_to_beat"][name]
+            assert name != recommended
+        if beaten := re.search(r"(\d+) others? (?:is|are) beaten", line):
+            assert int(beaten[1]) == len(contest.race.dropped)
+        if "beats every method tried" in line:
+            for method in laboratory.means.keys() - narrowing.baselines:
+                assert method in contest.race.dropped or later[method]["winner_ahead"]["low"] > 0
+                assert (
+                    method not in later or better(later[method]["value"], later[name]["value"]) == later[name]["value"]
+                )
+        # No advice that cannot help.
+        for text in advice:
+            used = contest.images >= narrowing.images
+            if "more time" in text:
+                assert contest.ended == NO_TIME
+                assert not used
+                assert 2 * contest.images < int(re.search(r"about ([\d,]+) of", text)[1].replace(",", "")) <= there
+            elif number := re.search(r"about ([\d,]+) images", text):
+                assert int(number[1].replace(",", "")) > there
+                assert f"there are {there}" in text
+    for text in re.findall(r"at least about ([\d,]+) is needed", headline):
+        assert int(text.replace(",", "")) > there
+
+
+def test_words_follow_from_the_numbers():
+    narrowing, laboratory = narrowed({"good": 0.9, "poor": 0.3, "random": 0.2}, ["random"])
+    content = content_of(narrowing, laboratory)
+    (headline, by_metric, silent) = sentences(content)
+    assert headline == "For pointing at the object: good (one pass an image)."
+    later = content["metrics"][0]["later"]["good"]
+    assert later["rare"]  # scores between .85 and .95; one in a hundred may still be 0
+    assert by_metric.startswith(f"By saliency_average_precision: good (0.898 [{later['low']:.3f}, 0.900] (rare")
+    behind = min(item["behind"] for item in content["metrics"][0]["dropped"])
+    assert by_metric.endswith(f"; random 0.199); 2 others are beaten by at least {behind:.2g}.")
+    assert silent.startswith("This does not say whether the network relies on")
+
+
+def test_a_leading_baseline_and_an_unshown_lead_recommend_nothing():
+    ahead, laboratory = narrowed({"method": 0.2, "centre": 0.9}, ["centre"])
+    content = content_of(ahead, laboratory)
+    lines = sentences(content)
+    assert content["questions"][0]["recommended"] is None
+    assert ": the centre spot beats every method tried, so these images cannot tell" in lines[0]
+    assert lines[1].startswith("By saliency_average_precision: the centre spot beats every method tried")
+    assert re.search(r"\(0\.9\d+ .*; method 0\.\d{3}\)\.$", lines[1])
+    unclear, laboratory = narrowed({"method": 0.54, "centre": 0.5}, ["centre"], images=24, noise=0.2)
+    content = content_of(unclear, laboratory, images=48, later=False)
+    lines, answer = sentences(content), content["metrics"][0]
+    least, needed, most = (answer[f"images_{end}"] for end in ("at_least", "needed", "at_most"))
+    assert 48 < least < needed
+    assert most is None or needed < most
+    assert lines[0].endswith(
+        f"nothing can be said from 24 images: a dataset of at least about {rounded(least)} images is needed."
+    )
+    assert "method led on the 24 images that decided, but is not shown to beat the centre spot." in lines[1]
+    assert f"about {rounded(needed)} images (from {rounded(least)} to " in lines[2]
+    assert [rounded(images) for images in (7, 48, 1_234, 98_765)] == ["7", "48", "1,200", "99,000"]
+
+
+def test_without_a_recommendation_there_is_no_explainer(tmp_path):
+    content = content_of(*narrowed({"method": 0.2, "centre": 0.9}, ["centre"]))
+    with pytest.raises(UserError, match="nothing is recommended: the centre spot beats every method tried"):
+        Choice(tmp_path, content).explainer()
+    with pytest.raises(UserError, match=r"unknown question 'alignmentt'.*alignment"):
+        Choice(tmp_path, content).explainer("alignmentt")
+
+
+def test_metrics_that_disagree_recommend_nothing_together():
+    answers = [
+        {"metric": "one", "outcome": "method", "left": ["a"], "beat_baselines": ["a"], "not_shown_to_beat": {"a": []}},
+        {
+            "metric": "two",
+            "outcome": "method",
+            "left": ["b"],
+            "beat_baselines": ["b", "a"],
+            "not_shown_to_beat": {"b": []},
+        },
+    ]
+    question = QUESTIONS["faithfulness"]
+    assert question_answer(question, answers, [question])["recommended"] is None
+    answers[1]["left"] = ["b", "a"]
+    together = question_answer(question, answers, [question])
+    assert (together["recommended"], together["not_shown"]) == ("a", None)
+    answers[1]["beat_baselines"] = ["b"]
+    together = question_answer(question, answers, [question])
+    assert (together["recommended"], together["not_shown"]) == (None, "a")
+
+
+def test_only_a_method_that_is_itself_shown_to_beat_the_baselines_is_recommended():
+    """Test that `even`, as good as the baseline on average, gains nothing when `good` drops the baseline."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        scores = {
+            "good": rng.uniform(0.7, 0.9, 60), "even": (rng.random(60) < 0.5) * 1.0, "random": np.full(60, 0.5),
+        }  # fmt: skip
+        race, baselines = Race(list(scores), 1.0, 0.02), {"random"}
+        for start in range(0, 60, 20):
+            look = {name: values[start : start + 20] for name, values in scores.items() if name in race.left}
+            race.duel(look, np.arange(20), baselines)
+            if start:
+                race.look(look, np.arange(20), "good", race.left[-1], start + 20)
+        assert race.beats("good", baselines)
+        assert not race.beats("even", baselines)
+        fresh = scores | {"even": np.full(60, 0.9)}
+        race.duel(fresh, np.arange(60), baselines)  # also images that did not decide count
+        assert race.beats("even", baselines)
+
+
+def test_a_method_beats_a_baseline_by_bets_on_all_images_of_both():
+    rng = np.random.default_rng(0)
+    first, second = rng.uniform(0, 1, 30), rng.uniform(0, 0.6, 30)
+    first[3] = np.nan
+    for methods in (1, 2, 60):
+        race = Race([*(f"method{number}" for number in range(methods)), "centre"], 1.0)
+        for rows in (slice(0, 8), slice(8, 30)):
+            race.duel({"method0": first[rows], "centre": second[rows]}, np.arange(30)[rows] - rows.start, {"centre"})
+        wealth = 0.0
+        for bet, weight in zip([0.95, *(0.5**power for power in range(1, 8))], 0.5 ** np.arange(8), strict=True):
+            gains = [1 + bet * (a - b) for a, b in zip(first, second, strict=True) if np.isfinite(a)]
+            wealth += weight / sum(0.5 ** np.arange(8)) * np.prod(gains)
+        assert race.beats("method0", {"centre"}) == (wealth >= methods / 0.05)
+
+
+def test_a_method_that_ties_with_the_baseline_is_seldom_shown_to_beat_it():
+    """Test that the leader of ten methods with the baseline's mean is said to beat it in at most 5 % of the cases."""
+    wrong = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        scores = {f"m{number}": rng.uniform(0, 1, 120) for number in range(10)} | {"random": rng.uniform(0, 1, 120)}
+        race = Race(list(scores), 1.0, 0.02)
+        race.duel(scores, np.arange(120), {"random"})
+        wrong += any(race.beats(name, {"random"}) for name in scores if name != "random")
+    assert wrong <= 200 * 0.05
+
+
+def test_questions_fit_the_dataset():
+    assert [question.name for question in questions_of([], [], has_masks=True)] == ["alignment", "faithfulness"]
+    assert [question.name for question in questions_of([], [], has_masks=False)] == ["faithfulness"]
+    with pytest.raises(UserError, match="needs masks"):
+        questions_of(["alignment"], [], has_masks=False)
+    with pytest.raises(UserError, match="unknown question 'aligment'"):
+        questions_of(["aligment"], [], has_masks=True)
+    with pytest.raises(UserError, match="not both"):
+        questions_of(["alignment"], [as_metric(METRIC)], has_masks=True)
+    with pytest.raises(UserError, match="saliency_correctness is one value over all samples"):
+        questions_of([], [as_metric("saliency_correctness")], has_masks=True)
+    with pytest.raises(UserError, match="saliency_roar trains networks"):
+        questions_of([], [as_metric("saliency_roar")], has_masks=True)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), ("1.5h", 5400), (12, 12), (None, None)])
+def test_times(text, seconds):
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["soon", "0m", "-3", ""])
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(UserError, match="--within"):
+        seconds_of(text)
+
+
+def test_settings_to_copy():
+    explainer = sb.load_explainer("gradcam_plus_plus", layer="layer3")
+    assert load_call(explainer) == "explainer = sb.load_explainer(\"gradcam_plus_plus\", layer='layer3')"
+    assert 'module_named("layer3")' in elsewhere(explainer, "layer4")["pytorch-grad-cam"]
+    assert 'module_named("layer4")' in elsewhere(sb.load_explainer("gradcam"), "layer4")["pytorch-grad-cam"]
+    assert "n_steps=20" in elsewhere(sb.load_explainer("integrated_gradients:steps=20"), "")["captum"]
+    # A baseline that the line cannot say would give other maps.
+    assert elsewhere(sb.load_explainer("integrated_gradients:baseline=blur"), "") == {}
+    assert elsewhere(sb.load_explainer("rise"), "") == {}
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    """48 pictures whose class is the colour of a square, with masks, and a network that sees nothing else."""
+    datasets, torch = pytest.importorskip("datasets"), pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    rows = {"image": [], "mask": [], "label": []}
+    for index in range(48):
+        picture = rng.integers(90, 110, (24, 24, 3)).astype(np.uint8)
+        top, left = rng.integers(0, 17, 2)
+        mask = np.zeros((24, 24), np.uint8)
+        mask[top : top + 8, left : left + 8] = 255
+        picture[mask > 0] = (230, 20, 20) if index % 2 else (20, 20, 230)
+        rows["image"].append(_picture(picture))
+        rows["mask"].append(_picture(mask))
+        rows["label"].append(index % 2)
+    features = datasets.Features({"image": datasets.Image(), "mask": datasets.Image(),
+                                  "label": datasets.ClassLabel(names=["blue", "red"])})  # fmt: skip
+    torch.manual_seed(0)
+    first, last = torch.nn.Conv2d(3, 2, 3, padding=1), torch.nn.Linear(2, 2)
+    with torch.no_grad():
+        first.weight.zero_()
+        first.weight[0, 2], first.weight[0, 0] = 0.2, -0.2
+        first.weight[1, 2], first.weight[1, 0] = -0.2, 0.2
+        first.bias.fill_(-0.3)
+        last.weight.copy_(torch.tensor([[9.0, -9.0], [-9.0, 9.0]]))
+        last.bias.zero_()
+    layers = torch.nn.Sequential(first, torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), last)
+    return datasets.Dataset.from_dict(rows, features=features), layers.eval()
+
+
+def _picture(array):
+    from PIL import Image
+
+    return Image.fromarray(array)
+
+
+SETTINGS = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
+
+
+def test_a_layer_that_the_network_lacks_is_refused_before_anything_is_written(pictures, tmp_path):
+    data, layers = pictures
+    model = sb.load_classifier(layers, **SETTINGS)
+    with pytest.raises(UserError, match="nowhere"):
+        sb.choose(dataset=data, model=model, explainers=["random", "gradcam:layer=nowhere"], out=tmp_path / "choice",
+                  device="cpu", progress=False)  # fmt: skip
+    assert not list((tmp_path / "choice").glob("*"))
+
+
+def affordable(within):
+    """Return what is tried of two explainers of 1 and 10 passes and a baseline, at a second a pass."""
+    chosen = [SimpleNamespace(name=name, baseline=name == "random", passes=passes)
+              for name, passes in (("gradcam", 1), ("rise", 10), ("random", 0))]  # fmt: skip
+    scoring = {(item.name, METRIC): 1.0 for item in chosen}
+    budget = Budget(within, {item.name: float(item.passes) for item in chosen}, scoring)
+    kept, slow = _affordable(chosen, [METRIC], budget, 8, 1.0)
+    return [item.name for item in kept], list(slow)
+
+
+def test_the_dearest_are_not_tried_where_time_is_short():
+    # Two rounds of 8 images in a quarter of the time: 16 x (1 + 10 passes, and 3 of the metric) are 224 s.
+    assert affordable(896) == (["gradcam", "rise", "random"], [])
+    assert affordable(895) == (["gradcam", "random"], ["rise"])
+    assert affordable(192) == (["gradcam", "random"], ["rise"])
+    # One round in half of it: 8 x (1 pass, and 2 of the metric) are 24 s.
+    assert affordable(48) == (["gradcam", "random"], ["rise"])
+    with pytest.raises(UserError, match=r"--within 47s is too little time here, at 1 s a pass.*give --within 1m, or"):
+        affordable(47)
+
+
+@pytest.mark.slow
+def test_the_whole_resumes_to_the_same_bytes_and_extends(pictures, tmp_path):
+    rows, network = pictures
+    classifier = sb.load_classifier(network, labels=["blue", "red"], **SETTINGS)
+    settings = {
+        "dataset": rows, "model": classifier, "metrics": [METRIC], "within": None, "progress": False, "batch_size": 8,
+        "explainers": ["gradient", "gradcam", "occlusion:window=8,stride=8"],
+    }  # fmt: skip
+    choice = sb.choose(out=tmp_path / "whole", **settings)
+    assert choice.recommended == {"given metrics": choice.explainer().name}
+    assert choice.page.is_file()
+    page = choice.page.read_text(encoding="utf-8")
+    assert "use this" in page
+    assert "http" not in page.replace("http-equiv", "").replace("https://www.w3.org", "")
+    # Stopped after any round: the same rounds again, and the same bytes.
+    (tmp_path / "whole" / "costs.json").replace(tmp_path / "costs.json")
+    (tmp_path / "half").mkdir()
+    (tmp_path / "costs.json").replace(tmp_path / "half" / "costs.json")
+    sb.choose(out=tmp_path / "half", limit=24, **settings)
+    again = sb.choose(out=tmp_path / "half", **settings)
+    first, second = (json.loads((folder / "choice.json").read_text()) for folder in (choice.folder, again.folder))
+    for content in (first, second):
+        content.pop("command"), content.pop("seconds")
+    assert first == second
+    records = [folder / "run" / "records.parquet" for folder in (choice.folder, again.folder)]
+    assert records[0].read_bytes() == records[1].read_bytes()
+
+
+def test_several_processes_are_refused_before_anything_is_loaded(monkeypatch, tmp_path):
+    monkeypatch.setattr("saliency_bench.recipes.choosing.choose.accelerator_on",
+                        lambda device: SimpleNamespace(num_processes=2))  # fmt: skip
+    with pytest.raises(UserError, match="choose runs in one process"):
+        sb.choose(dataset="shapes-xai", model="torchvision:resnet18", out=tmp_path / "choice")
+    assert not list(tmp_path.iterdir())
+
+
+def test_settings_to_copy_run_as_printed(shapes, resnet):
+    spec = RunSpec(dataset=str(shapes), model=str(resnet), explainers=["gradcam"], metrics=[METRIC], out="run")
+    lines = ["import saliency_bench as sb", setup(spec), load_call(sb.load_explainer("gradcam"))]
+    scope: dict = {}
+    exec("\n".join([*lines, "maps = explainer(classifier, images, target)"]), scope)
+    assert scope["maps"].shape == (1, 32, 32)
+    assert scope["target"][0, scope["label"]] == 1
+
+
+def test_layers_of_a_sequential_are_candidates():
+    layers = [nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3, padding=1), nn.ReLU()]
+    network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    classifier = load_classifier(network, mean=0.5, std=0.5, device="cpu")
+    fitting, _ = candidates(classifier, torch.rand(1, 3, 16, 16), targets.one_hot([0], 2))
+    by_name = {candidate.name: dict(candidate.explainer.options).get("layer") for candidate in fitting}
+    assert by_name.get('gradcam:layer="1"') == "1", by_name

@@ -1,0 +1,743 @@
+"""Suites: what a file may say, which runs follow from it, and the tables that are made of them."""
+
+import csv
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+from test_golden_run import network
+
+import saliency_bench as sb
+from saliency_bench import cli
+from saliency_bench.errors import UserError
+from saliency_bench.read.run_folder import read_run
+from saliency_bench.recipes.suites import costs
+from saliency_bench.recipes.suites.costs import Cost, cost_of_image, cost_of_retraining, cost_of_training, speed_of
+from saliency_bench.recipes.suites.drawing import plot_of
+from saliency_bench.recipes.suites.jobs import Choice, Network, jobs_of, selection
+from saliency_bench.recipes.suites.numbers import Results
+from saliency_bench.recipes.suites.plan import side_by_side
+from saliency_bench.recipes.suites.schema import Suite, Training, find_suite, read_suite
+from saliency_bench.recipes.suites.suite import planned, suite
+from saliency_bench.recipes.suites.tables import make_table
+
+METHODS = ["gradient", "gradcam", "random"]
+SUITE = {
+    "paper": "Own",
+    "datasets": {"one": {"name": "one", "build": "saliency-bench build one"}, "two": {"name": "two"},
+                 "three": {"name": "three"}},
+    "models": {"small": {"name": "small", "family": "resnet", "train": {"epochs": 1}},
+               "wide": {"name": "wide", "family": "vgg", "train": {"epochs": 1}}},
+    "runs": {"all": {"datasets": ["one", "two", "three"], "models": ["small", "wide"], "explainers": METHODS,
+                     "metrics": ["saliency_miou"]}},
+    "names": {"gradcam": "Grad-CAM"},
+    "tables": {
+        "scores": {
+            "title": "Scores", "runs": ["all"], "rows": ["dataset", "model"], "columns": ["explainer", "value"],
+            "values": {"mIoU": {"metric": "saliency_miou"},
+                       "iAUC": {"metric": "saliency_insertion:steps=16", "scale": 100}},
+            "show": {"explainer": ["gradcam", "gradient"], "dataset": ["two"]},
+            "figures": [[0.5, None, 0.25, 1.0]],
+            "notes": [{"note": "Strange.", "where": {"value": ["mIoU"]}}],
+        },
+        "means": {
+            "title": "Means", "runs": ["all"], "rows": ["explainer"], "columns": ["variant"],
+            "over": ["dataset", "model"], "values": {"mIoU": {"metric": "saliency_miou:threshold={t}"}},
+            "variants": {"low": {"t": 0.3}, "half": {"t": 0.5}},
+        },
+        "correlations": {
+            "title": "Correlations", "runs": ["all"], "rows": ["model"], "columns": ["explainer"], "over": ["dataset"],
+            "values": {"r": {"metric": "saliency_miou", "against": "saliency_deletion:steps=16"}},
+        },
+        "accuracy": {
+            "title": "Accuracy", "runs": ["all"], "rows": ["dataset"], "columns": ["model", "value"],
+            "values": {"top": {"accuracy": "top1"}, "up": {"accuracy": "top1", "transform": "up"}},
+        },
+    },
+    "smoke": {"drawings": 60, "passes": 1, "count": 120, "limit": 16, "options": {"saliency_insertion": {"steps": 8}}},
+}  # fmt: skip
+
+
+def changed(path, **tables):
+    """The suite as a file, with these keys of its tables changed, added or (None) taken out."""
+    content = json.loads(json.dumps(SUITE))
+    for name, keys in tables.items():
+        content["tables"][name] = {
+            key: value for key, value in {**content["tables"].get(name, {}), **keys}.items() if value is not None
+        }
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return changed(tmp_path_factory.mktemp("suite") / "own.yaml")
+
+
+@pytest.fixture(scope="module")
+def done(file, tmp_path_factory):
+    """The suite, run at smoke size."""
+    out = tmp_path_factory.mktemp("suite") / "out"
+    return suite(str(file), out=out, smoke=True, compare=True, device="cpu", progress=False)
+
+
+def runs_of(done):
+    return {(job.dataset, job.model): read_run(job.folder) for job in done.jobs}
+
+
+def cell(run, explainer, metric):
+    return next(one for one in run.cells if (one.explainer_text, one.metric_text) == (explainer, metric))
+
+
+def numbers_of(done, name):
+    cells = next(table for table in done.tables if table.name == name).cells
+    return {place: SimpleNamespace(**record) for place, record in cells.items()}
+
+
+@pytest.mark.slow
+def test_every_number_is_that_of_a_cell_and_what_a_paper_shows_stands_first(done):
+    runs, numbers = runs_of(done), numbers_of(done, "scores")
+    assert len(numbers) == 3 * 2 * 3 * 2
+    for ((dataset, model), (explainer, value)), number in numbers.items():
+        metric, scale = {"mIoU": ("saliency_miou", 1), "iAUC": ("saliency_insertion:steps=8", 100)}[value]
+        own = cell(runs[dataset, model], explainer, metric)
+        assert number.value == own.value * scale
+        assert (number.low, number.high) == (own.low and own.low * scale, own.high and own.high * scale)
+        assert (number.n, number.cell) == (own.n, own.cell_id)
+    table = done.tables[0]
+    assert table.rows[:2] == [("two", "small"), ("two", "wide")]
+    assert [column[0] for column in table.columns] == ["gradcam"] * 2 + ["gradient"] * 2 + ["random"] * 2
+
+
+@pytest.mark.slow
+def test_the_papers_figures_stand_where_it_prints_them(done):
+    numbers = numbers_of(done, "scores")
+    row = ("two", "small")
+    figures = [numbers[row, column].paper for column in done.tables[0].columns]
+    assert figures == [0.5, None, 0.25, 1.0, None, None]
+    number = numbers[row, ("gradcam", "mIoU")]
+    assert number.difference == number.value - 0.5
+    assert number.notes == "Strange."
+    assert numbers[row, ("gradcam", "iAUC")].notes == ""
+    assert all(number.paper is None for (names, _), number in numbers.items() if names != row)
+    assert "The paper: Strange." in done.tables[0].notes
+
+
+@pytest.mark.slow
+def test_means_weight_datasets_equally_and_take_models_together_image_by_image(done):
+    runs, numbers = runs_of(done), numbers_of(done, "means")
+    for ((explainer,), (variant,)), number in numbers.items():
+        metric = {"low": "saliency_miou:threshold=0.3", "half": "saliency_miou"}[variant]
+        means, squares = [], []
+        for dataset in ("one", "two", "three"):
+            scores = {}
+            for model in ("small", "wide"):
+                run = runs[dataset, model]
+                values = run.values[cell(run, explainer, metric).cell_id]
+                for image, score in zip(run.ids, values, strict=True):
+                    scores.setdefault(image, []).append(score)
+            own = [sum(pair) / 2 for pair in scores.values() if np.isfinite(pair).all()]
+            means.append(sum(own) / len(own))
+            squares.append(np.var(own, ddof=1) / len(own))  # each image is a cluster of its own
+        assert number.value == pytest.approx(sum(means) / 3, rel=1e-12)
+        half = 1.96 * np.sqrt(sum(squares)) / 3
+        assert (number.low, number.high) == pytest.approx((number.value - half, number.value + half), rel=1e-9)
+
+
+def test_correlations_are_over_datasets_and_of_one_direction(done):
+    runs, numbers = runs_of(done), numbers_of(done, "correlations")
+    for ((model,), (explainer,)), number in numbers.items():
+        pairs = [[cell(runs[dataset, model], explainer, metric).value
+                  for metric in ("saliency_miou", "saliency_deletion:steps=16")]
+                 for dataset in ("one", "two", "three")]  # fmt: skip
+        first, second = np.array(pairs).T
+        assert number.value == pytest.approx(np.corrcoef(first, -second)[0, 1], abs=1e-9)  # deletion: lower is better
+        assert number.n == 3
+        assert number.low is None
+
+
+def test_accuracy_is_that_of_the_runs(done):
+    runs = runs_of(done)
+    for ((dataset,), (model, value)), number in numbers_of(done, "accuracy").items():
+        run = runs[dataset, model]
+        if value == "top":
+            assert number.value == run.accuracy.value
+            continue
+        job = next(job for job in done.jobs if (job.dataset, job.model) == (dataset, model))
+        classifier = sb.load_classifier(str(job.spec.model), device="cpu")
+        rows = [row for row in sb.load_dataset(str(job.spec.dataset)) if row["image_id"] in run.ids]
+        shifted = torch.zeros(len(rows), 3, 32, 32)
+        images = classifier.prepare(rows).images
+        shifted[:, :, :-6] = images[:, :, 6:]  # up by 0.2 of 32 pixels, rounded
+        with torch.no_grad():
+            right = [int(logits.argmax()) == row["label"]
+                     for logits, row in zip(classifier(shifted), rows, strict=True)]  # fmt: skip
+        assert number.value == sum(right) / len(right)
+        assert number.n == len(rows)
+
+
+def test_tables_are_written_with_every_digit_and_the_page_shows_them(done):
+    folder = done.folder / "tables"
+    written = [f"{name}{suffix}" for name in SUITE["tables"] for suffix in (".md", ".csv", ".tex", ".json")]
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*written, "own.settings.md"])
+    rows = json.loads((folder / "scores.json").read_text())["numbers"]
+    numbers = numbers_of(done, "scores")
+    assert [row["value"] for row in rows] == [number.value for number in numbers.values()]
+    assert [(row["explainer"], row["quantity"]) for row in rows] == [column for _, column in numbers]
+    header = (folder / "scores.csv").read_text().splitlines()[0].split(",")
+    assert header[:5] == ["dataset", "model", "explainer", "quantity", "value"]
+    assert len(set(header)) == len(header)
+    assert all((done.folder / row["runs"]).is_dir() for row in rows)
+    page = done.page.read_text()
+    assert page.count("<table>") == len(SUITE["tables"]) + 2  # the settings and the plan
+    links = re.findall(r'href="(runs/[^"]+)"', page)
+    assert len(links) == 6
+    assert all((done.folder / link).is_file() for link in links)
+    assert "src=" not in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_a_plot_has_a_panel_for_each_quantity_and_none_without_numbers(done, tmp_path):
+    def panels(name, empty=()):
+        table = next(table for table in done.tables if table.name == name)
+        numbers = table.numbers.copy()
+        if empty:
+            numbers.loc[numbers["quantity"].isin(empty), ["value", "low", "high"]] = np.nan
+        return plot_of(replace(table, numbers=numbers), tmp_path).count('id="axes_')
+
+    assert panels("scores") == 2
+    assert {path.name for path in tmp_path.iterdir()} == {f"scores.{kind}" for kind in ("pdf", "svg", "png")}
+    assert panels("scores", ["iAUC"]) == 1
+    assert panels("scores", ["iAUC", "mIoU"]) == 0
+    assert panels("means") == 1  # variants of one quantity are compared in one panel
+
+
+@pytest.mark.slow
+def test_a_second_start_does_nothing_and_ends_with_the_same_bytes(done, file):
+    files = [path for path in sorted(done.folder.rglob("*")) if path.is_file()]
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+    stale = done.folder / "tables" / ".means.csv.4711.tmp"  # of a start that was killed
+    stale.touch()
+    again = suite(str(file), out=done.folder, smoke=True, compare=True, device="cpu", progress=False)
+    assert not again.failed
+    assert not stale.exists()
+    assert {path: path.read_bytes() for path in before} == {path: text for path, (text, _) in before.items()}
+    kept = [path for path in before if path.name in ("records.parquet", "model.safetensors", "report.html")]
+    assert kept
+    assert all(path.stat().st_mtime_ns == before[path][1] for path in kept)
+    plan = planned(str(file), out=done.folder, smoke=True, device="cpu")
+    assert [(step.cells, step.done, step.passes) for step in plan.steps] == [(15, 15, 0)] * 6
+
+
+@pytest.mark.slow
+def test_a_part_leaves_what_is_there_in_the_tables(done, file, capsys):
+    """A start with --select does less, and its tables show what earlier ones have made."""
+    before = [path.read_bytes() for path in sorted((done.folder / "tables").glob("means*"))]
+    chosen = {"select": "dataset=one explainer=random", "compare": True}
+    part = suite(f"{file}:means", out=done.folder, smoke=True, device="cpu", progress=False, **chosen)
+    assert len(part.jobs) == 2
+    assert [path.read_bytes() for path in sorted((done.folder / "tables").glob("means*"))] == before
+    assert cli.main(["suite", f"{file}:means", "--out", str(done.folder / "other"), "--smoke", "--device", "cpu",
+                     "--select", "dataset=one"]) == 2  # fmt: skip
+    assert "no number of means is there" in capsys.readouterr().err
+
+
+def test_accuracies_and_small_numbers_stand_below_a_table(done):
+    runs, (scores, means, *_) = runs_of(done), done.tables
+    note = next(note for note in scores.notes if note.startswith("Accuracy"))
+    for (dataset, model), run in runs.items():
+        assert f"{model} on {dataset} {run.accuracy.value:.3f}" in note
+    least = [number["least"] for number in means.records]
+    assert all(count <= 16 and number["n"] >= 3 * count for count, number in zip(least, means.records, strict=True))
+    assert means.printed.texts()[1][1].endswith("†") == (least[0] < 10)
+    assert any("fewer than 10" in note for note in means.notes) == (min(least) < 10)
+
+
+@pytest.mark.slow
+def test_a_failed_run_is_named_and_stops_no_other(file, done, monkeypatch):
+    module = sys.modules["saliency_bench.recipes.suites.suite"]
+    start = module.start
+
+    def failing(spec, objects, **options):
+        if "one-small" in spec.out:
+            raise RuntimeError("no power")
+        return start(spec, objects, **options)
+
+    monkeypatch.setattr(module, "start", failing)
+    result = suite(f"{file}:accuracy", out=done.folder, smoke=True, device="cpu", progress=False)
+    assert [(folder.name[:9], why) for folder, why in result.failed.items()] == [
+        ("one-small", "RuntimeError: no power")
+    ]
+    numbers = numbers_of(result, "accuracy")
+    assert numbers[("one",), ("small", "top")].missing == "failed: RuntimeError: no power"
+    assert numbers[("two",), ("small", "top")].value is not None
+
+
+@pytest.mark.slow
+def test_the_crowd_of_a_table_is_its_answers_about_the_pictures_of_the_run(done, tmp_path):
+    people = {"title": "People", "runs": ["all"], "rows": ["dataset", "model"], "columns": ["explainer", "value"],
+              "values": {"Crowd": {"crowd": True}, "mIoU": {"metric": "saliency_miou"}}}  # fmt: skip
+    path = changed(tmp_path / "people.yaml", people=people)
+    first, second = runs_of(done)["one", "small"].ids[:2]
+    lines = [
+        "image_id,explainer,exposure,person,right",
+        f"{first},gradient,0.05,a,false", f"{first},gradient,0.3,a,true", f"{first},gradient,1,b,false",
+        f"{second},gradient,0.1,a,true", "elsewhere,gradient,0.05,a,true",
+    ]  # fmt: skip
+    (tmp_path / "answers.csv").write_text("\n".join(lines) + "\n")
+    options = {"out": done.folder, "smoke": True, "device": "cpu", "progress": False}
+    result = suite(f"{path}:people", **options, answers=tmp_path / "answers.csv")
+    exposures = [0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1]
+    areas = [sum((after - before) * ((before >= right) + (after >= right)) / 2
+                 for before, after in pairwise(exposures)) for right in (0.3, 2, 0.1)]  # fmt: skip
+    numbers = numbers_of(result, "people")
+    for model in ("small", "wide"):  # the same pictures
+        number = numbers[("one", model), ("gradient", "Crowd")]
+        assert number.value == pytest.approx(np.mean(areas), abs=1e-12)
+        assert (number.n, number.least) == (2, 2)
+    assert numbers[("one", "small"), ("gradcam", "Crowd")].missing.startswith("no answers of people")
+    assert numbers[("one", "small"), ("gradient", "mIoU")].value is not None
+    with pytest.raises(UserError, match="cannot be read"):
+        suite(f"{path}:people", **options, answers=tmp_path / "none.csv")
+
+
+def test_tables_and_datasets_can_be_selected(file, tmp_path):
+    _, found, tables = find_suite(f"{file}:means")
+    chosen = selection(["dataset=one dataset=three", "explainer=random"])
+    jobs = jobs_of(found, tables, Choice(tmp_path, select=chosen))
+    assert [(job.dataset, job.model) for job in jobs] == [
+        ("one", "small"), ("one", "wide"), ("three", "small"), ("three", "wide")]  # fmt: skip
+    assert {job.spec.explainers for job in jobs} == {("random",)}
+    asked = "saliency_miou:threshold=0.3", "saliency_miou:threshold=0.5", "saliency_miou"
+    assert {job.spec.metrics for job in jobs} == {asked}
+    every = jobs_of(found, found.tables, Choice(tmp_path))
+    assert {job.folder for job in jobs} <= {job.folder for job in every}  # runs are shared by all tables
+    elsewhere = jobs_of(found, tables, Choice(tmp_path / "other", data=tmp_path, limit=3, batch_size=4, select=chosen))
+    assert [job.folder.name for job in elsewhere] == [job.folder.name for job in jobs]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "said"),
+    [(["dataset"], "AXIS=NAME"), (["colour=red"], "unknown axis"), (["dataset=onne"], "did you mean one"),
+     (["explainer=nothing"], "unknown explainer .nothing.; known: gradcam")],
+)  # fmt: skip
+def test_a_selection_that_means_nothing_is_refused(file, tmp_path, conditions, said):
+    _, found, tables = find_suite(str(file))
+    with pytest.raises(UserError, match=said):
+        jobs_of(found, tables, Choice(tmp_path, select=selection(conditions)))
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"titlex": "x"}, "unknown key 'titlex' of tables.scores; did you mean title"),
+        ({"values": {"a": {"metrik": "x"}}}, "unknown key 'metrik' of tables.scores.values.a; did you mean metric"),
+        ({"titlex": "x", "title": None}, "unknown key 'titlex' of tables.scores; did you mean title"),
+        ({"runs": ["al"]}, "did you mean all"),
+        ({"rows": ["dataset"]}, "its runs have 2 names of model; give rows, columns or over that axis"),
+        ({"runs": []}, "tables.scores.runs: is empty"),
+        ({"rows": ["dataset", "explainer"]}, "once"),
+        ({"rows": ["datasets"]}, "tables.scores.rows.0"),
+        ({"columns": ["explainer"]}, "axis value"),
+        ({"variants": {"a": {"t": 1}}}, "variants and the axis variant"),
+        ({"title": None}, "tables.scores.title"),
+        ({"values": {"a": {"metric": "saliency_miou", "accuracy": "top1"}}}, "one of metric"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_with_the_key_that_was_meant(tmp_path, keys, said):
+    path = changed(tmp_path / "own.yaml", scores=keys)
+    with pytest.raises(UserError, match=re.escape(said)) as error:
+        read_suite(path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "- a", "a: [", "x" * 2**21, "!!python/object/apply:os.system ['true']"])
+def test_what_is_no_suite_is_refused_in_one_line(tmp_path, text):
+    path = tmp_path / "own.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as error:
+        read_suite(path)
+    assert "\n" not in str(error.value)
+
+
+def test_unknown_names_and_settings(tmp_path):
+    with pytest.raises(UserError, match="did you mean p0-table2"):
+        find_suite("p0-tabel2")
+    with pytest.raises(UserError, match="cannot be read"):
+        find_suite(str(tmp_path / "nothing.yaml"))
+    content = json.loads(json.dumps(SUITE))
+    content["runs"]["all"]["settings"] = {"targetz": "label"}
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(UserError, match="did you mean target"):
+        read_suite(path)
+
+
+def test_missing_sources_are_listed_and_nothing_starts(file, tmp_path, capsys):
+    with pytest.raises(UserError, match="3 sources are missing"):
+        suite(str(file), out=tmp_path / "out", data=tmp_path, progress=False)
+    said = capsys.readouterr().err
+    assert f"one: saliency-bench build one --out {tmp_path / 'one'}" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", [{"name": "models/mine/last"}, {"name": "./gone"}, {"name": "torchvision:resnet1"}])
+def test_models_that_cannot_be_loaded_are_missing_before_anything_starts(entry, tmp_path, capsys):
+    """Whether they are used as they are or trained first."""
+    content = json.loads(json.dumps(SUITE))
+    entry = entry | {"family": "resnet"}
+    content["models"] = {"small": entry, "wide": entry | {"train": {"epochs": 1}}}
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(content))
+    steps = planned(str(path), out=tmp_path / "out", data=tmp_path).steps
+    assert {step.model for step in steps} == {"missing"}
+    with pytest.raises(UserError, match="5 sources are missing"):
+        suite(str(path), out=tmp_path / "out", data=tmp_path, progress=False)
+    written = capsys.readouterr().err
+    for name in ("small", "wide"):
+        assert any(
+            f"missing: model {name}: " in line and entry["name"].rpartition(":")[2] in line
+            for line in written.splitlines()
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dataset_that_is_built_in_two_ways_has_a_folder_of_its_own(tmp_path):
+    """Else the other suite's build of that name would be taken for it."""
+    places = []
+    for name in ("p1", "p3"):
+        (tmp_path / "voc-val").mkdir(exist_ok=True)
+        _, found, tables = find_suite(name)
+        jobs = jobs_of(found, tables, Choice(tmp_path / "out", data=tmp_path, select={"dataset": ("voc",)}))
+        places.append({(str(job.spec.dataset), job.build.rpartition(" --out ")[2]) for job in jobs})
+    assert places == [{(str(tmp_path / one),) * 2} for one in ("voc-val", "voc-val-2007")]
+
+
+def test_another_model_or_dataset_under_an_old_name_has_a_folder_of_its_own(tmp_path):
+    places = []
+    for name, place in (("first", "one"), ("second", "one"), ("first", "uno")):
+        content = json.loads(json.dumps(SUITE))
+        content["models"]["small"] = {"name": name, "family": "resnet"}
+        content["datasets"]["one"]["name"] = place
+        path = tmp_path / f"{name}-{place}.yaml"
+        path.write_text(yaml.safe_dump(content))
+        _, found, tables = find_suite(str(path))
+        chosen = {"dataset": ("one",), "model": ("small",)}
+        places += [job.folder.name for job in jobs_of(found, tables, Choice(tmp_path, select=chosen))]
+    assert len(set(places)) == 3
+
+
+def test_a_number_that_was_not_run_says_so(file, tmp_path):
+    _, found, tables = find_suite(str(file))
+    jobs = jobs_of(found, tables, Choice(tmp_path))
+    for name in tables:
+        table = make_table(name, Results(found, jobs, Choice(tmp_path)))
+        assert set(table.numbers["missing"]) == {"not run"}
+
+
+def test_files_are_read_as_utf_8_whatever_the_locale():
+    line = "from saliency_bench.recipes.suites.schema import list_suites; print(len(list_suites()))"
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([sys.executable, "-c", line], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_suites_are_listed():
+    assert {"p0", "p0-table2"} <= set(sb.list_suites())
+
+
+def test_the_published_schema_is_that_of_the_files():
+    published = Path(__file__).parents[2] / "docs" / "_static" / "suite.schema.json"
+    assert json.loads(published.read_text()) == Suite.model_json_schema()
+
+
+@pytest.mark.slow
+def test_metrics_say_how_many_passes_they_take_at_most(tmp_path):
+    """Against those that a run counts; equal where they depend on nothing but the options and the size."""
+    counted = [name for name in sb.list_metrics() if sb.load_metric(name).declaration.passes is not None]
+    chosen = [
+        *counted,
+        "saliency_insertion:steps=8",
+        "saliency_max_sensitivity:draws=3",
+        "saliency_single_deletion:grid=2",
+    ]
+    data = sb.build("shapes-xai", tmp_path / "shapes", size=32, count=120, progress=False)
+    model, other = (sb.load_classifier(network(first), mean=0, std=1) for first in (0, 100))
+    run = sb.run(dataset=str(data), model=model, other_model=other, other_label="scene", metrics=chosen, limit=8,
+                 explainers=["random", "gradient"], out=tmp_path / "run", batch_size=8, device="cpu",
+                 progress=False)  # fmt: skip
+    exact = {"insertion", "deletion", "kae", "roae", "road", "max_sensitivity", "single_deletion", "consistency"}
+    assert len(run.cells) == 2 * len(chosen)
+    for cell in run.cells:
+        pictures, maps = sb.load_metric(cell.metric).declaration.passes_of(cell.metric_options, 32, 32)
+        own = maps if cell.explainer == "gradient" else 0
+        assert cell.forward_passes.metric <= 8 * (pictures + own), cell.metric_text
+        if cell.metric.removeprefix("saliency_") in exact:
+            assert cell.forward_passes.metric == 8 * (pictures + own), cell.metric_text
+
+
+def test_the_plan_counts_the_passes_that_a_run_takes():
+    metrics = ("saliency_miou", "saliency_insertion:steps=8", "saliency_max_sensitivity:draws=3")
+    pairs = [(one, other) for one in ("random", "rise:masks=30", "gradient") for other in metrics]
+    rise, curve = 30, 9
+    cost = cost_of_image(pairs)
+    assert cost == Cost(images=1, forward=1 + curve + (rise + curve + 3 * rise) + curve, gradient=1 + 3)
+    assert cost.times(5) + Cost(steps=2) == Cost(images=5, forward=5 * cost.forward, gradient=20, steps=2)
+    assert cost_of_image([]) == Cost()
+
+
+def test_the_plan_counts_trainings_and_each_retraining_once():
+    recipe = Training(epochs=3, batch_size=8, limit=20)
+    network = Network("data", "start", "label", recipe, Path("out"))
+    assert cost_of_training(network, 100, 10, 7) == Cost(
+        images=37, forward=3 * 10 + 7, trained=60, steps=3 * 3, epochs=3, networks=1
+    )
+    assert cost_of_training(replace(network, recipe=Training(epochs=1)), 33, 0, 0).steps == 2
+    options = "trainings=2,epochs=4,images=16,batch_size=8"
+    roar, kar = f"saliency_roar:{options}", f"saliency_kar:{options}"
+    pairs = [("gradient", roar), ("gradient", "saliency_miou"), ("random", roar)]
+    cost = cost_of_retraining(pairs, 100, 10, 5)
+    # Seven exposures of the gradient, its blurred and random maps; whole and empty pictures belong to nobody.
+    trainings = 2 * (7 * 3 + 2)
+    assert cost == Cost(forward=trainings * (4 * 10 + 2 * 5), gradient=2 * (16 + 10 + 5), trained=trainings * 4 * 16,
+                        steps=trainings * 4 * 2, epochs=trainings * 4, retrained=trainings)  # fmt: skip
+    both = [*pairs, ("gradient", kar), ("random", kar)]
+    assert cost_of_retraining(both, 100, 10, 5).retrained == 2 * (2 * 7 * 3 + 2)  # the ends are the same trainings
+
+
+def test_timing_a_network_leaves_it_as_it_was():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(),
+                                torch.nn.Linear(4, 3))  # fmt: skip
+    classifier = sb.load_classifier(model, mean=0, std=1, size=32, device="cpu")
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    speed = speed_of(classifier, 2, rounds=2)
+    assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
+    for times in (speed.prepare, speed.forward, speed.gradient, speed.trained):
+        assert 0 < times[0] <= times[1] <= times[2]
+    assert speed.new[1] > 0 < speed.state[1]
+    trained = speed.seconds(Cost(epochs=3, networks=1, retrained=4, runs=2))[1]
+    assert trained == pytest.approx(3 * speed.state[1] + 5 * speed.new[1] + 4 * costs.RETRAINED + 2 * costs.RUN)
+    low, middle, high = speed.seconds(Cost(forward=10, gradient=2))
+    assert middle == pytest.approx(10 * speed.forward[1] + 2 * speed.gradient[1])
+    assert low <= middle <= high
+
+
+@pytest.mark.parametrize(
+    ("costs", "chunks", "processes", "expected"),
+    [
+        ([5, 5], 10, 1, None),  # one process
+        ([5, 5], 10, 2, [[0], [1]]),  # as early either way
+        ([5, 5, 5], 10, 2, None),  # 7.5 rather than 10
+        ([5, 5, 5], 1, 2, [[0, 2], [1]]),  # 10 rather than 15: one of two would have nothing to do
+        ([1, 2, 9, 4, 4], 10, 2, [[2, 0], [3, 4, 1]]),  # 10 either way, the longest first
+        ([3, 8, 4, 4], 10, 2, None),  # 11 rather than 9.5
+    ],
+)
+def test_processes_make_whole_runs_where_these_are_done_earlier(costs, chunks, processes, expected):
+    job = SimpleNamespace(spec=SimpleNamespace(batch_size=4))
+    steps = [SimpleNamespace(job=job, passes=cost, images=4 * chunks, cells=1, done=0) for cost in costs]
+    assert side_by_side(steps, processes) == expected
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("batch_size", "side"), [("2", False), ("16", True)])
+def test_two_launchers_end_with_the_bytes_of_one_process(batch_size, side, tmp_path):
+    """Each with one process, as on two nodes: they meet on loopback."""
+    line = ["-m", "saliency_bench", "suite", "p0-table4", "--smoke", "--select", "dataset=pet-xai", "--device", "cpu",
+            "--batch-size", batch_size]  # fmt: skip
+    alone = [sys.executable, *line, "--out", "alone"]
+    subprocess.run(alone, cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run([sys.executable, *line, "--out", "both", "--train-only"], cwd=tmp_path, check=True,
+                   capture_output=True)  # fmt: skip
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    nodes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node_rank", str(rank),
+             "--nproc_per_node", "1", "--master_addr", "127.0.0.1", "--master_port", str(port), *line, "--out", "both"],
+            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    told = []
+    for node in nodes:
+        shown, _ = node.communicate(timeout=300)
+        assert node.returncode == 0, shown
+        told.append("2 processes make whole runs side by side" in shown)
+    assert told == [side, False]  # the first one speaks for all
+
+    def files(name):
+        names = ("records.parquet", "predictions.parquet", "*.csv", "*.md", "model.safetensors")
+        return {path.relative_to(tmp_path / name): path.read_bytes() for one in names
+                for path in (tmp_path / name).rglob(one) if "chunks" not in path.parts}  # fmt: skip
+
+    assert len(files("alone")) > 4
+    assert files("both") == files("alone")
+
+
+@pytest.mark.thorough
+def test_a_smoke_suite_that_is_killed_in_the_middle_ends_with_the_same_bytes(tmp_path):
+    def command(name):
+        chosen = ["--select", "dataset=pet-xai", "dataset=cancer-xai", "--device", "cpu", "--out", name]
+        return [sys.executable, "-m", "saliency_bench", "suite", "p0-table2", "--smoke", *chosen]
+
+    def files():
+        names = ("*.parquet", "*.safetensors", "tables/*")
+        found = (path for name in names for path in (tmp_path / "out").rglob(name))
+        return {path.relative_to(tmp_path / "out"): path.read_bytes() for path in found if "/runs/" not in str(path)
+                or path.name in ("records.parquet", "predictions.parquet")}  # fmt: skip
+
+    subprocess.run(command("out"), cwd=tmp_path, check=True, capture_output=True)
+    whole = files()
+    assert len(whole) > 10
+    shutil.rmtree(tmp_path / "out")
+    for seconds in (9, 14, 19):
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(command("out"), cwd=tmp_path, timeout=seconds, capture_output=True)
+    subprocess.run(command("out"), cwd=tmp_path, check=True, capture_output=True)
+    assert files() == whole
+
+
+def named_by_another(tmp_path):
+    """The suite, whose models explain what `small` predicts."""
+    content = json.loads(json.dumps(SUITE))
+    content["runs"]["all"] |= {"settings": {"target": "predicted-by:small"}, "datasets": ["one"]}
+    content["datasets"] = {"one": content["datasets"]["one"]}
+    content["tables"] = {"means": content["tables"]["means"]}
+    path = tmp_path / "named.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+def test_the_class_that_a_model_of_the_suite_names(file, tmp_path):
+    _, content, tables = find_suite(str(named_by_another(tmp_path)))
+    small, wide = jobs_of(content, tables, Choice(tmp_path))
+    assert (small.spec.target, small.named_by) == ("predicted", None)
+    assert wide.named_by == small.folder
+    trained = {network.out.name.partition("-")[0]: str(network.out) for network in wide.networks}
+    assert wide.spec.target == f"predicted-by:{trained['small']}"
+    alone = jobs_of(content, tables, Choice(tmp_path / "other", select={"model": ("wide",)}))
+    assert [(job.folder.name, job.named_by) for job in alone] == [(wide.folder.name, None)]
+    _, content, tables = find_suite(str(file))
+    assert wide.folder.name not in {job.folder.name for job in jobs_of(content, tables, Choice(tmp_path))}
+
+
+@pytest.mark.slow
+def test_predictions_of_a_run_of_the_suite_are_read_instead_of_made(tmp_path):
+    path, options = named_by_another(tmp_path), {"smoke": True, "device": "cpu", "progress": False}
+    whole = suite(str(path), out=tmp_path / "out", **options)
+    wide = whole.jobs[1].folder
+    assert json.loads((wide / "run.json").read_text())["spec"]["target"] == f"predicted-by:{whole.jobs[0].folder}"
+    named = dict(zip(*predictions(whole.jobs[0].folder), strict=True))
+    records = pq.read_table(wide / "records.parquet", columns=["image_id", "target"]).to_pylist()
+    assert {(row["image_id"], row["target"]) for row in records} == set(named.items())
+    alone = suite(str(path), out=tmp_path / "alone", select="model=wide", **options)
+    assert not (tmp_path / "alone" / "runs" / whole.jobs[0].folder.name).exists()
+    assert (alone.jobs[0].folder / "records.parquet").read_bytes() == (wide / "records.parquet").read_bytes()
+
+
+def predictions(folder):
+    """Return the ids and the predicted classes of a run."""
+    rows = pq.read_table(folder / "records.parquet", columns=["image_id", "prediction"])
+    return rows["image_id"].to_pylist(), rows["prediction"].to_pylist()
+
+
+def test_the_smaller_of_two_limits_wins(tmp_path):
+    """A table of five examples never shows twenty; one without a limit of its own takes that of the command."""
+    _, content, tables = find_suite("p1-figure12")
+    own = jobs_of(content, tables, Choice(tmp_path))[0]
+    for given, expected in ((None, 5), (20, 5), (3, 3)):
+        (job,) = jobs_of(content, tables, Choice(tmp_path, limit=given))
+        assert (job.spec.limit, job.folder) == (expected, own.folder)
+    _, content, tables = find_suite("p1-figure3")
+    assert {job.spec.limit for job in jobs_of(content, tables, Choice(tmp_path, limit=20))} == {20}
+    assert {job.spec.limit for job in jobs_of(content, tables, Choice(tmp_path, smoke=True))} == {content.smoke.limit}
+
+
+def test_a_run_extends_the_table_of_devices_that_a_plan_elsewhere_reads(done, file, tmp_path, monkeypatch, capsys):
+    for part in ("data", "models"):
+        shutil.copytree(done.folder / part, tmp_path / "out" / part)
+    monkeypatch.chdir(tmp_path)
+    words = ["suite", f"{file}:scores", "--smoke", "--out", "out", "--device", "cpu", "--device-table", "devices.csv",
+             "--select", "dataset=two", "model=small"]  # fmt: skip
+    assert cli.main(words) == 0
+    rows = list(csv.DictReader(Path("devices.csv").read_text().splitlines()))
+    device, works = rows[0]["device"], [row["work"] for row in rows]
+    assert works == ["", *METHODS, "saliency_miou", "saliency_insertion:steps=8"]
+    shutil.rmtree("out/runs")
+    # Brought to a machine of another name, whose hour costs something.
+    rows = [row | {"device": "elsewhere", "price": "2 EUR" if not row["work"] else ""} for row in rows]
+    with open("devices.csv", "w", newline="") as table:
+        writer = csv.DictWriter(table, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    capsys.readouterr()
+    assert cli.main([*words, "--plan"]) == 0
+    shown = capsys.readouterr().out
+    lines = [line for line in shown.splitlines() if line.startswith(("elsewhere", device))]
+    assert [line.split("  ")[0] for line in lines] == ["elsewhere", device]
+    assert ["EUR" in line for line in lines] == [True, False]
+    assert Path("devices.csv").read_text().count("\n") == 1 + 2 * len(works)
+    assert re.search(r"memory +MB +hours", shown)
+
+
+@pytest.mark.slow
+def test_a_suite_within_a_time_extends_its_runs_and_its_table_says_how_far_it_came(done, file, tmp_path, monkeypatch):
+    for part in ("data", "models"):
+        shutil.copytree(done.folder / part, tmp_path / part)
+    options = {"out": tmp_path, "smoke": True, "device": "cpu", "select": "dataset=two model=small", "progress": False}
+    with pytest.raises(
+        UserError, match=r"--within 0.0 s is too little: the plan took .*and one image of each run take about"
+    ):
+        suite(f"{file}:scores", within=1e-4, **options)
+    assert "--within: 15 images of each run" in str(planned(f"{file}:scores", within="2h", **without_progress(options)))
+    seen = []
+
+    def next_images(passes, steps):
+        seen.append([(step.used, step.cost.images) for step in steps])
+        return (4, 8, 0)[len(seen) - 1]
+
+    monkeypatch.setattr("saliency_bench.recipes.suites.within.Passes.next_images", next_images)
+    limited = suite(f"{file}:scores", within="2h", **options)
+    assert seen == [[(0, 15)], [(4, 11)], [(8, 7)]]
+    assert any(note.startswith("Not all images: 8 of 15") for note in limited.tables[0].notes)
+    assert "Numbers rest on 8 images of each run." in limited.tables[0].notes
+    (step,) = planned(f"{file}:scores", **without_progress(options)).steps
+    assert (step.used, step.cost.images, step.done) == (8, 7, 0)
+    images = iter((15, 0))
+    monkeypatch.setattr("saliency_bench.recipes.suites.within.Passes.next_images", lambda *_: next(images))
+    whole = suite(f"{file}:scores", within="2h", **options)  # goes on from there
+    (run,), full = runs_of(whole).values(), runs_of(done)["two", "small"]
+    for one in run.cells:
+        assert one.value == cell(full, one.explainer_text, one.metric_text).value
+
+
+def without_progress(options):
+    return {name: value for name, value in options.items() if name != "progress"}
+
+
+@pytest.mark.parametrize(("given", "error"), [
+    (["--within", "soon"], "is a time such as 90s, 30m or 2h; got 'soon'"),
+    (["--within", "2h", "--train-only"], "--within is about the runs, which --train-only leaves out"),
+])  # fmt: skip
+def test_a_wrong_time_is_one_line(given, error, file, tmp_path, capsys):
+    assert cli.main(["suite", str(file), "--smoke", "--out", str(tmp_path / "out"), *given]) == 2
+    assert error in capsys.readouterr().err
+    assert not (tmp_path / "out" / "runs").exists()

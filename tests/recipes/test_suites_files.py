@@ -1,0 +1,428 @@
+"""The papers' suites: each file says what can be loaded and built, and its figures fit its tables and each other."""
+
+import inspect
+import re
+import shlex
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import saliency_bench as sb
+from saliency_bench import registry
+from saliency_bench.compute.classifiers.sources import KNOWN
+from saliency_bench.compute.scoring.transforms import TRANSFORMS
+from saliency_bench.errors import UserError
+from saliency_bench.read.cell import Interval
+from saliency_bench.recipes.suites.jobs import Choice, jobs_of, metrics_of
+from saliency_bench.recipes.suites.numbers import part_of
+from saliency_bench.recipes.suites.schema import (
+    Training,
+    Value,
+    fill,
+    find_suite,
+    list_suites,
+    matching_parts,
+    read_suite,
+    suite_files,
+)
+from saliency_bench.recipes.suites.settings import settings_table
+from saliency_bench.spec import RunSpec
+
+FILES = suite_files()
+SUITES = {name: read_suite(path) for name, path in FILES.items()}
+TABLES = [(suite, table) for suite in SUITES for table in SUITES[suite].tables]
+every_suite = pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)
+every_table = pytest.mark.parametrize(("suite", "name"), TABLES, ids=[name for _, name in TABLES])
+
+
+def bare(text):
+    return text.partition(":")[0]
+
+
+def cells(suite, table):
+    """All places of a table, {axis: name} each, in the paper's order; of what it shows."""
+    found = []
+    for name in table.runs:
+        run = suite.runs[name]
+        values = [own for own, value in table.values.items() if value.run in ("", name)]
+        for each in product(run.datasets, run.models, run.explainers, table.variants or [""], values):
+            place = dict(zip(("dataset", "model", "explainer", "variant", "value"), each, strict=True))
+            if all(place[axis] in shown for axis, shown in table.show.items()):
+                found.append(place)
+
+    return found
+
+
+def lines(table, found, axes):
+    """The names of the rows or columns, (name, ...) each; an axis has the order of `show`, or else that of the runs."""
+    order = {axis: table.show.get(axis) or list(dict.fromkeys(place[axis] for place in found)) for axis in axes}
+    named = {tuple(place[axis] for axis in axes) for place in found}
+    return sorted(named, key=lambda names: [order[axis].index(name) for axis, name in zip(axes, names, strict=True)])
+
+
+def figures(suite, name):
+    """[({axis: name}, what the paper prints there)]"""
+    table = SUITES[suite].tables[name]
+    found = cells(SUITES[suite], table)
+    rows, columns = lines(table, found, table.rows), lines(table, found, table.columns)
+    return [
+        (dict(zip((*table.rows, *table.columns), (*row, *column), strict=True)), figure)
+        for row, printed in zip(rows, table.figures, strict=True)
+        for column, figure in zip(columns, printed, strict=True)
+    ]
+
+
+def figure(suite, table, **where):
+    """The one figure at a place."""
+    (found,) = [figure for place, figure in figures(suite, table) if where.items() <= place.items()]
+    return found
+
+
+def texts_of(suite):
+    """Every text of a metric, with the values of every variant."""
+    for run in suite.runs.values():
+        yield from run.metrics
+    for table in suite.tables.values():
+        for value in table.values.values():
+            for text in filter(None, (value.metric, value.against.replace("crowd", ""))):
+                yield from {fill(text, variant) for variant in table.variants.values() or [{}]}
+
+
+def parts_of(suite):
+    """(metric, part) of every value that has one."""
+    for table in suite.tables.values():
+        for value in table.values.values():
+            for variant in table.variants.values() or [{}]:
+                if value.part is not None:
+                    yield fill(value.metric, variant), fill(value.part, variant)
+
+
+@pytest.mark.slow
+def test_each_paper_has_its_file():
+    assert list(FILES) == [f"p{number}" for number in range(len(FILES))]
+    for name in list_suites():
+        assert find_suite(name)[2]
+
+
+@pytest.mark.parametrize("path", FILES.values(), ids=FILES)
+def test_a_file_says_what_the_paper_leaves_open_about_what_it_uses(path):
+    assert path.read_text().startswith("# yaml-language-server: $schema=../docs/_static/suite.schema.json\n")
+    suite = read_suite(path)
+    assert all(name.startswith(f"{path.stem}-") for name in suite.tables)
+    used = {*suite.datasets, *suite.models, *map(bare, texts_of(suite))}
+    used |= {bare(text) for run in suite.runs.values() for text in run.explainers}
+    assert len(suite.decisions) > 5
+    assert {name for entry in suite.decisions for name in entry.about} <= used
+
+
+@every_suite
+def test_the_list_of_settings_has_all_options_of_everything_that_is_used(suite):
+    rows = {what: (paper, run) for what, paper, run in settings_table("own", suite, suite.tables).rows if what}
+    used = {*suite.datasets, *suite.models, *map(bare, texts_of(suite))}
+    assert rows.keys() == used | {bare(text) for run in suite.runs.values() for text in run.explainers}
+    loaded = [sb.load_metric(text) for text in texts_of(suite)]
+    loaded += [sb.load_explainer(text) for run in suite.runs.values() for text in run.explainers]
+    for item in loaded:
+        for option, value in dict(item.options).items():
+            shown = re.search(rf"\b{option}=([^,]*)", rows[item.name][1])
+            assert str(value) in re.split(" or |[.] ", shown[1]) or str(value) in shown[1], (item.name, option)
+    for entry in suite.decisions:
+        assert all(entry.paper in rows[name][0] and entry.run.rstrip(".") in rows[name][1] for name in entry.about)
+    assert any(paper == "says nothing" for paper, _ in rows.values())
+
+
+@every_suite
+def test_every_explainer_and_metric_loads_also_with_the_options_of_smoke(suite):
+    small = suite.smoke.options
+    for text in {text for run in suite.runs.values() for text in run.explainers}:
+        sb.load_explainer(text)
+        sb.load_explainer(text, **small.get(bare(text), {}))
+    for text in texts_of(suite):
+        sb.load_metric(text)
+        sb.load_metric(text, **small.get(bare(text), {}))
+    used = {bare(text) for text in texts_of(suite)} | {bare(e) for run in suite.runs.values() for e in run.explainers}
+    assert small.keys() <= used
+
+
+@every_suite
+def test_parts_are_those_of_their_metrics(suite):
+    for text, part in parts_of(suite):
+        metric = sb.load_metric(text)
+        fitting = matching_parts(part, metric.declaration.parts(dict(metric.options), None))
+        assert len(fitting) == (dict(metric.options)["trainings"] if "*" in part else 1), (text, part)
+
+
+@every_suite
+def test_datasets_are_known_and_their_commands_build_them(suite):
+    for name, dataset in suite.datasets.items():
+        assert dataset.name in sb.list_datasets()
+        words = shlex.split(dataset.build)
+        assert words[:3] == ["saliency-bench", "build", dataset.name], name
+        taken = inspect.signature(registry.load("hub_builders", dataset.name).samples).parameters
+        flags = {word.removeprefix("--").replace("-", "_") for word in words[3:] if word.startswith("--")}
+        assert flags <= taken.keys()
+
+
+@every_suite
+def test_models_are_those_that_the_package_names(suite):
+    assert {model.name for model in suite.models.values()} <= set(KNOWN)
+
+
+@every_suite
+def test_everything_that_is_listed_is_used_and_named(suite):
+    for kind in ("datasets", "models"):
+        assert set(getattr(suite, kind)) == {name for run in suite.runs.values() for name in getattr(run, kind)}
+    assert set(suite.runs) == {run for table in suite.tables.values() for run in table.runs}
+    there = {*suite.datasets, *suite.models, *(text for run in suite.runs.values() for text in run.explainers)}
+    assert suite.names.keys() <= there
+    explained = {text for run in suite.runs.values() for text in run.explainers} - suite.names.keys()
+    assert all(sb.load_explainer(bare(text)).baseline for text in explained)
+
+
+def test_a_file_trains_as_train_does():
+    """What a file leaves out is what `train` and its options leave out."""
+    taken = {name: one.default for name, one in inspect.signature(sb.train).parameters.items()}
+    recipe = Training().model_dump()
+    assert recipe == {name: taken[name] for name in recipe}
+
+
+@every_suite
+def test_settings_are_those_of_a_run(suite):
+    for run in suite.runs.values():
+        given = dict(run.settings)
+        for dataset in run.datasets:
+            given |= suite.datasets[dataset].settings
+        spec = RunSpec.read({"dataset": "d", "model": "m", "explainers": ("e",), "metrics": ("m",), "out": "o"} | given)
+        assert {name: getattr(spec, name) for name in given} == {
+            name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+        }
+
+
+@every_table
+def test_figures_have_a_row_and_column_for_each_of_the_table(suite, name):
+    table = SUITES[suite].tables[name]
+    found = cells(SUITES[suite], table)
+    assert found
+    for axis, shown in table.show.items():
+        assert set(shown) == {place[axis] for place in found}, axis
+    # What is on no axis of the table has one name, or no influence.
+    scored = any(value.metric for value in table.values.values())
+    axes = {"dataset", *(["model"] if table.needs_runs else []), *(["explainer"] if scored else [])}
+    for axis in axes - {*table.rows, *table.columns, *table.over}:
+        assert len({place[axis] for place in found}) == 1, axis
+    if table.figures:
+        rows, columns = lines(table, found, table.rows), lines(table, found, table.columns)
+        assert [len(row) for row in table.figures] == [len(columns)] * len(rows)
+        assert any(figure is not None for row in table.figures for figure in row)
+
+
+@every_table
+def test_every_note_is_about_something_that_is_shown(suite, name):
+    table = SUITES[suite].tables[name]
+    for note in table.notes:
+        fitting = [
+            place for place in cells(SUITES[suite], table)
+            if all(place[axis] in names for axis, names in note.where.items())
+        ]  # fmt: skip
+        assert fitting, note
+        for axis, names in note.where.items():
+            assert set(names) == {place[axis] for place in fitting}, note
+
+
+def test_a_value_of_a_run_that_the_table_has_not_is_refused(tmp_path):
+    text = FILES["p1"].read_text()
+    broken = text.replace('relative=false", run: stability}', 'relative=false", run: stable}')
+    assert broken != text
+    (tmp_path / "own.yaml").write_text(broken)
+    with pytest.raises(UserError, match=r"tables.p1-table2.values: .*stable.*stability"):
+        read_suite(tmp_path / "own.yaml")
+
+
+def test_a_transform_is_of_an_accuracy():
+    assert Value(accuracy="top1", transform="left").transform == "left"
+    with pytest.raises(ValueError, match="transform goes with accuracy"):
+        Value(metric="saliency_miou", transform="left")
+
+
+# What the papers print must follow from what else they print, but where a note says that it does not.
+
+
+def over_datasets(**where):
+    return np.array([printed for place, printed in figures("p0", "p0-table2") if place | where == place])
+
+
+def test_p0_correlations_follow_from_its_table_2_with_the_digits_of_the_notes():
+    methods = SUITES["p0"].tables["p0-table2"].show["explainer"]
+    note = SUITES["p0"].tables["p0-table2"].notes[0]
+    right = {
+        model: dict(zip(methods, map(float, re.findall(r"\.\d{4}", line)), strict=True))
+        for model, line in zip(("resnet-18", "vgg-19"), note.note.split("VGG-19"), strict=True)
+    }
+    for place, printed in figures("p0", "p0-table3"):
+        means = {}
+        for value in place["value"].split(" & "):
+            means[value] = over_datasets(model=place["model"], explainer=place["explainer"], value=value)
+            if value == "PG":
+                security = list(SUITES["p0"].runs["cnn"].datasets).index("security-xai")
+                as_printed = means[value][security]
+                means[value][security] = right[place["model"]][place["explainer"]]
+                assert round(10000 * as_printed) % 1000 == round(10000 * means[value][security]) % 1000
+        assert np.corrcoef(*means.values())[0, 1] == pytest.approx(printed, abs=1e-4), place
+
+
+def test_p1_scores_are_differences_of_the_means_above_them_but_where_the_note_says_so():
+    (note,) = SUITES["p1"].tables["p1-table1"].notes
+    for place, printed in figures("p1", "p1-table1"):
+        if place["value"] == "MCS":
+            means = [figure("p1", "p1-table1", **place | {"value": value}) for value in ("G(f_o)", "G(f_s)")]
+            noted = all(place[axis] in names for axis, names in note.where.items())
+            assert (abs(means[0] - means[1] - printed) > 0.0015 + 1e-9) == noted, place
+
+
+def test_p2_figures_have_the_ranks_in_their_brackets():
+    ranks = """1 2 3 4 5, 1 3 4 2 5, 1 2 4 3 5, 2 1 3 4 5, 5 1 2 3 4
+               1 2 4 3 5, 1 3 4 2 5, 1 3 4 2 5, 2 1 3 4 5, 4 1 2 3 5"""
+    printed = SUITES["p2"].tables["p2-table2"]
+    schemes = [
+        sb.load_metric(value.metric or "saliency_crowd_auc") for _ in range(2) for value in printed.values.values()
+    ]
+    for row, expected, metric in zip(printed.figures, ranks.replace("\n", ",").split(","), schemes, strict=True):
+        best_first = sorted(row, reverse=metric.higher_is_better)
+        assert [best_first.index(figure) + 1 for figure in row] == list(map(int, expected.split()))
+
+
+@pytest.mark.parametrize("table", ["p3-table1", "p3-table3"])
+def test_p3_orders_are_those_of_its_text_and_groups_are_above_what_they_can_be(table):
+    """IIA is the best everywhere; the transformers' TAttr and GAE follow it, of the CNNs Grad-CAM and Score-CAM."""
+    assert all(printed > 100 / 5 for place, printed in figures("p3", table) if place["value"] in ("PGS", "CGS"))
+    rows = np.array(SUITES["p3"].tables[table].figures).reshape(-1, 5, 4)
+    assert (np.diff(rows[:, [0, 1, 3, 4]], axis=1) < 0).all()
+    models = lines(SUITES["p3"].tables[table], cells(SUITES["p3"], SUITES["p3"].tables[table]), ("model", "explainer"))
+    families = {model: {explainer for own, explainer in models if own == model} for model, _ in models}
+    expected = {"iia", "tattr", "gae", "gradient_rollout:relu=false", "gradcam_vit"}
+    assert families["vit-b"] == families["vit-s"] == expected
+
+
+def test_p3_table_2_leaves_iia_the_third_place_of_cdrop_alone():
+    figures_of = np.array(SUITES["p3"].tables["p3-table2"].figures).reshape(2, 5, 3, 4)
+    ranks = np.argsort(np.argsort(figures_of * [1, 1, -1, -1], axis=1), axis=1)[:, 0] + 1
+    assert ranks.tolist() == [[[1, 1, 3, 1]] * 3] * 2
+
+
+def test_p4_pseudo_f1_follows_from_accuracies():
+    """Of table 2, or where those are not legible of tables 4 and 5, which print the same for k = 5."""
+    compared = 0
+    for explainer, top in product(SUITES["p4"].tables["p4-table2"].show["explainer"], (1, 5)):
+        printed = figure("p4", "p4-table2", value=f"Pseudo-F1 @{top}", explainer=explainer)
+        normal, inverse = (
+            [figure("p4", "p4-table2", value=f"acc@{top}{kind}", explainer=explainer),
+             figure("p4", table, value=f"acc@{top}", explainer=explainer, variant="k = 5")]
+            for kind, table in (("", "p4-table4"), (" inverse", "p4-table5"))
+        )  # fmt: skip
+        for both in (normal, inverse):
+            assert len(set(both) - {None}) <= 1, (explainer, top, both)
+        normal, inverse = (next((one for one in both if one is not None), None) for both in (normal, inverse))
+        if None not in (printed, normal, inverse):
+            assert 2 / (1 / (1 - inverse / 100) + 1 / (normal / 100)) == pytest.approx(printed, abs=0.005)
+            compared += 1
+    assert compared == 6
+
+
+def test_p4_regions_above_a_percentile_have_the_size_that_the_percentile_says():
+    for place, printed in figures("p4", "p4-table7"):
+        if place["value"] == "avg. map size":
+            percentile = SUITES["p4"].tables["p4-table7"].variants[place["variant"]]["p"]
+            assert printed == pytest.approx(1 - percentile / 100)
+
+
+def test_p4_distances_have_no_sign_and_the_note_names_the_copy():
+    printed = {(place["value"], place["explainer"]): figure for place, figure in figures("p4", "p4-table8")}
+    assert min(printed.values()) > 0
+    (note,) = SUITES["p4"].tables["p4-table8"].notes
+    truncated = {key: f"{value:.7f}"[:8] for key, value in printed.items()}
+    copies = {key for key, value in truncated.items() if list(truncated.values()).count(value) > 1}
+    assert copies == set(product(note.where["value"], note.where["explainer"]))
+
+
+@every_suite
+def test_transforms_are_those_of_saliency_consistency(suite):
+    for table in suite.tables.values():
+        for value in table.values.values():
+            for variant in table.variants.values() or [{}]:
+                assert fill(value.transform, variant) in ("", *TRANSFORMS)
+
+
+def test_a_value_s_run_alone_computes_it_and_a_limited_run_has_a_folder_of_its_own(tmp_path):
+    metrics = {run: metrics_of(SUITES["p1"], ["p1-table2"], run) for run in ("all", "stability")}
+    assert metrics["stability"] == ["saliency_max_sensitivity:radius=0.2,relative=false"]
+    assert len(metrics["all"]) == 4
+    jobs = jobs_of(SUITES["p1"], ["p1-table2"], Choice(tmp_path))
+    assert len({job.folder for job in jobs}) == len(jobs) == 8
+
+
+def test_a_part_with_a_star_is_the_mean_of_those_that_fit():
+    def interval(value):
+        return Interval(value=value, low=0.0, high=1.0, n=9, clusters=9)
+
+    named = {"0.05 training 1": interval(0.5), "0.05 training 2": interval(1.0), "0.1 training 1": interval(0.0)}
+    cell = SimpleNamespace(parts=named)
+    both = part_of(cell, "0.05 training *")
+    assert (both.value, both.low, both.n) == (0.75, None, 9)
+    assert part_of(cell, "0.1 training 1") is named["0.1 training 1"]
+    assert part_of(cell, "0.2 training *") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("  main:", "  main: {title: another}\n  main:"), "the key main appears twice"),
+        (("[[1, 2]]", "[[1, 2], [3]]"), "tables.main.figures has 2 rows of 1 or 2 figures, but the table shows 1 rows"),
+        (("[[1, 2]]", "[[1, 2], [3, 4]]"), "has 2 rows of 2 figures, but the table shows 1 rows of 2"),
+        (("{name: somewhere}", "somewhere"), "datasets.birds: must be a mapping"),
+        (("runs: [all]", "runs: all"), "tables.main.runs: must be a list"),
+        (("title: Birds, ", ""), "tables.main.title: is missing"),
+        (("paper: mine", "- paper"), "cannot be read as YAML: .*line"),
+    ],
+)  # fmt: skip
+def test_what_a_person_may_get_wrong_is_one_line(change, words, tmp_path):
+    (tmp_path / "mine.yaml").write_text(WRITTEN.replace(*change))
+    with pytest.raises(UserError, match=words) as told:
+        sb.suite(str(tmp_path / "mine.yaml"), out=tmp_path / "out", select="explainer=random")
+    assert "\n" not in str(told.value)
+    assert not (tmp_path / "out").exists()
+
+
+WRITTEN = """paper: mine
+datasets:
+  birds: {name: somewhere}
+models:
+  r: {name: microsoft/resnet-18, family: resnet}
+runs:
+  all: {datasets: [birds], models: [r], explainers: [random]}
+tables:
+  main: {title: Birds, runs: [all], rows: [explainer], columns: [value], figures: [[1, 2]], values: {
+    mIoU: {metric: saliency_miou}, insertion: {metric: saliency_insertion}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("select", "words"),
+    [
+        ("explainer=gradcma", "did you mean gradcam"),
+        ("metric=mIoU", "unknown metric 'mIoU'"),
+        ("metric=saliency_mio", "miou"),
+    ],
+)
+def test_what_is_selected_is_known(select, words, tmp_path):
+    with pytest.raises(UserError, match=words):
+        sb.suite("p0-table2", out=tmp_path / "out", select=select)
+    with pytest.raises(UserError, match="there is no folder 'nowhere'"):
+        sb.suite("p0-table2", out=tmp_path / "out", data="nowhere")
+
+
+def test_p2_all_judgements_of_table_3_are_the_crowd_of_table_2():
+    last = [figure for place, figure in figures("p2", "p2-table3") if place["variant"] == "10"]
+    assert last == [figure for place, figure in figures("p2", "p2-table2") if place["value"] == "Crowd"]
+    assert len(figures("p2", "p2-table3")) == 70
