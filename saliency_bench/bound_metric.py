@@ -7,8 +7,8 @@ name of one may stand.
 A score is NaN where it is not defined. A flat map for which it is NaN is reported as flat. Records hold the score and
 each of its parts. A metric that asks for none of `maps`, `curves` and `target` asks for maps of its own question, and
 its cells are the same whatever the run's target is. One that asks for `retrained` is a retraining metric
-(`compute.scoring.retraining`): its options are those of `Protocol`, its parts `part_names`. One that asks for `first_right`
-scores judgements of people: no run computes it, and none takes it (`check_without_people`).
+(`compute.scoring.retraining`): its options are those of `Protocol`, its parts `part_names`. One that asks for
+`first_right` scores judgements of people: no run computes such a metric (`check_without_people`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -143,7 +143,11 @@ class Metric:
         return targets
 
     def planned(self, predictions: object) -> Mapping[int, Sequence[int]]:
-        """Return {sample: its partners} of `compute.scoring.partners.Predictions`; {} of a metric that asks for none."""
+        """Return {sample: its partners}; {} for a metric that asks for none.
+
+        Args:
+            predictions: a `compute.scoring.partners.Predictions`.
+        """
         plan = self.declaration.plan
         return {} if plan is None else self._asked("plan", plan, dict(self.options), predictions)
 

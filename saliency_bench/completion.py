@@ -17,7 +17,7 @@ from saliency_bench.data.names import list_datasets
 
 Completer = Callable[..., Iterable[str]]
 NUMBERS = ("N", "X", "SECONDS")
-SOURCES = Path(__file__).parent / "classifiers" / "sources.py"
+SOURCES = Path(__file__).parent / "compute" / "classifiers" / "sources.py"
 
 
 def complete() -> None:

@@ -1,6 +1,7 @@
 """Targets: what a map explains, as weights over the logits; score = (logits * target).sum(1).
 
-Contrasts and groups of classes are in `saliency_bench.compute.targets`. Results are read by this file too, without torch.
+Contrasts and groups of classes are in `saliency_bench.compute.targets`. Reading results needs this module, so it
+imports no torch.
 """
 
 from __future__ import annotations

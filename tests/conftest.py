@@ -27,16 +27,16 @@ from saliency_bench.utils.messages import LOGGER, ShownLines
 TESTS = Path(__file__).parent
 # {marker: files of its tests}, so that `pytest -m "slow and hub"` runs the slow tests of an area.
 AREAS = {
-    "browser": ("leaderboard/test_board_browser.py", "leaderboard/test_board_submission.py", "analysis/test_pairs.py",
-                "reports/test_page_tools.py", "studies/test_*page.py", "studies/test_double_clicks.py",
+    "browser": ("board/test_board_browser.py", "board/test_board_submission.py", "read/test_pairs.py",
+                "read/test_page_tools.py", "studies/test_*page.py", "studies/test_double_clicks.py",
                 "studies/test_other_sites.py"),
-    "hub": ("hub/*", "publishing/test_publishing.py", "leaderboard/test_submitting.py", "leaderboard/test_review.py",
+    "hub": ("hub/*", "publishing/test_publishing.py", "board/test_submitting.py", "board/test_review.py",
             "push_scripts/test_launch.py"),
-    "kills": ("engine/test_kill_and_continue.py", "engine/test_interrupts.py", "engine/test_processes.py",
-              "engine/test_start_again.py", "engine/test_torn_files.py", "engine/test_partners.py",
-              "engine/test_part_files.py"),
+    "kills": ("compute/test_kill_and_continue.py", "compute/test_interrupts.py", "compute/test_processes.py",
+              "compute/test_start_again.py", "compute/test_torn_files.py", "compute/test_partners.py",
+              "compute/test_part_files.py"),
     "studies": ("studies/*",),
-    "suites": ("engine/test_suites*", "engine/test_retraining.py", "engine/test_training*"),
+    "suites": ("recipes/test_suites*", "compute/test_retraining.py", "compute/test_training*"),
     "wheel": ("project/test_wheel_and_demo.py", "project/test_documentation.py", "project/test_notebook.py",
               "publishing/test_install_metrics.py"),
 }  # fmt: skip

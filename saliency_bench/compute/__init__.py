@@ -1,1 +1,1 @@
-"""A run: predicts, explains and scores chunk by chunk; training; precomputed maps."""
+"""Compute a run: load, predict, explain and score batch by batch, and write the records; train networks."""

@@ -1,7 +1,7 @@
 """Score: the maps of a batch by every metric, and the rows that records are made of.
 
-What a metric asks for is resolved in `compute/scoring/inputs.py`, which `evaluate` modules use as well. Here is what only a run
-knows: right classes, groups, the other model, partners, retrained networks.
+What a metric asks for is resolved in `compute/scoring/inputs.py`, which `evaluate` modules use as well. This module
+adds what only a run has: right classes, groups, the other model, partners, retrained networks.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
-"""A run as files: records, cells, identities, statistics, summary.
+"""Read results: records, cells, identities, statistics, analyses and reports, all without torch.
 
-What a run's folder is known by is here, where nothing imports torch.
+The names of the files by which a run's folder is recognised are defined here.
 """
 
 import re

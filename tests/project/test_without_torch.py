@@ -13,9 +13,9 @@ from saliency_bench.utils.stand_ins import COMPUTING
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "saliency_bench"
 # What may not import torch, directly or through others, but inside of functions that compute.
-READ = ("errors", "reasons", "options", "registry", "maps", "target_weights", "spec", "settings", "declarations",
-        "bound_explainer", "bound_metric", "hub", "data", "results", "analysis", "reports", "studies", "publishing",
-        "compute.finished", "leaderboard", "spaces.leaderboard", "data.geometry", "utils.overlays")  # fmt: skip
+READ = ("errors", "score_notes", "options", "registry", "maps", "target_weights", "spec", "settings", "declarations",
+        "bound_explainer", "bound_metric", "hub", "data", "read", "studies", "publishing", "compute.finished", "board",
+        "spaces.leaderboard", "utils.overlays")  # fmt: skip
 COMPUTE = ("compute.minibatches", "board.recompute", "board.template")  # parts of these that run networks
 EVERYTHING = """
 import sys

@@ -4,8 +4,8 @@
                                           is better, else -1, so that more is always better
     interval  S +- t sqrt(sum_d se_d^2) / D,  "for these datasets"; t of C - 1 degrees of freedom, C the fewest clusters
               of any dataset; with six datasets or more also that of Student's t over the D means, "for new datasets"
-    ranks     sets, by the paired test of `read.statistics.paired_test` over all pairs, cluster sums weighted by 1 / (D n_d);
-              n_d: the samples of d that `random` has scored; a difference must outlast rare failures as well
+    ranks     sets, by the paired test of `read.statistics.paired_test` over all pairs, cluster sums weighted by
+              1 / (D n_d); n_d: the samples of d that `random` has scored. A difference must outlast rare failures too
 
 Only rows that the board has run are ranked, and only explainers that have one for each dataset of the core; others get
 a line that says what is missing. Nothing is ever averaged over a part of the core, and metrics are not averaged.

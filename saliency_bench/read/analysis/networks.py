@@ -2,8 +2,8 @@
 
 Let x_it be the score of image i with network t, over the images that all T networks have scored. The mean is that of
 all x_it; the spread s_T is the standard deviation of the T means of networks, with T - 1. The 95 % interval is for
-other images and other trainings (`read/statistics/trainings.py`): se^2 = se_C^2 + s_T^2 / T. Two networks have none, as in
-simulations it held the mean in as few as 88 % of cases, against 93 % or more from three on.
+other images and other trainings (`read/statistics/trainings.py`): se^2 = se_C^2 + s_T^2 / T. Two networks have no
+interval: in simulations it covered the mean in as few as 88 % of cases, against 93 % or more from three networks on.
 
 From five networks on, two explainers are compared by their differences on the same images and networks: t = d / se,
 corrected for all pairs of a metric (Holm). Its degrees of freedom are (T - 1) se^2 / (s_T^2 / T), at most those of

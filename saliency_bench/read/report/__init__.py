@@ -1,1 +1,1 @@
-"""The page of a run and the plots of analyses: reads files, never the engine."""
+"""Reports: the page of a run, comparisons and plots of analyses, made from files."""

@@ -1,0 +1,1 @@
+"""Statistics of scores: clusters, intervals, paired tests, ranks, reliability."""

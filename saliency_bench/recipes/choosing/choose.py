@@ -124,8 +124,8 @@ def choose(
     """Find the explainer to take for a network and a dataset, and write the answer, its evidence and a page.
 
     All candidates are scored on a few images; those that are beaten are asked for no more, the others for more, by a
-    test that allows for looking again (`read/analysis/sequential.py`). At most half of the images decide; the scores that
-    are reported come from images that did not. A method whose maps stay as they are when the network's weights are
+    test that allows for looking again (`read/analysis/sequential.py`). At most half of the images decide; the scores
+    that are reported come from images that did not. A method whose maps stay as they are when the network's weights are
     random is never recommended.
 
     Args:

@@ -1,7 +1,8 @@
 """The paired t-test of a paper, beside the package's own paired test, for tables whose paper speaks of significance.
 
-The t-test has no adjustment for several comparisons, and takes images of one cluster as independent; the package's own
-has one and does not (`read/statistics/paired_test.py`). A number of stars is a matter of the test: both are written down.
+The t-test is not adjusted for several comparisons, and treats images of one cluster as independent. The package's own
+test (`read/statistics/paired_test.py`) is adjusted and compares clusters. The number of stars depends on the test, so
+both are written down.
 """
 
 from collections.abc import Iterator
