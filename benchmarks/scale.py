@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 import numpy as np
 
@@ -210,7 +210,7 @@ def scores(context, explainer: int, index: int, chunks: range):
         pa.array(np.repeat(values, width), mask=np.repeat(gone, width)),
         pa.array(["no mask"]).take(pa.array(np.zeros(len(positions) * width, int), mask=~np.repeat(gone, width))),
     ]
-    nothing = (pa.nulls(len(columns[0]), field.type) for field in STORED[len(columns) :])
+    nothing = (pa.nulls(len(columns[0]), field.type) for field in list(STORED)[len(columns) :])
     return pa.table([*columns, *nothing], schema=STORED)
 
 
@@ -267,6 +267,8 @@ def again(chosen: dict) -> None:
     import saliency_bench as sb
     import saliency_bench.compute.run
 
+    context = context_of(chosen)
+    context.classifier.prepare([context.rows[0]])  # imports torchvision
     measured(lambda: sb.run(**chosen, progress=False))
 
 
@@ -287,13 +289,13 @@ STAGES: dict[str, Callable[[dict], None]] = {
 
 
 def measured(work: Callable[[], object]) -> None:
-    """Print the seconds of `work` and the peak of resident memory of this process, in MiB, as JSON."""
-    begun = perf_counter()
+    """Print the seconds of `work`, those of the processor, and the peak of resident memory in MiB, as JSON."""
+    begun, busy = perf_counter(), process_time()
     work()
-    seconds = perf_counter() - begun
+    seconds, busy = perf_counter() - begun, process_time() - busy
     # Not getrusage: that peak also counts the parent's memory, from before this process had a program of its own.
     peak = int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
-    print(json.dumps({"seconds": seconds, "peak": peak}))
+    print(json.dumps({"seconds": seconds, "busy": busy, "peak": peak}))
 
 
 def child(stage: str, folder: Path, explainers: int, metrics: int) -> dict[str, float]:
@@ -316,7 +318,8 @@ def generated(folder: Path, records: float, explainers: int = EXPLAINERS, metric
     found: dict = {}
     for stage in ("make", "merge", "summarise", "report", "start again"):
         found[stage] = child(stage, folder, explainers, metrics)
-        print(f"{stage:12} {found[stage]['seconds']:8.1f} s {found[stage]['peak']:8.0f} MiB", flush=True)
+        seconds, busy, peak = (found[stage][key] for key in ("seconds", "busy", "peak"))
+        print(f"{stage:12} {seconds:8.1f} s {busy:8.1f} s of processors {peak:8.0f} MiB", flush=True)
     import pyarrow.parquet as pq
 
     out = folder / "run"

@@ -1,13 +1,11 @@
-"""A seeded part of `benchmarks/statistics.py`: what intervals and tests promise, with the slack of few simulations."""
+"""A seeded part of `benchmarks/simulations.py`: what intervals and tests promise, with the slack of few simulations."""
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "statistics.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "simulations.py"
 
 
 @pytest.fixture(scope="module")
@@ -101,16 +99,3 @@ def test_few_false_findings_among_scores_of_unequal_shape(simulation, shapes, cl
 def test_forty_explainers_are_told_apart(simulation):
     assert simulation.pairs_found(40, 500, 3, "every") == (780, 780)
     assert simulation.pairs_found(40, 500, 4.5, "neighbours")[0] > 770
-
-
-@pytest.mark.slow
-def test_it_stands_in_nobody_s_way():
-    """It lies beside scripts that import the standard library's module of the same name."""
-    lines = (
-        "import sys",
-        f"sys.path.insert(0, {str(SCRIPT.parent)!r})",
-        "import statistics",
-        "print(statistics.median([2]))",
-    )
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
-    assert done.stdout == "2\n"

@@ -1,6 +1,6 @@
 """95 % intervals: how far a number would move on other samples of the same kind. The unit is the cluster.
 
-The methods were chosen by simulation (`benchmarks/statistics.py` prints their coverage):
+The methods were chosen by simulation (`benchmarks/simulations.py` prints their coverage):
 
     0/1 scores, accuracy    Wilson (1927)
     bounded scores          Wilson's with an effective number of samples, which follows from the standard error

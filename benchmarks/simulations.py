@@ -1,8 +1,8 @@
 """What intervals and tests of `saliency_bench/read` promise, by simulation: coverage, false findings, power, cost.
 
 example:
-  python benchmarks/statistics.py
-  python benchmarks/statistics.py --share 0.1 --skip cost
+  python benchmarks/simulations.py
+  python benchmarks/simulations.py --share 0.1 --skip cost
 
 The scores are drawn from known laws that cover all shapes that metrics have shown: 0/1 scores, rare ones, skewed ones,
 a narrow one, narrow ones with rare failures, and three without bounds. Samples are single or in clusters of equal or
@@ -10,15 +10,6 @@ unequal sizes (`DESIGNS`), and there are as many as make up 20, 50 and 100 effec
 the simulations; all of them take about an hour. The tables are Markdown, as in `docs/numbers.md`; ! marks values below
 93 %.
 """
-
-import sys
-
-if __name__ == "statistics":  # the other scripts of this folder, and what they import, mean the standard library's
-    import importlib
-
-    sys.path.append(sys.path.pop(0))
-    del sys.modules[__name__]
-    sys.modules[__name__] = importlib.import_module(__name__)
 
 import argparse
 import time
