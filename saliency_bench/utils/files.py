@@ -228,9 +228,16 @@ def new_array(path: Path, kind: "DTypeLike", shape: tuple[int, ...]) -> "np.memm
 
 
 def save_arrays(path: Path, **arrays: "np.ndarray") -> None:
-    """Write a compressed .npz file atomically."""
+    """Write a compressed .npz file atomically.
+
+    Raises:
+        TypeError: An array holds Python objects, which only a pickle could store.
+    """
     import numpy as np
 
+    # Not by `allow_pickle=False`, which numpy 2.0 takes for the name of an array.
+    if objects := [name for name, array in arrays.items() if np.asarray(array).dtype.hasobject]:
+        raise TypeError(f"{path} cannot hold arrays of objects: {', '.join(objects)}")
     buffer = BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    np.savez_compressed(buffer, **arrays)
     write_with(path, lambda temporary: temporary.write_bytes(buffer.getvalue()))

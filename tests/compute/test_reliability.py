@@ -138,7 +138,8 @@ def test_a_run_keeps_it_per_sample_and_shows_its_median(started):
     assert f"noisy {about[key]['median']:.2f} (below 0.8; about " in line
     job = Job("all", "shapes", "small", RunSpec.read(SETTINGS | {"out": run.folder}))
     noted = plan_notes([Step(job, "there", "there", 6, 1, 1, Cost())])[-1]  # what is finished, in the plan of a suite
-    assert noted.startswith("run: reliability of maps noisy 0.")
+    assert noted.startswith("run: reliability of maps ")
+    assert f"noisy {about[key]['median']:.2f} (below 0.8" in noted
     assert "gradient" not in noted
     page = run.report.read_text()
     assert f"reliability {about[key]['median']:.2f}" in page
