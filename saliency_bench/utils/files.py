@@ -238,6 +238,6 @@ def save_arrays(path: Path, **arrays: "np.ndarray") -> None:
     # Not by `allow_pickle=False`, which numpy 2.0 takes for the name of an array.
     if objects := [name for name, array in arrays.items() if np.asarray(array).dtype.hasobject]:
         raise TypeError(f"{path} cannot hold arrays of objects: {', '.join(objects)}")
-    buffer = BytesIO()
-    np.savez_compressed(buffer, **arrays)
+    buffer, named = BytesIO(), dict[str, Any](arrays)
+    np.savez_compressed(buffer, **named)
     write_with(path, lambda temporary: temporary.write_bytes(buffer.getvalue()))
