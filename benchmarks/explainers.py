@@ -43,8 +43,7 @@ from time import perf_counter, process_time
 import torch
 from PIL import Image as Pictures
 
-from saliency_bench import list_explainers, load_classifier, load_explainer, registry, run
-from saliency_bench.compute import targets
+from saliency_bench import list_explainers, load_classifier, load_explainer, registry, run, targets
 from saliency_bench.compute.classifiers.classifier import DTYPES, PRECISIONS
 from saliency_bench.compute.classifiers.layers import cam_layer, detached_at
 from saliency_bench.compute.classifiers.passes import pictures_per_pass

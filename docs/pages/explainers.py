@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saliency_bench import options, registry
+from saliency_bench import options, registry, targets
 from saliency_bench.bound_explainer import load_explainer
-from saliency_bench.compute import targets
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.efficientnet_lite import write_efficientnet_lite
 from saliency_bench.compute.classifiers.loading import load_classifier

@@ -5,9 +5,8 @@ import torch
 from torch import nn
 
 import saliency_bench as sb
-from saliency_bench import load_classifier, load_explainer
+from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.composing import absolute, over_layers, positive, smoothed
-from saliency_bench.compute import targets
 from saliency_bench.errors import UserError
 
 

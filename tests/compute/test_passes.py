@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from saliency_bench import load_classifier, load_explainer
-from saliency_bench.compute import targets
+from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.compute.classifiers import passes
 from saliency_bench.compute.classifiers.passes import (  # fmt: skip
     PIXELS_PER_PASS,

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from saliency_bench.compute import targets
+from saliency_bench import targets
 from saliency_bench.errors import UserError
 
 

@@ -9,8 +9,7 @@ import torch
 import torchvision
 from torch import nn
 
-from saliency_bench import load_classifier, load_explainer, options, registry
-from saliency_bench.compute import targets
+from saliency_bench import load_classifier, load_explainer, options, registry, targets
 from saliency_bench.errors import UserError
 
 # Options that say how much is computed, for any explainer that has them.

@@ -17,8 +17,7 @@ from transformers import (
     TimmWrapperForImageClassification,
 )
 
-from saliency_bench import load_classifier
-from saliency_bench.compute import targets
+from saliency_bench import load_classifier, targets
 from saliency_bench.compute.classifiers.layers import cam_layer as find_cam_layer
 from saliency_bench.explainers.cebp import excitation_layer
 

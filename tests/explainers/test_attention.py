@@ -3,8 +3,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from saliency_bench import load_classifier, load_explainer
-from saliency_bench.compute import targets
+from saliency_bench import load_classifier, load_explainer, targets
 
 IMAGES = torch.rand(3, 3, 8, 12, generator=torch.Generator().manual_seed(1))
 TARGET = targets.one_hot([0, 1, 2], 3)

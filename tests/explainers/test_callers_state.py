@@ -15,8 +15,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch.utils.flop_counter import FlopCounterMode
 
 import saliency_bench as sb
-from saliency_bench import load_classifier, load_explainer
-from saliency_bench.compute import targets
+from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.compute.scoring.samples import score_samples
 from saliency_bench.errors import UserError
 from saliency_bench.utils.untouched import untouched

@@ -12,8 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torchvision import models
 
-from saliency_bench import load_classifier, load_explainer
-from saliency_bench.compute import targets
+from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.compute.classifiers.layers import Layout, cam_layer, layout_of
 from saliency_bench.compute.maps.choice import fitting
 from saliency_bench.errors import UserError
@@ -82,7 +81,7 @@ TRANSFORMERS = {
         "pvt_v2.encoder.layers.3.layer_norm", "BNC", (2, 2),
     ),
     "segformer": (
-        lambda: hf.SegformerForImageClassification(hf.SegformerConfig(depths=[1, 1, 1, 1], **SIZES)),
+        lambda: hf.SegformerForImageClassification(hf.SegformerConfig(depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 2, 4], **SIZES)),
         "segformer.stages.3", "BCHW", (2, 2),
     ),
     "convnext": (

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 from transformers import ViTConfig, ViTForImageClassification
 
-from saliency_bench import load_classifier, load_explainer
-from saliency_bench.compute import targets
+from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.data.geometry import CELL_STEPS
 from saliency_bench.errors import UserError
 

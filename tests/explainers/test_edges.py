@@ -4,8 +4,7 @@ import skimage.filters
 import torch
 from torch import nn
 
-from saliency_bench import load_classifier, load_explainer
-from saliency_bench.compute import targets
+from saliency_bench import load_classifier, load_explainer, targets
 
 
 @pytest.fixture

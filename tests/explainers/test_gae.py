@@ -4,8 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from saliency_bench import load_classifier, load_explainer
-from saliency_bench.compute import targets
+from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.errors import UserError
 
 IMAGES = torch.rand(3, 3, 8, 12, generator=torch.Generator().manual_seed(1))

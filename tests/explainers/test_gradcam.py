@@ -7,8 +7,7 @@ from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 from torch import nn
 from torch.nn import functional as F
 
-from saliency_bench import load_classifier, load_explainer
-from saliency_bench.compute import targets
+from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.compute.classifiers.layers import cam_layer
 from saliency_bench.errors import UserError
 from saliency_bench.maps import normalise

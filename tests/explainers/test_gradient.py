@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from saliency_bench import load_classifier, load_explainer
-from saliency_bench.compute import targets
+from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.compute.maps.choice import fitting
 from saliency_bench.errors import UserError
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from saliency_bench import load_classifier, load_explainer, registry
-from saliency_bench.compute import targets
+from saliency_bench import load_classifier, load_explainer, registry, targets
 from saliency_bench.errors import UserError
 from saliency_bench.utils.seeds import random_bits, seed_of, uniform
 

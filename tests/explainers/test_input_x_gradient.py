@@ -2,8 +2,7 @@ import captum.attr
 import torch
 from torch import nn
 
-from saliency_bench import load_classifier, load_explainer
-from saliency_bench.compute import targets
+from saliency_bench import load_classifier, load_explainer, targets
 
 
 def test_agrees_with_captum(peer, error_of):

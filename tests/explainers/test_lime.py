@@ -9,8 +9,7 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import pairwise_distances
 from torch import nn
 
-from saliency_bench import load_classifier, load_explainer, registry
-from saliency_bench.compute import targets
+from saliency_bench import load_classifier, load_explainer, registry, targets
 from saliency_bench.errors import UserError
 
 lime = registry.load("explainers", "lime")

@@ -6,8 +6,7 @@ import torchvision
 from torch import nn
 from torch.nn import functional as F
 
-from saliency_bench import load_classifier, load_explainer
-from saliency_bench.compute import targets
+from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.compute.scoring.perturbation import blurred
 from saliency_bench.errors import UserError
 

@@ -3,8 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from saliency_bench import load_classifier, load_explainer, registry
-from saliency_bench.compute import targets
+from saliency_bench import load_classifier, load_explainer, registry, targets
 from saliency_bench.errors import UserError
 
 rise = registry.load("explainers", "rise")

@@ -3,8 +3,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from saliency_bench import load_classifier, load_explainer
-from saliency_bench.compute import targets
+from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.errors import UserError
 from saliency_bench.explainers import _flow
 

@@ -9,8 +9,7 @@ from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 from torch import nn
 from torch.nn import functional as F
 
-from saliency_bench import load_classifier, load_explainer, registry
-from saliency_bench.compute import targets
+from saliency_bench import load_classifier, load_explainer, registry, targets
 from saliency_bench.data import geometry
 from saliency_bench.errors import UserError
 

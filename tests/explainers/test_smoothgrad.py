@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from saliency_bench import load_explainer
-from saliency_bench.compute import targets
+from saliency_bench import load_explainer, targets
 from saliency_bench.errors import UserError
 from saliency_bench.utils.seeds import normal, seed_of
 

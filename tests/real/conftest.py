@@ -41,7 +41,7 @@ def predicted(lite0, photos):
     """The target of each photograph: its predicted class."""
     import torch
 
-    from saliency_bench.compute import targets
+    from saliency_bench import targets
 
     with torch.no_grad():
         return targets.one_hot(lite0(photos.images).argmax(dim=1).tolist(), 1000)

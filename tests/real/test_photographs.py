@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import saliency_bench as sb
-from saliency_bench.compute import targets
+from saliency_bench import targets
 from saliency_bench.compute.maps.randomised import cascade
 from saliency_bench.compute.scoring.samples import score_samples
 

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import saliency_bench as sb
+from saliency_bench import targets
 from saliency_bench.bound_metric import as_metric
-from saliency_bench.compute import targets
 from saliency_bench.compute.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.sequential import Race
