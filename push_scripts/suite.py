@@ -34,11 +34,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--select", nargs="+", metavar="AXIS=NAME", default=[], action="extend",
                         help="only these: dataset=, model=, explainer=, metric=")  # fmt: skip
     _shared.settings(parser, "limit", "device")
-    parser.add_argument("--within", metavar="TIME", help="as many images of every run as 30m or 2h allow; started "
-                        "again, it goes on from there")  # fmt: skip
     _shared.setting(parser, "batch_size", default=None, text="samples per chunk of every run (default: 16)")
-    parser.add_argument("--device-table", metavar="FILE", help="CSV of measured throughputs, extended by those of this "
-                        "device: --plan says what each device takes and costs")  # fmt: skip
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument("--plan", action="store_true", help="only say what is there, what is missing and what it costs")
     ways.add_argument("--train-only", action="store_true", help="only train the networks, which one process does")
@@ -70,7 +66,7 @@ def main(args: Namespace) -> int:
     check_writable(Path(args.out))
     from saliency_bench.recipes.suites.suite import planned, suite
 
-    names = ("out", "data", "select", "limit", "batch_size", "device", "smoke", "answers", "device_table", "within")
+    names = ("out", "data", "select", "limit", "batch_size", "device", "smoke", "answers")
     options = {name: getattr(args, name) for name in names}
     if args.plan:
         plan = planned(args.name, **options)

@@ -81,7 +81,9 @@ TRANSFORMERS = {
         "pvt_v2.encoder.layers.3.layer_norm", "BNC", (2, 2),
     ),
     "segformer": (
-        lambda: hf.SegformerForImageClassification(hf.SegformerConfig(depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 2, 4], **SIZES)),
+        lambda: hf.SegformerForImageClassification(
+            hf.SegformerConfig(depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 2, 4], **SIZES)
+        ),
         "segformer.stages.3", "BCHW", (2, 2),
     ),
     "convnext": (

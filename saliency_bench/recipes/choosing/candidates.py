@@ -89,11 +89,8 @@ def costs(
 
 
 def seconds_per_pass(classifier: Classifier, images: Images) -> float:
-    """Return the seconds per image of the fastest of some forward passes of these images (B, 3, H, W).
-
-    The fastest one says what the machine can do, whatever else it was doing.
-    """
-    return seconds_per_image(lambda: forward_pass(classifier, images), len(images))[0]
+    """Return the seconds per image of the fastest of some forward passes of these images (B, 3, H, W)."""
+    return seconds_per_image(lambda: forward_pass(classifier, images), len(images))
 
 
 def _settings(name: str, classifier: Classifier, images: Images) -> Iterator[str]:

@@ -35,7 +35,6 @@ class Choice:
         batch_size: Samples per chunk of all runs.
         smoke: Whether drawn pictures and small networks take the place of datasets and models.
         answers: Answers of people, for values with `crowd`.
-        device_table: File of measured throughputs, which is extended by what is timed; None for none.
     """
 
     out: Path
@@ -46,7 +45,6 @@ class Choice:
     batch_size: int | None = None
     smoke: bool = False
     answers: Sequence[Answers] = ()
-    device_table: Path | None = None
 
     def takes(self, axis: str, text: str) -> bool:
         """Return whether a name is selected; one with options, `rise:masks=1000`, also by its bare name."""

@@ -1,16 +1,15 @@
-"""What a suite is going to do: what is there, what is missing and how to get it, and what it costs on this device.
+"""What a suite is going to do: what is there, what is missing and how to get it, and what it costs.
 
-Costs are counted (`costs.py`) and multiplied by what a batch takes now on this machine: of the network, or of an
-untrained one of its structure. Not counted are the start of each run, the reading of pictures and the making of
-reports; the range is that of a few rounds of timing. A network that several runs use is trained with the first of them.
+Costs are counted passes (`costs.py`), and their time at the speed of a short measurement of each network here, or of an
+untrained one of its structure. What maps and scores take beside the passes, reading pictures and making reports is not
+counted. A network that several runs use is trained with the first of them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import as_metric
@@ -20,6 +19,7 @@ from saliency_bench.data.loading import find
 from saliency_bench.data.names import SPLITS
 from saliency_bench.errors import UserError
 from saliency_bench.read.cell import explainer_names, read_cells
+from saliency_bench.read.report import words
 from saliency_bench.read.run_folder import read_summary
 from saliency_bench.read.statistics.reliability import read_reliability
 from saliency_bench.recipes.suites.costs import (
@@ -27,20 +27,17 @@ from saliency_bench.recipes.suites.costs import (
     Key,
     Speed,
     cost_of_image,
-    cost_of_map,
     cost_of_retraining,
-    cost_of_score,
     cost_of_training,
     network_like,
     speed_key,
     speed_of,
 )
 from saliency_bench.recipes.suites.jobs import Choice, Job
-from saliency_bench.recipes.suites.own_work import OwnWork, seconds_of
 from saliency_bench.utils.files import read_json
 from saliency_bench.utils.messages import complain
 
-WITH_GRADIENT = 3  # forward passes that one with its gradient takes as long as, to compare runs that are not timed
+WITH_GRADIENT = 3  # forward passes that one with its gradient takes as long as, to compare runs
 BYTES = 300  # of a record, about
 RUN_BYTES = 600_000  # of the report and other files of a run, about
 
@@ -56,18 +53,9 @@ class Step:
         images: Images of the split, up to the limit.
         cells: Cells of the run.
         done: Cells that are there.
-        cost: What the other cells cost, with the trainings of networks that no earlier step has: `once`, and `image`
-            for each image beyond `used`.
-        seconds: How long that takes here: at the least, probably, at the most.
-        memory: Bytes of memory that a batch of it took, at the most.
+        cost: What the other cells cost, with the trainings of networks that no earlier step has.
+        seconds: How long the passes of that cost take here.
         missing: Sources that are not there, each with how to get it.
-        left: (explainer, metric) of the cells that are not there.
-        speed: How long its network takes, if that is known.
-        trainings: {folder of a network: what its training costs}, a part of `cost`.
-        own_work: What maps and scores take beside their passes here, as far as it was tried.
-        used: Images that all of the other cells are on already.
-        image: What an image costs.
-        once: What does not depend on the images of the run: trainings and retrainings.
     """
 
     job: Job
@@ -77,63 +65,8 @@ class Step:
     cells: int
     done: int
     cost: Cost | None
-    seconds: tuple[float, float, float] | None = None
-    memory: int | None = None
+    seconds: float | None = None
     missing: tuple[str, ...] = ()
-    left: Sequence[tuple[str, str]] = ()
-    speed: Speed | None = None
-    trainings: Mapping[Path, Cost] = field(default_factory=dict)
-    own_work: OwnWork = field(default_factory=OwnWork)
-    used: int = 0
-    image: Cost = field(default_factory=Cost)
-    once: Cost = field(default_factory=Cost)
-
-    def up_to(self, images: int) -> "Step":
-        """Return the run on the first images of its order only, and on no fewer than its cells are on already."""
-        if self.images is None or max(images, self.used) >= self.images:
-            return self
-        images = max(images, self.used)
-        spec = self.job.spec.model_copy(update={"limit": images})
-        cost = self.once + self.image.times(images - self.used)
-        seconds = None if self.speed is None else seconds_of(cost, self.speed, self.own_work)
-        return replace(self, job=replace(self.job, spec=spec), images=images, cost=cost, seconds=seconds)
-
-    def beyond(self, images: int) -> "Step":
-        """Return what is left of the run once its cells are on so many images."""
-        if self.images is None:
-            return self
-        used = min(max(images, self.used), self.images)
-        cost = self.image.times(self.images - used)
-        seconds = None if self.speed is None else seconds_of(cost, self.speed, self.own_work)
-        return replace(self, used=used, once=Cost(), trainings={}, cost=cost, seconds=seconds)
-
-    @property
-    def key(self) -> Key:
-        """Return what the speed of its network depends on."""
-        return speed_key(self.job)
-
-    @property
-    def by_cell(self) -> list[dict[str, Any]]:
-        """Return the cost of each missing cell, and, with the metric None, that of the maps of each explainer.
-
-        Predictions, trainings and retrainings are not included.
-        """
-        costs: list[tuple[str, str | None, Cost]] = []
-        _, side, _ = self.key
-        for explainer in dict.fromkeys(explainer for explainer, _ in self.left):
-            of_map = cost_of_map(as_explainer(explainer), side)
-            costs.append((explainer, None, of_map))
-            costs += [(explainer, name, cost_of_score(of_map, name, side)) for other, name in self.left
-                      if other == explainer]  # fmt: skip
-        images = (self.images or 0) - self.used
-        return [
-            {"explainer": explainer, "metric": metric, "forward": images * cost.forward,
-             "gradient": images * cost.gradient,
-             "seconds": None if self.speed is None else seconds_of(cost.times(images), self.speed, self.own_work),
-             "memory": self.own_work.peak([(explainer, metric)]) or self.memory,
-             "megabytes": 0 if metric is None else images * BYTES / 1e6}
-            for explainer, metric, cost in costs
-        ]  # fmt: skip
 
     @property
     def passes(self) -> int | None:
@@ -142,38 +75,22 @@ class Step:
         return None if cost is None else cost.forward + WITH_GRADIENT * (cost.gradient + cost.trained)
 
     @property
-    def hours(self) -> float | None:
-        """Return the likely time in hours."""
-        return None if self.seconds is None else self.seconds[1] / 3600
-
-    @property
     def megabytes(self) -> float | None:
-        """Size of its folder and of the checkpoints to train for it, about."""
-        if self.images is None:
-            return None
-        checkpoints = len(self.trainings) * (self.speed.weights if self.speed else 0)
-        return (self.images * self.cells * BYTES + RUN_BYTES + checkpoints) / 1e6
+        """Size of its folder, about, without checkpoints."""
+        return None if self.images is None else (self.images * self.cells * BYTES + RUN_BYTES) / 1e6
 
 
-def plan_of(
-    jobs: Sequence[Job],
-    choice: Choice,
-    measured: bool = True,
-    speeds: dict[Key, Speed | None] | None = None,
-    works: dict[Key, OwnWork] | None = None,
-) -> list[Step]:
+def plan_of(jobs: Sequence[Job], choice: Choice, measured: bool = True) -> list[Step]:
     """Return a step per run.
 
     Args:
         jobs: The runs.
         choice: What was chosen of the suite.
         measured: Whether networks are loaded, or made untrained, and timed.
-        speeds: Those that are known, to which others are added as they are timed.
-        works: The same of what maps and scores take beside their passes.
     """
-    speeds, works = {} if speeds is None else speeds, {} if works is None else works
     # The cache lives as long as this plan: a build may change it before the next one.
     dataset, trained = cache(_dataset), set[Path]()
+    speeds: dict[Key, Speed | None] = {}
     steps = []
     for job in jobs:
         about, sizes, missing = dataset(str(job.spec.dataset), job.spec.split, job.build)
@@ -186,47 +103,30 @@ def plan_of(
         new = [pair for pair in pairs if _named(pair) not in there]
         left = new if is_whole else pairs
         used = 0 if new or images is None else min(used, images)
-        trainings = {} if images is None else _trainings(job, dataset, trained)
         side = speed_key(job)[1]
-        image = cost_of_image(left, side)
-        once = sum(trainings.values(), _retrainings(new, sizes, job.spec.split, side)) + Cost(runs=int(bool(left)))
-        cost = None if images is None else once + image.times(images - used)
+        cost = None
+        if images is not None:
+            cost = cost_of_image(left, side).times(images - used) + _retrainings(new, sizes, job.spec.split, side)
+            cost = sum(_trainings(job, dataset, trained), cost)
         missing_model = _missing_model(job)
-        key = speed_key(job)
-        own_work = works.setdefault(key, OwnWork())
-        if measured and cost and not missing_model:
-            _measure(job, choice, left, speeds, own_work)
-        speed = speeds.get(key)
-        seconds = None if cost is None or (cost and speed is None) else (0.0, 0.0, 0.0)
-        if cost and speed is not None:
-            seconds = seconds_of(cost, speed, own_work)
+        seconds = None if cost is None else 0.0
+        if cost:
+            speed = None if missing_model or not measured else _speed(job, choice, speeds)
+            seconds = None if speed is None else speed.seconds(cost)
         steps.append(Step(
             job, about, "missing" if missing_model else _model(job), images, len(pairs), len(pairs) - len(left), cost,
-            seconds, _memory(left, speed, own_work), tuple(filter(None, (missing, missing_model))),
-            left, speed, trainings, own_work, used, image, once,
+            seconds, tuple(filter(None, (missing, missing_model))),
         ))  # fmt: skip
     return steps
 
 
-def _measure(
-    job: Job, choice: Choice, left: Sequence[tuple[str, str]], speeds: dict[Key, Speed | None], own_work: OwnWork
-) -> None:
-    """Time the network of a run, unless its speed is known, and what maps and scores take beside its passes."""
+def _speed(job: Job, choice: Choice, speeds: dict[Key, Speed | None]) -> Speed | None:
+    """Return the speed of a run's network, timed once; None if it is not on this machine."""
     key = speed_key(job)
-    if speeds.get(key, ...) is None or (key in speeds and own_work.has_tried(left)):
-        return
-    network = network_like(job, choice.device)
     if key not in speeds:
+        network = network_like(job, choice.device)
         speeds[key] = None if network is None else speed_of(network, job.spec.batch_size)
-    speed = speeds[key]
-    if network is not None and speed is not None:
-        own_work.measure(network, speed, left, job.spec.batch_size)
-
-
-def _memory(left: Sequence[tuple[str, str]], speed: Speed | None, own_work: OwnWork) -> int | None:
-    """Return the memory that a batch takes at the most."""
-    known = [None if speed is None else speed.memory, own_work.peak(left)]
-    return max((peak for peak in known if peak), default=None)
+    return speeds[key]
 
 
 def _retrainings(new: Sequence[tuple[str, str]], sizes: Mapping[str, int], split: str, side: int) -> Cost:
@@ -248,22 +148,20 @@ def _named(pair: tuple[str, str]) -> tuple[str, str]:
 
 def _trainings(
     job: Job, dataset: Callable[[str, str, str], tuple[str, dict[str, int], str]], trained: set[Path]
-) -> dict[Path, Cost]:
-    """Return {folder: cost} of the trainings of a run's networks.
+) -> Iterator[Cost]:
+    """Yield the cost of each training of a run's networks.
 
     Args:
         job: The run.
         dataset: As `_dataset`, for what networks are trained on.
         trained: Networks that are counted already; those of this run are added.
     """
-    costs = {}
     for network in job.networks:
         if not network.is_done and network.out not in trained:
             trained.add(network.out)
             _, of_network, _ = dataset(network.dataset, "test", "")
             train, validation, test = (of_network.get(split, 0) for split in SPLITS)
-            costs[network.out] = cost_of_training(network, train, validation, test)
-    return costs
+            yield cost_of_training(network, train, validation, test)
 
 
 def side_by_side(steps: Sequence[Step], processes: int) -> list[list[int]] | None:
@@ -307,12 +205,12 @@ def missing_of(steps: Sequence[Step]) -> list[str]:
 def plan_rows(steps: Sequence[Step]) -> list[list[str]]:
     """Return the plan as a table: header, then a row per run."""
     counts = ("forward", "gradient", "trained", "networks", "retrained")
-    rows = [["run", "dataset", "model", "images", "cells", "done", *counts, "memory", "MB", "hours"]]
+    rows = [["run", "dataset", "model", "images", "cells", "done", *counts, "MB", "time"]]
     for step in steps:
         numbers = [_count(None if step.cost is None else getattr(step.cost, name)) for name in counts]
         rows.append([step.job.folder.name, step.dataset, step.model, _count(step.images), str(step.cells),
-                     str(step.done), *numbers, f"{step.memory / 1e9:.1f} GB" if step.memory else "?",
-                     "?" if step.megabytes is None else f"{step.megabytes:,.1f}", _hours(step.seconds)])  # fmt: skip
+                     str(step.done), *numbers, "?" if step.megabytes is None else f"{step.megabytes:,.1f}",
+                     "?" if step.seconds is None else words.seconds(step.seconds)])  # fmt: skip
     return rows
 
 
@@ -325,14 +223,11 @@ def plan_notes(steps: Sequence[Step]) -> list[str]:
     lines = [
         f"{len(steps)} runs, {cells} cells, {done} of them done; {len(networks)} networks to train, "
         f"{_count(cost.retrained)} retrainings; {_count(cost.forward)} images forward, {_count(cost.gradient)} with "
-        f"gradients, {_count(cost.trained)} trained on in {_count(cost.steps)} steps; {disk:,.0f} MB on disk"
+        f"gradients, {_count(cost.trained)} trained on; {disk:,.0f} MB on disk"
     ]
     known = [step.seconds for step in steps if step.seconds is not None]
-    if any(seconds[1] for seconds in known):
-        low, middle, high = (sum(seconds[end] for seconds in known) for end in range(3))
-        lines[0] += f"; {_hours((low, middle, high))} hours as measured here"
-        memory = max((step.memory for step in steps if step.memory), default=0)
-        lines[0] += f", {memory / 1e9:.1f} GB of memory" * bool(memory)
+    if sum(known):
+        lines[0] += f"; these passes take about {words.seconds(sum(known))} at the speed measured here"
         if len(known) < len(steps):
             lines[0] += f", without the {len(steps) - len(known)} runs whose network is not on this machine"
     if uncounted := sum(step.images is None for step in steps):
@@ -357,14 +252,6 @@ def _unreliable(steps: Sequence[Step]) -> list[str]:
 def _count(number: int | None) -> str:
     """Return a count as text, "?" if unknown."""
     return "?" if number is None else f"{number:,}"
-
-
-def _hours(seconds: tuple[float, float, float] | None) -> str:
-    """Return seconds as hours with their range, "?" if unknown."""
-    if seconds is None:
-        return "?"
-    low, middle, high = (f"{each / 3600:.1f}" if seconds[1] >= 360 else f"{each / 3600:.3f}" for each in seconds)
-    return middle if low == high else f"{middle} ({low} to {high})"
 
 
 def _dataset(name: str, split: str, build: str) -> tuple[str, dict[str, int], str]:

@@ -4,8 +4,8 @@ A run that fails is named with its reason and stops no other; started again, onl
 processes share the chunks of each run, or make whole runs side by side, whichever ends earlier.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,6 @@ from saliency_bench.read.report import words
 from saliency_bench.read.run_folder import read_summary
 from saliency_bench.read.summary import aligned
 from saliency_bench.recipes.suites import smoke as smoke_data
-from saliency_bench.recipes.suites.device_table import (
-    Measured,
-    device_rows,
-    extend_devices,
-    hours_on,
-    read_devices,
-    speeds_on,
-    works_on,
-)
 from saliency_bench.recipes.suites.drawing import Section, section_of, write_page
 from saliency_bench.recipes.suites.jobs import Choice, Job, Network, data_of, jobs_of, selection
 from saliency_bench.recipes.suites.numbers import Results
@@ -41,12 +32,8 @@ from saliency_bench.recipes.suites.schema import Suite, find_suite
 from saliency_bench.recipes.suites.settings import settings_table
 from saliency_bench.recipes.suites.t_tests import remarks, t_tests
 from saliency_bench.recipes.suites.tables import SMOKE, SuiteTable, as_csv, check_figures, make_table
-from saliency_bench.recipes.suites.time_left import TimeLeft
 from saliency_bench.recipes.suites.transforms import measure
-from saliency_bench.recipes.suites.within import Passes, check_enough, check_timed
 from saliency_bench.spec import PREDICTED_BY
-from saliency_bench.utils.devices import device_name
-from saliency_bench.utils.durations import seconds_of
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.processes import Alone, Group, accelerator_on, agreed, wait_for_all
@@ -91,52 +78,29 @@ class SuiteResult:
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """The plan of a suite: a step per run, the devices of --device-table, and what --within comes to."""
+    """The plan of a suite: a step per run."""
 
     steps: list[Step]
-    devices: Sequence[Measured] = ()
-    within: str = ""
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return the plan as the command prints it."""
-        names = ("dataset", "model", "images", "cells", "done", "passes", "hours", "seconds", "memory", "megabytes",
-                 "missing")  # fmt: skip
+        names = ("dataset", "model", "images", "cells", "done", "passes", "seconds", "megabytes", "missing")
         return [
             {"run": step.job.folder.name} | {name: getattr(step, name) for name in names}
-            | {"cost": None if step.cost is None else step.cost.counts, "left": step.by_cell}
-            | ({"hours_on": hours_on(step, self.devices)} if self.devices else {})
+            | {"cost": None if step.cost is None else asdict(step.cost)}
             for step in self.steps
         ]  # fmt: skip
 
     def __str__(self) -> str:
-        devices = ["", aligned(device_rows(self.steps, self.devices))] if self.devices else []
-        within = [self.within] if self.within else []
-        return "\n".join([aligned(plan_rows(self.steps)), "", *plan_notes(self.steps), *within, *devices])
+        return "\n".join([aligned(plan_rows(self.steps)), "", *plan_notes(self.steps)])
 
     __repr__ = __str__
 
 
-def planned(name: str, within: str | float | None = None, **options: Any) -> Plan:
+def planned(name: str, **options: Any) -> Plan:
     """Return what `suite` would do with these options, and what it costs; nothing is trained or run."""
-    seconds = seconds_of(within)
     _, _, _, choice, jobs = _choose(name, **options)
-    steps, devices = timed_plan(jobs, choice)
-    if seconds is None:
-        return Plan(steps, devices)
-    check_timed(steps)
-    images = check_enough(steps, seconds, seconds)
-    return Plan([step.up_to(images) for step in steps], devices, f"--within: {images:,} images of each run")
-
-
-def timed_plan(jobs: Sequence[Job], choice: Choice, measured: bool = True) -> tuple[list[Step], list[Measured]]:
-    """Return the plan and the devices of the table; what is timed is added to the table."""
-    if choice.device_table is None:
-        return plan_of(jobs, choice, measured), []
-    device = device_name(choice.device)
-    rows = read_devices(choice.device_table)
-    speeds, works = speeds_on(rows, device), works_on(rows, device)
-    steps = plan_of(jobs, choice, measured, speeds, works)
-    return steps, extend_devices(choice.device_table, device, speeds, works)
+    return Plan(plan_of(jobs, choice))
 
 
 @untouched()
@@ -151,8 +115,6 @@ def suite(
     device: str | None = None,
     smoke: bool = False,
     answers: str | Path | Iterable[str | Path] = (),
-    device_table: str | Path | None = None,
-    within: str | float | None = None,
     compare: bool = False,
     train_only: bool = False,
     progress: bool = True,
@@ -171,49 +133,27 @@ def suite(
         device: Device of all runs.
         smoke: Make the same tables in minutes, on drawn pictures with small networks.
         answers: Files with answers of people (`peekaboom export`), for tables that show what they make of the maps.
-        device_table: File of measured throughputs, by which the time left is shown; networks that it lacks are timed.
-        within: Time to spend, "30m", "2h" or seconds: as many images of each run as it allows, the same number for
-            all; started again, it goes on from there.
         compare: Show the paper's figures and the differences.
         train_only: Leave out the runs.
         progress: Show progress.
 
     Raises:
-        UserError: The name is unknown, a file is not a suite, sources are missing, or `within` is too little.
+        UserError: The name is unknown, a file is not a suite, or sources are missing.
     """
-    seconds = seconds_of(within)
-    if train_only and seconds is not None:
-        raise UserError("--within is about the runs, which --train-only leaves out; give one of the two")
-    passes = None if seconds is None else Passes(seconds)
     path, content, tables, choice, jobs = _choose(
         name, out=out, data=data, select=select, limit=limit, batch_size=batch_size, device=device, smoke=smoke,
-        answers=answers, device_table=device_table,
+        answers=answers,
     )  # fmt: skip
     is_main = accelerator_on(device).is_main_process
-    is_timed = is_main and (device_table is not None or passes is not None)
-    steps = timed_plan(jobs, choice)[0] if is_timed else plan_of(jobs, choice, measured=False)
+    steps = plan_of(jobs, choice, measured=False)
     check_sources(steps)
     say = step if is_main and progress else lambda line: None
     for line in plan_notes(steps):
         say(line)
-    failed: dict[Path, str] = {}
-    result = SuiteResult(choice.out, [], jobs, failed)
-    for part in [steps] if passes is None else _parts(steps, passes, choice, failed, say):
-        failed |= work(part, choice, progress, say, train_only)
-        if is_main and not train_only:
-            result = _write(name, path, content, tables, choice, jobs, failed, compare)
-    return result
-
-
-def _parts(
-    steps: Sequence[Step], passes: Passes, choice: Choice, failed: dict[Path, str], say: Callable[[str], None]
-) -> Iterator[Sequence[Step]]:
-    """Yield the steps of each pass of --within; runs that fail are left out of the next ones."""
-    accelerator = accelerator_on(choice.device)
-    while images := agreed(accelerator, partial(passes.next_images, steps)):
-        say(f"--within: up to {images:,} images of each run")
-        yield [step.up_to(images) for step in steps]
-        steps = [step.beyond(images) for step in steps if step.job.folder not in failed]
+    failed = work(steps, choice, progress, say, train_only)
+    if is_main and not train_only:
+        return _write(name, path, content, tables, choice, jobs, failed, compare)
+    return SuiteResult(choice.out, [], jobs, failed)
 
 
 def _write(
@@ -245,7 +185,6 @@ def _choose(
     data: str | Path = ".",
     select: str | Iterable[str] = (),
     answers: str | Path | Iterable[str | Path] = (),
-    device_table: str | Path | None = None,
     **settings: Any,
 ) -> tuple[Path, Suite, tuple[str, ...], Choice, list[Job]]:
     """Return the suite's file, its content, the selected tables, the choice and the runs; --smoke makes the sources."""
@@ -253,8 +192,7 @@ def _choose(
     conditions = selection([select] if isinstance(select, str) else select)
     files = [Path(file) for file in ([answers] if isinstance(answers, str | Path) else answers)]
     settings |= {"answers": [read_answers(file) for file in files]}
-    choice = Choice(Path(out), Path(data), conditions, device_table=Path(device_table) if device_table else None,
-                    **settings)  # fmt: skip
+    choice = Choice(Path(out), Path(data), conditions, **settings)
     if not choice.data.is_dir():
         raise UserError(f"there is no folder '{choice.data}'; give --data the folder that holds built datasets")
     check_figures(content, tables)
@@ -315,16 +253,12 @@ def work(
             "--train-only and without torchrun or accelerate launch"
         )
     failed: dict[Path, str] = {}
-    left = TimeLeft.of_plan(steps)
-    if train_only:
-        left.keep(networks)
     for number, network in enumerate(untrained, 1):
-        say(f"training {number} of {len(untrained)}: {network.out.name} on {network.out.parent.name}{left}")
+        say(f"training {number} of {len(untrained)}: {network.out.name} on {network.out.parent.name}")
         if (start := Path(network.start)) in failed:
             failed[network.out] = f"its start {start.name} was not trained"
             continue
         _attempt(partial(_train, network, choice, progress), network.out, failed)
-        left.finish(network.out)
     if train_only:
         return failed
     shares = agreed(accelerator, lambda: side_by_side(steps, accelerator.num_processes))
@@ -332,15 +266,13 @@ def work(
     if shares:
         say(f"{accelerator.num_processes} processes make whole runs side by side")
     numbers = shares[accelerator.process_index] if shares else range(len(jobs))
-    left.keep({jobs[number].folder for number in numbers})
     for number in numbers:
         job = jobs[number]
-        say(f"run {number + 1} of {len(jobs)}: {job.folder.name}{left}")
+        say(f"run {number + 1} of {len(jobs)}: {job.folder.name}")
         if without := [network.out.name for network in job.networks if network.out in failed]:
             failed[job.folder] = f"its network {without[0]} was not trained"
             continue
         _attempt(partial(_run, job, progress and accelerator.is_local_main_process, group), job.folder, failed)
-        left.finish(job.folder)
     wait_for_all(accelerator)
     return dict(gather_object(list(failed.items()))) if shares else failed
 
