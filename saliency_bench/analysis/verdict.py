@@ -265,10 +265,11 @@ def listed(names: Iterable[str]) -> str:
 
 
 def all_or(metrics: list[str], total: int) -> str:
-    """Return "all 3 metrics", or the metrics if they are fewer than `total`."""
-    return f"all {total} metrics" if len(metrics) == total > 1 else listed(metrics)
+    """Return "all 3 metrics" or "both metrics", or the metrics if they are fewer than `total`."""
+    return ("both metrics" if total == 2 else f"all {total} metrics") if len(metrics) == total > 1 else listed(metrics)
 
 
 def any_or(metrics: list[str], total: int) -> str:
     """Return the same after a negation, where "all" would say something else."""
-    return f"any of the {total} metrics" if len(metrics) == total > 1 else listed(metrics)
+    several = "either metric" if total == 2 else f"any of the {total} metrics"
+    return several if len(metrics) == total > 1 else listed(metrics)
