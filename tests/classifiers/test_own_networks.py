@@ -127,7 +127,7 @@ REFUSED = {
     "FILE:make:weights=trained.ckpt,mean=0,std=1": r"has 0\.weight of shape \(6, 3, 3, 3\), but the network has \(8, 3",
     "FILE:make:weights=none.pth": "weights=none.pth is not a file",
     "FILE:make:weights=classes.txt": "weights=classes.txt cannot be read|holds more than tensors",
-    "FILE:make:weights=code.pth": r"is not opened, as it could run code; save .* torch\.save\(network\.state_dict\(\), NEW",
+    "FILE:make:weights=code.pth": r"is not opened, as it could run code; save .*\.save\(network\.state_dict\(\), NEW",
     "FILE:make:weights=code.ckpt": r"save the weights alone: torch\.save\(torch\.load\(.*\)\['state_dict'\], NEW",
     "FILE:make:weights=other.pth": r"lacks 0\.bias \(1 of 4 weights match\); they are of another network",
     "timm:resnet18": "timm:resnet18 has no weights; give .*; for weights of the Hub, give timm/resnet18",
