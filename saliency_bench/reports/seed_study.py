@@ -80,8 +80,9 @@ class SeedStudy(PaperTables):
                  for name, baseline in baselines.items()]  # fmt: skip
         bold = BOLD if any(baselines.values()) else BOLD_ALONE
         notes = tuple(note for note in self.notes if note != OTHERS)  # `brackets` says it where they are printed
-        return PaperTable(("explainer",), tuple(metrics), tuple(arrows[metric] for metric in metrics), lines, notes, bold,
-                          "95 % intervals for other images and other trainings in brackets")  # fmt: skip
+        brackets = "95 % intervals for other images and other trainings in brackets"
+        return PaperTable(("explainer",), tuple(metrics), tuple(arrows[metric] for metric in metrics), lines, notes,
+                          bold, brackets)  # fmt: skip
 
     @property
     def notes(self) -> list[str]:
