@@ -16,17 +16,18 @@ from saliency_bench.results.run_folder import RunData
 PANELS, WIDTH, ROW = 4, 8.6, 0.17  # panels side by side; inches of the figure and of an explainer
 
 
-def draw(runs: Sequence[RunData], path: Path) -> None:
+def draw(runs: Sequence[RunData], path: Path, few: int) -> None:
     """Draw a panel per metric, with a dot and an interval per explainer.
 
     Args:
-        runs: Of the same photographs. A score is that of the first run that has it; dots of the others are hollow.
+        runs: Of the same photographs. A score is that of the first run that has it.
         path: Of the SVG.
+        few: The dots of runs of at most this many photographs are hollow.
     """
     cells: dict[tuple[str, str], tuple[CellResult, bool]] = {}
-    for number, run in enumerate(runs):
+    for run in runs:
         for cell in run.cells:
-            cells.setdefault((cell.metric, cell.explainer), (cell, number > 0))
+            cells.setdefault((cell.metric, cell.explainer), (cell, len(run.ids) <= few))
     metrics = list(dict.fromkeys(metric for metric, _ in cells))
     names = ordered(cells, metrics[0])
     lines = -(-len(metrics) // PANELS)

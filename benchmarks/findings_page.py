@@ -73,7 +73,7 @@ def figures(data: Findings, folder: Path) -> None:
     sets = {name: [f"lite0-{name}", f"lite0-{name}-sampled"] for name in TITLES} | {ATTENTION: [ATTENTION]}
     for name, names in sets.items():
         if runs := [data.runs[run] for run in names if run in data.runs]:
-            draw(runs, folder / f"{figure_of(name)}.svg")
+            draw(runs, folder / f"{figure_of(name)}.svg", data.sampled)
 
 
 def figure_of(name: str) -> str:
