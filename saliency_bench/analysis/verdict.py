@@ -30,7 +30,7 @@ BEST = {
 }
 AT_CHANCE = "Not best, as a baseline may score as well"
 AGGREGATES = "one value over all samples, whose differences have intervals but no test, so that none is ranked"
-NOT_SHOWN = "these samples do not show that such a score takes a network"
+NOT_SHOWN = "on these samples, looking at the network gives no measurable advantage"
 RANDOM = "random"
 VERBS = {1: ("beats", "beat"), -1: ("falls behind", "fall behind")}
 OTHERWISE = {0: NO_DIFFERENCE, None: TOO_FEW_TO_TELL}
