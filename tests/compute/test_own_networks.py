@@ -65,6 +65,7 @@ def own(tmp_path, monkeypatch):
     averaged = {key: value + 1 for key, value in plain.items()}
     torch.save({"model": plain, "model_ema": averaged}, "both.pth")
     torch.save({"state_dict_ema": plain}, "averaged.pth")
+    torch.save({f"net.{'_orig_mod.' * ('4.' in key)}{key}": value for key, value in plain.items()}, "compiled.pth")
     (tmp_path / "classes.txt").write_text("\n".join("abcdefgh"))
     (tmp_path / "windows.txt").write_bytes("\r\n".join("abcdefgh").encode("utf-8-sig"))
     return f"./{name}.py", namespace
@@ -79,6 +80,7 @@ def own(tmp_path, monkeypatch):
         ("FILE:make:weights=example.pth,mean=0,std=1,labels=windows.txt", 8),
         ("FILE:make:weights=both.pth,mean=0,std=1", 8),
         ("FILE:make:weights=averaged.pth,mean=0,std=1", 8),
+        ("FILE:make:weights=compiled.pth,mean=0,std=1", 8),
         ("FILE:Trained:weights=trained.ckpt,mean=0,std=1", 6),
         ("FILE:make:width=6,weights=trained.ckpt,mean=0,std=1", 6),
         ("FILE:ready:mean=0,std=1", 8),
@@ -89,6 +91,7 @@ def test_a_text_gives_the_network_of_the_object(own, caplog, text, width):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         classifier = sb.load_classifier(text.replace("FILE", own[0]))
+        assert classifier.digest
     expected = own[1]["make"](width)(IMAGES)
     torch.testing.assert_close(classifier(IMAGES), expected, rtol=0, atol=1e-6)
     assert classifier.labels == (list("abcdefgh") if "labels" in text else None)
@@ -124,7 +127,8 @@ REFUSED = {
     "FILE:make:weights=trained.ckpt,mean=0,std=1": r"has 0\.weight of shape \(6, 3, 3, 3\), but the network has \(8, 3",
     "FILE:make:weights=none.pth": "weights=none.pth is not a file",
     "FILE:make:weights=classes.txt": "weights=classes.txt cannot be read|holds more than tensors",
-    "FILE:make:weights=code.pth": "holds more than tensors and is not opened, as it could run code; save the weights",
+    "FILE:make:weights=code.pth": r"is not opened, as it could run code; save .*\.save\(network\.state_dict\(\), NEW",
+    "FILE:make:weights=code.ckpt": r"save the weights alone: torch\.save\(torch\.load\(.*\)\['state_dict'\], NEW",
     "FILE:make:weights=other.pth": r"lacks 0\.bias \(1 of 4 weights match\); they are of another network",
     "timm:resnet18": "timm:resnet18 has no weights; give .*; for weights of the Hub, give timm/resnet18",
     "timm:resnet18:weights=plain.pth,heads=2": "unknown option 'heads' of timm:resnet18",
@@ -136,7 +140,7 @@ REFUSED = {
     "code.pth": r"holds no TorchScript .* a pickled network is not opened: save its state_dict\(\)",
     "none.pt": r"there is no file none\.pt; give",
     "six.safetensors": r"or \./net\.py:make:weights=six\.safetensors with a function",
-    "trained.ckpt": "holds weights without their network; give timm:NAME:weights=trained.ckpt",
+    "trained.ckpt": "holds weights without .*:make:weights=trained.ckpt .* of Lightning, make is its class",
     "net.onnx": "has no gradients or layers that PyTorch could read; give the network that it was exported from",
 }
 
@@ -144,7 +148,8 @@ REFUSED = {
 @pytest.mark.parametrize("text", REFUSED)
 def test_what_cannot_be_opened_is_one_line(own, text):
     torch.save({"0.weight": torch.ones(8, 3, 3, 3)}, "other.pth")
-    torch.save(nn.Linear(2, 2), "code.pth")
+    for name in ("code.pth", "code.ckpt"):
+        torch.save(nn.Linear(2, 2), name)
     torch.save({"fc.weight": torch.zeros(1).expand(200_000, 512)}, "wide.pth")  # 2 kB
     open("net.onnx", "wb").close()
     with pytest.raises(UserError, match=REFUSED[text].replace("FILE", own[0])):

@@ -177,6 +177,9 @@ def test_the_command_writes_the_same_seed_study(networks, tmp_path, capsys):
     shown = json.loads(capsys.readouterr().out)
     assert shown["rows"] == study.as_dict()["rows"]
     assert (tmp_path / "t.tex").read_text() == study.to_latex(digits=1, labels={"rise": "RISE"})
+    bare = study.to_latex(intervals=False, labels={study.rows[0].metric: r"$\mathrm{mIoU}$"})
+    assert "nterval" not in bare
+    assert bare.isascii()  # arrows too, beside a label in LaTeX
     assert r"RISE & 0.4 $\pm$ 0.0 {\scriptsize [0.4, 0.5]}\rlap{\textsuperscript{a}} & " in study.to_latex(
         digits=1, labels={"rise": "RISE"})  # fmt: skip
     assert (tmp_path / "f.pdf").read_bytes().startswith(b"%PDF")

@@ -56,22 +56,29 @@ def test_a_page_of_a_small_run(shapes, resnet, tmp_path, monkeypatch):
     data = script.stored(tmp_path, 12, 4, tmp_path / "numbers.parquet")
     page = findings.rendered(data)
     assert data.runs["lite0-pets"].cells == result.cells  # statistics of the run, made anew of its scores
-    cells = {(cell.explainer, cell.metric): cell for cell in result.cells}
     for cell in result.cells:
-        assert f"{cell.value:.3f} [{cell.low:.3f}, {cell.high:.3f}]" in page
-    energies = {name: cells[name, "saliency_energy"].value for name in ("centre", "random")}
-    best = max(energies, key=energies.get)
-    assert f"- pets, energy: `{best}` scores {energies[best]:.3f}" in page
-    assert re.search(r"\| pets \| miou \| energy \| -?\d\.\d{3} \[", page)
+        assert re.search(rf"\| \*?{cell.explainer}\*? \|.* {cell.value:.3f} ", page)
+    assert "An explainer beats all three in 0 of 2 cases" in page
     assert "- miou, energy: none on any set" in page  # too few to rank
-    assert "- miou: Spearman 1.00 over 3 explainers." in page
+    assert "means of 3 explainers with EfficientNet-Lite0 and with Lite2, on the pets: miou 1.00, energy 1.00." in page
+    assert "Of 1 pairs of metrics, 0 have" in page
+    script.figures(data, tmp_path)
+    drawn = (tmp_path / "findings-pets.svg").read_text()
+    assert all(f">{text}<" in drawn for text in ("gradcam", "centre", "random", "miou ↑", "energy ↑"))
     assert "--images 12 --sampled 4" in page
 
 
-def test_the_published_page_has_the_numbers_of_its_data_file():
-    """Test that intervals, ranks and sentences are those of today's statistics; render the page with --page if not."""
-    page = (Path(__file__).parents[2] / "docs" / "findings.md").read_text(encoding="utf-8")
-    assert findings.rendered(script.load()) == page
+def test_the_published_page_has_the_numbers_of_its_data_file(tmp_path):
+    """Test that figures, ranks and sentences are those of today's statistics; render the page with --page if not."""
+    docs, data = Path(__file__).parents[2] / "docs", script.load()
+    assert findings.rendered(data) == (docs / "findings.md").read_text(encoding="utf-8")
+    script.figures(data, tmp_path)
+    drawn = sorted(tmp_path.iterdir())
+    assert len(drawn) == 5
+    for path in drawn:
+        paths = (re.findall(r' d="([^"]*)"', file.read_text()) for file in (path, docs / "pictures" / path.name))
+        new, published = ([float(number) for number in re.findall(r"-?\d[\d.]*", " ".join(texts))] for texts in paths)
+        assert new == pytest.approx(published, abs=0.05)  # points
 
 
 def test_ahead_of_every_baseline_are_those_that_beat_each_whatever_their_ranks():

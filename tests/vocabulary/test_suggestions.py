@@ -92,6 +92,7 @@ def test_what_is_like_nothing_gets_the_list():
         ),
         ("run --metrics a/my.py --model m --out x", "a/my.py cannot be read (No such file or directory)"),
         ("train --split test --model m --out x", "'--split' of saliency-bench train; known: --activation, --"),
+        ("choose --weights a.pt --model m --out x", "it follows the network: --model ./net.py:make:weights=..."),
         ("--verison", "unknown option '--verison'; did you mean --version?"),
     ],
 )

@@ -3,6 +3,7 @@
 import io
 import pickle
 import re
+import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import FunctionType
@@ -277,7 +278,9 @@ def _script(module: torch.jit.ScriptModule) -> str:
     Constants are those of a frozen module, its weights. Only files are read that torch writes here.
     """
     buffer = io.BytesIO()
-    torch.jit.save(module, buffer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch advises another format to those who write files
+        torch.jit.save(module, buffer)
     parts = []
     with zipfile.ZipFile(buffer) as packed:
         for name in packed.namelist():

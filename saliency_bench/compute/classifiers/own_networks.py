@@ -29,6 +29,7 @@ SCRIPT = re.compile(r"(?P<file>.+\.(?:pt|pth|ts|torchscript))(?::(?P<options>.*)
 LOADING = ("mean", "std", "size", "labels", "name")  # arguments of `load_classifier`
 NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "module",
           "state_dict_ema", "model_ema", "ema_state_dict", "ema")  # fmt: skip
+COMPILED = "_orig_mod."  # torch.compile puts it into the names of weights
 RUN_FIRST = "run it first with --model, and give predicted-by: the folder of that run"
 HOW_TO_GIVE = "give --model ./net.py:make, timm:NAME:weights=FILE or torchvision:NAME:weights=FILE"
 
@@ -247,9 +248,10 @@ def _content(path: Path) -> Any:
             return load_file(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
+        trusted = "torch.load(FILE, weights_only=False)['state_dict']"  # a checkpoint of Lightning may store any object
         raise UserError(
             f"weights={path} holds more than tensors and is not opened, as it could run code; save the weights alone: "
-            "torch.save(network.state_dict(), FILE)"
+            f"torch.save({trusted if path.suffix == '.ckpt' else 'network.state_dict()'}, NEW)"
         ) from error
     except Exception as error:  # damaged files raise many kinds of errors
         raise UserError(f"weights={path} cannot be read: {one_line(error, 200)}") from error
@@ -266,7 +268,8 @@ def _state_of(content: Any, file: str) -> "dict[str, Tensor]":
     if isinstance(content, Mapping):
         if sets := _sets(content):
             return _state_of(content[sets[0]], file)
-        if tensors := {str(key): value for key, value in content.items() if isinstance(value, Tensor)}:
+        names = {key: str(key).replace(COMPILED, "") for key in content}
+        if tensors := {names[key]: value for key, value in content.items() if isinstance(value, Tensor)}:
             return tensors
     raise UserError(f"weights={file} holds no weights {{name: tensor}}; save network.state_dict()")
 
@@ -307,7 +310,8 @@ def fill(network: "nn.Module", content: Any, file: str) -> None:
     """
     from saliency_bench.utils.messages import complain
 
-    state, weights = _state_of(content, file), network.state_dict()
+    state, full = _state_of(content, file), {name.replace(COMPILED, ""): name for name in network.state_dict()}
+    weights = {name: network.state_dict()[key] for name, key in full.items()}
     if len(sets := _sets(content)) > 1:
         complain(f"weights={file}: the weights under '{sets[0]}' are used, not those under '{sets[1]}'; for these, "
                  f"save them alone: torch.save(torch.load(FILE)['{sets[1]}'], NEW)")  # fmt: skip
@@ -323,4 +327,4 @@ def fill(network: "nn.Module", content: Any, file: str) -> None:
         raise UserError(f"weights={file} has {shapes[0]} of shape {there}, but the network has {wanted}")
     if left := len(state) - len(chosen):
         complain(f"weights={file}: weights under '{prefix}' are used, {left:,} under other names are not")
-    network.load_state_dict(chosen)
+    network.load_state_dict({full[name]: value for name, value in chosen.items()})

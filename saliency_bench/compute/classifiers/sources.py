@@ -202,7 +202,8 @@ def _about_file(path: Path) -> str:
         folder = f"{path} is one file of a checkpoint; give its folder, with config.json and preprocessor_config.json"
         return folder + f"; for weights of your own, give {texts}" * (path.suffix != ".json")
     if path.suffix in (".bin", ".ckpt", ".pkl", ".pickle"):
-        return f"{path} holds weights without their network; give {texts}"
+        lightning = "; for a checkpoint of Lightning, make is its class" * (path.suffix == ".ckpt")
+        return f"{path} holds weights without their network; give {texts}{lightning}"
     if path.suffix in (".onnx", ".pt2", ".tflite", ".engine", ".keras", ".h5"):
         return (
             f"{path} has no gradients or layers that PyTorch could read; give the network that it was exported from: "

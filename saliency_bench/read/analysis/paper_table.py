@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from string import ascii_lowercase
 
@@ -70,6 +70,7 @@ class PaperTable:
         lines: The rows.
         notes: Remarks on the whole table.
         tied: What bold means; "" if nothing is ever bold.
+        brackets: What brackets hold.
     """
 
     header: tuple[str, ...]
@@ -78,6 +79,7 @@ class PaperTable:
     lines: Sequence[Line]
     notes: tuple[str, ...] = ()
     tied: str = BOLD
+    brackets: str = INTERVALS
 
 
 class PaperTables:
@@ -111,12 +113,13 @@ class PaperTables:
         table = _labelled(self.paper_table(), labels or {})
         marks, below = _footnotes(table, bold, intervals, ranks)
         show = _Latex(_checked(digits), bold, intervals, ranks)
+        arrows = map(latex, table.arrows)
         header = [
-            *table.header,
-            *(f"{name} {arrow}".strip() for name, arrow in zip(table.columns, table.arrows, strict=True)),
+            *map(_escaped, table.header),
+            *(f"{_escaped(name)} {arrow}".strip() for name, arrow in zip(table.columns, arrows, strict=True)),
         ]
         lines = [rf"\begin{{tabular}}{{{'l' * len(table.header)}{'r' * len(table.columns)}}}", r"\toprule",
-                 " & ".join(map(_escaped, header)) + r" \\"]  # fmt: skip
+                 " & ".join(header) + r" \\"]  # fmt: skip
         for _, block in groupby(table.lines, key=lambda line: line.block):
             lines.append(r"\midrule")
             for line in block:
@@ -250,7 +253,7 @@ def _footnotes(
     times = Counter(note for entry in entries for note in _remarks(entry, intervals))
     general = [note for note, count in times.items() if count == len(entries) > 0]
     marks = dict(zip((note for note in times if note not in general), _letters(), strict=False))
-    explained = [INTERVALS] * (intervals and any(entry.ends for entry in numbers))
+    explained = [table.brackets] * (intervals and any(entry.ends for entry in numbers))
     explained += [table.tied] * (bold and bool(table.tied) and any(entry.best for entry in numbers))
     explained += [RANKS] * (ranks and any(entry.rank for entry in numbers))
     below = [(mark, _sentence(note)) for note, mark in marks.items()]
@@ -287,8 +290,8 @@ def _labelled(table: PaperTable, labels: Mapping[str, str]) -> PaperTable:
         if labels and twice:
             raise UserError(f"two {kind} are called {', '.join(twice[0])}; give each a label of its own")
     notes = tuple(_renamed(note, labels) for note in table.notes)
-    return PaperTable(tuple(labels.get(name, name) for name in table.header), columns, table.arrows, lines, notes,
-                      table.tied)  # fmt: skip
+    header = tuple(labels.get(name, name) for name in table.header)
+    return replace(table, header=header, columns=columns, lines=lines, notes=notes)
 
 
 def check_labels(table: PaperTable, labels: Mapping[str, str]) -> None:

@@ -30,7 +30,7 @@ BEST = {
 }
 AT_CHANCE = "Not best, as a baseline may score as well"
 AGGREGATES = "one value over all samples, whose differences have intervals but no test, so that none is ranked"
-NOT_SHOWN = "these samples do not show that such a score takes a network"
+NOT_SHOWN = "on these samples, looking at the network gives no measurable advantage"
 RANDOM = "random"
 VERBS = {1: ("beats", "beat"), -1: ("falls behind", "fall behind")}
 OTHERWISE = {0: NO_DIFFERENCE, None: TOO_FEW_TO_TELL}
@@ -265,10 +265,11 @@ def listed(names: Iterable[str]) -> str:
 
 
 def all_or(metrics: list[str], total: int) -> str:
-    """Return "all 3 metrics", or the metrics if they are fewer than `total`."""
-    return f"all {total} metrics" if len(metrics) == total > 1 else listed(metrics)
+    """Return "all 3 metrics" or "both metrics", or the metrics if they are fewer than `total`."""
+    return ("both metrics" if total == 2 else f"all {total} metrics") if len(metrics) == total > 1 else listed(metrics)
 
 
 def any_or(metrics: list[str], total: int) -> str:
     """Return the same after a negation, where "all" would say something else."""
-    return f"any of the {total} metrics" if len(metrics) == total > 1 else listed(metrics)
+    several = "either metric" if total == 2 else f"any of the {total} metrics"
+    return several if len(metrics) == total > 1 else listed(metrics)

@@ -26,6 +26,8 @@ from saliency_bench.utils.messages import counted
 if TYPE_CHECKING:
     import pandas as pd
 
+OTHERS = "intervals are for other images and other trainings"
+
 
 @dataclass(frozen=True, repr=False)
 class SeedStudy(PaperTables):
@@ -85,8 +87,10 @@ class SeedStudy(PaperTables):
         lines = [Line((name,), [_entry(by_names.get((name, metric))) for metric in metrics], baseline)
                  for name, baseline in baselines.items()]  # fmt: skip
         bold = BOLD if any(baselines.values()) else BOLD_ALONE
-        return PaperTable(("explainer",), tuple(metrics), tuple(arrows[metric] for metric in metrics), lines,
-                          tuple(self.notes), bold)  # fmt: skip
+        notes = tuple(note for note in self.notes if note != OTHERS)  # `brackets` says it where they are printed
+        brackets = "95 % intervals for other images and other trainings in brackets"
+        return PaperTable(("explainer",), tuple(metrics), tuple(arrows[metric] for metric in metrics), lines, notes,
+                          bold, brackets)  # fmt: skip
 
     @property
     def notes(self) -> list[str]:
@@ -97,7 +101,7 @@ class SeedStudy(PaperTables):
         if count < INTERVAL_FROM:
             lines.append(f"two networks are too few for an interval; train {INTERVAL_FROM} or more")
         elif any(np.isfinite(row.estimate.low) for row in self.rows):
-            lines.append("intervals are for other images and other trainings")
+            lines.append(OTHERS)
         if count < FEWEST_TRAININGS:
             lines.append(f"fewer than {FEWEST_TRAININGS} networks are not ranked")
         if accuracies := self.networks.accuracies:
@@ -127,7 +131,7 @@ class SeedStudy(PaperTables):
         header = [*table.header, *map(" ".join, zip(table.columns, table.arrows, strict=True))]
         rows = [[*line.names, *map(_text, line.entries)] for line in table.lines]
         remarks = dict.fromkeys(note for line in table.lines for entry in line.entries for note in entry.notes)
-        return "\n".join([aligned([header, *rows]), "", *table.notes, *remarks])
+        return "\n".join([aligned([header, *rows]), "", *self.notes, *remarks])
 
     __repr__ = __str__
 
