@@ -30,7 +30,7 @@ from saliency_bench.read.analysis.sequential import Race
 from saliency_bench.read.run_folder import read_run
 from saliency_bench.read.statistics.clusters import cluster_names
 from saliency_bench.read.statistics.intervals import wilson
-from saliency_bench.recipes.choosing.rounds import HOPE, ONE_LEFT, Budget, Narrowing, Scores
+from saliency_bench.recipes.choosing.rounds import HOPE, ONE_LEFT, Budget, Narrowing, RoundScores
 
 IMAGES, MARGIN, SIZE = 500, 0.02, 6
 LATER = 200  # images that do not decide, at most
@@ -46,12 +46,12 @@ class Drawn:
     groups: Sequence[str | None]
     limits: tuple[float, float] = UNIT
 
-    def scores(self, lineup: Mapping[str, Sequence[str]], images: int) -> Scores:
+    def scores(self, lineup: Mapping[str, Sequence[str]], images: int) -> RoundScores:
         """Return the first rows."""
         ids = [str(index) for index in range(images)]
         (metric,) = lineup
         values = {(name, metric): self.columns[:images, int(name)] for name in lineup[metric]}
-        return Scores(values, ids, self.groups[:images], {metric: self.limits}, {metric: True})
+        return RoundScores(values, ids, self.groups[:images], {metric: self.limits}, {metric: True})
 
     def survivors(self, names: Sequence[str], images: int) -> set[str]:
         """Return none: all maps depend on the network."""

@@ -147,7 +147,7 @@ def make(chosen: dict) -> None:
 def add_scores(context, explainer_id: str, chunks: range, scored: dict, writer) -> None:
     """Give the writer the scores of an explainer, chunk by chunk."""
     from saliency_bench.compute.store import score_parts
-    from saliency_bench.read.parts import POSITION, Result
+    from saliency_bench.read.parts import POSITION, StoredResult
 
     about = {"faults": 0, "raised": False, "halved": 0, "passes": {"explain": BATCH}}
     bounds = [number * BATCH for number in range(chunks.start, chunks.stop + 1)]
@@ -157,7 +157,7 @@ def add_scores(context, explainer_id: str, chunks: range, scored: dict, writer) 
             key: table.slice(edges[key][place], edges[key][place + 1] - edges[key][place])
             for key, table in scored.items()
         }
-        writer.add(score_parts(context), Result(explainer_id, number, tables, None, about))
+        writer.add(score_parts(context), StoredResult(explainer_id, number, tables, None, about))
 
 
 def positions_of(context, chunks: range) -> np.ndarray:
@@ -169,7 +169,7 @@ def predictions(context, chunks: range, writer) -> None:
     import pyarrow as pa
 
     from saliency_bench.compute.predictions import GROUP, prediction_parts, prediction_schema
-    from saliency_bench.read.parts import POSITION, Result
+    from saliency_bench.read.parts import POSITION, StoredResult
 
     schema = prediction_schema(context)
     for number in chunks:
@@ -184,7 +184,7 @@ def predictions(context, chunks: range, writer) -> None:
         ]  # fmt: skip
         table = pa.Table.from_pylist(rows, schema=schema)
         table = table.add_column(0, POSITION, pa.array(positions, pa.int64()))
-        writer.add(prediction_parts(context), Result(GROUP, number, {GROUP: table}))
+        writer.add(prediction_parts(context), StoredResult(GROUP, number, {GROUP: table}))
 
 
 def scores(context, explainer: int, index: int, chunks: range):
@@ -238,7 +238,7 @@ def report(chosen: dict) -> None:
     from saliency_bench.compute.merging import Parts
     from saliency_bench.compute.store import Writer
     from saliency_bench.read.cell import read_cells
-    from saliency_bench.read.parts import Result, thumbnail_parts
+    from saliency_bench.read.parts import StoredResult, thumbnail_parts
     from saliency_bench.read.report.page import report
     from saliency_bench.utils.files import read_json
 
@@ -250,7 +250,7 @@ def report(chosen: dict) -> None:
             number, place = divmod(int(image_id.partition("-")[2]), BATCH)
             rows = thumbnail_rows(maps, [number * BATCH + place])
             for key in dict.fromkeys(cell.explainer_id for cell in cells):
-                writer.add(thumbnail_parts(context.out, context.run_id), Result(key, number, {key: rows}))
+                writer.add(thumbnail_parts(context.out, context.run_id), StoredResult(key, number, {key: rows}))
 
     def all_of_it() -> None:
         write_examples(

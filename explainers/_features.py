@@ -5,7 +5,7 @@ from torch import Tensor
 
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.cuts import check_gradient
-from saliency_bench.compute.classifiers.layers import Layout, cam_layer, check_cut, detached_at, layout_of
+from saliency_bench.compute.classifiers.layers import MapLayout, cam_layer, check_cut, detached_at, layout_of
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._contrast import explained_score
 from saliency_bench.explainers._gradients import derivative
@@ -28,7 +28,7 @@ def activation_and_gradient(
     return layout.channels_first(outputs[-1].detach()), layout.channels_first(gradient)
 
 
-def feature_layout(name: str, classifier: Classifier, images: Images, layer: str, outputs: list[Tensor]) -> Layout:
+def feature_layout(name: str, classifier: Classifier, images: Images, layer: str, outputs: list[Tensor]) -> MapLayout:
     """Return the layout of the map in the last of a layer's outputs.
 
     Raises:

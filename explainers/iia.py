@@ -32,7 +32,7 @@ from saliency_bench.compute.classifiers.attention import SOFTMAX, AttentionRecor
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.cuts import check_gradient
 from saliency_bench.compute.classifiers.layers import (
-    Layout,
+    MapLayout,
     cam_layer,
     detached_at,
     has_feature_maps,
@@ -164,7 +164,7 @@ def _of_features(
 
 def _along_path(
     classifier: Classifier, image: Images, layer: str, places: Tensor, batch_size: int | None
-) -> tuple[Tensor, Layout]:
+) -> tuple[Tensor, MapLayout]:
     """Return the layer's output (a, ...) on the way from x' to one image, and how it holds a map."""
     start = classifier.mean
     parts = []

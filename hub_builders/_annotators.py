@@ -18,7 +18,7 @@ from saliency_bench.utils.pictures import Picture, UnreadableError
 from saliency_bench.utils.storage import cache_folder
 
 
-class Drawn(NamedTuple):
+class MaskFiles(NamedTuple):
     """The mask files of an image.
 
     Attributes:
@@ -32,10 +32,10 @@ class Drawn(NamedTuple):
     empty: bool = False
 
 
-NOTHING = Drawn()
+NOTHING = MaskFiles()
 
 
-def drawn_masks(root: Path, annotations: str = "") -> dict[str, Drawn]:
+def drawn_masks(root: Path, annotations: str = "") -> dict[str, MaskFiles]:
     """Return {image id, "/" replaced by "_": its masks}, of `masks/`, or of the store of a study.
 
     Raises:
@@ -48,23 +48,23 @@ def drawn_masks(root: Path, annotations: str = "") -> dict[str, Drawn]:
         for file in entries(path) if path.is_dir() else [path]:
             if file.suffix.lower() == ".png" and not file.name.startswith("."):
                 files[file.stem] = (*files.get(file.stem, ()), file)
-    return {name: Drawn(paths) for name, paths in files.items()}
+    return {name: MaskFiles(paths) for name, paths in files.items()}
 
 
-def _of_store(place: str) -> dict[str, Drawn]:
+def _of_store(place: str) -> dict[str, MaskFiles]:
     """Write the masks of a store into the cache, named by content, so that a resumed build sees what has changed."""
     from saliency_bench.studies.annotating import KIND, counted_answers, pixels_of
     from saliency_bench.studies.store import Store
     from saliency_bench.utils.pictures import png
 
     store = Store(place, create=False)
-    drawn_of: dict[str, Drawn] = {}
+    drawn_of: dict[str, MaskFiles] = {}
     for unit, answers in counted_answers(store.find(kind=KIND)).items():
         sums = {answer.image_sha256 or "" for answer in answers}
         size = next((answer.pixels.shape for answer in answers if answer.pixels is not None), None)
         paths = () if size is None else tuple(_kept(png(pixels_of(answer, size))) for answer in answers)
         # Masks of an image that was replaced during the study fit none.
-        drawn_of[unit.replace("/", "_")] = Drawn(
+        drawn_of[unit.replace("/", "_")] = MaskFiles(
             paths, sums.pop() if len(sums) == 1 else "several images", size is None
         )
     store.close()
@@ -80,7 +80,7 @@ def _kept(content: bytes) -> Path:
     return path
 
 
-def consensus(drawn: Drawn, picture: Picture) -> np.ndarray:
+def consensus(drawn: MaskFiles, picture: Picture) -> np.ndarray:
     """Return bool (H, W).
 
     Raises:

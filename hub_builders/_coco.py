@@ -29,7 +29,7 @@ SPLITS = ("train2017", "val2017", "train2014", "val2014")  # of an image that is
 
 
 @dataclass
-class Entry:
+class CocoEntry:
     """What the annotations say of one image."""
 
     file_name: str
@@ -72,7 +72,7 @@ def splits_of(root: Path, kinds: tuple[str, ...], only: str = "") -> list[str]:
     return there
 
 
-def entries_of(root: Path, split: str, captions: bool, log: BuildLog) -> tuple[dict[int, Entry], dict[int, str]]:
+def entries_of(root: Path, split: str, captions: bool, log: BuildLog) -> tuple[dict[int, CocoEntry], dict[int, str]]:
     """Return ({image id: entry}, {category id: name}) of one split; what is malformed is a remark."""
     images, names = entries_in(root / "annotations" / f"instances_{split}.json", split, log)
     if captions:
@@ -92,7 +92,7 @@ def whole(value: Any) -> int | None:
 
 def entries_in(
     path: Path, split: str, log: BuildLog, fix: str = FIX, id_of: Callable[[Any], Any] = whole
-) -> tuple[dict[Any, Entry], dict[Any, str]]:
+) -> tuple[dict[Any, CocoEntry], dict[Any, str]]:
     """Return ({image id: entry}, {category id: name}) of an instances file; malformed entries are remarked on.
 
     Args:
@@ -111,7 +111,7 @@ def entries_in(
     names = {id_of(kind.get("id")): str(kind.get("name")) for kind in kinds if id_of(kind.get("id")) is not None}
     about = content.get("info")
     program = str(about.get("contributor") or "") if isinstance(about, dict) else ""
-    images: dict[Any, Entry] = {}
+    images: dict[Any, CocoEntry] = {}
     for image in listed(content, "images"):
         key, file_name = id_of(image.get("id")), image.get("file_name")
         if key is None or not isinstance(file_name, str):
@@ -120,7 +120,7 @@ def entries_in(
             log.remark(file_name, f"{path.name}: image id {key} comes twice; the first counts")
         else:
             frame = (int(_number(image.get("height"))), int(_number(image.get("width"))))
-            images[key] = Entry(file_name, split, frame, program)
+            images[key] = CocoEntry(file_name, split, frame, program)
     for entry in listed(content, "annotations"):
         kind, key = id_of(entry.get("category_id")), id_of(entry.get("image_id"))
         if kind is None or key is None:

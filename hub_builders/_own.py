@@ -17,7 +17,7 @@ from saliency_bench.data.untrusted import PICTURES, UNWRITABLE
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders._source import entries, walked
 from saliency_bench.utils.masks import read_mask
-from saliency_bench.utils.picture_names import Names, Sides, composed, ends_of, stem, without_upload
+from saliency_bench.utils.picture_names import PictureNames, Sides, composed, ends_of, stem, without_upload
 from saliency_bench.utils.pictures import FORMATS, Picture, UnreadableError
 
 LICENSE = "unknown"
@@ -98,9 +98,9 @@ def pictures_in(
     return sorted(pictures)
 
 
-def unread(log: BuildLog) -> Names:
+def unread(log: BuildLog) -> PictureNames:
     """Return the names of the files left out, so that a file that a list also names is not counted twice."""
-    return Names(entry["id"] for entry in log.left_out if entry["what"] == "image")
+    return PictureNames(entry["id"] for entry in log.left_out if entry["what"] == "image")
 
 
 def no_pictures(folder: Path, log: BuildLog) -> UserError:

@@ -37,7 +37,7 @@ software and/or database. Title to copyright in this software, database and any 
 times remain with Princeton University and LICENSEE agrees to preserve same."""
 
 
-class Group(NamedTuple):
+class WordNetGroup(NamedTuple):
     """A group of classes.
 
     Attributes:
@@ -107,7 +107,7 @@ def hierarchy(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> Hierar
     return Hierarchy(above, {name: frozenset(classes) for name, classes in below.items()})
 
 
-def derive(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> list[Group]:
+def derive(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> list[WordNetGroup]:
     """Return the group of each class, in the order of their WordNet ids.
 
     The group of a class is its smallest category of 5 to 50 classes; ties go to the lowest id. A class without such a
@@ -125,7 +125,7 @@ def derive(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> list[Grou
         else:
             made_for[merge(leaf, tree)].append(leaf)
     return [
-        Group(names, tuple(sorted(frozenset().union(*(tree.below[name] for name in names)))), tuple(made_for[names]))
+        WordNetGroup(names, tuple(sorted(frozenset().union(*(tree.below[name] for name in names)))), tuple(made_for[names]))
         for names in sorted(groups | set(made_for))
     ]
 

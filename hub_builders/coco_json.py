@@ -24,7 +24,7 @@ from saliency_bench.hub_builders import _coco, _multilabel, _own
 from saliency_bench.hub_builders._frames import LABEL_STUDIO, Frame, Shape, frame_of, union
 from saliency_bench.hub_builders._source import base_of, needed, part, picture_of
 from saliency_bench.hub_builders._source import entries as entries_of
-from saliency_bench.utils.picture_names import Meant, Names, plain
+from saliency_bench.utils.picture_names import Meant, PictureNames, plain
 from saliency_bench.utils.pictures import Picture, UnreadableError
 
 VERSION = "1"
@@ -117,12 +117,12 @@ def samples(
 def _pictures(
     images: Path,
     path: Path,
-    entries: dict[Any, _coco.Entry],
+    entries: dict[Any, _coco.CocoEntry],
     names: dict[Any, str],
     folder: str,
     without: list[str],
     log: BuildLog,
-) -> Iterator[tuple[str, str, _coco.Entry, dict[str, list[Any]]]]:
+) -> Iterator[tuple[str, str, _coco.CocoEntry, dict[str, list[Any]]]]:
     """Yield (image id, name of the picture, entry, objects of each class) of the images in a file of annotations.
 
     Args:
@@ -137,7 +137,7 @@ def _pictures(
     pictures = _own.pictures_in(images, log, used=[path])
     unread = _own.unread(log)
     ids = {name: folder + image_id for name, image_id in _own.ids_of(pictures).items()}
-    meant = Names(pictures).resolved(entry.file_name for entry in entries.values())
+    meant = PictureNames(pictures).resolved(entry.file_name for entry in entries.values())
     _check_found(path, images, ids, meant, log)
     seen: set[str] = set()
     for key in sorted(entries, key=_order):
@@ -197,7 +197,7 @@ def _listing(base: Path) -> Path | None:
     return next((base / name for name in LISTINGS if (base / name).is_file()), None)
 
 
-def _of_label_studio(entry: _coco.Entry) -> bool:
+def _of_label_studio(entry: _coco.CocoEntry) -> bool:
     """Return whether Label Studio wrote the annotations of an image."""
     return entry.program == LABEL_STUDIO and all("ignore" in thing for thing in entry.objects)
 
@@ -227,7 +227,7 @@ def _check_found(path: Path, images: Path, ids: dict[str, str], meant: dict[str,
         log.leave_out(image_id, "image", f"it is not in {path.name}")
 
 
-def _objects(log: BuildLog, name: str, entry: _coco.Entry, names: dict[Any, str]) -> dict[str, list[Any]]:
+def _objects(log: BuildLog, name: str, entry: _coco.CocoEntry, names: dict[Any, str]) -> dict[str, list[Any]]:
     """Return {class: [(outline, box, whether it has keypoints) of each object]} in the order of the categories."""
     kinds = {thing["category_id"] for thing in entry.objects}
     if lost := sorted(kinds - set(names), key=_order):
@@ -239,7 +239,7 @@ def _objects(log: BuildLog, name: str, entry: _coco.Entry, names: dict[Any, str]
     return objects
 
 
-def _lacks(meant: Meant, entry: _coco.Entry, objects: dict[str, list[Any]], dropped: list[str]) -> str:
+def _lacks(meant: Meant, entry: _coco.CocoEntry, objects: dict[str, list[Any]], dropped: list[str]) -> str:
     """Return why an image is left out; "" if it is not."""
     if not meant.picture:
         return f"{meant.lacks} with this file_name"

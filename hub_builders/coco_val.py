@@ -83,7 +83,7 @@ def samples(
             yield Job(samples_of, name, path, entry.split, split, entry.frame, objects, classes)
 
 
-def _training_images(root: Path, year: int, count: int, seed: int, log: BuildLog) -> dict[int, _coco.Entry]:
+def _training_images(root: Path, year: int, count: int, seed: int, log: BuildLog) -> dict[int, _coco.CocoEntry]:
     """Return the images to train on that were drawn."""
     split = f"train{year}"
     if not (root / split).is_dir() or not (root / f"annotations/instances_{split}.json").is_file():
@@ -97,7 +97,7 @@ def _training_images(root: Path, year: int, count: int, seed: int, log: BuildLog
 
 
 def _objects(
-    log: BuildLog, name: str, entry: _coco.Entry, names: dict[int, str], without: list[str]
+    log: BuildLog, name: str, entry: _coco.CocoEntry, names: dict[int, str], without: list[str]
 ) -> dict[str, list[Any]] | None:
     """Return {class: its outlines}; None, with the reason in the log, for an image that is left out."""
     kinds = {thing["category_id"] for thing in entry.objects}

@@ -21,7 +21,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples, _own
 from saliency_bench.hub_builders._source import base_of, mask_or_none, needed, picture_of, table
 from saliency_bench.utils.mask_values import choices
-from saliency_bench.utils.picture_names import Names
+from saliency_bench.utils.picture_names import PictureNames
 
 VERSION = "1"
 OWN_DATA = "images"
@@ -47,7 +47,7 @@ NO_CLASSES = ("annotations", "annotation", "jpegimages", "segmentationclass", "s
 
 
 @dataclass(frozen=True)
-class Row:
+class FolderRow:
     """What is known of a picture."""
 
     label: str
@@ -111,7 +111,7 @@ def samples(
 
 
 def sample_of(
-    log: BuildLog, name: str, path: Path, mask: Path | None, lacking: str, row: Row, foreground: str, split: str | None
+    log: BuildLog, name: str, path: Path, mask: Path | None, lacking: str, row: FolderRow, foreground: str, split: str | None
 ) -> dict | None:
     """Return the sample of an image; None, with the reason in the log, if it is left out."""
     picture = picture_of(log, name, path, "", deep=True)  # its mask may be upright already
@@ -154,7 +154,7 @@ def _masks(folder: Path | None, names: list[str], log: BuildLog) -> tuple[dict[s
     return chosen, lacking
 
 
-def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildLog) -> dict[str, Row]:
+def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildLog) -> dict[str, FolderRow]:
     """Return of each picture its class folder, and the split above it."""
     parts = {name: PurePosixPath(name).parts for name in names}
     if not any(len(folders) > 1 for folders in parts.values()):
@@ -169,7 +169,7 @@ def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildL
         if len(folders) <= 1 + in_splits:
             log.leave_out(ids[name], "image", "it lies in no class folder")
         else:
-            rows[name] = Row(folders[1], _own.split_of(f"{folders[0]}/")) if in_splits else Row(folders[0])
+            rows[name] = FolderRow(folders[1], _own.split_of(f"{folders[0]}/")) if in_splits else FolderRow(folders[0])
     if no_classes := sorted({row.label for row in rows.values() if row.label.lower() in NO_CLASSES}):
         raise UserError(
             f"{images} has folders called {no_classes[0]}, which is a part of a dataset rather than a class; give "
@@ -184,10 +184,10 @@ def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildL
     return rows
 
 
-def _listed(listing: Path, names: list[str], ids: dict[str, str], log: BuildLog) -> dict[str, Row]:
+def _listed(listing: Path, names: list[str], ids: dict[str, str], log: BuildLog) -> dict[str, FolderRow]:
     """Return of each picture its row in the table."""
-    known, unread = Names(names), _own.unread(log)
-    rows: dict[str, Row] = {}
+    known, unread = PictureNames(names), _own.unread(log)
+    rows: dict[str, FolderRow] = {}
     lacking = dict.fromkeys(names, f"no usable row in {listing.name}")
     columns: dict[str, str] | None = None
     for number, row in table(listing, (), "fix the table"):
@@ -205,7 +205,7 @@ def _listed(listing: Path, names: list[str], ids: dict[str, str], log: BuildLog)
         elif called[0] in rows:
             log.remark(ids[called[0]], f"{listing.name} line {number}: listed twice; the first row counts")
         else:
-            rows[called[0]] = Row(label, _own.SPLITS.get(split.lower()), group or None)
+            rows[called[0]] = FolderRow(label, _own.SPLITS.get(split.lower()), group or None)
     if not rows:
         raise UserError(f"{listing} has no row with a label for a picture in the folder; check its column of pictures")
     for name in names:

@@ -108,9 +108,9 @@ def samples(
             yield Job(sample_of, name, path, entry.split, label, masks_of_image, entry.frame, stand_in)
 
 
-def candidates(root: Path, min_area: float, log: BuildLog) -> dict[str, tuple[_coco.Entry, str, dict]]:
+def candidates(root: Path, min_area: float, log: BuildLog) -> dict[str, tuple[_coco.CocoEntry, str, dict]]:
     """Return {image id: (entry, label, the person)}; images whose captions mention neither word are no candidates."""
-    chosen_images: dict[str, tuple[_coco.Entry, str, dict]] = {}
+    chosen_images: dict[str, tuple[_coco.CocoEntry, str, dict]] = {}
     seen: set[str] = set()
     for split in _coco.splits_of(root, ("captions", "instances")):
         entries, names = _coco.entries_of(root, split, True, log)
@@ -150,7 +150,7 @@ def sample_of(
     path: Path,
     split: str,
     label: str,
-    masks: _annotators.Drawn,
+    masks: _annotators.MaskFiles,
     frame: tuple[int, int],
     outline: Any,
 ) -> dict | None:

@@ -102,7 +102,7 @@ def samples(
         seed: not used.
     """
     from saliency_bench.data.loading import find
-    from saliency_bench.studies.annotating import KIND, Annotating, Choice
+    from saliency_bench.studies.annotating import KIND, Annotating, AnswerChoice
     from saliency_bench.studies.images import StudyImages
     from saliency_bench.studies.store import Store
 
@@ -110,7 +110,7 @@ def samples(
     store = Store(annotations, create=False)
     try:
         annotating = Annotating(store.find(study or None, KIND, "--study"), StudyImages(rows))
-        answers = annotating.counted(Choice(people, exclude, accepted, honeypot_iou))
+        answers = annotating.counted(AnswerChoice(people, exclude, accepted, honeypot_iou))
     finally:
         store.close()
     if strangers := sorted(set(answers) - set(annotating.images.units)):

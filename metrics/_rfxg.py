@@ -24,7 +24,7 @@ SHARES = np.linspace(0.1, 0.9, 9)
 
 
 @dataclass(frozen=True)
-class Question:
+class ExplainerQuestion:
     """A sample's question to the explainer, and what its answer is worth.
 
     Attributes:
@@ -36,7 +36,7 @@ class Question:
     value: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-Ask = Callable[[int, np.ndarray], Question | None]  # (A, probabilities of the image); None: undefined
+Ask = Callable[[int, np.ndarray], ExplainerQuestion | None]  # (A, probabilities of the image); None: undefined
 # (groups, A, probabilities of the image) -> the classes that a metric asks about; None: undefined
 Sides = Callable[[ClassGroups, int, np.ndarray], TargetTerms | None]
 

@@ -19,7 +19,7 @@ NOTE = "first rows, by the owner of the board"
 
 
 @dataclass(frozen=True)
-class Pair:
+class DatasetModel:
     """A dataset of the core with its classifier, both built here.
 
     Attributes:
@@ -65,7 +65,7 @@ class Pair:
         return root / "first-rows" / f"{self.name}-{self.fingerprint[:8]}-{self.model.name}-{self.digest[:8]}"
 
 
-def pairs(root: Path) -> list[Pair]:
+def pairs(root: Path) -> list[DatasetModel]:
     """Return the datasets below a folder with the classifier that was trained on each, resnet-18-DATASET first."""
     from saliency_bench.compute.classifiers.loading import load_classifier
     from saliency_bench.publishing.headline import shown_split
@@ -77,7 +77,7 @@ def pairs(root: Path) -> list[Pair]:
         if models:
             model = min(models, key=lambda folder: (folder.name != f"resnet-18-{report['dataset']}", folder.name))
             digest = load_classifier(str(model)).digest
-            matched.append(Pair(folder, report, shown_split(report), model, digest))
+            matched.append(DatasetModel(folder, report, shown_split(report), model, digest))
     return matched
 
 
@@ -88,7 +88,7 @@ def splits(root: Path) -> dict[str, str]:
     return {report["dataset"]: shown_split(report) for report in built(root).values()}
 
 
-def core(pairs: Sequence[Pair], namespace: str, before: Any = None) -> Any:
+def core(pairs: Sequence[DatasetModel], namespace: str, before: Any = None) -> Any:
     """Return the core of a board over these datasets and those that it had before; None if there are none."""
     from saliency_bench.board.view.core import Core, CoreCell
 
@@ -102,14 +102,14 @@ def core(pairs: Sequence[Pair], namespace: str, before: Any = None) -> Any:
     return Core(name=before.name if before else f"{namespace} core", datasets=list(cells.values())) if cells else None
 
 
-def metrics_for(pair: Pair, metrics: Sequence[str]) -> list[str]:
+def metrics_for(pair: DatasetModel, metrics: Sequence[str]) -> list[str]:
     """Return those of the metrics that a dataset has everything for."""
     from saliency_bench.bound_metric import load_metric
 
     return [name for name in metrics if pair.has_masks or "masks" not in load_metric(name).inputs]
 
 
-def scored(pair: Pair, namespace: str, root: Path, settings: Mapping[str, Any]) -> Path:
+def scored(pair: DatasetModel, namespace: str, root: Path, settings: Mapping[str, Any]) -> Path:
     """Run explainers on a dataset and a classifier as they are published; return the folder of the run.
 
     Args:
@@ -142,7 +142,7 @@ def let_in(run: Path, namespace: str, api: HfApi, say: Callable[[str], object]) 
         say(f"merged: pull request {number} of {proposed.repo}")
 
 
-def recompute(pair: Pair, namespace: str, device: str | None, api: HfApi, say: Callable[[str], object]) -> None:
+def recompute(pair: DatasetModel, namespace: str, device: str | None, api: HfApi, say: Callable[[str], object]) -> None:
     """Recompute the owner's submissions for a pair that have no status. Raise UserError if one is refused."""
     from saliency_bench.board.recompute import vouch
     from saliency_bench.hub.client import account
@@ -156,12 +156,12 @@ def recompute(pair: Pair, namespace: str, device: str | None, api: HfApi, say: C
             raise UserError(f"{repo}: {lines[0]}")
 
 
-def _not_recomputed(pair: Pair, repo: str, owner: str, api: HfApi) -> list[str]:
+def _not_recomputed(pair: DatasetModel, repo: str, owner: str, api: HfApi) -> list[str]:
     """Return the folders of the owner's submissions for a pair without a status."""
     from saliency_bench.board.known import content_of
-    from saliency_bench.board.source import Source
+    from saliency_bench.board.source import BoardSource
 
-    source = Source(repo, api=api)
+    source = BoardSource(repo, api=api)
     statuses = source.known()[0].statuses
     root, folders = source.folders(f"*-{pair.fingerprint[:8]}/*-{pair.digest[:8]}")
     submitted = [folder for folder in folders if folder.rpartition("/")[2].rpartition("-")[0] == owner]

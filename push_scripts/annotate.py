@@ -186,9 +186,9 @@ def _study_name(args: Namespace, store: Any, usual: str, dataset: str, must_exis
 
 def _choice(args: Namespace) -> Any:
     """Return whose answers are taken."""
-    from saliency_bench.studies.annotating import Choice
+    from saliency_bench.studies.annotating import AnswerChoice
 
-    return Choice(args.people, args.exclude, args.accepted, args.honeypot_iou)
+    return AnswerChoice(args.people, args.exclude, args.accepted, args.honeypot_iou)
 
 
 def _show_report(annotating: Any, args: Namespace) -> None:

@@ -114,7 +114,7 @@ class Launch:
         return not self.args.only or name in self.args.only
 
     @cached_property
-    def pairs(self) -> list[_first_rows.Pair]:
+    def pairs(self) -> list[_first_rows.DatasetModel]:
         """The datasets of the core with their classifiers."""
         return [pair for pair in _first_rows.pairs(self.root) if self.takes(pair.name) and self.takes(pair.model.name)]
 
@@ -146,14 +146,14 @@ class Launch:
 
     def core(self) -> Any:
         """Return the core of the board: what it holds already, and the datasets and classifiers of this launch."""
-        from saliency_bench.board.source import Source
+        from saliency_bench.board.source import BoardSource
         from saliency_bench.board.view.core import FILE, core_of_board
         from saliency_bench.hub.errors import is_network_error
 
         before = None
         try:
             if self.api.file_exists(self.board, FILE, repo_type="dataset"):
-                before = core_of_board(Source(self.board, api=self.api))
+                before = core_of_board(BoardSource(self.board, api=self.api))
         except Exception as error:
             if not (self.args.dry_run and is_network_error(error)):
                 raise
@@ -303,7 +303,7 @@ def _plan_lines(plans: list) -> list[str]:
     return lines
 
 
-def _row_line(pair: _first_rows.Pair, launch: Launch) -> str:
+def _row_line(pair: _first_rows.DatasetModel, launch: Launch) -> str:
     """Return which rows there will be of a dataset."""
     metrics = _first_rows.metrics_for(pair, launch.args.metrics)
     count = pair.report["splits"][pair.split]["num_examples"]

@@ -66,7 +66,7 @@ Panel = tuple[Image.Image, Sequence[str]]  # a picture and the lines of text bel
 
 
 @dataclass(frozen=True)
-class Layout:
+class StripLayout:
     """Where the parts of a strip of panels stand, in pixels from the top left.
 
     Attributes:
@@ -80,7 +80,7 @@ class Layout:
     lines: list[tuple[str, int, int, bool]]
 
 
-def layout(panels: Sequence[Panel]) -> Layout:
+def layout(panels: Sequence[Panel]) -> StripLayout:
     """Lay out pictures of the same size side by side, enlarged to at least `SIDE`, with lines of text below each."""
     factor = max(1, -(-SIDE // max(panels[0][0].size)))
     width, height = (factor * side for side in panels[0][0].size)
@@ -95,7 +95,7 @@ def layout(panels: Sequence[Panel]) -> Layout:
         lines += [(_fitted(line, cell), left, 2 * MARGIN + height + row * LINE, row == 0)
                   for row, line in enumerate(text)]  # fmt: skip
     size = (MARGIN + len(panels) * (cell + MARGIN), 2 * MARGIN + height + LINE * most + MARGIN)
-    return Layout(size, pictures, lines)
+    return StripLayout(size, pictures, lines)
 
 
 def strip(panels: Sequence[Panel]) -> Image.Image:

@@ -21,13 +21,13 @@ from saliency_bench.compute.scoring import bam
 from saliency_bench.compute.scoring.perturbation import fraction_counts
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.maps import descending
-from saliency_bench.notebook_views import SIZE, Layout, layout, png, stacked, strip
+from saliency_bench.notebook_views import SIZE, StripLayout, layout, png, stacked, strip
 from saliency_bench.read.manifest import Manifest, read_manifest
 from saliency_bench.read.report.plots import STYLE, check_form, write_figure
 from saliency_bench.read.run_folder import read_run
 from saliency_bench.recipes.suites.pictures import cell_of
-from saliency_bench.recipes.suites.samples import Sample, loaded
-from saliency_bench.recipes.suites.schema import View
+from saliency_bench.recipes.suites.samples import SuiteSample, loaded
+from saliency_bench.recipes.suites.schema import ViewSpec
 from saliency_bench.target_weights import one_hot, probabilities
 from saliency_bench.types import Images, Target
 from saliency_bench.utils.files import write_with
@@ -123,7 +123,7 @@ def draw(
     return drawing
 
 
-def _write_figure(path: Path, strips: Sequence[Layout]) -> None:
+def _write_figure(path: Path, strips: Sequence[StripLayout]) -> None:
     """Write strips below each other as PDF or SVG: pictures as pixels, text as text."""
     width, height = max(placed.size[0] for placed in strips), sum(placed.size[1] for placed in strips)
     with rc_context(STYLE | {"font.family": "DejaVu Sans", "svg.image_inline": True}):
@@ -166,7 +166,7 @@ def drawn(
     rows: Rows = []
     scores: list[dict[str, Any]] = []
     for name in samples or names[:DRAWN_FIRST]:
-        own_rows, own_scores = PANELS[panel](Sample.at(context, names.index(name)), metrics)
+        own_rows, own_scores = PANELS[panel](SuiteSample.at(context, names.index(name)), metrics)
         rows += own_rows
         scores += own_scores
     return rows, scores
@@ -178,10 +178,10 @@ def _metrics(manifest: Manifest, panel: str) -> tuple[str, ...]:
     return (named[0],) if panel == "insertion" and named else METRICS[panel]
 
 
-def _maps(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
+def _maps(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
     """Return a row: the picture, its mask and the map of each explainer, with the scores that the run gave them."""
     run = read_run(sample.context.out)
-    mask = cell_of(sample, sample.context.explainers[0], View(kind="mask")).pixels
+    mask = cell_of(sample, sample.context.explainers[0], ViewSpec(kind="mask")).pixels
     assert mask is not None
     row: list[Panel] = [
         (sample.picture, [sample.name, sample.context.out.name]),
@@ -189,7 +189,7 @@ def _maps(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, 
     ]
     scores = []
     for explainer in sample.context.explainers:
-        cell = cell_of(sample, explainer, View())
+        cell = cell_of(sample, explainer, ViewSpec())
         if cell.pixels is None:
             raise UserError(f"{explainer}: {', '.join(cell.lines)}")
         given = {each.metric_text: run.values[each.cell_id][run.position[sample.name]]
@@ -202,7 +202,7 @@ def _maps(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, 
     return [row], scores
 
 
-def _insertion(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
+def _insertion(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
     """Return a row per explainer: its map, and the picture at each of `SHARES` with the probability of the target."""
     reference = str(dict(registered_metric(metrics[0]).options)["reference"])
     height, width = sample.images.shape[2:]
@@ -230,7 +230,7 @@ def _insertion(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[
     return rows, scores
 
 
-def _classes(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
+def _classes(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
     """Return two rows: the maps of the most likely class, and of the least likely."""
     logits = torch.tensor([sample.row["logits"]])
     p = probabilities(logits.double(), sample.context.classifier.activation)[0]
@@ -250,7 +250,7 @@ def _classes(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[st
     return rows, scores
 
 
-def _models(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
+def _models(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
     """Return two rows: the maps of the run's model for the label, and of the other model for its own."""
     assert sample.other is not None
     labels, other = sample.labels, sample.other
@@ -267,7 +267,7 @@ def _models(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str
     return rows, scores
 
 
-def _object(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
+def _object(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
     """Return two rows: the maps of the other model for its label, with the object and without."""
     assert sample.other is not None
     column, other = sample.batch.columns.get(OBJECT), sample.other
@@ -311,7 +311,7 @@ def _raising(explainer: Explainer, make: Callable[[], Any]) -> Any:
         raise UserError(f"{explainer}: {error}") from error
 
 
-def _other(sample: Sample) -> RunContext:
+def _other(sample: SuiteSample) -> RunContext:
     """Return the run of the other model."""
     assert sample.context.other is not None
     return sample.context.other
@@ -327,7 +327,7 @@ def _label(context: RunContext, number: int) -> str:
     return context.classifier.labels[number] if context.classifier.labels else str(number)
 
 
-def _about(sample: Sample, explainer: Explainer) -> dict[str, Any]:
+def _about(sample: SuiteSample, explainer: Explainer) -> dict[str, Any]:
     """Return sample and explainer."""
     return {"sample": sample.name, "explainer": str(explainer)}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from saliency_bench import registry
 from saliency_bench.bound_metric import as_metric, list_metrics, registered_metric
 from saliency_bench.recipes.suites.jobs import metrics_of
-from saliency_bench.recipes.suites.schema import Picture, Suite, Table, read_suite, suite_files
+from saliency_bench.recipes.suites.schema import PictureSpec, Suite, TableSpec, read_suite, suite_files
 from saliency_bench.recipes.suites.settings import settings_table
 from saliency_bench.utils.files import write_text
 
@@ -68,16 +68,16 @@ def runs_of(suite: Suite, name: str) -> str:
     return "<br>".join(texts)
 
 
-def status(suite: Suite, item: Table | Picture) -> str:
+def status(suite: Suite, item: TableSpec | PictureSpec) -> str:
     """Return what can be compared with the paper, and whether answers of people are needed."""
     values = list(item.values.values())
     people = any(value.crowd or value.against == "crowd" for value in values)
     compared = f"compared with {figures(item)} printed figures" if figures(item) else "nothing printed to compare with"
-    compared = "a picture; nothing printed to compare with" if isinstance(item, Picture) else compared
+    compared = "a picture; nothing printed to compare with" if isinstance(item, PictureSpec) else compared
     return compared + "; needs answers of people (`--answers`)" * people
 
 
-def figures(item: Table | Picture) -> int:
+def figures(item: TableSpec | PictureSpec) -> int:
     """Return how many figures of the paper a table holds."""
     return sum(figure is not None for row in getattr(item, "figures", ()) for figure in row)
 

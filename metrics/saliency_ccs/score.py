@@ -13,7 +13,7 @@ from saliency_bench.compute.targets.terms import TargetTerms
 from saliency_bench.declarations import metric
 from saliency_bench.metrics import _rfxg
 from saliency_bench.metrics._papers import ELISHA_2025
-from saliency_bench.metrics._rfxg import Question, higher_is_better
+from saliency_bench.metrics._rfxg import ExplainerQuestion, higher_is_better
 from saliency_bench.types import Images
 
 
@@ -82,13 +82,13 @@ def saliency_ccs(
         and the area is 1/8 (sum - (first + last) / 2) = 1/8 (2.9 - 0.2) = 0.3375.
     """
 
-    def ask(a: int, p: np.ndarray) -> Question | None:
+    def ask(a: int, p: np.ndarray) -> ExplainerQuestion | None:
         """Return the question about class A; None if it has no rival in its group."""
         terms = sides(groups, a, p)
         if terms is None:
             return None
         b = terms.minus[0]
         target = contrast(a, b, len(p)) if published else contrast(b, a, len(p))
-        return Question(target, lambda f, g: f[:, a] - f[:, b])
+        return ExplainerQuestion(target, lambda f, g: f[:, a] - f[:, b])
 
     return _rfxg.scores(ask, images, classifier, logits, explain, seeds, reference, published)

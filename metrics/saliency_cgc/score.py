@@ -13,7 +13,7 @@ from saliency_bench.compute.targets.terms import TargetTerms
 from saliency_bench.declarations import metric
 from saliency_bench.metrics import _rfxg
 from saliency_bench.metrics._papers import ELISHA_2025
-from saliency_bench.metrics._rfxg import Question, higher_is_better
+from saliency_bench.metrics._rfxg import ExplainerQuestion, higher_is_better
 from saliency_bench.types import Images
 
 
@@ -82,14 +82,14 @@ def saliency_cgc(
         and the area is 1/8 (sum - (first + last) / 2) = 1/8 (1.45 - 0.1) = 0.16875.
     """
 
-    def ask(a: int, p: np.ndarray) -> Question | None:
+    def ask(a: int, p: np.ndarray) -> ExplainerQuestion | None:
         """Return the question about class A; None if it is alone in its group."""
         terms = sides(groups, a, p)
         if terms is None:
             return None
         others = list(terms.minus)
         sign = -1 if published else 1
-        return Question(
+        return ExplainerQuestion(
             class_vs_group(a, others, len(p)),
             lambda f, g: ((f - g)[:, others].mean(axis=1) + sign * (g[a] - f[:, a])) / 2,
         )

@@ -13,7 +13,7 @@ from saliency_bench.compute.targets.terms import TargetTerms
 from saliency_bench.declarations import metric
 from saliency_bench.metrics import _rfxg
 from saliency_bench.metrics._papers import ELISHA_2025
-from saliency_bench.metrics._rfxg import Question, higher_is_better
+from saliency_bench.metrics._rfxg import ExplainerQuestion, higher_is_better
 from saliency_bench.types import Images
 
 
@@ -84,14 +84,14 @@ def saliency_cgs(
         and the area is 1/8 (sum - (first + last) / 2) = 1/8 (2.05 - 0.2125) = 0.2296875.
     """
 
-    def ask(a: int, p: np.ndarray) -> Question | None:
+    def ask(a: int, p: np.ndarray) -> ExplainerQuestion | None:
         """Return the question about the group of class A; None if it has no rival."""
         terms = sides(groups, a, p)
         if terms is None:
             return None
         members, rival = list(terms.plus), list(terms.minus)
         sign = -1 if published else 1
-        return Question(
+        return ExplainerQuestion(
             group_vs_group(members, rival, len(p)),
             lambda f, g: (sign * (g - f)[:, members].mean(axis=1) + (f - g)[:, rival].mean(axis=1)) / 2,
         )

@@ -7,7 +7,7 @@ import torch
 
 from saliency_bench.compute.maps.map_provider import MapProvider
 from saliency_bench.compute.scoring import bam
-from saliency_bench.compute.scoring.inputs import Other
+from saliency_bench.compute.scoring.inputs import OtherModel
 from saliency_bench.declarations import metric
 from saliency_bench.metrics._papers import YANG_2019
 from saliency_bench.types import Images
@@ -29,7 +29,7 @@ def saliency_idr(
     images: Images,
     masks: np.ndarray,
     columns: dict[str, Images],
-    other: Other,
+    other: OtherModel,
     explain: MapProvider,
     *,
     filter: Literal["right", "all"] = "right",

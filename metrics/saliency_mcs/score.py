@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from saliency_bench.compute.maps.map_provider import MapProvider
 from saliency_bench.compute.scoring import bam
-from saliency_bench.compute.scoring.inputs import Other
+from saliency_bench.compute.scoring.inputs import OtherModel
 from saliency_bench.declarations import metric
 from saliency_bench.metrics._papers import YANG_2019
 from saliency_bench.types import Images
@@ -33,7 +33,7 @@ def saliency_mcs(
     logits: Tensor,
     labels: np.ndarray,
     classifier: nn.Module,
-    other: Other,
+    other: OtherModel,
     explain: MapProvider,
     *,
     filter: Literal["both", "each"] = "both",

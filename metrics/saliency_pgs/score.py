@@ -13,7 +13,7 @@ from saliency_bench.compute.targets.terms import TargetTerms
 from saliency_bench.declarations import metric
 from saliency_bench.metrics import _rfxg
 from saliency_bench.metrics._papers import ELISHA_2025
-from saliency_bench.metrics._rfxg import Question
+from saliency_bench.metrics._rfxg import ExplainerQuestion
 from saliency_bench.types import Images
 
 
@@ -80,12 +80,12 @@ def saliency_pgs(
         and the area is 1/8 (sum - (first + last) / 2) = 1/8 (2.05 - 0.2125) = 0.2296875.
     """
 
-    def ask(a: int, p: np.ndarray) -> Question | None:
+    def ask(a: int, p: np.ndarray) -> ExplainerQuestion | None:
         """Return the question about the group of class A; None if it has none."""
         terms = sides(groups, a, p)
         if terms is None:
             return None
         members = list(terms.plus)
-        return Question(group(members, len(p)), lambda f, g: (g - f)[:, members].mean(axis=1))
+        return ExplainerQuestion(group(members, len(p)), lambda f, g: (g - f)[:, members].mean(axis=1))
 
     return _rfxg.scores(ask, images, classifier, logits, explain, seeds, reference, published)

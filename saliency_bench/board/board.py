@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from saliency_bench import notebook_views
 from saliency_bench.board.cache import cached_places, forget_oldest
-from saliency_bench.board.checks import Checked, known_explainer, known_metric
+from saliency_bench.board.checks import CheckedSubmission, known_explainer, known_metric
 from saliency_bench.board.columns import columns_of, features
 from saliency_bench.board.copies import agree, other_names
 from saliency_bench.board.hidden import attempts_of
@@ -28,7 +28,7 @@ from saliency_bench.board.known import CHECKED, CLAIMED, HIDDEN, RUN, SCORED, ST
 from saliency_bench.board.row import Row
 from saliency_bench.board.schema import Result
 from saliency_bench.board.source import read_folder
-from saliency_bench.board.standing import Candidate, Place, hidden_places, question_of
+from saliency_bench.board.standing import BoardEntry, BoardRank, hidden_places, question_of
 from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.differences import Conflict, conflicts
 from saliency_bench.read.cell import CellResult
@@ -171,9 +171,9 @@ def _groups(folders: Sequence[str]) -> list[list[str]]:
     return list(groups.values())
 
 
-def _read_ahead(root: Path, folders: Sequence[str], owners: Known) -> Iterator[Future[tuple[str, Checked]]]:
+def _read_ahead(root: Path, folders: Sequence[str], owners: Known) -> Iterator[Future[tuple[str, CheckedSubmission]]]:
     """Yield `read_folder` of each folder, in order; the next ones are read meanwhile."""
-    coming: deque[Future[tuple[str, Checked]]] = deque()
+    coming: deque[Future[tuple[str, CheckedSubmission]]] = deque()
     readers = min(cores(), 4)  # each has a child process, which does the work
     with _threads(readers) as pool:
         for index in range(len(folders)):
@@ -193,13 +193,13 @@ def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def _add_group(
-    board: Board, group: Iterable[tuple[str, Future[tuple[str, Checked]]]], owners: Known
-) -> list[list[Candidate]]:
+    board: Board, group: Iterable[tuple[str, Future[tuple[str, CheckedSubmission]]]], owners: Known
+) -> list[list[BoardEntry]]:
     """Add the submissions (folder, what it holds) about one dataset and model, and return their rows by question.
 
     Their scores are in memory until these are ranked, so that memory does not grow with the board.
     """
-    by_cell: dict[str, list[Candidate]] = {}
+    by_cell: dict[str, list[BoardEntry]] = {}
     for folder, read in group:
         try:
             content, submission = read.result()
@@ -212,15 +212,15 @@ def _add_group(
         for candidate in candidates:
             _join(by_cell.setdefault(candidate.row.cell.cell_id, []), candidate)
     board.conflicts.extend(_conflicts(by_cell.values()))
-    questions: dict[str, list[Candidate]] = {}
+    questions: dict[str, list[BoardEntry]] = {}
     for candidate in chain.from_iterable(by_cell.values()):
         questions.setdefault(candidate.row.question, []).append(candidate)
     return list(questions.values())
 
 
 def _candidate(
-    cell: CellResult, submission: Checked, folder: str, content: str, owners: Known, ids: CellIds
-) -> Candidate:
+    cell: CellResult, submission: CheckedSubmission, folder: str, content: str, owners: Known, ids: CellIds
+) -> BoardEntry:
     """Return the row of a cell of the submission in a folder, before it is ranked.
 
     Args:
@@ -249,10 +249,10 @@ def _candidate(
         named=frozenset(["dataset"] * (dataset is not None) + ["model"] * (model is not None)),
         own_method=known_explainer(cell) is None, submitters=(result.submitter,), folders=(folder,),
     )  # fmt: skip
-    return Candidate(submission, cell, row, content, hash_of(cell.cell_id, folder))
+    return BoardEntry(submission, cell, row, content, hash_of(cell.cell_id, folder))
 
 
-def _trust(cell: CellResult, submission: Checked, content: str, owners: Known) -> tuple[Trust, str, Recomputed | None]:
+def _trust(cell: CellResult, submission: CheckedSubmission, content: str, owners: Known) -> tuple[Trust, str, Recomputed | None]:
     """Return (the status of a row, why it has no better status, what recomputing it found)."""
     setting = submission.result.setting
     dataset = owners.datasets.get((setting.fingerprint, setting.split))
@@ -274,7 +274,7 @@ def _trust(cell: CellResult, submission: Checked, content: str, owners: Known) -
     return RUN, "", again
 
 
-def _join(rows: list[Candidate], new: Candidate) -> None:
+def _join(rows: list[BoardEntry], new: BoardEntry) -> None:
     """Add a row to the rows of its cell; if one of these has the same scores of the same samples, join both."""
     for index, other in enumerate(rows):
         if agree(new, other):
@@ -287,9 +287,9 @@ def _join(rows: list[Candidate], new: Candidate) -> None:
     rows.append(new)
 
 
-def _conflicts(cells: Iterable[Sequence[Candidate]]) -> list[Contradiction]:
+def _conflicts(cells: Iterable[Sequence[BoardEntry]]) -> list[Contradiction]:
     """Return the conflicts between rows of the same cell. Each pair of submissions is compared once."""
-    pairs: dict[tuple[str, str], tuple[Checked, Checked]] = {}
+    pairs: dict[tuple[str, str], tuple[CheckedSubmission, CheckedSubmission]] = {}
     shared: dict[tuple[str, str], set[str]] = {}
     for rows in cells:
         for first, second in combinations(rows, 2):
@@ -304,7 +304,7 @@ def _conflicts(cells: Iterable[Sequence[Candidate]]) -> list[Contradiction]:
     ]
 
 
-def contradictions(first: Checked, second: Checked) -> list[Contradiction]:
+def contradictions(first: CheckedSubmission, second: CheckedSubmission) -> list[Contradiction]:
     """Return the conflicts between two submissions, on the samples that both have."""
     return [
         Contradiction(
@@ -316,18 +316,18 @@ def contradictions(first: Checked, second: Checked) -> list[Contradiction]:
     ]
 
 
-def _as_run(submission: Checked) -> RunData:
+def _as_run(submission: CheckedSubmission) -> RunData:
     """Return a submission as a run, to compare it with others."""
     recorded = submission.recorded
     return RunData(Path(submission.result.folder), submission.cells, recorded.ids, recorded.groups, recorded.values)
 
 
-def _ranked_rows(rivals: Sequence[Candidate]) -> list[Row]:
+def _ranked_rows(rivals: Sequence[BoardEntry]) -> list[Row]:
     """Return the rows of a question with their ranks."""
     hidden = [candidate for candidate in rivals if candidate.row.status == HIDDEN]
     others = [candidate for candidate in rivals if candidate.row.status not in (CLAIMED, HIDDEN) and candidate.row.n]
     ranked = _to_rank(others)
-    places: dict[str, Place] = hidden_places(hidden)
+    places: dict[str, BoardRank] = hidden_places(hidden)
     if ranked:
         places |= cached_places(ranked, ranked[0].submission.result.setting.seed)
     rows = []
@@ -345,7 +345,7 @@ def _ranked_rows(rivals: Sequence[Candidate]) -> list[Row]:
     return rows
 
 
-def _to_rank(rows: list[Candidate]) -> list[Candidate]:
+def _to_rank(rows: list[BoardEntry]) -> list[BoardEntry]:
     """Return all rows that the board has run and `MOST_CHECKED` others, those of people who submit few rows first."""
     # Anyone can submit rows, and each is compared with each: a flood of one account must not displace other people's.
     checked = [candidate for candidate in rows if not candidate.official]
@@ -357,7 +357,7 @@ def _to_rank(rows: list[Candidate]) -> list[Candidate]:
     return [candidate for candidate in rows if candidate.key not in left_out]
 
 
-def _not_comparable(candidate: Candidate, rivals: Sequence[Candidate]) -> str:
+def _not_comparable(candidate: BoardEntry, rivals: Sequence[BoardEntry]) -> str:
     """Return why a row can be compared with no other row; "" if it can."""
     if known_metric(candidate.row.cell) is None:
         return "its metric is not known here"

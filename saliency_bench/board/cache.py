@@ -22,23 +22,23 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from saliency_bench import registry
-from saliency_bench.board.checks import Checked, read_checked
+from saliency_bench.board.checks import CheckedSubmission, read_checked
 from saliency_bench.board.recorded import Recorded
 from saliency_bench.board.schema import Result
-from saliency_bench.board.standing import Candidate, Place, places
+from saliency_bench.board.standing import BoardEntry, BoardRank, places
 from saliency_bench.read.cell import CELLS
 from saliency_bench.read.summary import Outcome
 from saliency_bench.utils.bounded import bounded
 from saliency_bench.utils.files import read_bytes
 from saliency_bench.utils.storage import cache_folder
 
-PLACES = TypeAdapter(dict[str, Place])
+PLACES = TypeAdapter(dict[str, BoardRank])
 LARGEST = 2**28  # bytes of a submission that is kept
 PARSING = Lock()
 MOST_KEPT = 2**31  # bytes of all that is kept from one board to the next
 
 
-def read_cached(content: str, folder: Path) -> Checked:
+def read_cached(content: str, folder: Path) -> CheckedSubmission:
     """Return the submission in a folder whose files have the hash `content`. Raise UserError as `read_checked`."""
     path = _folder() / f"{content}-{code_hash()[:16]}.npz"
     try:
@@ -78,7 +78,7 @@ def checked_and_packed(folder: str) -> bytes:
     return pack(read_checked(Path(folder)))
 
 
-def pack(submission: Checked, **arrays: Any) -> bytes:
+def pack(submission: CheckedSubmission, **arrays: Any) -> bytes:
     """Return a submission as bytes, with further arrays; its parts, which no reader of a board needs, are left out."""
     # JSON as an array of bytes: an array of Python objects would be a pickle, which is never loaded.
     texts: dict[str, bytes] = {
@@ -92,7 +92,7 @@ def pack(submission: Checked, **arrays: Any) -> bytes:
     return buffer.getvalue()
 
 
-def unpack(packed: bytes) -> Checked:
+def unpack(packed: bytes) -> CheckedSubmission:
     """Return a submission that `pack` has packed. Raise whatever damaged bytes make the decoder raise."""
     # numpy parses the headers of arrays with `ast`, which fails now and then in several threads of Python 3.11.
     with PARSING, np.load(BytesIO(packed), allow_pickle=False) as arrays:
@@ -103,7 +103,7 @@ def unpack(packed: bytes) -> Checked:
         cell.cell_id: Outcome(cell_scores, {}, Counter(cell.left_out), Counter(cell.marked))
         for cell, cell_scores in zip(checked_cells, scores, strict=True)
     }
-    return Checked(Result.model_validate_json(result), checked_cells, Recorded(ids, groups, outcomes))
+    return CheckedSubmission(Result.model_validate_json(result), checked_cells, Recorded(ids, groups, outcomes))
 
 
 def _folder() -> Path:
@@ -120,7 +120,7 @@ def code_hash() -> str:
     return digest.hexdigest()
 
 
-def cached_places(entries: Sequence[Candidate], seed: int) -> dict[str, Place]:
+def cached_places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
     """Return `standing.places`, which follow from the files of the submissions and from who has submitted them."""
     about = sorted((entry.key, entry.content, entry.official, entry.submitter) for entry in entries)
     name = sha256(json.dumps([about, seed]).encode()).hexdigest()

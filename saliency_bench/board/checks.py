@@ -38,7 +38,7 @@ LOADED = 1000  # explainers and metrics with their options that are kept: a boar
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedSubmission:
     """A submission whose numbers follow from its records. `cells` are derived from these, not taken from it."""
 
     result: Result
@@ -133,7 +133,7 @@ def _plain(name: str) -> str:
     return re.sub(r"[._-]", "", name.casefold())
 
 
-def read_checked(folder: Path) -> Checked:
+def read_checked(folder: Path) -> CheckedSubmission:
     """Read and check the submission in a folder. Raise UserError that names file and field if it is invalid."""
     result = read_result(folder / RESULT)
     try:
@@ -144,7 +144,7 @@ def read_checked(folder: Path) -> Checked:
         raise UserError(f"{folder / RESULT} cannot be checked: {one_line(error)}") from error
 
 
-def checked(result: Result, recorded: Recorded, path: Path) -> Checked:
+def checked(result: Result, recorded: Recorded, path: Path) -> CheckedSubmission:
     """Derive the cells of a result from its records, and compare them with what it states.
 
     Args:
@@ -188,7 +188,7 @@ def checked(result: Result, recorded: Recorded, path: Path) -> Checked:
             derived = derived.model_copy(update={name: getattr(stated, name) for name in (*NUMBERS, "n", "median")})
         _compare(derived, stated, path)
         cells.append(derived)
-    return Checked(result, cells, recorded)
+    return CheckedSubmission(result, cells, recorded)
 
 
 def _check_target(result: Result, path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from saliency_bench.board.checks import Checked, known_explainer
+from saliency_bench.board.checks import CheckedSubmission, known_explainer
 from saliency_bench.board.standing import ScoredCell, question_of
 from saliency_bench.read.analysis.differences import NEGLIGIBLE, TOLERANCE, same
 from saliency_bench.read.identity import CellIds
@@ -50,7 +50,7 @@ def other_names(method: ScoredCell, others: Iterable[ScoredCell]) -> list[str]:
     )
 
 
-def notes(submission: Checked, published: Iterable[Checked]) -> list[str]:
+def notes(submission: CheckedSubmission, published: Iterable[CheckedSubmission]) -> list[str]:
     """Return lines on what a submission repeats of `published`, submissions for the same dataset and model."""
     published = list(published)
     lines = []

@@ -13,7 +13,7 @@ from huggingface_hub import CommitOperationAdd, HfApi
 from saliency_bench.board.board import Board
 from saliency_bench.board.columns import COLUMNS, features
 from saliency_bench.board.index import INDEX, index_of
-from saliency_bench.board.source import Source
+from saliency_bench.board.source import BoardSource
 
 ROWS = "board/rows.parquet"
 NO_RESULT = "no result: this row only shows the columns"
@@ -30,7 +30,7 @@ def table_of(board: Board | None) -> bytes:
 
 def rewrite(repo: str, api: HfApi, commit: str | None = None) -> Any:
     """Write table and index of a results repository as of a commit (default: the newest); return the Hub's answer."""
-    board, index = index_of(Source(repo, commit, api))
+    board, index = index_of(BoardSource(repo, commit, api))
     files = [CommitOperationAdd(ROWS, table_of(board)), CommitOperationAdd(INDEX, index)]
     return api.create_commit(
         repo, files, repo_type="dataset", commit_message="The board, for the viewer and to open fast"

@@ -24,7 +24,7 @@ from saliency_bench.board.cache import code_hash
 from saliency_bench.board.known import CHECKED, CLAIMED, HIDDEN, Known, KnownDataset, KnownModel, Status, content_of
 from saliency_bench.board.row import Row
 from saliency_bench.board.schema import RESULT, Result
-from saliency_bench.board.source import Source
+from saliency_bench.board.source import BoardSource
 from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.differences import same
 from saliency_bench.read.cell import StrictModel
@@ -142,7 +142,7 @@ def _agree(rows: Sequence[Row], contents: Mapping[str, str], owners: Known) -> b
 
 
 def load_indexed(
-    source: Source, root: Path, folders: Sequence[str], owners: Known, problems: Sequence[str]
+    source: BoardSource, root: Path, folders: Sequence[str], owners: Known, problems: Sequence[str]
 ) -> Board | None:
     """Return the board of a source from its index; None if that cannot be used.
 
@@ -156,7 +156,7 @@ def load_indexed(
     return indexed_board(path, key_of(contents, owners, problems), root, contents, owners)
 
 
-def index_of(source: Source) -> tuple[Board, bytes]:
+def index_of(source: BoardSource) -> tuple[Board, bytes]:
     """Return (the board of a source, read from its files, its index)."""
     root, folders = source.folders()
     owners, problems = source.known()
@@ -166,7 +166,7 @@ def index_of(source: Source) -> tuple[Board, bytes]:
 
 def write_index(board: Path) -> Board:
     """Read the board in a folder, write its index, and return the board."""
-    read, content = index_of(Source(board))
+    read, content = index_of(BoardSource(board))
     with suppress(OSError):  # the folder cannot be written: it opens all the same
         write_with(board / INDEX, lambda path: path.write_bytes(content))
     return read

@@ -22,7 +22,7 @@ from huggingface_hub import CommitOperationAdd, HfApi
 
 import saliency_bench
 from saliency_bench.board import hidden as hidden_track
-from saliency_bench.board.checks import Checked, known_explainer, known_metric, needs_masks
+from saliency_bench.board.checks import CheckedSubmission, known_explainer, known_metric, needs_masks
 from saliency_bench.board.hub_table import rewrite
 from saliency_bench.board.index import write_index
 from saliency_bench.board.known import (
@@ -194,7 +194,7 @@ def _take_out_parts(ways: dict[str, list[CellResult]], missing: int, further: di
 
 
 def _attempts(
-    submission: Checked,
+    submission: CheckedSubmission,
     ways: dict[str, list[CellResult]],
     maps: Mapping[str, Mapping[str, np.ndarray]],
     listed: Known,
@@ -344,7 +344,7 @@ def _named(listed: Any, submitted: Any) -> str:
 
 
 def _ways(
-    submission: Checked, maps: Collection[str], further: dict[str, str], *, has_hidden: bool = False
+    submission: CheckedSubmission, maps: Collection[str], further: dict[str, str], *, has_hidden: bool = False
 ) -> dict[str, list[CellResult]]:
     """Return {"explainer" or "maps": the cells to recompute from it}, and put into `further` why others cannot be.
 
@@ -391,7 +391,7 @@ def _passes(explainer: Explainer | None, metric: Metric) -> int:
 
 
 def _run(
-    submission: Checked,
+    submission: CheckedSubmission,
     cells: Sequence[CellResult],
     maps: Mapping,
     about: Mapping,
@@ -478,7 +478,7 @@ def _model(again: RunData) -> KnownModel:
     return KnownModel(id=model["id"], repo=model["repo"], revision=model["revision"], digest=model["digest"])
 
 
-def _compared(submission: Checked, again: RunData, cell: CellResult, by: str) -> Recomputed | str:
+def _compared(submission: CheckedSubmission, again: RunData, cell: CellResult, by: str) -> Recomputed | str:
     """Return how far the scores of a cell are from those computed here, or a line on the first that is too far."""
     name = f"{cell.explainer_text} by {cell.metric_text}"
     if cell.cell_id not in again.values:

@@ -102,7 +102,7 @@ def recorded(result: Result, table: pa.Table, path: Path) -> Recorded:
             raise ValueError(f"it has {len(table):,} rows, more than its cells can have ({most:,})")
         rows = _Rows(table)
         _check_names(result, rows)
-        images = _Images(rows)
+        images = _SubmittedImages(rows)
         values = iter(_by_slot(slots, rows, images))
         outcomes = {}
         for cell in result.cells:  # in the order of the slots
@@ -143,7 +143,7 @@ class _Rows:
         return None if code < 0 else self.texts[name][code]
 
 
-class _Images:
+class _SubmittedImages:
     """The images of records, in the order in which they come first.
 
     Attributes:
@@ -243,7 +243,7 @@ def _check_names(result: Result, rows: _Rows) -> None:
             raise ValueError(f"{column} of cell {cell_id} must be {text}, not {shown}")
 
 
-def _by_slot(slots: list[tuple[str, str | None]], rows: _Rows, images: _Images) -> np.ndarray:
+def _by_slot(slots: list[tuple[str, str | None]], rows: _Rows, images: _SubmittedImages) -> np.ndarray:
     """Return the values (slots, images) of each score (part None) and part, NaN where there is none.
 
     Raises:

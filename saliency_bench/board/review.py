@@ -11,13 +11,13 @@ from huggingface_hub.community import DiscussionWithDetails
 
 from saliency_bench.board import copies
 from saliency_bench.board.board import contradictions
-from saliency_bench.board.checks import Checked
+from saliency_bench.board.checks import CheckedSubmission
 from saliency_bench.board.hub_table import rewrite
 from saliency_bench.board.index import write_index
 from saliency_bench.board.known import Known
 from saliency_bench.board.published_maps import SHARD, stated_names
 from saliency_bench.board.schema import RECORDS, RESULT, Result
-from saliency_bench.board.source import Source, asking, read_folder
+from saliency_bench.board.source import BoardSource, asking, read_folder
 from saliency_bench.board.submission import LARGEST, most_bytes, too_much
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub import client
@@ -27,7 +27,7 @@ SHOWN = 10  # problems and paths that are named
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ReviewVerdict:
     """The result of reviewing a pull request.
 
     Attributes:
@@ -44,7 +44,7 @@ class Verdict:
     folders: list[str]
     problems: list[str]
     notes: list[str]
-    submissions: list[Checked] = field(default_factory=list)
+    submissions: list[CheckedSubmission] = field(default_factory=list)
 
     @property
     def fine(self) -> bool:
@@ -74,7 +74,7 @@ class Verdict:
         return {name: getattr(self, name) for name in names} | {"fine": self.fine}
 
 
-def review(repo: str, number: int, api: HfApi | None = None) -> Verdict:
+def review(repo: str, number: int, api: HfApi | None = None) -> ReviewVerdict:
     """Review a pull request to a results repository.
 
     It may be merged if its author is the submitter, it only adds files of submissions, and each submission is valid.
@@ -91,7 +91,7 @@ def review(repo: str, number: int, api: HfApi | None = None) -> Verdict:
         files = _pulled(api, repo, number)
     folders, problems = _touched(files)
     if problems:
-        return Verdict(repo, number, pull.author, files.commit, folders, problems, [])
+        return ReviewVerdict(repo, number, pull.author, files.commit, folders, problems, [])
     return _verdict(repo, pull, files, folders, api)
 
 
@@ -107,7 +107,7 @@ def review_folder(board: Path) -> list[tuple[str, list[str]]]:
     _, problems = Known.read(board)
     if problems:
         raise UserError(problems[0])
-    _, folders = Source(board).folders()
+    _, folders = BoardSource(board).folders()
     if not folders:
         raise UserError(f"{board} holds no submissions; add one with `saliency-bench submit RUN --to {board}`")
     refused = {item.folder: item.line for item in write_index(board).refused}
@@ -124,7 +124,7 @@ def open_pulls(repo: str, api: HfApi | None = None) -> list[int]:
         return sorted(pull.num for pull in pulls)
 
 
-def comment(verdict: Verdict, api: HfApi | None = None) -> None:
+def comment(verdict: ReviewVerdict, api: HfApi | None = None) -> None:
     """Post a verdict on its pull request, unless it is there already. Raise UserError if the account may not."""
     api = api or client.default_api()
     with asking(verdict.repo):
@@ -133,7 +133,7 @@ def comment(verdict: Verdict, api: HfApi | None = None) -> None:
             api.comment_discussion(verdict.repo, verdict.number, verdict.markdown(), repo_type="dataset")
 
 
-def merge(verdict: Verdict, api: HfApi | None = None) -> None:
+def merge(verdict: ReviewVerdict, api: HfApi | None = None) -> None:
     """Merge a pull request that may be merged, at the commit that was reviewed.
 
     The Hub merges whatever a pull request contains at that moment, so its content is compared just before and again
@@ -229,12 +229,12 @@ def _touched(pull: _Pull) -> tuple[list[str], list[str]]:
     return folders, problems + [f"it adds no {path}" for path in missing]
 
 
-def _verdict(repo: str, pull: DiscussionWithDetails, files: _Pull, folders: list[str], api: HfApi) -> Verdict:
+def _verdict(repo: str, pull: DiscussionWithDetails, files: _Pull, folders: list[str], api: HfApi) -> ReviewVerdict:
     """Download and check the submissions in these folders of a pull request."""
     commit = files.commit
-    source = Source(repo, commit, api)
-    owners, problems = Source(repo, "main", api).known()
-    verdict = Verdict(
+    source = BoardSource(repo, commit, api)
+    owners, problems = BoardSource(repo, "main", api).known()
+    verdict = ReviewVerdict(
         repo, pull.num, pull.author, commit, folders, [], [f"on the main branch: {line}" for line in problems]
     )
     root = source.root([f"{folder}/{name}" for folder in folders for name in LARGEST])
@@ -269,7 +269,7 @@ def _other_maps(result: Result, files: dict[str, RepoFile]) -> list[str]:
     ]
 
 
-def _notes(submission: Checked, owners: Known, repo: str, api: HfApi) -> list[str]:
+def _notes(submission: CheckedSubmission, owners: Known, repo: str, api: HfApi) -> list[str]:
     """Return what a submission contradicts or repeats of the board, or could not be compared with."""
     setting = submission.result.setting
     lines = []
@@ -278,6 +278,6 @@ def _notes(submission: Checked, owners: Known, repo: str, api: HfApi) -> list[st
             f"the board does not list the dataset {submission.result.dataset.id} yet, so its image ids and groups were "
             "not compared with the published ones; recompute --dataset lists it"
         )
-    published = list(Source(repo, "main", api).beside(submission.result))
+    published = list(BoardSource(repo, "main", api).beside(submission.result))
     lines += [str(conflict) for other in published for conflict in contradictions(other, submission)]
     return lines + copies.notes(submission, published)

@@ -9,7 +9,7 @@ from huggingface_hub import HfApi, RepoFile, get_token, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from saliency_bench.board.cache import read_cached
-from saliency_bench.board.checks import Checked, known_metric, needs_masks
+from saliency_bench.board.checks import CheckedSubmission, known_metric, needs_masks
 from saliency_bench.board.known import FOLDERS, Known, content_of
 from saliency_bench.board.published_maps import SHARD
 from saliency_bench.board.schema import RECORDS, RESULT, SCHEMA, Result, read_result
@@ -39,7 +39,7 @@ def asking(repo: str) -> Iterator[None]:
         raise
 
 
-class Source:
+class BoardSource:
     """A folder of results (a path), or a repository of the Hub (a text).
 
     Args:
@@ -100,7 +100,7 @@ class Source:
             return None
         return self.root(shards) / folder
 
-    def beside(self, result: Result) -> Iterator[Checked]:
+    def beside(self, result: Result) -> Iterator[CheckedSubmission]:
         """Yield the valid submissions for the dataset and model of a result, whatever names they give these."""
         owners, _ = self.known()
         root, folders = self.folders(f"*-{result.dataset.fingerprint[:8]}/*-{result.model.digest[:8]}")
@@ -109,13 +109,13 @@ class Source:
                 yield read_folder(root, folder, owners)[1]
 
 
-def source_at(location: str | Path, revision: str | None = None, api: HfApi | None = None) -> Source:
+def source_at(location: str | Path, revision: str | None = None, api: HfApi | None = None) -> BoardSource:
     """Return the source that a user names: a folder if it exists, otherwise a repository."""
     folder = Path(location).expanduser()
-    return Source(folder if isinstance(location, Path) or folder.is_dir() else str(location), revision, api)
+    return BoardSource(folder if isinstance(location, Path) or folder.is_dir() else str(location), revision, api)
 
 
-def read_folder(root: Path, folder: str, owners: Known) -> tuple[str, Checked]:
+def read_folder(root: Path, folder: str, owners: Known) -> tuple[str, CheckedSubmission]:
     """Read and check a submission.
 
     Args:
@@ -150,13 +150,13 @@ def read_folder(root: Path, folder: str, owners: Known) -> tuple[str, Checked]:
         raise UserError(f"{folder} cannot be read: {described(error)}") from error
 
 
-def _check_place(submission: Checked, folder: str) -> None:
+def _check_place(submission: CheckedSubmission, folder: str) -> None:
     """Raise UserError for a submission in another folder than its content names."""
     if submission.result.folder != folder:
         raise UserError(f"{folder}/{RESULT}: its content belongs in the folder {submission.result.folder}")
 
 
-def _check_no_scores(submission: Checked) -> None:
+def _check_no_scores(submission: CheckedSubmission) -> None:
     """Raise UserError for scores that nobody but the owner of the board can compute, as the masks are hidden."""
     for cell in submission.cells:
         metric = known_metric(cell)
@@ -169,7 +169,7 @@ def _check_no_scores(submission: Checked) -> None:
             )
 
 
-def _check_samples(submission: Checked, owners: Known) -> None:
+def _check_samples(submission: CheckedSubmission, owners: Known) -> None:
     """Raise UserError for samples that are not those of the dataset, if the owner of the board has listed it."""
     setting = submission.result.setting
     dataset = owners.datasets.get((setting.fingerprint, setting.split))

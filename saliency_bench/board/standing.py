@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from saliency_bench.board.checks import Checked, known_metric
+from saliency_bench.board.checks import CheckedSubmission, known_metric
 from saliency_bench.board.known import RUN
 from saliency_bench.board.row import Row
 from saliency_bench.read.cell import CellKey, CellResult, RankSet, is_best
@@ -30,7 +30,7 @@ NOT_RUN = "the board has not run its explainer"
 class ScoredCell:
     """A cell of a submission, with its scores."""
 
-    submission: Checked
+    submission: CheckedSubmission
     cell: CellResult
 
     @property
@@ -40,7 +40,7 @@ class ScoredCell:
 
 
 @dataclass(frozen=True)
-class Candidate(ScoredCell):
+class BoardEntry(ScoredCell):
     """A row of a board before it is ranked.
 
     Attributes:
@@ -65,7 +65,7 @@ class Candidate(ScoredCell):
 
 
 @dataclass(frozen=True)
-class Place:
+class BoardRank:
     """The ranks of a row.
 
     Attributes:
@@ -99,11 +99,11 @@ def question_of(cell: CellKey, ids: CellIds) -> str:
     return ids.id_of(ANY, metric.identity, metric.inputs, cell.asked_for)
 
 
-def places(entries: Sequence[Candidate], seed: int) -> dict[str, Place]:
+def places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
     """Return {key: its place} of the rows of a question, all of which cover the same samples."""
     official = [entry for entry in entries if entry.official]
     baselines = {entry.key: entry.cell.explainer_text for entry in entries if entry.cell.baseline}
-    others: dict[str, list[Candidate]] = {}
+    others: dict[str, list[BoardEntry]] = {}
     for entry in entries:
         if not entry.official:
             others.setdefault(entry.submitter, []).append(entry)
@@ -116,16 +116,16 @@ def places(entries: Sequence[Candidate], seed: int) -> dict[str, Place]:
         standing = standings[entry.key]
         best = several and is_best(standing.rank, standing.scored, standing.beats_baselines)
         why = "" if standing.rank else standing.unranked or ALONE
-        placed[entry.key] = Place(standing.rank, None, why, best and not entry.cell.baseline, *against(entry))
+        placed[entry.key] = BoardRank(standing.rank, None, why, best and not entry.cell.baseline, *against(entry))
     # Tests are adjusted for their number, so rows of others would widen a rank: each submitter's stand alone.
     for theirs, (signs, standings) in zip(others.values(), ranked, strict=True):
         against = _against(signs, baselines)
         for entry in theirs:
-            placed[entry.key] = Place(None, standings[entry.key].rank, NOT_RUN, False, *against(entry))
+            placed[entry.key] = BoardRank(None, standings[entry.key].rank, NOT_RUN, False, *against(entry))
     return placed
 
 
-def hidden_places(entries: Sequence[Candidate]) -> dict[str, Place]:
+def hidden_places(entries: Sequence[BoardEntry]) -> dict[str, BoardRank]:
     """Return {key: its place} of the rows of a question that were scored with hidden masks.
 
     Of these only rounded values and intervals are known, so that a row is better than another one where the intervals
@@ -141,7 +141,7 @@ def hidden_places(entries: Sequence[Candidate]) -> dict[str, Place]:
             beats = sorted({other.cell.explainer_text for sign, other in against if sign > 0})
             not_beaten = sorted({other.cell.explainer_text for sign, other in against if sign <= 0})
             why = ALONE if len(entries) == 1 else ""
-        placed[entry.key] = Place(None if why else rank, None, why, False, tuple(beats), tuple(not_beaten))
+        placed[entry.key] = BoardRank(None if why else rank, None, why, False, tuple(beats), tuple(not_beaten))
     return placed
 
 
@@ -153,7 +153,7 @@ def _sign(row: Row, other: Row) -> int:
     return sign if row.cell.higher_is_better else -sign
 
 
-def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[Candidate], Sides]:
+def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[BoardEntry], Sides]:
     """Return what says of a row (the baselines that it beats, those that it does not), of those that were tested.
 
     Args:
@@ -166,7 +166,7 @@ def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[Candidate]
             if other in baselines and key not in baselines:
                 sides.setdefault(key, {True: set(), False: set()})[own_sign > 0].add(baselines[other])
 
-    def against(entry: Candidate) -> Sides:
+    def against(entry: BoardEntry) -> Sides:
         of_row = sides.get(entry.key, {True: set(), False: set()})
         # Of two rows of one baseline neither may be left unbeaten.
         return tuple(sorted(of_row[True] - of_row[False])), tuple(sorted(of_row[False]))
@@ -175,7 +175,7 @@ def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[Candidate]
 
 
 def _standings(
-    official: Sequence[Candidate], others: Sequence[Sequence[Candidate]], seed: int
+    official: Sequence[BoardEntry], others: Sequence[Sequence[BoardEntry]], seed: int
 ) -> Iterator[tuple[Signs, Mapping[str, Standing]]]:
     """Yield (the sign of each pair that was tested, {key: its standing}): of official rows, then of these and others.
 
@@ -196,7 +196,7 @@ def _standings(
 
 
 def _ranked(
-    entries: Sequence[Candidate], groups: Sequence[Sequence[int]], seed: int
+    entries: Sequence[BoardEntry], groups: Sequence[Sequence[int]], seed: int
 ) -> Iterator[tuple[Signs, Mapping[str, Standing]]]:
     """Yield (the sign of each pair that was tested, {key: its standing}) of each group of entries."""
     question, first = entries[0].cell, entries[0].submission.recorded

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from saliency_bench.board.cache import pack, unpack
-from saliency_bench.board.checks import Checked, checked
+from saliency_bench.board.checks import CheckedSubmission, checked
 from saliency_bench.board.published_maps import LARGEST_SHARD, MOST_SHARDS, SHARD
 from saliency_bench.board.recorded import LARGEST as LARGEST_RECORDS
 from saliency_bench.board.recorded import Recorded, recorded
@@ -95,9 +95,9 @@ class Submission:
         return Submission(result.model_copy(update={"cells": cells_in_order}), rows, recorded, self.where)
 
     @property
-    def checked(self) -> Checked:
+    def checked(self) -> CheckedSubmission:
         """Its scores, to be compared with others."""
-        return Checked(self.result, self.result.cells, self.recorded)
+        return CheckedSubmission(self.result, self.result.cells, self.recorded)
 
 
 def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -> Submission:

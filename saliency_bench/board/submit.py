@@ -20,13 +20,13 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from jinja2 import Template
 
 from saliency_bench.board.board import Contradiction, contradictions
-from saliency_bench.board.checks import Checked
+from saliency_bench.board.checks import CheckedSubmission
 from saliency_bench.board.copies import covers
 from saliency_bench.board.hub_table import NO_RESULT, ROWS, table_of
 from saliency_bench.board.published_maps import PUBLISHED, hashes_of, shards_in
 from saliency_bench.board.recorded import MOST_ROWS
 from saliency_bench.board.schema import FORMAT, LICENSE, RECORDS, RESULT, SCHEMA, json_schema
-from saliency_bench.board.source import Source, asking
+from saliency_bench.board.source import BoardSource, asking
 from saliency_bench.board.standing import ScoredCell
 from saliency_bench.board.submission import Submission, of_run, too_much
 from saliency_bench.compute.finished import Run
@@ -459,11 +459,11 @@ def _sort_cells(proposed: SubmissionPlan, revision: str | None) -> None:
     proposed.conflicts = [conflict for conflict in conflicts if conflict.cell_id in new]
 
 
-def _published(proposed: SubmissionPlan, revision: str) -> list[Checked]:
+def _published(proposed: SubmissionPlan, revision: str) -> list[CheckedSubmission]:
     """Return the submissions in the repository that share a cell with this one."""
     result = proposed.submission.result
     ids = {cell.cell_id for cell in result.cells}
-    beside = Source(proposed.board or proposed.repo, revision, proposed.api).beside(result)
+    beside = BoardSource(proposed.board or proposed.repo, revision, proposed.api).beside(result)
     return [other for other in beside if ids & {cell.cell_id for cell in other.cells}]
 
 

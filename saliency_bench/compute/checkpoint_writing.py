@@ -13,7 +13,7 @@ from torch import nn
 from saliency_bench.compute.classifiers import checkpoints
 from saliency_bench.compute.classifiers.classifier import Classifier, check_finite
 from saliency_bench.compute.classifiers.loading import load_classifier
-from saliency_bench.compute.classifiers.sources import Source, source_of
+from saliency_bench.compute.classifiers.sources import ModelSource, source_of
 from saliency_bench.compute.classifiers.untrusted import check_config, counted, room_of
 from saliency_bench.errors import UserError
 from saliency_bench.utils.files import read_json, write_json
@@ -34,7 +34,7 @@ def start_of(model: Any) -> Any:
             f"{model} cannot be saved as a transformers checkpoint; train a Hub id, for example timm/vgg16.tv_in1k"
         )
     is_config = hasattr(model, "model_type") or str(model).endswith("config.json")
-    return model if is_config or isinstance(model, Source) else source_of(str(model))
+    return model if is_config or isinstance(model, ModelSource) else source_of(str(model))
 
 
 def base_of(model: object) -> Classifier:
@@ -76,7 +76,7 @@ def new_network(model: Any, names: list[str], size: int) -> tuple[Any, Any]:
     from transformers import AutoConfig, AutoModelForImageClassification, ViTImageProcessor
 
     source = start_of(model)
-    if not isinstance(source, Source):
+    if not isinstance(source, ModelSource):
         is_file = not hasattr(model, "model_type")
         name = str(model) if is_file else type(model).__name__
         with checkpoints.readable(name), counted(name):

@@ -14,8 +14,8 @@ from saliency_bench import options
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.bound_metric import Metric
 from saliency_bench.compute.classifiers.classifier import Classifier
-from saliency_bench.compute.loaded import Question, Retraining
-from saliency_bench.compute.loading.table import Table
+from saliency_bench.compute.loaded import RunQuestion, Retraining
+from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.reading import OWN_LABEL, Selection, read_chunk, relabelled
 from saliency_bench.compute.scoring.partners import PartnerPlan, PartnerSamples
 from saliency_bench.errors import UserError
@@ -130,8 +130,8 @@ class RunContext:
     out: Path
     explainers: list[Explainer]
     metrics: list[Metric]
-    data: Table
-    question: Question
+    data: SplitTable
+    question: RunQuestion
     classifier: Classifier
     columns: dict[str, str] = field(default_factory=dict)
     selection: Selection | None = None

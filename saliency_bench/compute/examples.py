@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from saliency_bench.read import records
 from saliency_bench.read.cell import CellResult, of_samples
 from saliency_bench.read.parts import POSITION, thumbnail_parts, thumbnails
-from saliency_bench.read.run_folder import SCORES, Scores
+from saliency_bench.read.run_folder import SCORES, CellScores
 from saliency_bench.types import Batch, Maps
 from saliency_bench.utils.files import save_arrays
 from saliency_bench.utils.overlays import LEVELS, eight_bit, scaled
@@ -49,12 +49,12 @@ def choose(folder: Path, cells: Sequence[CellResult]) -> list[tuple[str, str]]:
     scoring = of_samples(cells)
     if not scoring:
         part = next(iter(cells[0].parts), None)
-        first = Scores.read(records.by_cell(folder / "records.parquet", SCORES, [cells[0].cell_id]), part)
+        first = CellScores.read(records.by_cell(folder / "records.parquet", SCORES, [cells[0].cell_id]), part)
         scored = np.isfinite(first.values.get(cells[0].cell_id, np.empty(0)))
         return [(first.ids[index], "first") for index in np.flatnonzero(scored)[:PER_KIND]]
     rivals = [cell for cell in scoring if not cell.baseline] or scoring[:1]
     signs = {cell.cell_id: 1.0 if cell.higher_is_better else -1.0 for cell in rivals}
-    scores = Scores.read(records.by_cell(folder / "records.parquet", SCORES, signs.keys()))
+    scores = CellScores.read(records.by_cell(folder / "records.parquet", SCORES, signs.keys()))
     table = np.stack([sign * scores.values[cell_id] for cell_id, sign in signs.items()], axis=1)
     scored = np.isfinite(table).any(axis=1)
     ids, table = np.array(scores.ids)[scored], table[scored]

@@ -42,7 +42,7 @@ class DivergedError(UserError):
     """A training whose loss is not a number; its state leads nowhere."""
 
 
-class Source(Protocol):
+class LabelledImages(Protocol):
     """Images with their labels, to train or validate on."""
 
     def __len__(self) -> int: ...
@@ -94,7 +94,7 @@ class Rows:
 class Counted:
     """A source that advances a progress bar with each batch."""
 
-    def __init__(self, source: Source, step: Callable[[], object]):
+    def __init__(self, source: LabelledImages, step: Callable[[], object]):
         self.source, self.step = source, step
 
     def __len__(self) -> int:
@@ -152,7 +152,7 @@ class Training:
     def __post_init__(self) -> None:
         self.optimizer = torch.optim.Adam(self.classifier.parameters(), lr=self.recipe.learning_rate)
 
-    def next_epoch(self, train: Source, validation: Source) -> dict[str, Any]:
+    def next_epoch(self, train: LabelledImages, validation: LabelledImages) -> dict[str, Any]:
         """Train one epoch, validate, and return its entry in the log."""
         recipe, epoch = self.recipe, len(self.log)
         seed = seed_of(recipe.seed, "epoch", epoch)
@@ -200,8 +200,8 @@ class Training:
 def fit(
     recipe: Recipe,
     classifier: Classifier,
-    train: Source,
-    validation: Source,
+    train: LabelledImages,
+    validation: LabelledImages,
     *,
     state_file: Path | None = None,
     settings: dict[str, Any] | None = None,
@@ -242,7 +242,7 @@ def fit(
 def one_epoch(
     classifier: Classifier,
     optimizer: torch.optim.Optimizer,
-    source: Source,
+    source: LabelledImages,
     batch_size: int,
     seed: int,
 ) -> float:
@@ -293,7 +293,7 @@ def check_loss(loss: float, learning_rate: float) -> float:
 
 
 @torch.no_grad()
-def accuracy_of(classifier: Classifier, source: Source, batch_size: int) -> float:
+def accuracy_of(classifier: Classifier, source: LabelledImages, batch_size: int) -> float:
     """Return the accuracy, or the mean average precision where images have several classes."""
     classifier.eval()
     every = batches(source, np.arange(len(source)), batch_size)
@@ -304,7 +304,7 @@ def accuracy_of(classifier: Classifier, source: Source, batch_size: int) -> floa
     return average_precision(logits.numpy(), labels.numpy() > 0)
 
 
-def batches(source: Source, order: np.ndarray, batch_size: int) -> Iterator[tuple[Images, Tensor]]:
+def batches(source: LabelledImages, order: np.ndarray, batch_size: int) -> Iterator[tuple[Images, Tensor]]:
     """Yield (images, labels) of a source in this order."""
     for start in range(0, len(order), batch_size):
         yield source.batch(order[start : start + batch_size])

@@ -18,7 +18,7 @@ from saliency_bench.utils.hashing import hash_of
 
 
 @dataclass(frozen=True)
-class Question:
+class RunQuestion:
     """What a run asks the network of each sample.
 
     Attributes:

@@ -15,7 +15,7 @@ from saliency_bench.target_weights import one_hot
 from saliency_bench.types import Images, Target
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
-from saliency_bench.utils.processes import Group, agreed
+from saliency_bench.utils.processes import ProcessGroup, agreed
 
 COUNTS = ("steps", "samples", "masks")  # options that set how much is spent on a map
 
@@ -47,7 +47,7 @@ def check_contrast(context: RunContext) -> None:
         )
 
 
-def without_misfits(context: RunContext, group: Group) -> RunContext:
+def without_misfits(context: RunContext, group: ProcessGroup) -> RunContext:
     """Return the run without explainers that do not fit the network, and print a warning about each of these.
 
     The main process decides. Explainers that already have cells in the folder are not tried again.

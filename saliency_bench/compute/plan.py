@@ -19,7 +19,7 @@ from saliency_bench.compute.predictions import (
 )
 from saliency_bench.compute.store import map_parts, score_parts
 from saliency_bench.read.cell import CellKey
-from saliency_bench.read.parts import Entry, files_in, stored_samples
+from saliency_bench.read.parts import PartNote, files_in, stored_samples
 from saliency_bench.read.summary import summarised_names
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
@@ -41,7 +41,7 @@ def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[int, Store
     """
     of_this_start = {hash_of(explainer.identity) for explainer in context.explainers}
 
-    def redo(entry: Entry) -> bool:
+    def redo(entry: PartNote) -> bool:
         # What raised may work now (less memory in use, a function that was mended), so that its file is made anew.
         failed = entry.about["raised"] or (context.spec.strict and entry.about["faults"])
         return bool(failed) and entry.group in of_this_start

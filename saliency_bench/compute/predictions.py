@@ -19,7 +19,7 @@ from saliency_bench.compute.scoring.partners import Predictions
 from saliency_bench.compute.targets.rules import ordered_classes
 from saliency_bench.errors import UserError
 from saliency_bench.read import records
-from saliency_bench.read.parts import POSITION, Part, PartFolder, Result
+from saliency_bench.read.parts import POSITION, Part, PartFolder, StoredResult
 from saliency_bench.target_weights import no_probabilities, probabilities, recognised
 from saliency_bench.types import Batch, Chunk
 from saliency_bench.utils.hashing import hash_of
@@ -153,7 +153,7 @@ def read_predictions(
             yield number, predictions.table(number, columns)
 
 
-def predict(context: RunContext, number: int, chunk: Chunk) -> tuple[list[dict], Result]:
+def predict(context: RunContext, number: int, chunk: Chunk) -> tuple[list[dict], StoredResult]:
     """Return what the classifier says of a chunk, row by row, and the same as rows of a part file.
 
     What could not be read is null, and a sample without probabilities has no prediction.
@@ -162,7 +162,7 @@ def predict(context: RunContext, number: int, chunk: Chunk) -> tuple[list[dict],
     start = number * context.spec.batch_size
     rows = table.to_pylist()  # as the file gives it back, so that it does not matter who wrote
     table = table.add_column(0, POSITION, pa.array(range(start, start + len(rows)), pa.int64()))
-    return rows, Result(GROUP, number, {GROUP: table})
+    return rows, StoredResult(GROUP, number, {GROUP: table})
 
 
 def answers(context: RunContext, chunk: Chunk) -> list[dict]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.preparation import SampleError
 from saliency_bench.data.fingerprints import content_of, picture_digest, stored_bytes
-from saliency_bench.data.loading import Found, is_text, with_classes
+from saliency_bench.data.loading import FoundDataset, is_text, with_classes
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.read import records
 from saliency_bench.score_notes import is_expected
@@ -232,7 +232,7 @@ class TrainingRows:
     digests: list[str]
 
 
-def training_splits(dataset: Found, column: str, names: list[str] | None) -> dict[str, TrainingRows]:
+def training_splits(dataset: FoundDataset, column: str, names: list[str] | None) -> dict[str, TrainingRows]:
     """Return {"train", "validation": rows}, labelled as those of a run are.
 
     Raises:

@@ -65,7 +65,7 @@ from saliency_bench.types import Chunk
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.messages import complain
-from saliency_bench.utils.processes import Group, accelerator_on, agreed, wait_for_all
+from saliency_bench.utils.processes import ProcessGroup, accelerator_on, agreed, wait_for_all
 from saliency_bench.utils.progress import bar, without_bars
 from saliency_bench.utils.untouched import untouched
 
@@ -99,7 +99,7 @@ def run(*, progress: bool = True, **settings: Unpack[RunSettings]) -> Run:
 
 @handlers_end_work()
 @untouched()
-def start(spec: RunSpec, objects: Objects, *, progress: bool = True, group: Group | None = None) -> Run:
+def start(spec: RunSpec, objects: Objects, *, progress: bool = True, group: ProcessGroup | None = None) -> Run:
     """Run settings that are written down.
 
     Args:
@@ -120,7 +120,7 @@ def start(spec: RunSpec, objects: Objects, *, progress: bool = True, group: Grou
         return compute(context, accelerator, started, progress=progress)
 
 
-def compute(context: RunContext, accelerator: Group, started: float, *, progress: bool = True) -> Run:
+def compute(context: RunContext, accelerator: ProcessGroup, started: float, *, progress: bool = True) -> Run:
     """Compute what is missing of all cells, each process its share; then write records, summary and report.
 
     Args:
@@ -165,13 +165,13 @@ def _claim(context: RunContext, lock: ExitStack) -> None:
     write_manifest(context, ask=True)
 
 
-def _share(chunks: list[Item], accelerator: Group) -> list[Item]:
+def _share(chunks: list[Item], accelerator: ProcessGroup) -> list[Item]:
     """Return which of these chunks this process computes: neighbours, so that later one file at a time is read."""
     index, processes = accelerator.process_index, accelerator.num_processes
     return chunks[len(chunks) * index // processes : len(chunks) * (index + 1) // processes]
 
 
-def _with_partner_plans(context: RunContext, accelerator: Group, shown: bool) -> RunContext:
+def _with_partner_plans(context: RunContext, accelerator: ProcessGroup, shown: bool) -> RunContext:
     """Add the plans of the metrics that ask for partners; for these, all samples are predicted first."""
     asking = [metric for metric in context.metrics if metric.declaration.plan is not None]
     if not asking:

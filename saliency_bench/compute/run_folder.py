@@ -10,7 +10,7 @@ from saliency_bench.compute.answers import answers_of
 from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.preflight import check_run_folder
 from saliency_bench.errors import UserError
-from saliency_bench.read.manifest import Manifest, Other, read_earlier
+from saliency_bench.read.manifest import Manifest, OtherIdentity, read_earlier
 from saliency_bench.read.network_answers import NetworkAnswers, Role
 
 
@@ -36,7 +36,7 @@ def write_manifest(context: RunContext, *, ask: bool = False) -> Manifest:
         class_names=context.classifier.labels,
         answers=_answers_in(context) if ask else {},
         network=context.hashes[1] if ask else {},
-        other=None if other is None else Other(model=other.loaded_model, identity=other.identity),
+        other=None if other is None else OtherIdentity(model=other.loaded_model, identity=other.identity),
         objects=(*context.in_memory, *(item for kind in ("explainers", "metrics") for item in objects.get(kind, ()))),
         maps={key: entry for key, entry in context.maps.items() if isinstance(entry, str)},
     ).after(read_earlier(context.out))

@@ -13,7 +13,7 @@ from saliency_bench.bound_explainer import Explainer
 from saliency_bench.compute.context import Cell, RunContext
 from saliency_bench.compute.explain import Explained, images_text
 from saliency_bench.compute.predictions import PredictedChunk, probabilities_of
-from saliency_bench.compute.scoring.inputs import MetricInputs, Other, ScoredBatch, Value
+from saliency_bench.compute.scoring.inputs import MetricInputs, OtherModel, ScoredBatch, Value
 from saliency_bench.compute.scoring.partners import PartnerSource
 from saliency_bench.compute.targets.terms import TargetTerms
 from saliency_bench.errors import UserError
@@ -125,13 +125,13 @@ def _right_classes(context: RunContext, rows: list[dict]) -> np.ndarray | None:
     return np.stack(right) if right else None
 
 
-def other_of(context: RunContext, batch: Batch, rows: list[dict]) -> Other:
+def other_of(context: RunContext, batch: Batch, rows: list[dict]) -> OtherModel:
     """Return what the other model says of samples; `context` is the run of the other model."""
     _without_probabilities(context, batch, rows)
     right = _right_classes(context, rows)
     assert right is not None
     blank = [0.0] * context.question.classes
-    return Other(
+    return OtherModel(
         classifier=context.classifier,
         logits=torch.tensor([row["logits"] or blank for row in rows]),
         labels=right,

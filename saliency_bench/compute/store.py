@@ -12,7 +12,7 @@ from time import perf_counter
 
 from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.work import ChunkResult
-from saliency_bench.read.parts import PartFolder, Result, chunks_of, files_in, maps_of, thumbnail_parts
+from saliency_bench.read.parts import PartFolder, StoredResult, chunks_of, files_in, maps_of, thumbnail_parts
 
 SECONDS = 30.0  # of work that a kill loses, at first
 FILES = 64  # of a folder before each file holds more work than the one before
@@ -52,7 +52,7 @@ class Writer:
 
     def _begin(self) -> None:
         """Begin to collect anew."""
-        self._waiting: dict[tuple[PartFolder, str], list[Result]] = {}
+        self._waiting: dict[tuple[PartFolder, str], list[StoredResult]] = {}
         self._bytes = 0
         self._since = perf_counter()
 
@@ -61,7 +61,7 @@ class Writer:
         """Return the seconds of work that a file holds, which grow with the number of files."""
         return SECONDS * GROWTH ** max(0, self._files - FILES)
 
-    def add(self, folder: PartFolder, result: Result, kind: str = "") -> None:
+    def add(self, folder: PartFolder, result: StoredResult, kind: str = "") -> None:
         """Take a result that belongs to a folder; those of another kind go to another file."""
         self._waiting.setdefault((folder, kind), []).append(result)
         self._bytes += result.nbytes
@@ -75,13 +75,13 @@ class Writer:
         """
         context, group, number = self.context, result.explainer_id, result.number
         if result.thumbnails is not None:
-            self.add(thumbnail_parts(context.out, context.run_id), Result(group, number, {group: result.thumbnails}))
+            self.add(thumbnail_parts(context.out, context.run_id), StoredResult(group, number, {group: result.thumbnails}))
         if result.maps:
-            self.add(map_parts(context, group), Result(group, number, result.maps, result.positions))
+            self.add(map_parts(context, group), StoredResult(group, number, result.maps, result.positions))
         if result.scores:
             # A file that may have to be deleted holds no work of others.
             kind = "raised" if result.about["raised"] else "faults" if result.about["faults"] else ""
-            scores = Result(group, number, result.scores, result.positions, result.about)
+            scores = StoredResult(group, number, result.scores, result.positions, result.about)
             self.add(score_parts(context), scores, kind and f"{kind} {group}")
 
     def write(self) -> None:
@@ -108,7 +108,7 @@ class Writer:
             self.wait()
 
 
-def _write_all(waiting: dict[tuple[PartFolder, str], list[Result]]) -> None:
+def _write_all(waiting: dict[tuple[PartFolder, str], list[StoredResult]]) -> None:
     """Write a file of each folder and kind."""
     for (folder, _), results in waiting.items():
         folder.write(results)

@@ -11,14 +11,14 @@ from saliency_bench import registry
 from saliency_bench.compute.checkpoint_writing import LOG, WEIGHTS, new_network, save_checkpoint, start_of
 from saliency_bench.compute.classifiers import processors
 from saliency_bench.compute.classifiers.classifier import Classifier
-from saliency_bench.compute.classifiers.sources import Source
+from saliency_bench.compute.classifiers.sources import ModelSource
 from saliency_bench.compute.fitting import DivergedError, Recipe, Rows, accuracy_of, fit
 from saliency_bench.compute.ordering import first_rows
 from saliency_bench.compute.preflight import check_dataset, check_empty, check_start, check_writable
 from saliency_bench.compute.reading import classes_of, group_names, labelled
 from saliency_bench.data.build_report import read_report
 from saliency_bench.data.hub_datasets import UnknownSplitError
-from saliency_bench.data.loading import Found, class_names, find, fingerprint, sample_ids
+from saliency_bench.data.loading import FoundDataset, class_names, find, fingerprint, sample_ids
 from saliency_bench.data.names import SPLITS
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.options import defaults
@@ -121,7 +121,7 @@ def train(
     classifier.computing("fp32", None)  # as runs use the checkpoint
     content = {
         "model": model if isinstance(model, str) else None,
-        "base": {"repo": start.repo, "revision": start.revision} if isinstance(start, Source) else None,
+        "base": {"repo": start.repo, "revision": start.revision} if isinstance(start, ModelSource) else None,
         "dataset": {"name": source.name, "repo": source.repo, "revision": source.revision},
         "settings": settings,
         "test_accuracy": accuracy_of(classifier, sources["test"], batch_size),
@@ -160,7 +160,7 @@ def new_classifier(
     return classifier, processor
 
 
-def _one_row_per_image(rows: Dataset, source: Found) -> tuple[Dataset, list[list[int]]]:
+def _one_row_per_image(rows: Dataset, source: FoundDataset) -> tuple[Dataset, list[list[int]]]:
     """Return the first row of each image, and the classes of each; UserError for rows without the column `labels`."""
     if "labels" not in rows.column_names:
         raise UserError(
@@ -174,7 +174,7 @@ def _one_row_per_image(rows: Dataset, source: Found) -> tuple[Dataset, list[list
     return rows, [classes_of({"labels": labels}, rows.features) or [] for labels in rows["labels"]]
 
 
-def _splits(source: Found, recipe: Recipe, label_column: str) -> dict[str, Dataset]:
+def _splits(source: FoundDataset, recipe: Recipe, label_column: str) -> dict[str, Dataset]:
     """Return the labelled rows of each split, the training images limited as the recipe says."""
     try:
         splits = source.load_all(SPLITS)
@@ -190,7 +190,7 @@ def _splits(source: Found, recipe: Recipe, label_column: str) -> dict[str, Datas
     return splits
 
 
-def _missing_splits(source: Found, available: list[str]) -> UserError:
+def _missing_splits(source: FoundDataset, available: list[str]) -> UserError:
     """Return the error for splits that a dataset lacks, with the command that makes them of one's own data."""
     builder = read_report(source.folder).get("dataset", "folder") if source.folder else ""
     fix = "give a dataset that has them"

@@ -112,7 +112,7 @@ def is_text(kind: object) -> bool:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundDataset:
     """A dataset that was found and not read yet: in memory, in a folder or file, or a commit on the Hub.
 
     text   how it was named, for messages
@@ -231,7 +231,7 @@ def find(
     source: str | Path | None = None,
     revision: str | None = None,
     **builder_options: Any,
-) -> Found:
+) -> FoundDataset:
     """Return what `load_dataset` would load, before it is: the Hub is asked once, for the commit.
 
     Nothing else is downloaded.
@@ -256,7 +256,7 @@ def find(
                 _complain_once(
                     f"{given.name} is drawn by the package; write {FORCED}{given.name} for the published one"
                 )
-            return Found(text, text, folder=embedded(text, builder_options))
+            return FoundDataset(text, text, folder=embedded(text, builder_options))
     if source is not None and is_embedded(text):
         raise UserError(f"{text} is drawn by the package and has no source; leave out `source`")
     if builder_options:
@@ -264,14 +264,14 @@ def find(
             f"{text} is loaded as it was built; {_listed(builder_options)} can only be set when building it"
         )
     if folder is None:
-        return Found(text, text, commit=commit_of(repo_of(text), given.revision), source=where)
+        return FoundDataset(text, text, commit=commit_of(repo_of(text), given.revision), source=where)
     if revision is not None:
         raise UserError(f"{text} is a folder and has no revisions; leave out `revision`")
     if folder.is_file():
-        return Found(text, f"folder:{folder.resolve().name}", folder=folder, source=where)
+        return FoundDataset(text, f"folder:{folder.resolve().name}", folder=folder, source=where)
     if could_be_on_the_hub(text):
         _complain_once(f"the dataset {text} is the folder {folder.resolve()}; write hub:{text} for the Hub")
-    return Found(text, _name_of(folder), folder=folder, source=where)
+    return FoundDataset(text, _name_of(folder), folder=folder, source=where)
 
 
 def _name_of(folder: Path) -> str:
@@ -294,14 +294,14 @@ def _name_of(folder: Path) -> str:
     return built
 
 
-def _in_memory(rows: object) -> Found:
+def _in_memory(rows: object) -> FoundDataset:
     """Return a dataset that was given as an object."""
     if not isinstance(rows, Dataset | DatasetDict):
         raise UserError(
             f"a dataset is a name, a folder, a Parquet file or a datasets.Dataset; got {type(rows).__name__}: give its "
             "rows as a datasets.Dataset, or save them in a folder"
         )
-    return Found("the dataset", "in-memory", rows=rows)
+    return FoundDataset("the dataset", "in-memory", rows=rows)
 
 
 def _of_dict(splits: DatasetDict, split: str, name: str) -> Dataset:

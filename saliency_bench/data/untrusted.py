@@ -54,7 +54,7 @@ class File(BaseModel):
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Split(BaseModel):
+class ReportedSplit(BaseModel):
     """What is read of a split; the report may say more."""
 
     num_examples: Annotated[int, Field(ge=0)]
@@ -76,7 +76,7 @@ class Report(BaseModel):
     redistribute_images: bool = False
     counts: dict[str, int | dict[str, int]] = {}
     paper_counts: dict[str, JsonValue] = {}
-    splits: dict[Annotated[str, StringConstraints(pattern=r"^\w+$")], Split] = {}
+    splits: dict[Annotated[str, StringConstraints(pattern=r"^\w+$")], ReportedSplit] = {}
     left_out: list[dict[str, str]] = []
     remarks: list[dict[str, str]] = []
     near_duplicates: list[dict[str, JsonValue]] = []

@@ -32,7 +32,7 @@ class Loaded(StrictModel):
     revision: str | None
 
 
-class Other(StrictModel):
+class OtherIdentity(StrictModel):
     """The other model of a run, and what its predictions depend on."""
 
     model: Loaded
@@ -65,7 +65,7 @@ class Manifest(BaseModel):
     dataset: Loaded | None = None
     model: Loaded | None = None
     class_names: list[str] | None = None
-    other: Other | None = None
+    other: OtherIdentity | None = None
     answers: dict[Role, NetworkAnswers] = {}
     network: dict[str, str] = {}
     objects: tuple[PythonObject, ...] = ()

@@ -14,7 +14,7 @@ notes, JSON in the file's metadata:
     run       hash of what all parts of a run share, `run_id`
     folder    the name of the folder
     groups    {group: {key: its rows}} in the order of the file
-    entries   what was computed at once: `Entry`
+    entries   what was computed at once: `PartNote`
 """
 
 import json
@@ -40,7 +40,7 @@ LISTED = 3  # names of ignored files that a message lists
 
 
 @dataclass(frozen=True)
-class Result:
+class StoredResult:
     """Rows that were computed at once, from samples of one chunk.
 
     Attributes:
@@ -64,7 +64,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Entry:
+class PartNote:
     """What the notes of a part file say of results; those that differ in their chunks alone are one entry."""
 
     group: str
@@ -74,7 +74,7 @@ class Entry:
     about: dict = field(default_factory=dict)
 
     @classmethod
-    def read(cls, notes: dict) -> "Entry":
+    def read(cls, notes: dict) -> "PartNote":
         """Return an entry as JSON gives it back, with lists in the place of tuples."""
         lists = {name: tuple(value) for name, value in notes.items() if isinstance(value, list)}
         return cls(**(notes | lists))
@@ -97,7 +97,7 @@ class Part:
 
     path: Path
     groups: dict[str, dict[str, int]]
-    entries: list[Entry]
+    entries: list[PartNote]
 
     def read(self, group: str, columns: list[str] | None = None) -> dict[str, pa.Table]:
         """Return {key: its rows} of a group; {} where the file has no such group."""
@@ -128,7 +128,7 @@ class PartFolder:
     path: Path
     run: str
 
-    def write(self, results: Sequence[Result]) -> Path:
+    def write(self, results: Sequence[StoredResult]) -> Path:
         """Write one file of some results, which must have rows."""
         groups: dict[str, dict[str, pa.Table]] = {}
         for group in sorted({result.group for result in results}):
@@ -169,7 +169,7 @@ class PartFolder:
             path.unlink()
         return not damaged
 
-    def check(self, redo: Callable[[Entry], bool] = lambda _: False) -> list[Part]:
+    def check(self, redo: Callable[[PartNote], bool] = lambda _: False) -> list[Part]:
         """Delete damaged files and those with an entry to redo, name what is no part of the run, and return the rest.
 
         To be called from one process only.
@@ -193,7 +193,7 @@ class PartFolder:
         try:
             about = pq.read_metadata(path)
             notes = json.loads((about.metadata or {})[NOTES])
-            part = Part(path, notes["groups"], [Entry.read(entry) for entry in notes["entries"]])
+            part = Part(path, notes["groups"], [PartNote.read(entry) for entry in notes["entries"]])
             rows = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
             expected = FORMAT, self.run, self.path.name, int(path.name.partition("-")[0]), rows
             first, counts = min(min(entry.chunks) for entry in part.entries), [*map(_total, part.groups.values())]
@@ -272,7 +272,7 @@ def _total(counts: dict[str, int]) -> int:
     return sum(counts.values())
 
 
-def _entries(results: Iterable[Result]) -> list[Entry]:
+def _entries(results: Iterable[StoredResult]) -> list[PartNote]:
     """Return the entries of results: those that differ in their chunks alone become one."""
     chunks: dict[str, set[int]] = {}
     for result in results:
@@ -281,7 +281,7 @@ def _entries(results: Iterable[Result]) -> list[Entry]:
     entries = []
     for shared in sorted(chunks):
         group, keys, positions, about = json.loads(shared)
-        entries.append(Entry(group, tuple(keys), tuple(sorted(chunks[shared])), positions, about))
+        entries.append(PartNote(group, tuple(keys), tuple(sorted(chunks[shared])), positions, about))
     return entries
 
 

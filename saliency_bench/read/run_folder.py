@@ -39,7 +39,7 @@ SAME = 1e-9  # relative: a mean of the same scores
 
 
 @dataclass(frozen=True)
-class Row:
+class ExplainerRow:
     """An explainer with its options: a row of tables and plots. `name`: `text`, with the version where two share it."""
 
     explainer_id: str
@@ -49,7 +49,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Column:
+class MetricColumn:
     """A metric with its options: a column of tables, a plot of its own."""
 
     metric_id: tuple[str, int | str]
@@ -191,20 +191,20 @@ class RunData:
         return min(-(-dataset["used"] // size) * size, dataset["samples"])
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ExplainerRow]:
         """Return the rows of the table by the mean of the first metric, the best first; baselines last."""
         names = explainer_names(self.cells)
         rows = {
-            cell.explainer_id: Row(cell.explainer_id, cell.explainer_text, names[cell.explainer_id], cell.baseline)
+            cell.explainer_id: ExplainerRow(cell.explainer_id, cell.explainer_text, names[cell.explainer_id], cell.baseline)
             for cell in self.cells
         }
         return [rows[key] for key in in_order(self.cells)]
 
     @cached_property
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[MetricColumn]:
         """Return the columns of the table: its metrics."""
         names = metric_names(self.cells)
-        columns = {cell.metric_id: Column(cell.metric_id, names[cell.metric_id], cell.higher_is_better)
+        columns = {cell.metric_id: MetricColumn(cell.metric_id, names[cell.metric_id], cell.higher_is_better)
                    for cell in self.cells}  # fmt: skip
         return list(columns.values())
 
@@ -213,15 +213,15 @@ class RunData:
         """Return {(explainer, metric): their cell}."""
         return {(cell.explainer_id, cell.metric_id): cell for cell in self.cells}
 
-    def cell(self, row: Row, column: Column) -> CellResult | None:
+    def cell(self, row: ExplainerRow, column: MetricColumn) -> CellResult | None:
         """Return the cell of a row and column, if there is one."""
         return self._by_ids.get((row.explainer_id, column.metric_id))
 
-    def cells_of_row(self, row: Row) -> list[CellResult]:
+    def cells_of_row(self, row: ExplainerRow) -> list[CellResult]:
         """Return the cells of an explainer."""
         return [cell for column in self.columns if (cell := self.cell(row, column))]
 
-    def cells_of_column(self, column: Column) -> list[tuple[Row, CellResult]]:
+    def cells_of_column(self, column: MetricColumn) -> list[tuple[ExplainerRow, CellResult]]:
         """Return the explainers that a metric scores, with their cells."""
         return [(row, cell) for row in self.rows if (cell := self.cell(row, column))]
 
@@ -235,7 +235,7 @@ def read_run(folder: Path) -> RunData:
     summary, cells = read_summary(folder)
     try:
         with _checked(folder / "records.parquet") as path:
-            scores = Scores.read(records.by_cell(path, SCORES))
+            scores = CellScores.read(records.by_cell(path, SCORES))
             parts = _parts(path, cells, scores.ids)
         examples = _examples(folder / "examples.npz")
         ids = pa.array(map(str, examples.get("ids", [])), pa.string())
@@ -269,7 +269,7 @@ def _ranked_anew(run: RunData) -> RunData:
     return replace(run, cells=cells, summary=run.summary | {"comparisons": as_json(contrasts), "rank_test": TEST})
 
 
-def _check_value(folder: Path, cell: CellResult, scores: "Scores") -> None:
+def _check_value(folder: Path, cell: CellResult, scores: "CellScores") -> None:
     """Raise UserError for a cell whose value is not the mean of its scores."""
     values = scores.values.get(cell.cell_id, np.empty(0))
     values = values[np.isfinite(values)]
@@ -403,7 +403,7 @@ def _checked(path: Path) -> Iterator[Path]:
 
 
 @dataclass(frozen=True)
-class Scores:
+class CellScores:
     """Hold the scores of records.
 
     Attributes:

@@ -145,7 +145,7 @@ def choose_known(
 
 
 @dataclass(frozen=True)
-class Choice:
+class AnswerChoice:
     """Choice of the people whose answers count.
 
     Attributes:
@@ -497,13 +497,13 @@ class Annotating:
 
     # results
 
-    def counted(self, choice: "Choice | None" = None) -> dict[str, list[Answer]]:
+    def counted(self, choice: "AnswerChoice | None" = None) -> dict[str, list[Answer]]:
         """Return {unit: answers} that count, of the people and answers that are chosen.
 
         Raises:
             UserError: Somebody is chosen who is not there, or no answer is left.
         """
-        choice = choice or Choice()
+        choice = choice or AnswerChoice()
         if strangers := (set(choice.people) | set(choice.without)) - set(self.study.people()) - self._answerers():
             raise UserError(f"study {self.study.name} has nobody called {min(strangers)}; --report lists the people")
         without = set(choice.without)

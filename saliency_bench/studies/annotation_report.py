@@ -10,14 +10,14 @@ import numpy as np
 from saliency_bench.errors import one_line
 from saliency_bench.read.statistics.intervals import Estimate, bounded
 from saliency_bench.studies.agreement import study_agreement
-from saliency_bench.studies.annotating import Annotating, Choice
+from saliency_bench.studies.annotating import Annotating, AnswerChoice
 from saliency_bench.studies.growing import protocol
 from saliency_bench.studies.owner_actions import excluded
 from saliency_bench.studies.practice import attempts, practice_report
 from saliency_bench.studies.study import CORRECTED, Answer
 
 
-def annotation_report(annotating: Annotating, choice: Choice | None = None) -> dict[str, Any]:
+def annotation_report(annotating: Annotating, choice: AnswerChoice | None = None) -> dict[str, Any]:
     """Return the report as plain data; estimates are {"value", "low", "high", "n"}, null where there is none.
 
     Args:
@@ -26,7 +26,7 @@ def annotation_report(annotating: Annotating, choice: Choice | None = None) -> d
     """
     last = [entry for entry in annotating.study.answers(masks=False) if entry.unit not in annotating.practice]
     counted = annotating.counted(choice)
-    left_out, choice = excluded(annotating.study), choice or Choice()
+    left_out, choice = excluded(annotating.study), choice or AnswerChoice()
     corrections = _corrections(counted)
     verdicts = Counter(entry.verdict for entry in annotating.study.reviews().values())
     per_unit = annotating.settings["annotators"]

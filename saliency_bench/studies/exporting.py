@@ -12,12 +12,12 @@ import numpy as np
 
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.studies.agreement import consensus, votes
-from saliency_bench.studies.annotating import Annotating, Choice
-from saliency_bench.studies.formats.regions import CONSENSUS, FORMATS, MODULES, Drawn, Place, Selection, check_person
+from saliency_bench.studies.annotating import Annotating, AnswerChoice
+from saliency_bench.studies.formats.regions import CONSENSUS, FORMATS, MODULES, PersonMask, ImagePlace, PersonRegions, check_person
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.result_rows import write_rows
 from saliency_bench.studies.study import Answer
-from saliency_bench.utils.picture_names import Names
+from saliency_bench.utils.picture_names import PictureNames
 from saliency_bench.utils.pictures import UnreadableError, png
 from saliency_bench.utils.seeds import seed_of
 
@@ -37,7 +37,7 @@ def module_of(format: str) -> ModuleType:
 
 def export(
     annotating: Annotating, out: Path, format: str, *, people: bool = True, rule: str = "half",
-    choice: Choice | None = None,
+    choice: AnswerChoice | None = None,
 ) -> int:  # fmt: skip
     """Write the masks that count, and the consensus of each image, into a new folder; return the number of images.
 
@@ -74,7 +74,7 @@ def export(
     return len({entry.image_id for entry in drawn})
 
 
-def _write_corrections(path: Path, corrected: Sequence[Drawn], people: bool) -> None:
+def _write_corrections(path: Path, corrected: Sequence[PersonMask], people: bool) -> None:
     """Write which masks are corrections of reviewers: whose answer, its revision, and the author where `people`."""
     rows = [(entry.image_id, entry.person, *(entry.corrected or ("", ""))) for entry in corrected]
     header = ("image", "person", "revision", "corrected by")
@@ -82,8 +82,8 @@ def _write_corrections(path: Path, corrected: Sequence[Drawn], people: bool) -> 
 
 
 def all_drawn(
-    annotating: Annotating, people: bool = True, rule: str = "half", choice: Choice | None = None
-) -> Iterator[Drawn]:
+    annotating: Annotating, people: bool = True, rule: str = "half", choice: AnswerChoice | None = None
+) -> Iterator[PersonMask]:
     """Yield for each image, in the order of the dataset, the mask of every person, then the consensus."""
     counted = annotating.counted(choice)
     for unit in annotating.images.units:
@@ -97,8 +97,8 @@ def all_drawn(
         label = annotating.images.label(unit) or "region"
         for number, (answer, mask) in enumerate(zip(answers, masks, strict=True), 1):
             corrected = (answer.revision, answer.corrected_by) if answer.corrected_by else None
-            yield Drawn(unit, label, answer.person if people else str(number), mask, corrected=corrected)
-        yield Drawn(unit, label, CONSENSUS, consensus(masks, rule), votes(masks))
+            yield PersonMask(unit, label, answer.person if people else str(number), mask, corrected=corrected)
+        yield PersonMask(unit, label, CONSENSUS, consensus(masks, rule), votes(masks))
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Imported:
 
     person: str
     masks: dict[str, np.ndarray]
-    selection: Selection
+    selection: PersonRegions
 
     @property
     def strange(self) -> list[str]:
@@ -137,7 +137,7 @@ def read_masks(images: StudyImages, path: Path, format: str, person: str, label:
         UserError: The file cannot be read or has only other people, its labels are ambiguous, or no mask matches.
     """
     check_person(person)
-    selection = Selection(partial(_places, images), label, partial(_check_mask, images))
+    selection = PersonRegions(partial(_places, images), label, partial(_check_mask, images))
     return Imported(person, module_of(format).read(path, person, selection), selection)
 
 
@@ -147,7 +147,7 @@ def store_masks(annotating: Annotating, imported: Imported) -> None:
         _store(annotating, unit, mask, imported.person)
 
 
-def _places(images: StudyImages, given: Iterable[str]) -> dict[str, Place]:
+def _places(images: StudyImages, given: Iterable[str]) -> dict[str, ImagePlace]:
     """Return the image of each name in a file that matches a unit or an image."""
     given = list(given)
     of_image: dict[str, dict[str, str | None]] = {}
@@ -155,14 +155,14 @@ def _places(images: StudyImages, given: Iterable[str]) -> dict[str, Place]:
         label = images.label(unit)
         image = images.image_id(unit).removesuffix(f":{label}")  # builds call the sample of a class IMAGE:CLASS
         of_image.setdefault(image, {})[unit] = label
-    names, units = Names(of_image), {unit: unit for unit in images.units}
+    names, units = PictureNames(of_image), {unit: unit for unit in images.units}
     for image in of_image:
         names.add(image.replace("/", "_"), image)  # the spelling in PNG folders
     units |= {flat: unit for unit in images.units if (flat := unit.replace("/", "_")) not in units}
     exact = {name: units[name] for name in given if name in units}
     meant = names.resolved(name for name in given if name not in exact)
-    places = {name: Place(match.picture, of_image[match.picture]) for name, match in meant.items() if match.picture}
-    return places | {name: Place(unit, {unit: images.label(unit)}) for name, unit in exact.items()}
+    places = {name: ImagePlace(match.picture, of_image[match.picture]) for name, match in meant.items() if match.picture}
+    return places | {name: ImagePlace(unit, {unit: images.label(unit)}) for name, unit in exact.items()}
 
 
 def _check_mask(images: StudyImages, unit: str, mask: np.ndarray) -> None:

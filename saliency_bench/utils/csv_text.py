@@ -15,14 +15,14 @@ SIGN = r"([ ']*)(?=[=+\-@])"
 
 def csv_text(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """Return CSV text with line feeds. None and NaN become empty cells, and numbers keep all their digits."""
-    lines = _Lines()
+    lines = _CsvLines()
     writer = csv.writer(lines)
     writer.writerow(map(escaped, header))
     writer.writerows(map(_cell, row) for row in rows)
     return "".join(lines.texts)
 
 
-class _Lines:
+class _CsvLines:
     """In-memory file for a csv writer, which replaces the end of each line by a line feed.
 
     A csv writer quotes a cell with a carriage return only if its own line ends have one.

@@ -100,7 +100,7 @@ class Meant:
     perhaps: tuple[str, ...] = ()
 
 
-class Names:
+class PictureNames:
     """Look up pictures by their path or its end, with, without or with another file extension (.JPG)."""
 
     def __init__(self, names: Iterable[str]):

@@ -23,7 +23,7 @@ PATIENCE = timedelta(days=30)
 T = TypeVar("T")
 
 
-class Group(Protocol):
+class ProcessGroup(Protocol):
     """Processes that share the chunks of a run, as accelerate's Accelerator says of all that were launched."""
 
     device: torch.device
@@ -65,7 +65,7 @@ def _watch_once(rank: int, count: int) -> None:
         watch_others(rank, count)
 
 
-def agreed(accelerator: Group, decide: Callable[[], T]) -> T:
+def agreed(accelerator: ProcessGroup, decide: Callable[[], T]) -> T:
     """Call `decide` in the main process and return its result in every process.
 
     Raises:
@@ -90,7 +90,7 @@ def agreed(accelerator: Group, decide: Callable[[], T]) -> T:
     return decision
 
 
-def wait_for_all(accelerator: Group) -> None:
+def wait_for_all(accelerator: ProcessGroup) -> None:
     """Wait until all processes are here; raise UserError if one was lost."""
     with _none_lost():
         accelerator.wait_for_everyone()

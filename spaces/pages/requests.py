@@ -122,7 +122,7 @@ class Patience:
             log.warning("%s %s: the connection was cut off", scope["method"], ascii(scope["path"])[:100])
 
 
-class Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     """HTTP protocol that closes a connection if the head of a request takes too long; uvicorn would wait for ever."""
 
     _timer: asyncio.TimerHandle | None = None

@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.spaces.pages.origins import OwnHosts, OwnOrigins
-from saliency_bench.spaces.pages.requests import CONNECTIONS, Bodies, BusyError, Patience, Protocol, SlowError
+from saliency_bench.spaces.pages.requests import CONNECTIONS, Bodies, BusyError, Patience, TimedProtocol, SlowError
 from saliency_bench.studies.introduction import Introduction
 from saliency_bench.studies.owner_actions import act
 from saliency_bench.studies.study import Person, Study
@@ -261,7 +261,7 @@ def serve(app: Starlette, host: str, port: int, say: Callable[[str], object], sy
     listening = listening_at(host, port)  # before the address is said
     if sync is not None:
         app.router.routes.append(Route("/sync", lambda request: PlainTextResponse(sync.status(), headers=SAFE)))
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, http=Protocol,
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, http=TimedProtocol,
                             limit_concurrency=CONNECTIONS)  # fmt: skip
     with sync or nullcontext():
         say(address(host, listening.getsockname()[1]))

@@ -19,7 +19,7 @@ from saliency_bench.compute import store
 from saliency_bench.compute.predictions import GROUP, StoredPredictions
 from saliency_bench.errors import UserError
 from saliency_bench.read import parts, records
-from saliency_bench.read.parts import Entry, PartFolder, Result, in_order
+from saliency_bench.read.parts import PartNote, PartFolder, StoredResult, in_order
 
 CELLS = ["a" * 16, "b" * 16]
 SIZE = 4  # samples of a chunk
@@ -50,7 +50,7 @@ def result(number, group="explainer", cells=CELLS, positions=None, **changes):
     inside = range(SIZE) if positions is None else positions
     samples = [number * SIZE + place for place in inside]
     rows = {cell: table(samples, CELLS.index(cell) if cell in CELLS else 0) for cell in cells}
-    return Result(group, number, rows, positions and tuple(positions), about(**changes))
+    return StoredResult(group, number, rows, positions and tuple(positions), about(**changes))
 
 
 def content(folder, group="explainer"):
@@ -69,7 +69,7 @@ def test_a_part_gives_back_what_was_written(folder):
     (part,) = folder.parts()
     assert part.path.name.startswith("000003-")
     assert list(part.groups["explainer"]) == CELLS
-    assert part.entries == [Entry("explainer", tuple(CELLS), (3,), None, about())]
+    assert part.entries == [PartNote("explainer", tuple(CELLS), (3,), None, about())]
     for number, cell in enumerate(CELLS):
         assert part.read("explainer")[cell].to_pylist() == table(range(12, 16), number).to_pylist()
     assert part.read("another") == {}
@@ -82,9 +82,9 @@ def test_results_of_many_chunks_and_explainers_are_one_file(folder):
     (part,) = folder.parts()
     assert list(part.groups) == ["one", "two"]
     assert part.entries == [
-        Entry("one", tuple(CELLS), tuple(range(20)), None, about()),
-        Entry("one", ("c" * 16,), (2,), (0, 3), about(faults=1)),
-        Entry("two", tuple(CELLS), tuple(range(20)), None, about()),
+        PartNote("one", tuple(CELLS), tuple(range(20)), None, about()),
+        PartNote("one", ("c" * 16,), (2,), (0, 3), about(faults=1)),
+        PartNote("two", tuple(CELLS), tuple(range(20)), None, about()),
     ]
     for group in ("one", "two"):
         for number, cell in enumerate(CELLS):
@@ -111,7 +111,7 @@ def test_rows_are_the_same_whatever_files_they_are_in(tmp_path_factory, order, a
 def test_predictions_are_read_chunk_by_chunk_from_any_file(folder):
     def predicted(number):
         samples = range(number * SIZE, (number + 1) * SIZE)
-        return Result(GROUP, number, {GROUP: pa.table({"position": samples, "logit": [float(one) for one in samples]})})
+        return StoredResult(GROUP, number, {GROUP: pa.table({"position": samples, "logit": [float(one) for one in samples]})})
 
     folder.write([predicted(number) for number in (0, 2, 3)])
     folder.write([predicted(number) for number in (1, 5)])

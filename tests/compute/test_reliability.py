@@ -12,7 +12,7 @@ from saliency_bench.maps import reliability
 from saliency_bench.read import records
 from saliency_bench.read.statistics.reliability import Reliability, rounded
 from saliency_bench.recipes.suites.costs import Cost
-from saliency_bench.recipes.suites.jobs import Job
+from saliency_bench.recipes.suites.jobs import SuiteJob
 from saliency_bench.recipes.suites.plan import Step, plan_notes
 from saliency_bench.spec import RunSpec
 from saliency_bench.target_weights import one_hot
@@ -136,7 +136,7 @@ def test_a_run_keeps_it_per_sample_and_shows_its_median(started):
     assert np.isnan(frame["gradient"])
     (line,) = [line for line in run.lines if line.startswith("Reliability")]
     assert f"noisy {about[key]['median']:.2f} (below 0.8; about " in line
-    job = Job("all", "shapes", "small", RunSpec.read(SETTINGS | {"out": run.folder}))
+    job = SuiteJob("all", "shapes", "small", RunSpec.read(SETTINGS | {"out": run.folder}))
     noted = plan_notes([Step(job, "there", "there", 6, 1, 1, Cost())])[-1]  # what is finished, in the plan of a suite
     assert noted.startswith("run: reliability of maps ")
     assert f"noisy {about[key]['median']:.2f} (below 0.8" in noted

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torchvision import models
 
 from saliency_bench import load_classifier, load_explainer, targets
-from saliency_bench.compute.classifiers.layers import Layout, cam_layer, layout_of
+from saliency_bench.compute.classifiers.layers import MapLayout, cam_layer, layout_of
 from saliency_bench.compute.maps.choice import fitting
 from saliency_bench.errors import UserError
 from saliency_bench.maps import normalise
@@ -177,7 +177,7 @@ def test_what_comes_after_pooling_is_not_read(order, layer):
 
 
 def layout_of_side(side):
-    return Layout("BCHW", (side, side))
+    return MapLayout("BCHW", (side, side))
 
 
 class Block(nn.Module):

@@ -293,7 +293,7 @@ def test_pictures_that_are_not_square(tmp_path, orientation, drawn_on):
 def test_masks_that_people_drew(tmp_path, orientation):
     mask = drawing(tmp_path / "a.jpg", orientation)
     save(tmp_path / "mask.png", mask * np.uint8(255))
-    picture, marked = read(tmp_path / "a.jpg"), _annotators.Drawn((tmp_path / "mask.png",))
+    picture, marked = read(tmp_path / "a.jpg"), _annotators.MaskFiles((tmp_path / "mask.png",))
     assert fits({"image": picture, "mask": _annotators.consensus(marked, picture)}) == 1
     save(tmp_path / "mask.png", turned(mask, orientation or 1) * np.uint8(255))
     if orientation not in (2, 3, 4):

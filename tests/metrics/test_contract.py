@@ -13,7 +13,7 @@ from saliency_bench import registry
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import load_metric
 from saliency_bench.compute.maps.map_provider import MapProvider
-from saliency_bench.compute.scoring.inputs import Other
+from saliency_bench.compute.scoring.inputs import OtherModel
 from saliency_bench.compute.scoring.partners import Partners
 from saliency_bench.compute.scoring.perturbation import Curves
 from saliency_bench.compute.targets.class_groups import ClassGroups
@@ -58,7 +58,7 @@ def second(images):
     classifier = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(3 * H * W // 4, 5)).eval()
     logits = classifier(images).detach()
     labels = np.eye(5, dtype=bool)[logits.argmax(dim=1).numpy()]
-    return Other(classifier, logits, labels, [None] * B)
+    return OtherModel(classifier, logits, labels, [None] * B)
 
 
 def weighted(classifier, images, target):

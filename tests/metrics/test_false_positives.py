@@ -11,7 +11,7 @@ from torch import nn
 import saliency_bench as sb
 from saliency_bench.bound_metric import load_metric
 from saliency_bench.compute.scoring.bam import preprocessed
-from saliency_bench.compute.scoring.inputs import Other
+from saliency_bench.compute.scoring.inputs import OtherModel
 from saliency_bench.compute.scoring.samples import score_samples
 from saliency_bench.target_weights import one_hot
 
@@ -50,7 +50,7 @@ def asked(metric, maps, masks, right, without=None):
     inputs = {
         "images": images, "masks": masks, "logits": logits[0], "labels": labels, "classifier": OBJECTS,
         "explain": explain,
-        "other": Other(SCENES, logits[1], labels, [None] * len(masks)),
+        "other": OtherModel(SCENES, logits[1], labels, [None] * len(masks)),
         "columns": {"image_without_object": pictures},
     }  # fmt: skip
     return {need: inputs[need] for need in metric.inputs}

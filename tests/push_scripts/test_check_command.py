@@ -16,7 +16,7 @@ import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.compute.finished import load_run
 from saliency_bench.errors import UserError
-from saliency_bench.read.analysis.requirements import Checked, Requirement, check, find_cell
+from saliency_bench.read.analysis.requirements import CheckedRequirement, Requirement, check, find_cell
 from saliency_bench.read.cell import CellResult
 from saliency_bench.read.run_folder import RunData, read_run
 from saliency_bench.read.statistics.clusters import Matched
@@ -220,9 +220,9 @@ def test_options_are_told_from_names_by_the_cells_of_the_run(run):
 def test_equal_scores_without_an_interval_say_so(run):
     cell = find_cell("gradcam:saliency_miou", read_run(run))
     requirement = Requirement.read("gradcam:saliency_miou>=0.01")
-    assert "no interval" not in Checked(requirement, cell, cell, 0.95).line("")
+    assert "no interval" not in CheckedRequirement(requirement, cell, cell, 0.95).line("")
     constant = cell.model_copy(update={"low": None, "high": None})
-    assert "no interval: all scores are equal" in Checked(requirement, constant, constant, 0.95).line("")
+    assert "no interval: all scores are equal" in CheckedRequirement(requirement, constant, constant, 0.95).line("")
 
 
 def at_their_bounds(seed, count, samples, between=(0.3, 0.7)):
@@ -256,7 +256,7 @@ def test_true_requirements_of_rare_scores_fail_no_more_often():
 
 def test_clusters_and_few_samples_are_named(run):
     cell = find_cell("gradcam:saliency_miou", read_run(run)).model_copy(update={"n": 60, "clusters": 15})
-    line = Checked(Requirement.read("gradcam:saliency_miou>=0.001"), cell, cell, 0.95).line("")
+    line = CheckedRequirement(Requirement.read("gradcam:saliency_miou>=0.001"), cell, cell, 0.95).line("")
     assert "n = 60 in 15 clusters, few samples; no violation would reliably fail" in line
 
 
@@ -330,7 +330,7 @@ def test_a_range_without_an_end_is_named_where_a_requirement_is_met(run):
     cell = find_cell("gradcam:saliency_miou", read_run(run)).model_copy(update={"range": (0.0, None)})
     for text, told in ((">=0.1", False), ("<=0.9", True), (">random", True)):
         requirement = Requirement.read(f"gradcam:saliency_miou{text}")
-        line = Checked(requirement, cell, cell, 0.95).line("")
+        line = CheckedRequirement(requirement, cell, cell, 0.95).line("")
         assert line.startswith("met")
         assert ("is unbounded, so rare failures are not ruled out" in line) == told
 

@@ -22,7 +22,7 @@ from test_reporting import METHODS, make_run, page_of
 from saliency_bench.compute.examples import thumbnail_rows
 from saliency_bench.errors import UserError
 from saliency_bench.read.manifest import read_manifest
-from saliency_bench.read.parts import Result, run_id, thumbnail_parts
+from saliency_bench.read.parts import StoredResult, run_id, thumbnail_parts
 from saliency_bench.read.report import words
 from saliency_bench.read.report.page import report
 from saliency_bench.read.report.plots import DOT
@@ -110,7 +110,7 @@ def with_thumbnails(folder):
     run, spec = read_run(folder), read_manifest(folder).spec
     maps = torch.linspace(0, 1, 36).reshape(1, 6, 6).repeat(len(run.ids) - 1, 1, 1)
     parts = thumbnail_parts(folder, run_id(run.identity, spec.batch_size))
-    parts.write([Result(row.explainer_id, 0, {row.explainer_id: thumbnail_rows(maps, range(len(maps)))})
+    parts.write([StoredResult(row.explainer_id, 0, {row.explainer_id: thumbnail_rows(maps, range(len(maps)))})
                  for row in run.rows])  # fmt: skip
     return folder
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from saliency_bench.read import records
-from saliency_bench.read.run_folder import Scores
+from saliency_bench.read.run_folder import CellScores
 from saliency_bench.read.summary import _outcomes
 from saliency_bench.score_notes import FLAT, MARKS
 
@@ -81,7 +81,7 @@ def test_outcomes_are_those_of_a_loop_over_rows(made):
 def test_scores_go_by_image_in_any_order(made, part):
     found, path = made
     own = [row for row in found if row["part"] == part]
-    scores = Scores.read(records.by_cell(path, ["image_id", "group", "part", "value"]), part)
+    scores = CellScores.read(records.by_cell(path, ["image_id", "group", "part", "value"]), part)
     assert set(scores.ids) == {row["image_id"] for row in own}
     assert len(scores.ids) == len(set(scores.ids)) == len(scores.groups)
     assert dict(zip(scores.ids, scores.groups, strict=True)) == {row["image_id"]: row["group"] for row in own}

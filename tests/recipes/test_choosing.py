@@ -31,7 +31,7 @@ from saliency_bench.recipes.choosing.rounds import (
     ONE_LEFT,
     Budget,
     Narrowing,
-    Scores,
+    RoundScores,
 )
 from saliency_bench.spec import RunSpec
 from saliency_bench.utils.durations import seconds_of
@@ -57,7 +57,7 @@ class Known:
                 rng = np.random.default_rng(list(f"{name.removesuffix(':again')}{metric}".encode()))
                 values[name, metric] = self.means[name] + self.noise * rng.uniform(-1, 1, 400)[:images]
         ids = [str(index) for index in range(images)]
-        return Scores(values, ids, [None] * images, dict.fromkeys(asked, (0.0, 1.0)), dict.fromkeys(asked, True))
+        return RoundScores(values, ids, [None] * images, dict.fromkeys(asked, (0.0, 1.0)), dict.fromkeys(asked, True))
 
     def survivors(self, names, images):
         self.checked += names
@@ -175,7 +175,7 @@ class Drawn(Known):
         values = {(name, metric): self.table[name, metric][:images] for metric, names in asked.items()
                   for name in names}  # fmt: skip
         ids = [str(index) for index in range(images)]
-        return Scores(values, ids, self.groups[:images], dict.fromkeys(asked, (0.0, 1.0)),
+        return RoundScores(values, ids, self.groups[:images], dict.fromkeys(asked, (0.0, 1.0)),
                       {metric: metric == METRIC for metric in asked})  # fmt: skip
 
 

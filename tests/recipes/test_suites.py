@@ -26,10 +26,10 @@ from saliency_bench.errors import UserError
 from saliency_bench.read.run_folder import read_run
 from saliency_bench.recipes.suites.costs import Cost, cost_of_image, cost_of_retraining, cost_of_training, speed_of
 from saliency_bench.recipes.suites.drawing import plot_of
-from saliency_bench.recipes.suites.jobs import Choice, Network, jobs_of, selection
+from saliency_bench.recipes.suites.jobs import SuiteChoice, Network, jobs_of, selection
 from saliency_bench.recipes.suites.numbers import Results
 from saliency_bench.recipes.suites.plan import side_by_side
-from saliency_bench.recipes.suites.schema import Suite, Training, find_suite, read_suite
+from saliency_bench.recipes.suites.schema import Suite, TrainingSpec, find_suite, read_suite
 from saliency_bench.recipes.suites.suite import planned, suite
 from saliency_bench.recipes.suites.tables import make_table
 
@@ -316,15 +316,15 @@ def test_the_crowd_of_a_table_is_its_answers_about_the_pictures_of_the_run(done,
 def test_tables_and_datasets_can_be_selected(file, tmp_path):
     _, found, tables = find_suite(f"{file}:means")
     chosen = selection(["dataset=one dataset=three", "explainer=random"])
-    jobs = jobs_of(found, tables, Choice(tmp_path, select=chosen))
+    jobs = jobs_of(found, tables, SuiteChoice(tmp_path, select=chosen))
     assert [(job.dataset, job.model) for job in jobs] == [
         ("one", "small"), ("one", "wide"), ("three", "small"), ("three", "wide")]  # fmt: skip
     assert {job.spec.explainers for job in jobs} == {("random",)}
     asked = "saliency_miou:threshold=0.3", "saliency_miou:threshold=0.5", "saliency_miou"
     assert {job.spec.metrics for job in jobs} == {asked}
-    every = jobs_of(found, found.tables, Choice(tmp_path))
+    every = jobs_of(found, found.tables, SuiteChoice(tmp_path))
     assert {job.folder for job in jobs} <= {job.folder for job in every}  # runs are shared by all tables
-    elsewhere = jobs_of(found, tables, Choice(tmp_path / "other", data=tmp_path, limit=3, batch_size=4, select=chosen))
+    elsewhere = jobs_of(found, tables, SuiteChoice(tmp_path / "other", data=tmp_path, limit=3, batch_size=4, select=chosen))
     assert [job.folder.name for job in elsewhere] == [job.folder.name for job in jobs]
 
 
@@ -336,7 +336,7 @@ def test_tables_and_datasets_can_be_selected(file, tmp_path):
 def test_a_selection_that_means_nothing_is_refused(file, tmp_path, conditions, said):
     _, found, tables = find_suite(str(file))
     with pytest.raises(UserError, match=said):
-        jobs_of(found, tables, Choice(tmp_path, select=selection(conditions)))
+        jobs_of(found, tables, SuiteChoice(tmp_path, select=selection(conditions)))
 
 
 @pytest.mark.parametrize(
@@ -421,7 +421,7 @@ def test_a_dataset_that_is_built_in_two_ways_has_a_folder_of_its_own(tmp_path):
     for name in ("p1", "p3"):
         (tmp_path / "voc-val").mkdir(exist_ok=True)
         _, found, tables = find_suite(name)
-        jobs = jobs_of(found, tables, Choice(tmp_path / "out", data=tmp_path, select={"dataset": ("voc",)}))
+        jobs = jobs_of(found, tables, SuiteChoice(tmp_path / "out", data=tmp_path, select={"dataset": ("voc",)}))
         places.append({(str(job.spec.dataset), job.build.rpartition(" --out ")[2]) for job in jobs})
     assert places == [{(str(tmp_path / one),) * 2} for one in ("voc-val", "voc-val-2007")]
 
@@ -436,15 +436,15 @@ def test_another_model_or_dataset_under_an_old_name_has_a_folder_of_its_own(tmp_
         path.write_text(yaml.safe_dump(content))
         _, found, tables = find_suite(str(path))
         chosen = {"dataset": ("one",), "model": ("small",)}
-        places += [job.folder.name for job in jobs_of(found, tables, Choice(tmp_path, select=chosen))]
+        places += [job.folder.name for job in jobs_of(found, tables, SuiteChoice(tmp_path, select=chosen))]
     assert len(set(places)) == 3
 
 
 def test_a_number_that_was_not_run_says_so(file, tmp_path):
     _, found, tables = find_suite(str(file))
-    jobs = jobs_of(found, tables, Choice(tmp_path))
+    jobs = jobs_of(found, tables, SuiteChoice(tmp_path))
     for name in tables:
-        table = make_table(name, Results(found, jobs, Choice(tmp_path)))
+        table = make_table(name, Results(found, jobs, SuiteChoice(tmp_path)))
         assert set(table.numbers["missing"]) == {"not run"}
 
 
@@ -500,7 +500,7 @@ def test_the_plan_counts_the_passes_that_a_run_takes():
 
 
 def test_the_plan_counts_trainings_and_each_retraining_once():
-    recipe = Training(epochs=3, batch_size=8, limit=20)
+    recipe = TrainingSpec(epochs=3, batch_size=8, limit=20)
     network = Network("data", "start", "label", recipe, Path("out"))
     assert cost_of_training(network, 100, 10, 7) == Cost(images=37, forward=3 * 10 + 7, trained=60, networks=1)
     options = "trainings=2,epochs=4,images=16,batch_size=8"
@@ -621,15 +621,15 @@ def named_by_another(tmp_path):
 
 def test_the_class_that_a_model_of_the_suite_names(file, tmp_path):
     _, content, tables = find_suite(str(named_by_another(tmp_path)))
-    small, wide = jobs_of(content, tables, Choice(tmp_path))
+    small, wide = jobs_of(content, tables, SuiteChoice(tmp_path))
     assert (small.spec.target, small.named_by) == ("predicted", None)
     assert wide.named_by == small.folder
     trained = {network.out.name.partition("-")[0]: str(network.out) for network in wide.networks}
     assert wide.spec.target == f"predicted-by:{trained['small']}"
-    alone = jobs_of(content, tables, Choice(tmp_path / "other", select={"model": ("wide",)}))
+    alone = jobs_of(content, tables, SuiteChoice(tmp_path / "other", select={"model": ("wide",)}))
     assert [(job.folder.name, job.named_by) for job in alone] == [(wide.folder.name, None)]
     _, content, tables = find_suite(str(file))
-    assert wide.folder.name not in {job.folder.name for job in jobs_of(content, tables, Choice(tmp_path))}
+    assert wide.folder.name not in {job.folder.name for job in jobs_of(content, tables, SuiteChoice(tmp_path))}
 
 
 @pytest.mark.slow
@@ -655,13 +655,13 @@ def predictions(folder):
 def test_the_smaller_of_two_limits_wins(tmp_path):
     """A table of five examples never shows twenty; one without a limit of its own takes that of the command."""
     _, content, tables = find_suite("p1-figure12")
-    own = jobs_of(content, tables, Choice(tmp_path))[0]
+    own = jobs_of(content, tables, SuiteChoice(tmp_path))[0]
     for given, expected in ((None, 5), (20, 5), (3, 3)):
-        (job,) = jobs_of(content, tables, Choice(tmp_path, limit=given))
+        (job,) = jobs_of(content, tables, SuiteChoice(tmp_path, limit=given))
         assert (job.spec.limit, job.folder) == (expected, own.folder)
     _, content, tables = find_suite("p1-figure3")
-    assert {job.spec.limit for job in jobs_of(content, tables, Choice(tmp_path, limit=20))} == {20}
-    assert {job.spec.limit for job in jobs_of(content, tables, Choice(tmp_path, smoke=True))} == {content.smoke.limit}
+    assert {job.spec.limit for job in jobs_of(content, tables, SuiteChoice(tmp_path, limit=20))} == {20}
+    assert {job.spec.limit for job in jobs_of(content, tables, SuiteChoice(tmp_path, smoke=True))} == {content.smoke.limit}
 
 
 def test_a_plan_tells_passes_and_their_time_at_a_measured_speed(done, file, tmp_path, capsys):

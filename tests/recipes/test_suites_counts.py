@@ -8,7 +8,7 @@ from PIL import Image as Pictures
 
 from saliency_bench.errors import UserError
 from saliency_bench.recipes.suites.counts import counts_of
-from saliency_bench.recipes.suites.jobs import Choice, jobs_of
+from saliency_bench.recipes.suites.jobs import SuiteChoice, jobs_of
 from saliency_bench.recipes.suites.number import NoNumberError
 from saliency_bench.recipes.suites.schema import find_suite
 from saliency_bench.recipes.suites.suite import suite
@@ -86,16 +86,16 @@ def test_the_size_of_a_dataset_is_no_other_quantity(tmp_path):
 def test_the_binary_sets_of_p0_are_evaluated_on_the_positive_class(tmp_path):
     """Saliency-Bench, appendix C: all scores rest on images with a mask."""
     _, content, _ = find_suite("p0")
-    for job in jobs_of(content, ["p0-table2", "p0-table4"], Choice(tmp_path)):
+    for job in jobs_of(content, ["p0-table2", "p0-table4"], SuiteChoice(tmp_path)):
         only = ("masked",) if job.dataset in ("disease-xai", "cancer-xai", "security-xai") else ()
         assert tuple(job.spec.only or ()) == only
 
 
 def test_the_sizes_of_a_paper_start_no_run_where_other_tables_do(tmp_path):
     _, content, _ = find_suite("p0")
-    both = jobs_of(content, ["p0-table1", "p0-table4"], Choice(tmp_path))
-    assert both == jobs_of(content, ["p0-table4"], Choice(tmp_path))
-    assert jobs_of(content, ["p0-table1"], Choice(tmp_path)) == []
+    both = jobs_of(content, ["p0-table1", "p0-table4"], SuiteChoice(tmp_path))
+    assert both == jobs_of(content, ["p0-table4"], SuiteChoice(tmp_path))
+    assert jobs_of(content, ["p0-table1"], SuiteChoice(tmp_path)) == []
 
 
 def test_drawn_pictures_are_marked_in_every_file_and_never_taken_for_real_ones(tmp_path):

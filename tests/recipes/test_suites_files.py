@@ -15,10 +15,10 @@ from saliency_bench.compute.classifiers.sources import KNOWN
 from saliency_bench.compute.scoring.transforms import TRANSFORMS
 from saliency_bench.errors import UserError
 from saliency_bench.read.cell import Interval
-from saliency_bench.recipes.suites.jobs import Choice, jobs_of, metrics_of
+from saliency_bench.recipes.suites.jobs import SuiteChoice, jobs_of, metrics_of
 from saliency_bench.recipes.suites.numbers import part_of
 from saliency_bench.recipes.suites.schema import (
-    Training,
+    TrainingSpec,
     Value,
     fill,
     find_suite,
@@ -184,7 +184,7 @@ def test_everything_that_is_listed_is_used_and_named(suite):
 def test_a_file_trains_as_train_does():
     """What a file leaves out is what `train` and its options leave out."""
     taken = {name: one.default for name, one in inspect.signature(sb.train).parameters.items()}
-    recipe = Training().model_dump()
+    recipe = TrainingSpec().model_dump()
     assert recipe == {name: taken[name] for name in recipe}
 
 
@@ -358,7 +358,7 @@ def test_a_value_s_run_alone_computes_it_and_a_limited_run_has_a_folder_of_its_o
     metrics = {run: metrics_of(SUITES["p1"], ["p1-table2"], run) for run in ("all", "stability")}
     assert metrics["stability"] == ["saliency_max_sensitivity:radius=0.2,relative=false"]
     assert len(metrics["all"]) == 4
-    jobs = jobs_of(SUITES["p1"], ["p1-table2"], Choice(tmp_path))
+    jobs = jobs_of(SUITES["p1"], ["p1-table2"], SuiteChoice(tmp_path))
     assert len({job.folder for job in jobs}) == len(jobs) == 8
 
 

@@ -13,9 +13,9 @@ from torch import nn
 from saliency_bench.compute.scoring.partners import PartnerSamples
 from saliency_bench.errors import UserError
 from saliency_bench.recipes.suites import numbers
-from saliency_bench.recipes.suites.jobs import Choice, jobs_of
+from saliency_bench.recipes.suites.jobs import SuiteChoice, jobs_of
 from saliency_bench.recipes.suites.pictures import _false_positives, _parts, _terms, cell_of, chosen
-from saliency_bench.recipes.suites.schema import Images, Picture, View, find_suite, read_suite
+from saliency_bench.recipes.suites.schema import Images, PictureSpec, ViewSpec, find_suite, read_suite
 from saliency_bench.recipes.suites.suite import suite
 
 IDS = ["a", "b", "c", "d"]
@@ -169,7 +169,7 @@ FIRST = torch.tensor([[1.0, 0.0]])
 
 def test_parts_of_a_picture_are_those_of_its_map():
     maps = np.array([[[0.9, 0.1], [0.6, 0.2]]], np.float32)
-    shown = {kind: _parts(White(), torch.ones(1, 3, 2, 2), FIRST, maps, View(kind=kind, share=0.25))
+    shown = {kind: _parts(White(), torch.ones(1, 3, 2, 2), FIRST, maps, ViewSpec(kind=kind, share=0.25))
              for kind in ("top", "rest", "region")}  # fmt: skip
     assert {kind: (cell.pixels[..., 0] == 255).ravel().tolist() for kind, cell in shown.items()} == {
         "top": [True, False, False, False],
@@ -191,13 +191,13 @@ def test_the_salient_region_of_the_partner_is_pasted_or_the_rest_of_it():
         return lambda images, target: maps
 
     sample = SimpleNamespace(context=context, partner=partner, images=torch.zeros(1, 3, 2, 2), provider=provider)
-    shown = {kind: cell_of(sample, "an explainer", View(kind=kind)) for kind in ("pasted", "inverse")}
+    shown = {kind: cell_of(sample, "an explainer", ViewSpec(kind=kind)) for kind in ("pasted", "inverse")}
     assert shown["pasted"].pixels[..., 0].tolist() == [[255, 0], [255, 0]]
     assert shown["inverse"].pixels[..., 0].tolist() == [[0, 255], [0, 255]]
-    assert cell_of(sample, "an explainer", View(kind="picture", partner=True)).lines == ("p 0.900",)
-    assert cell_of(sample, "an explainer", View(kind="region", partner=True)).lines == ("50% of the image, p 0.750",)
+    assert cell_of(sample, "an explainer", ViewSpec(kind="picture", partner=True)).lines == ("p 0.900",)
+    assert cell_of(sample, "an explainer", ViewSpec(kind="region", partner=True)).lines == ("50% of the image, p 0.750",)
     alone = SimpleNamespace(partner=None)
-    assert cell_of(alone, "an explainer", View(kind="pasted")).lines == ("not paired",)
+    assert cell_of(alone, "an explainer", ViewSpec(kind="pasted")).lines == ("not paired",)
 
 
 @pytest.mark.parametrize(
@@ -207,16 +207,16 @@ def test_the_salient_region_of_the_partner_is_pasted_or_the_rest_of_it():
 )  # fmt: skip
 def test_a_picture_has_one_place_for_each_view(keys, words):
     whole = {"title": "t", "runs": ["all"], "rows": ["image"], "columns": ["view"], "views": {"a": {}, "b": {}}}
-    Picture.model_validate(whole)
+    PictureSpec.model_validate(whole)
     with pytest.raises(ValueError, match=words):
-        Picture.model_validate(whole | {"columns": ["image" if "explainer" in str(keys) else "view"]} | keys)
+        PictureSpec.model_validate(whole | {"columns": ["image" if "explainer" in str(keys) else "view"]} | keys)
 
 
 def test_a_picture_alone_runs_only_what_it_shows(tmp_path):
     _, content, names = find_suite("p0-figure3")
-    (job,) = jobs_of(content, names, Choice(tmp_path))
+    (job,) = jobs_of(content, names, SuiteChoice(tmp_path))
     assert (job.dataset, job.model, job.spec.explainers) == ("action-xai", "resnet-18", ("gradcam",))
-    every = {other.folder for other in jobs_of(content, content.items, Choice(tmp_path))}
+    every = {other.folder for other in jobs_of(content, content.items, SuiteChoice(tmp_path))}
     assert job.folder in every
 
 

@@ -7,7 +7,7 @@ import pytest
 from pages import dataset
 
 from saliency_bench.studies.agreement import consensus
-from saliency_bench.studies.annotating import Choice, open_study
+from saliency_bench.studies.annotating import AnswerChoice, open_study
 from saliency_bench.studies.annotation_report import annotation_report
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.overview import AnnotationOverview
@@ -76,7 +76,7 @@ def test_twelve_people_of_whom_three_spoil_it(tmp_path):
     everybody_works(later, people[3:])
 
     good = [person.name for person in people if person.name not in (careless, bot)]
-    report, expected = annotation_report(later), annotation_report(later, Choice(people=good, with_excluded=True))
+    report, expected = annotation_report(later), annotation_report(later, AnswerChoice(people=good, with_excluded=True))
     assert set(report["left out"]) == {careless, bot}
     assert report["images complete"] == report["images"] == 6
     assert report["agreement"] == expected["agreement"]

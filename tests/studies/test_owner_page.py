@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.spaces.assess.app import create_app as create_assess
 from saliency_bench.spaces.peekaboom.app import create_app as create_peekaboom
-from saliency_bench.studies.annotating import Choice, open_study
+from saliency_bench.studies.annotating import AnswerChoice, open_study
 from saliency_bench.studies.annotation_report import annotation_report, report_rows
 from saliency_bench.studies.assess import protocol as assess_protocol
 from saliency_bench.studies.assess.questions import read_questions
@@ -104,7 +104,7 @@ def test_who_is_left_out_counts_no_longer_and_can_be_taken_in_again(annotating, 
     assert report["agreement with everyone"]["IoU"]["value"] == pytest.approx(1 / 3)
     assert [f"left out: {careless}", "scribbles"] in report_rows(report)
     assert all(len(answers) == 2 for answers in annotating.counted().values())
-    assert all(len(answers) == 3 for answers in annotating.counted(Choice(with_excluded=True)).values())
+    assert all(len(answers) == 3 for answers in annotating.counted(AnswerChoice(with_excluded=True)).values())
     assert len(annotating.state(annotating.study.join("n" * 32).name)["tasks"]) == 2, "their images go to others"
     state = client.get("/api/state", headers={"X-Key": annotating.study.join("c" * 32).key}).json()
     assert (state["stopped"], state["tasks"], state["completion"]) == ("excluded", [], None)

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.annotate.app import create_app
-from saliency_bench.studies.annotating import Choice, open_study
+from saliency_bench.studies.annotating import AnswerChoice, open_study
 from saliency_bench.studies.annotation_report import annotation_report, report_rows
 from saliency_bench.studies.exporting import export
 from saliency_bench.studies.formats.regions import FORMATS
@@ -65,11 +65,11 @@ def test_a_mask_is_accepted_by_a_second_opinion(annotating):
     (first, _) = held(annotating, rita)
     annotating.study.review(first, rita, "accept", "first opinion of rita")
     assert first not in held(annotating, rita), "nobody reviews an answer twice"
-    assert annotating.counted(Choice(accepted=True)) == {}
+    assert annotating.counted(AnswerChoice(accepted=True)) == {}
     assert first in held(annotating, saul)
     annotating.study.review(first, saul, "accept", "second opinion of saul")
     assert first not in [answer.id for answer in annotating.to_review()]
-    assert [answers[0].id for answers in annotating.counted(Choice(accepted=True)).values()] == [first]
+    assert [answers[0].id for answers in annotating.counted(AnswerChoice(accepted=True)).values()] == [first]
 
 
 def test_nobody_reviews_the_masks_of_somebody_who_is_left_out(annotating):
@@ -119,16 +119,16 @@ def test_a_correction_counts_instead_and_names_what_it_corrects(annotating):
     (counted,) = annotating.counted()[unit]
     assert (counted.person, counted.revision, counted.corrected_by) == (person, 1, rita)
     np.testing.assert_array_equal(annotating.pixels(counted), MASK)
-    (drawn,) = annotating.counted(Choice(as_drawn=True))[unit]
+    (drawn,) = annotating.counted(AnswerChoice(as_drawn=True))[unit]
     assert (drawn.corrected_by, annotating.pixels(drawn).any()) == (None, False)
     assert [task["unit"] for task in annotating.state(person)["tasks"]] == [], "nothing goes back"
 
     assert 1 not in held(annotating, rita)
     (task,) = [task for task in annotating.review_state(saul)["tasks"] if task["answer"] == 1]
     assert (task["corrected"], task["runs"]) == (True, runs_of(MASK))
-    assert annotating.counted(Choice(accepted=True)) == {}, "its author's opinion is one of two"
+    assert annotating.counted(AnswerChoice(accepted=True)) == {}, "its author's opinion is one of two"
     annotating.study.review(1, saul, "accept", "second opinion of saul")
-    assert list(annotating.counted(Choice(accepted=True))) == [unit]
+    assert list(annotating.counted(AnswerChoice(accepted=True))) == [unit]
 
 
 def test_opinions_of_what_was_drawn_do_not_accept_its_correction(annotating):
@@ -136,11 +136,11 @@ def test_opinions_of_what_was_drawn_do_not_accept_its_correction(annotating):
     rita, saul = (annotating.study.join(letter * 32, "reviewer").name for letter in "rs")
     annotating.study.review(1, rita, "accept", "first opinion of rita")
     corrected(annotating, saul, 1)
-    assert annotating.counted(Choice(accepted=True)) == {}
+    assert annotating.counted(AnswerChoice(accepted=True)) == {}
     assert 1 in held(annotating, rita), "who accepted the mask is asked about the correction"
     assert annotating.review_state(saul)["done"] == 1
     annotating.study.review(1, rita, "accept", "another opinion of rita")
-    assert [answers[0].id for answers in annotating.counted(Choice(accepted=True)).values()] == [1]
+    assert [answers[0].id for answers in annotating.counted(AnswerChoice(accepted=True)).values()] == [1]
 
 
 def test_corrections_are_refused_and_rejected_like_masks(annotating):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from saliency_bench.utils.picture_names import Names
+from saliency_bench.utils.picture_names import PictureNames
 
 PICTURES = ["a/1.jpg", "b/1.jpg", "b/2.png", "b/my photo (3).jpg", "0a1b2c3d-4.png", "4.png", "ü%5.png"]
 
@@ -40,11 +40,11 @@ PICTURES = ["a/1.jpg", "b/1.jpg", "b/2.png", "b/my photo (3).jpg", "0a1b2c3d-4.p
     ],
 )
 def test_the_picture_of_a_name(given, pictures):
-    assert Names(PICTURES).meant(given) == pictures
+    assert PictureNames(PICTURES).meant(given) == pictures
 
 
 def test_of_two_matching_names_the_exact_path_gets_the_picture():
-    names = Names(["val/1.jpg", "2.jpg", "3.jpg"])
+    names = PictureNames(["val/1.jpg", "2.jpg", "3.jpg"])
     given = ["train/1.jpg", "val/1.jpg", "a/2.jpg", "b/2.jpg", "x/3.jpg"]
     meant = names.resolved(given)
     assert [meant[name].picture for name in given] == ["", "val/1.jpg", "", "", "3.jpg"]
@@ -66,4 +66,4 @@ def test_of_two_matching_names_the_exact_path_gets_the_picture():
     ],
 )
 def test_a_name_in_the_folder_of_other_pictures_means_none(given, pictures, picture):
-    assert Names(pictures).resolved(given)[given[0]].picture == picture
+    assert PictureNames(pictures).resolved(given)[given[0]].picture == picture

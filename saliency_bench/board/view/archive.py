@@ -12,15 +12,15 @@ import pyarrow.parquet as pq
 from huggingface_hub import DatasetInfo
 
 from saliency_bench.board.board import Board
-from saliency_bench.board.checks import Checked
+from saliency_bench.board.checks import CheckedSubmission
 from saliency_bench.board.known import RUN, Known
 from saliency_bench.board.opening import load_results
 from saliency_bench.board.published_maps import find_maps
 from saliency_bench.board.row import Row
 from saliency_bench.board.schema import RECORDS
-from saliency_bench.board.source import Source, asking, read_folder, source_at
+from saliency_bench.board.source import BoardSource, asking, read_folder, source_at
 from saliency_bench.board.view.overall import Scored
-from saliency_bench.board.view.pictures import Pictured, Pictures, drawn
+from saliency_bench.board.view.pictures import Pictured, BoardPictures, drawn
 from saliency_bench.board.view.rows import ShownRow, shown
 from saliency_bench.errors import UserError
 from saliency_bench.hub import client
@@ -43,12 +43,12 @@ class Archive:
 
     name: str
     board: Board
-    source: Source
+    source: BoardSource
     root: Path
     updated: str
     commit: str
-    pictures: Pictures = field(default_factory=Pictures)
-    _submissions: dict[str, Checked] = field(default_factory=dict, repr=False)
+    pictures: BoardPictures = field(default_factory=BoardPictures)
+    _submissions: dict[str, CheckedSubmission] = field(default_factory=dict, repr=False)
 
     @classmethod
     def load(cls, location: str | Path, data: Sequence[str | Path] = ()) -> "Archive":
@@ -61,7 +61,7 @@ class Archive:
         Raises:
             UserError: As for `load_results`.
         """
-        source, pictures = source_at(location), Pictures(data)
+        source, pictures = source_at(location), BoardPictures(data)
         place = source.location
         if isinstance(place, Path):
             changed = max((path.stat().st_mtime for path in place.rglob("*.json")), default=place.stat().st_mtime)
@@ -90,7 +90,7 @@ class Archive:
         recorded = submission.recorded
         return Scored(recorded.ids, recorded.groups, outcome.scores, row.status == RUN, row.cell.limits)
 
-    def _read(self, folder: str) -> Checked:
+    def _read(self, folder: str) -> CheckedSubmission:
         """Return the submission in a folder, and forget the oldest of those that are in memory."""
         if folder not in self._submissions:
             submission = read_folder(self.root, folder, self.known)[1]

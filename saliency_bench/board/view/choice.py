@@ -14,7 +14,7 @@ ORDER = {"family": tuple(FAMILIES), "status": STATUSES}  # of values that are no
 
 
 @dataclass(frozen=True)
-class Group:
+class RowGroup:
     """Rows of the same dataset, model and metric, which can be compared, under a heading.
 
     Methods that are not part of the package have a group of their own: where their maps come from is not known.
@@ -108,7 +108,7 @@ def page_of(rows: Sequence[ShownRow], number: int) -> tuple[list[ShownRow], int,
     return list(rows[(number - 1) * PER_PAGE : number * PER_PAGE]), number, parts
 
 
-def grouped(rows: Sequence[ShownRow], everything: Iterable[ShownRow], before: ShownRow | None = None) -> list[Group]:
+def grouped(rows: Sequence[ShownRow], everything: Iterable[ShownRow], before: ShownRow | None = None) -> list[RowGroup]:
     """Put rows under headings.
 
     Args:
@@ -123,14 +123,14 @@ def grouped(rows: Sequence[ShownRow], everything: Iterable[ShownRow], before: Sh
             ranked.setdefault(row.question, []).append(row)
         if row.baseline:
             baselines.setdefault(row.question, []).append(row)
-    groups: list[Group] = []
+    groups: list[RowGroup] = []
     for row in rows:
         if not groups or _heading(groups[-1].rows[0]) != _heading(row):
             shown = sorted(baselines.get(row.question, []), key=lambda baseline: _by_score(baseline, False))
             is_more = before is not None and _heading(before) == _heading(row) and not groups
             rivals = ranked.get(row.question, [])
             warning = many_shapes(len(rivals), min((rival.clusters for rival in rivals), default=0))
-            groups.append(Group([], shown, is_more, " ".join(warning)))
+            groups.append(RowGroup([], shown, is_more, " ".join(warning)))
         groups[-1].rows.append(row)
     return groups
 

@@ -18,7 +18,7 @@ Both = tuple[str, float, float]  # a sample and its scores
 
 
 @dataclass(frozen=True)
-class Sample:
+class ComparedSample:
     """A sample of a row.
 
     Attributes:
@@ -36,7 +36,7 @@ class Sample:
     prediction: str = ""
 
 
-def samples_of(archive: Archive, key: str) -> dict[str, list[Sample]]:
+def samples_of(archive: Archive, key: str) -> dict[str, list[ComparedSample]]:
     """Return {"best", "worst", "most disputed": samples} of a row, or nothing if its metric scores no single sample.
 
     Disputed are the samples on which the rows that can be compared are furthest apart.
@@ -57,7 +57,7 @@ def samples_of(archive: Archive, key: str) -> dict[str, list[Sample]]:
     labels = archive.labels_of(row, [scored.ids[index] for index in shown_indices])
     return {
         kind: [
-            Sample(scored.ids[index], float(scored.scores[index]), float(low[index]), float(high[index]),
+            ComparedSample(scored.ids[index], float(scored.scores[index]), float(low[index]), float(high[index]),
                    *(labels.get(scored.ids[index], {}).get(name) or "" for name in ("label", "prediction")))
             for index in indices
         ]

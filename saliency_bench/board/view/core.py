@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import Field, ValidationError
 
-from saliency_bench.board.source import Source
+from saliency_bench.board.source import BoardSource
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.read.cell import Hash, StrictModel, Text, field_line
 from saliency_bench.utils.bounded import bounded
@@ -65,7 +65,7 @@ def read_core(path: str | Path) -> Core:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
 
 
-def core_of_board(source: Source) -> Core | None:
+def core_of_board(source: BoardSource) -> Core | None:
     """Return the core that a board holds, or None. Raise UserError if it is invalid."""
     path = source.root([FILE]) / FILE
     if not path.exists():

@@ -17,7 +17,7 @@ from saliency_bench.board.view import export, plots
 from saliency_bench.board.view.archive import Archive
 from saliency_bench.board.view.choice import (
     PER_PAGE,
-    Group,
+    RowGroup,
     choices,
     chosen,
     grouped,
@@ -27,7 +27,7 @@ from saliency_bench.board.view.choice import (
     ordered,
     page_of,
 )
-from saliency_bench.board.view.compared import Sample, pairwise, samples_of
+from saliency_bench.board.view.compared import ComparedSample, pairwise, samples_of
 from saliency_bench.board.view.core import Core
 from saliency_bench.board.view.matrix import OFFICIAL, TASKS, is_official, matrix
 from saliency_bench.board.view.pictures import Pictured
@@ -137,7 +137,7 @@ class Page:
         rows = chosen(self.archive.rows, view)
         part, at, parts = page_of(rows, view.number)
         before = rows[rows.index(part[0]) - 1] if at > 1 and part else None
-        groups = grouped(part, self.archive.rows, before) if view.sort == "score" else [Group(part, [])] * bool(part)
+        groups = grouped(part, self.archive.rows, before) if view.sort == "score" else [RowGroup(part, [])] * bool(part)
         columns = [name for name in COLUMNS if name in view.columns]
         if view.sort != "score":  # without headings each row says what it is about
             columns = [name for name in COLUMNS if name in view.columns or name in ("dataset", "model", "metric")]
@@ -171,7 +171,7 @@ class Page:
             words["problem"] = str(error)
         return words
 
-    def _pictured(self, row: Row, samples: dict[str, list[Sample]]) -> Pictured:
+    def _pictured(self, row: Row, samples: dict[str, list[ComparedSample]]) -> Pictured:
         """Return the maps of samples; if they cannot be read, the caption says why."""
         ids = {sample.image_id for group in samples.values() for sample in group}
         try:
@@ -220,7 +220,7 @@ def preview(proposed: SubmissionPlan | None = None, problem: str = "", sent: str
     return _render("preview.html.j2", {"proposed": proposed, "problem": problem, "sent": sent})
 
 
-def _tracks(group: Group) -> list[tuple[ShownRow, tuple[float, float, float] | None]]:
+def _tracks(group: RowGroup) -> list[tuple[ShownRow, tuple[float, float, float] | None]]:
     """Return the places of low, value and high of each row on a small axis that a group shares; None without value.
 
     A list that is sorted by another column has no groups, and no axes.

@@ -30,7 +30,7 @@ LONGEST = 100  # largest ratio of the sides of a map
 SCALE = "Each has its own scale: brighter counts more; with negative values, red is above zero and blue below."
 
 
-class Pictures:
+class BoardPictures:
     """The datasets on this machine: those in the given folders, and those in the cache of the Hub."""
 
     def __init__(self, folders: Sequence[str | Path] = ()):

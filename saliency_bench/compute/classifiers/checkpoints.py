@@ -16,7 +16,7 @@ from saliency_bench.compute.classifiers.classifier import ONE_LOGIT, Classifier
 from saliency_bench.compute.classifiers.networks import channels_of
 from saliency_bench.compute.classifiers.processors import frame_of, pair_of
 from saliency_bench.compute.classifiers.prompts import Prompts, texts_of
-from saliency_bench.compute.classifiers.sources import PROCESSORS, TOKENIZERS, Source, source_of
+from saliency_bench.compute.classifiers.sources import PROCESSORS, TOKENIZERS, ModelSource, source_of
 from saliency_bench.compute.classifiers.untrusted import check_config, check_folder, check_weights, counted, room_of
 from saliency_bench.compute.classifiers.zero_shot import (
     Texts,
@@ -130,7 +130,7 @@ def transformers(
 
 
 def _vision_language(
-    source: Source, config: Any, layer: str | None, prompts: Prompts, texts: Texts, device: torch.device | None
+    source: ModelSource, config: Any, layer: str | None, prompts: Prompts, texts: Texts, device: torch.device | None
 ) -> Classifier:
     """Load a vision-language model as a classifier that compares a picture with the texts of each class."""
     from transformers import AutoModelForZeroShotImageClassification
@@ -172,7 +172,7 @@ def tokenizer_of(folder: Path, name: str) -> Any:
     return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
-def config_of(source: Source) -> Any:
+def config_of(source: ModelSource) -> Any:
     """Return the checked config of a checkpoint; UserError without safetensors, or for what `check_config` refuses."""
     from transformers import AutoConfig
 

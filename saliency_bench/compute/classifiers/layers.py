@@ -30,7 +30,7 @@ HALVINGS = 5  # how often stages without convolutions may halve a convolution's 
 
 
 @dataclass(frozen=True)
-class Layout:
+class MapLayout:
     """How a module's output holds a map of `grid`, (h, w): `axes` is "BCHW", "BHWC" or "BNC"."""
 
     axes: str
@@ -64,7 +64,7 @@ class Output:
 
     name: str
     shape: tuple[int, ...]
-    layout: Layout | None
+    layout: MapLayout | None
     pooled: bool
     passive: bool
     scores: bool = False
@@ -363,7 +363,7 @@ def last_convolution(classifier: Classifier, images: Images) -> int | None:
     return sizes[-1] if sizes else None
 
 
-def layout_of(classifier: Classifier, images: Images, layer: str) -> Layout | None:
+def layout_of(classifier: Classifier, images: Images, layer: str) -> MapLayout | None:
     """Return how the last output of a layer holds a feature map, or None if it holds none."""
     layouts = [output.layout for output in _outputs(classifier, images[:1]) if output.name == layer]
     return layouts[-1] if layouts else None
@@ -495,7 +495,7 @@ class Pooling(TorchFunctionMode):
         """Return whether a tensor is marked."""
         return bool(getattr(values, _MARK, False))
 
-    def layout(self, output: Tensor, image: Images) -> Layout | None:
+    def layout(self, output: Tensor, image: Images) -> MapLayout | None:
         """Return how an output of one image holds a feature map, by the grids of the convolutions so far."""
         shape = tuple(output.shape)
         if len(shape) == 4:
@@ -504,11 +504,11 @@ class Pooling(TorchFunctionMode):
             # Convolutions may have given way to interpolation or padding: the image's proportions, up to rounding.
             is_upright = abs(wide - width * tall / height) <= 2 or tall * wide == 1
             if shape[2:] in (grids := list(self._sizes())) or (is_upright and shape[1:3] not in grids):
-                return Layout("BCHW", (tall, wide))
-            return Layout("BHWC", (shape[1], shape[2])) if shape[1:3] in grids else None
+                return MapLayout("BCHW", (tall, wide))
+            return MapLayout("BHWC", (shape[1], shape[2])) if shape[1:3] in grids else None
         if len(shape) == 3:
             grid = next(((tall, wide) for tall, wide in self._sizes() if 1 < tall * wide == shape[1]), None)
-            return None if grid is None else Layout("BNC", grid)
+            return None if grid is None else MapLayout("BNC", grid)
         return None
 
     def _sizes(self) -> Iterator[tuple[int, int]]:

@@ -37,7 +37,7 @@ TIMEOUT = 10  # seconds for the first answer of the Hub
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """The folder of a checkpoint; `repo` and `revision` (a commit) if it is the snapshot of a Hub repository."""
 
     name: str
@@ -46,7 +46,7 @@ class Source:
     revision: str | None = None
 
 
-def source_of(name: str, revision: str | None = None) -> Source:
+def source_of(name: str, revision: str | None = None) -> ModelSource:
     """Return the files of a checkpoint: a folder of exactly this name, else a Hub repository, downloaded once.
 
     "hub:owner/name" is the repository also where such a folder exists, and "owner/name@revision" names a branch, tag or
@@ -64,7 +64,7 @@ def source_of(name: str, revision: str | None = None) -> Source:
         raise UserError(f"{name} is a folder and has no revisions; leave out revision=")
     if "/" in name and could_be_on_the_hub(name):
         complain(f"the model {name} is the folder {path.resolve()}; write {FORCED}{name} for the Hub")
-    return Source(name, path)
+    return ModelSource(name, path)
 
 
 def check_name(name: str) -> None:
@@ -92,7 +92,7 @@ def cached_snapshots(repo: str) -> list[Path]:
     return sorted(config.parent for config in folder_of("model", repo).glob("snapshots/*/config.json"))
 
 
-def _snapshot(repo: str, revision: str | None) -> Source:
+def _snapshot(repo: str, revision: str | None) -> ModelSource:
     """Return the snapshot of a Hub repository, downloaded if the Hub can be reached, else from the cache."""
     # Imported here, as it takes a second: names are checked, and listed, without the client.
     from huggingface_hub import HfApi, snapshot_download
@@ -117,7 +117,7 @@ def _snapshot(repo: str, revision: str | None) -> Source:
                                             local_files_only=error is not None))  # fmt: skip
     except Exception as caught:
         raise _refusal(repo, revision, error or caught) from (error or caught)
-    return Source(repo, folder, repo, folder.name)
+    return ModelSource(repo, folder, repo, folder.name)
 
 
 def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:

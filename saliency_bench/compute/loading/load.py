@@ -12,10 +12,10 @@ from saliency_bench.compute.checkpoint_writing import base_of
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.own_networks import refuse_own
 from saliency_bench.compute.context import RunContext, starts_from_base
-from saliency_bench.compute.loaded import Question, Retraining
+from saliency_bench.compute.loaded import RunQuestion, Retraining
 from saliency_bench.compute.loading.predicted_by import names_a_model
 from saliency_bench.compute.loading.question import class_names, explainable, logits_of, question_of
-from saliency_bench.compute.loading.table import Table, table_of
+from saliency_bench.compute.loading.table import SplitTable, table_of
 from saliency_bench.compute.loading.texts import load_with_texts, texts_for
 from saliency_bench.compute.maps.composing import blurred
 from saliency_bench.compute.precomputed import explainer_of, quoted_id
@@ -139,7 +139,7 @@ def _of_other_model(context: RunContext, objects: Objects) -> RunContext:
         context,
         spec=spec,
         columns={column: column_of(context.data.published, column)[0]},
-        question=Question(
+        question=RunQuestion(
             names=names,
             classes=classes,
             activation=classifier.activation,
@@ -160,7 +160,7 @@ def _controls(explainers: list[Explainer]) -> list[Explainer]:
 
 
 def _precomputed(
-    spec: RunSpec, objects: Objects, classifier: Classifier, table: Table, selection: Selection | None
+    spec: RunSpec, objects: Objects, classifier: Classifier, table: SplitTable, selection: Selection | None
 ) -> list[Explainer]:
     """Return the explainers of `spec.maps`; without a selection, each of the run's samples must have a map."""
     if not spec.maps:

@@ -17,7 +17,7 @@ from saliency_bench.compute.answers import answers_of
 from saliency_bench.compute.classified import classified
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.own_networks import RUN_FIRST, refuse_own
-from saliency_bench.compute.loading.table import Table
+from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.loading.texts import load_with_texts, texts_for
 from saliency_bench.compute.python_objects import Objects
 from saliency_bench.compute.reading import read_chunk
@@ -37,7 +37,7 @@ Predicted = Iterator[tuple[str, Sequence[float]]]  # (image id, logits)
 
 
 def predicted_by(
-    spec: RunSpec, objects: Objects, table: Table, model: Classifier, classes: int, members: Members | None
+    spec: RunSpec, objects: Objects, table: SplitTable, model: Classifier, classes: int, members: Members | None
 ) -> tuple[TargetRule, NetworkAnswers | None]:
     """Return the target rule for `predicted-by:MODEL`, and that model's answers to fixed pictures.
 
@@ -90,7 +90,7 @@ def _places(first: list[str] | None, count: int, second: list[str] | None, class
     return places
 
 
-def _named_by_data(labels: list[str] | None, members: Members | None, count: int, table: Table) -> list[str] | None:
+def _named_by_data(labels: list[str] | None, members: Members | None, count: int, table: SplitTable) -> list[str] | None:
     """Return the class names of a model. Without any, use the dataset's names if its classes cover the model's."""
     if labels is not None and not is_unnamed(labels):
         return labels
@@ -111,7 +111,7 @@ def _identity(digest: str, geometry: dict[str, Any], arithmetic: str) -> str:
     return hash_of(digest, geometry, arithmetic)
 
 
-def _of_model(other: Classifier, spec: RunSpec, table: Table) -> Predicted:
+def _of_model(other: Classifier, spec: RunSpec, table: SplitTable) -> Predicted:
     """Yield what a model says of the samples, in the chunks in which a run of it would predict them."""
     ordered, size = table.samples, spec.batch_size
     for start in bar(range(0, table.count, size), desc=f"predict by {other.id}", unit="batch"):
@@ -122,7 +122,7 @@ def _of_model(other: Classifier, spec: RunSpec, table: Table) -> Predicted:
 
 
 def _of_run(
-    folder: Path, spec: RunSpec, table: Table
+    folder: Path, spec: RunSpec, table: SplitTable
 ) -> tuple[list[str] | None, Members, str, str, NetworkAnswers | None, Predicted]:
     """Return (labels, classes of each class of the dataset, identity, name, answers to fixed pictures, logits).
 

@@ -8,9 +8,9 @@ import torch
 
 from saliency_bench.bound_metric import Metric
 from saliency_bench.compute.classifiers.classifier import Classifier, RefusedImagesError
-from saliency_bench.compute.loaded import Question
+from saliency_bench.compute.loaded import RunQuestion
 from saliency_bench.compute.loading.predicted_by import predicted_by
-from saliency_bench.compute.loading.table import Table
+from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.maps.map_provider import reason_of
 from saliency_bench.compute.python_objects import Objects, object_of
 from saliency_bench.compute.reading import ALL, Samples, Selection, label_names, read_chunk, selection_of
@@ -30,7 +30,7 @@ UNSTEADY = (
 )
 
 
-def question_of(spec: RunSpec, objects: Objects, table: Table, metrics: list[Metric], model: Classifier) -> Question:
+def question_of(spec: RunSpec, objects: Objects, table: SplitTable, metrics: list[Metric], model: Classifier) -> RunQuestion:
     """Match the classes of dataset and model, and read groups and targets.
 
     Raises:
@@ -55,7 +55,7 @@ def question_of(spec: RunSpec, objects: Objects, table: Table, metrics: list[Met
         check_known(rule, table.ids)
         check_ids(rule, table.samples.ids[: table.count])
     _check_samples(rule, table)
-    return Question(names, classes, model.activation, members, unlabelled, groups, rule, named_by, by_position)
+    return RunQuestion(names, classes, model.activation, members, unlabelled, groups, rule, named_by, by_position)
 
 
 def _positions(model: Classifier, names: list[str]) -> str:
@@ -70,7 +70,7 @@ def _positions(model: Classifier, names: list[str]) -> str:
     )
 
 
-def explainable(question: Question, table: Table) -> Selection | None:
+def explainable(question: RunQuestion, table: SplitTable) -> Selection | None:
     """Return the selection of a run without the labels that have no class of the model in a label map.
 
     If the run explains labels, such samples are predicted but not explained, and a message says so.
@@ -92,7 +92,7 @@ def explainable(question: Question, table: Table) -> Selection | None:
     return replace(table.selection or Selection(False, False, {}, table.names), without=without)
 
 
-def _check_samples(rule: TargetRule, table: Table) -> None:
+def _check_samples(rule: TargetRule, table: SplitTable) -> None:
     """Raise UserError unless the samples of the run have a target, and the selection takes some of them."""
     samples, ids, rows = table.count, table.samples.ids, table.samples.rows
     for image_id, label in zip(ids[:samples], rows["label"][:samples], strict=True) if rule.name == "label" else ():

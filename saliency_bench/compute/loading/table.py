@@ -21,7 +21,7 @@ from saliency_bench.compute.reading import (
 )
 from saliency_bench.data.build_report import HIDDEN
 from saliency_bench.data.fingerprints import column_of, content_of
-from saliency_bench.data.loading import Found, find, sample_ids, with_pictures
+from saliency_bench.data.loading import FoundDataset, find, sample_ids, with_pictures
 from saliency_bench.data.untrusted import check_samples
 from saliency_bench.errors import UserError
 from saliency_bench.spec import RunSpec
@@ -29,7 +29,7 @@ from saliency_bench.utils.messages import complain
 
 
 @dataclass(frozen=True)
-class Table:
+class SplitTable:
     """Hold the split of a dataset that a run is about: in its own order, and in that of the run.
 
     Attributes:
@@ -43,7 +43,7 @@ class Table:
     """
 
     spec: RunSpec
-    source: Found
+    source: FoundDataset
     published: datasets.Dataset
     labelled: datasets.Dataset
     names: list[str] | None
@@ -106,7 +106,7 @@ class Table:
         )
 
 
-def table_of(spec: RunSpec, dataset: Any, metrics: list[Metric]) -> Table:
+def table_of(spec: RunSpec, dataset: Any, metrics: list[Metric]) -> SplitTable:
     """Return the dataset of a spec; a line says which columns are missing, and what follows from that.
 
     Raises:
@@ -124,7 +124,7 @@ def table_of(spec: RunSpec, dataset: Any, metrics: list[Metric]) -> Table:
     check_samples(rows)
     _say_what_is_missing(published, metrics, is_hidden=source.hidden_masks == split)
     names = label_names(rows)
-    return Table(spec, source, published, rows, names, further, selection_of(spec.only, rows, names))
+    return SplitTable(spec, source, published, rows, names, further, selection_of(spec.only, rows, names))
 
 
 def _further_columns(rows: datasets.Dataset, metrics: list[Metric], name: str) -> list[str]:

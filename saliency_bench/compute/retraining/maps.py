@@ -16,8 +16,8 @@ import torch
 
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.compute.maps.map_provider import halving, not_finite
-from saliency_bench.compute.retraining.pictures import Pictures
-from saliency_bench.compute.retraining.splits import Setup, Split
+from saliency_bench.compute.retraining.pictures import RetrainingPictures
+from saliency_bench.compute.retraining.splits import Setup, RetrainingSplit
 from saliency_bench.compute.scoring.retraining import first_exposures
 from saliency_bench.errors import UserError
 from saliency_bench.target_weights import one_hot
@@ -29,13 +29,13 @@ SPAN = 256  # images of a file, about; a kill loses the maps of at most so many
 NONE = 255  # in the place of every pixel of an image without a map; exposures have small numbers
 
 
-def spans_of(setup: Setup, split: Split) -> list[range]:
+def spans_of(setup: Setup, split: RetrainingSplit) -> list[range]:
     """Return the positions of each file: whole batches, so that a map never depends on what was there already."""
     size, count = max(1, SPAN // setup.batch_size) * setup.batch_size, len(split.labels)
     return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def missing_spans(setup: Setup, folder: Path, explainer: Explainer, split: Split) -> list[int]:
+def missing_spans(setup: Setup, folder: Path, explainer: Explainer, split: RetrainingSplit) -> list[int]:
     """Return the numbers of the spans without a readable file."""
     return [
         number
@@ -45,7 +45,7 @@ def missing_spans(setup: Setup, folder: Path, explainer: Explainer, split: Split
 
 
 def explain_spans(
-    setup: Setup, folder: Path, explainer: Explainer, split: Split, pictures: Pictures, numbers: list[int],
+    setup: Setup, folder: Path, explainer: Explainer, split: RetrainingSplit, pictures: RetrainingPictures, numbers: list[int],
     advance: Callable[[], object],
 ) -> None:  # fmt: skip
     """Explain the images of these spans and write their files; `advance` is called after each."""
@@ -64,7 +64,7 @@ def explain_spans(
 
 
 def _first_exposures(
-    setup: Setup, explainer: Explainer, split: Split, pictures: Pictures, positions: np.ndarray
+    setup: Setup, explainer: Explainer, split: RetrainingSplit, pictures: RetrainingPictures, positions: np.ndarray
 ) -> np.ndarray:
     """Return `first_exposures` of each image's map (n, H * W), `NONE` where there is no map."""
     images = pictures.images(split.name, positions).to(setup.classifier.device)
@@ -83,7 +83,7 @@ def _first_exposures(
     return first
 
 
-def gather(setup: Setup, folder: Path, explainer: Explainer, split: Split, target: Path) -> None:
+def gather(setup: Setup, folder: Path, explainer: Explainer, split: RetrainingSplit, target: Path) -> None:
     """Write the spans as one array; UserError if no image of the split has a map."""
     spans = spans_of(setup, split)
 
@@ -104,18 +104,18 @@ def gather(setup: Setup, folder: Path, explainer: Explainer, split: Split, targe
     write_with(_gathered_file(target, explainer, split), write)
 
 
-def read_gathered(target: Path, explainer: Explainer, split: Split) -> tuple[np.ndarray, np.ndarray]:
+def read_gathered(target: Path, explainer: Explainer, split: RetrainingSplit) -> tuple[np.ndarray, np.ndarray]:
     """Return what `gather` has written, memory-mapped: Uint8 (N, H * W), and Bool (N,), which images have a map."""
     first = np.load(_gathered_file(target, explainer, split), mmap_mode="r")
     return first, np.asarray(first[:, 0]) != NONE
 
 
-def _span_file(folder: Path, explainer: Explainer, split: Split, number: int) -> Path:
+def _span_file(folder: Path, explainer: Explainer, split: RetrainingSplit, number: int) -> Path:
     """Return the file of a span."""
     return folder / "maps" / hash_of(explainer.identity) / split.name / f"{number:06}.npz"
 
 
-def _gathered_file(target: Path, explainer: Explainer, split: Split) -> Path:
+def _gathered_file(target: Path, explainer: Explainer, split: RetrainingSplit) -> Path:
     """Return the file of all spans."""
     return target / f"{hash_of(explainer.identity)}-{split.name}.npy"
 

@@ -18,9 +18,9 @@ from saliency_bench.bound_explainer import Explainer
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.fitting import Counted, Recipe, Training
 from saliency_bench.compute.retraining.maps import read_gathered
-from saliency_bench.compute.retraining.pictures import Pictures
-from saliency_bench.compute.retraining.splits import Setup, Split, Splits
-from saliency_bench.compute.scoring.retraining import NO_ANSWER, Protocol, Test, changed
+from saliency_bench.compute.retraining.pictures import RetrainingPictures
+from saliency_bench.compute.retraining.splits import Setup, RetrainingSplit, Splits
+from saliency_bench.compute.scoring.retraining import NO_ANSWER, RetrainingProtocol, Test, changed
 from saliency_bench.errors import UserError
 from saliency_bench.read.statistics.exposures import EXPOSURES
 from saliency_bench.types import Images
@@ -46,10 +46,10 @@ class Task:
     explainer: Explainer | None
     exposure: int
     number: int
-    protocol: Protocol
+    protocol: RetrainingProtocol
 
     @classmethod
-    def make(cls, explainer: Explainer, exposure: int, number: int, protocol: Protocol) -> "Task":
+    def make(cls, explainer: Explainer, exposure: int, number: int, protocol: RetrainingProtocol) -> "Task":
         """Return the task of a training; equal trainings are equal tasks, whatever explainer or metric they serve."""
         trained = replace(protocol, test="modified", trainings=1, exposures=EXPOSURES)
         if 0 < exposure < len(EXPOSURES) - 1:
@@ -99,14 +99,14 @@ class Changed:
     """
 
     task: Task
-    split: Split
-    pictures: Pictures
+    split: RetrainingSplit
+    pictures: RetrainingPictures
     kept: np.ndarray
     first: np.ndarray | None
     device: torch.device
 
     @classmethod
-    def make(cls, task: Task, split: Split, pictures: Pictures, device: torch.device) -> "Changed":
+    def make(cls, task: Task, split: RetrainingSplit, pictures: RetrainingPictures, device: torch.device) -> "Changed":
         """Return a source of all samples with an image, a label and, where it matters, a map; UserError for none."""
         is_kept, first = (pictures.predicted[split.name] >= 0) & (split.labels >= 0), None
         if task.explainer is not None:
@@ -139,7 +139,7 @@ class Changed:
 
 
 def retrain(
-    setup: Setup, splits: Splits, pictures: Pictures, folder: Path, task: Task, advance: Callable[[], object]
+    setup: Setup, splits: Splits, pictures: RetrainingPictures, folder: Path, task: Task, advance: Callable[[], object]
 ) -> None:
     """Train, or resume after the last complete epoch, and write the outcome.
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from saliency_bench.compute.reading import ahead, read_chunk
-from saliency_bench.compute.retraining.splits import Setup, Split, Splits
+from saliency_bench.compute.retraining.splits import Setup, RetrainingSplit, Splits
 from saliency_bench.errors import UserError
 from saliency_bench.types import Chunk, Images
 from saliency_bench.utils.files import new_array, read_json, write_json, write_with
@@ -28,7 +28,7 @@ SCALES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 @dataclass(frozen=True)
-class Pictures:
+class RetrainingPictures:
     """The gathered files, opened once.
 
     Attributes:
@@ -51,7 +51,7 @@ class Pictures:
         return torch.from_numpy(stored if scale is None else SCALES[scale](stored))
 
     @classmethod
-    def read(cls, folder: Path) -> "Pictures":
+    def read(cls, folder: Path) -> "RetrainingPictures":
         """Open the files of a folder."""
         content = read_json(folder / "images.json")
         predicted = {name: np.array(classes, np.int64) for name, classes in content["predicted"].items()}
@@ -78,7 +78,7 @@ def gather_pictures(setup: Setup, splits: Splits, folder: Path, shown: bool) -> 
 
 
 def _gather(
-    setup: Setup, split: Split, folder: Path, advance: Callable[[], object]
+    setup: Setup, split: RetrainingSplit, folder: Path, advance: Callable[[], object]
 ) -> tuple[np.ndarray, str | None, list[float]]:
     """Write the images of a split.
 
@@ -123,7 +123,7 @@ def _gather(
     return predicted, scale, (sums / pixels).tolist()
 
 
-def _chunks(setup: Setup, split: Split) -> Iterator[tuple[int, Chunk]]:
+def _chunks(setup: Setup, split: RetrainingSplit) -> Iterator[tuple[int, Chunk]]:
     """Yield (first position, samples) of each batch, prepared in a thread while the one before is worked on."""
     size, count = setup.batch_size, len(split.labels)
 

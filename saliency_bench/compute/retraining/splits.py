@@ -38,7 +38,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Split:
+class RetrainingSplit:
     """Images of a split; `labels` is Int (N,), the class of the model each is trained for, -1 where there is none."""
 
     name: str
@@ -50,13 +50,13 @@ class Split:
 class Splits:
     """The three splits of a retraining; `content` is a hash of all rows of train and validation."""
 
-    train: Split
-    validation: Split
-    test: Split
+    train: RetrainingSplit
+    validation: RetrainingSplit
+    test: RetrainingSplit
     content: str
 
     @property
-    def all(self) -> tuple[Split, Split, Split]:
+    def all(self) -> tuple[RetrainingSplit, RetrainingSplit, RetrainingSplit]:
         """All splits."""
         return self.train, self.validation, self.test
 
@@ -68,16 +68,16 @@ class Splits:
             UserError: The dataset or classifier cannot be retrained on.
         """
         _check_classes(context)
-        splits: dict[str, Split] = {}
+        splits: dict[str, RetrainingSplit] = {}
         for name, source in context.retraining.rows.items():
             limit = images if name == "train" else None
             positions = first_positions(source.rows, limit, context.spec.seed, source.content)
             rows = source.rows.select(positions)
             samples = Samples(readable(rows), sample_ids(rows), [source.digests[position] for position in positions])
-            splits[name] = Split(name, samples, _labels(context, samples))
+            splits[name] = RetrainingSplit(name, samples, _labels(context, samples))
             if (splits[name].labels < 0).all():
                 raise UserError(f"the split {name} of {context.spec.dataset} has no labelled image to train on")
-        test = Split("test", context.data.samples, _labels(context, context.data.samples))
+        test = RetrainingSplit("test", context.data.samples, _labels(context, context.data.samples))
         return cls(splits["train"], splits["validation"], test, context.retraining.trained_on)
 
 

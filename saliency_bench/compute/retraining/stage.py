@@ -21,21 +21,21 @@ from saliency_bench.compute.context import INITIAL, Cell, RunContext
 from saliency_bench.compute.fitting import Recipe, Training, one_epoch
 from saliency_bench.compute.retraining.maps import explain_spans, gather, missing_spans
 from saliency_bench.compute.retraining.networks import Changed, Task, is_done, new_classifier, outcome_file, retrain
-from saliency_bench.compute.retraining.pictures import Pictures, gather_pictures
+from saliency_bench.compute.retraining.pictures import RetrainingPictures, gather_pictures
 from saliency_bench.compute.retraining.splits import Setup, Splits
-from saliency_bench.compute.scoring.retraining import Protocol
+from saliency_bench.compute.scoring.retraining import RetrainingProtocol
 from saliency_bench.read.report import words
 from saliency_bench.read.statistics.exposures import EXPOSURES
 from saliency_bench.utils.files import read_json
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
-from saliency_bench.utils.processes import Group, agreed, wait_for_all
+from saliency_bench.utils.processes import ProcessGroup, agreed, wait_for_all
 from saliency_bench.utils.progress import bar
 
 TIMED = 3  # batches, to estimate how long it takes
 
 
-def retrain_for(context: RunContext, cells: Iterable[Cell], accelerator: Group, shown: bool) -> None:
+def retrain_for(context: RunContext, cells: Iterable[Cell], accelerator: ProcessGroup, shown: bool) -> None:
     """Train every network that the retraining metrics among these cells need and that has no outcome yet.
 
     The answers of the networks are put into `context.retraining.classes`, which this changes in place.
@@ -50,8 +50,8 @@ def retrain_for(context: RunContext, cells: Iterable[Cell], accelerator: Group, 
         UserError: The dataset, classifier or an explainer cannot be used for retraining.
     """
     retraining = [cell for cell in cells if cell.metric.declaration.keeps]
-    for images in dict.fromkeys(Protocol.from_metric(cell.metric).images for cell in retraining):
-        same_images = [cell for cell in retraining if Protocol.from_metric(cell.metric).images == images]
+    for images in dict.fromkeys(RetrainingProtocol.from_metric(cell.metric).images for cell in retraining):
+        same_images = [cell for cell in retraining if RetrainingProtocol.from_metric(cell.metric).images == images]
         splits = Splits.from_context(context, images)
         folder = context.out / "retraining" / hash_of([splits.content, images])
         _train(Setup.from_context(context), splits, folder, same_images, accelerator, shown)
@@ -60,7 +60,7 @@ def retrain_for(context: RunContext, cells: Iterable[Cell], accelerator: Group, 
 
 
 def _train(
-    setup: Setup, splits: Splits, folder: Path, cells: list[Cell], accelerator: Group, shown: bool
+    setup: Setup, splits: Splits, folder: Path, cells: list[Cell], accelerator: ProcessGroup, shown: bool
 ) -> None:  # fmt: skip
     """Do the trainings of these cells that have no outcome; all of them are on the same images."""
     tasks = {task.key: task for cell in cells for task in tasks_of(cell)}
@@ -72,10 +72,10 @@ def _train(
     left, gathered = [tasks[key] for key in todo], folder / "gathered"
     if accelerator.is_main_process:
         gather_pictures(setup, splits, gathered, shown)
-        seconds = _estimated_seconds(setup, splits, Pictures.read(gathered), left) / processes
+        seconds = _estimated_seconds(setup, splits, RetrainingPictures.read(gathered), left) / processes
         _announce(splits, cells, left, len(tasks) - len(todo), seconds)
     wait_for_all(accelerator)
-    pictures = Pictures.read(gathered)
+    pictures = RetrainingPictures.read(gathered)
     explainers = list(dict.fromkeys(task.explainer for task in left if task.explainer is not None))
     _explain(setup, splits, pictures, explainers, folder, accelerator, shown)
     _train_all(setup, splits, pictures, folder, left[accelerator.process_index :: processes], shown)
@@ -85,8 +85,8 @@ def _train(
 
 
 def _explain(
-    setup: Setup, splits: Splits, pictures: Pictures, explainers: list[Explainer], folder: Path,
-    accelerator: Group, shown: bool,
+    setup: Setup, splits: Splits, pictures: RetrainingPictures, explainers: list[Explainer], folder: Path,
+    accelerator: ProcessGroup, shown: bool,
 ) -> None:  # fmt: skip
     """Make the explainers' maps that are missing, each process its share, and gather all of them."""
     pairs = [(explainer, split) for explainer in explainers for split in splits.all]
@@ -103,7 +103,7 @@ def _explain(
     wait_for_all(accelerator)
 
 
-def _train_all(setup: Setup, splits: Splits, pictures: Pictures, folder: Path, tasks: list[Task], shown: bool) -> None:
+def _train_all(setup: Setup, splits: Splits, pictures: RetrainingPictures, folder: Path, tasks: list[Task], shown: bool) -> None:
     """Do these trainings, one after the other."""
     batches = {task.key: task.protocol.epochs * _batches(splits, task.protocol) for task in tasks}
     with bar(shown=shown, desc="retrain", unit="batch", total=sum(batches.values())) as advance:
@@ -117,7 +117,7 @@ def _train_all(setup: Setup, splits: Splits, pictures: Pictures, folder: Path, t
 
 def tasks_of(cell: Cell) -> list[Task]:
     """Return the trainings of a cell, in the order of the parts of its metric."""
-    protocol = Protocol.from_metric(cell.metric)
+    protocol = RetrainingProtocol.from_metric(cell.metric)
     protocol = replace(protocol, initial=cell.asked_for.get(INITIAL, protocol.initial))
     places = [EXPOSURES.index(exposure) for exposure in protocol.exposures]
     numbers = range(1, protocol.trainings + 1)
@@ -126,7 +126,7 @@ def tasks_of(cell: Cell) -> list[Task]:
 
 def _outcomes(folder: Path, cell: Cell) -> np.ndarray:
     """Return the class that each network gives each image of the run, Int (N, P)."""
-    test = Protocol.from_metric(cell.metric).test
+    test = RetrainingProtocol.from_metric(cell.metric).test
     return np.array([read_json(outcome_file(folder, task))["answers"][test] for task in tasks_of(cell)]).T
 
 
@@ -141,7 +141,7 @@ def _announce(splits: Splits, cells: list[Cell], tasks: list[Task], done: int, s
     )
 
 
-def _estimated_seconds(setup: Setup, splits: Splits, pictures: Pictures, tasks: list[Task]) -> float:
+def _estimated_seconds(setup: Setup, splits: Splits, pictures: RetrainingPictures, tasks: list[Task]) -> float:
     """Estimate how long trainings take, one after the other, by what a few batches take now."""
     sizes = {task.protocol.batch_size for task in tasks}
     seconds = {size: _seconds_per_batch(setup, splits, pictures, size) for size in sizes}
@@ -149,16 +149,16 @@ def _estimated_seconds(setup: Setup, splits: Splits, pictures: Pictures, tasks: 
     return sum(item.epochs * _batches(splits, item) * seconds[item.batch_size] for item in protocols)
 
 
-def _batches(splits: Splits, protocol: Protocol) -> int:
+def _batches(splits: Splits, protocol: RetrainingProtocol) -> int:
     """Return the batches per epoch: training set plus validation set."""
     return sum(math.ceil(len(split.labels) / protocol.batch_size) for split in (splits.train, splits.validation))
 
 
-def _seconds_per_batch(setup: Setup, splits: Splits, pictures: Pictures, size: int) -> float:
+def _seconds_per_batch(setup: Setup, splits: Splits, pictures: RetrainingPictures, size: int) -> float:
     """Estimate seconds per batch by training a throwaway network, excluding the first batch."""
     classifier = new_classifier(setup, 1)
     training = Training(Recipe(epochs=1, batch_size=size), classifier)
-    task = Task(None, 0, 1, Protocol("rest", "modified", 1, 1, 1e-3, size, None))
+    task = Task(None, 0, 1, RetrainingProtocol("rest", "modified", 1, 1, 1e-3, size, None))
     whole = Changed.make(task, splits.train, pictures, classifier.device)
     seconds = 0.0
     for kept in (whole.kept[:size], whole.kept[: TIMED * size]):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from saliency_bench.compute.maps.map_provider import MapProvider
-from saliency_bench.compute.scoring.inputs import Other
+from saliency_bench.compute.scoring.inputs import OtherModel
 from saliency_bench.maps import normalise
 from saliency_bench.target_weights import activation_of, no_probabilities, probabilities, recognised
 from saliency_bench.types import Images
@@ -40,7 +40,7 @@ def preprocessed(maps: np.ndarray) -> np.ndarray:
     return normalise(np.minimum(positive, np.percentile(positive, HIGHEST, axis=(1, 2), keepdims=True)))
 
 
-def maps_of_both(images: Images, labels: np.ndarray, other: Other, explain: MapProvider) -> tuple[np.ndarray, ...]:
+def maps_of_both(images: Images, labels: np.ndarray, other: OtherModel, explain: MapProvider) -> tuple[np.ndarray, ...]:
     """Return preprocessed (maps of the object model for the object, maps of the scene model for the scene)."""
     object_maps = explain(images, torch.from_numpy(labels).float().to(images.device))
     return preprocessed(object_maps), preprocessed(explain(images, other.target, classifier=other.classifier))
@@ -70,7 +70,7 @@ def share_inside(maps: np.ndarray, masks: np.ndarray) -> np.ndarray:
 
 
 def where_right(
-    values: tuple[np.ndarray, np.ndarray], logits: Tensor, labels: np.ndarray, classifier: nn.Module, other: Other,
+    values: tuple[np.ndarray, np.ndarray], logits: Tensor, labels: np.ndarray, classifier: nn.Module, other: OtherModel,
     each: bool,
 ) -> np.ndarray:  # fmt: skip
     """Return (B, 2), the values of both models; NaN where one of them is wrong or, with `each`, where that model is."""

@@ -67,7 +67,7 @@ class ScoredBatch:
 
 
 @dataclass(frozen=True)
-class Other:
+class OtherModel:
     """A second classifier of the same images, K classes of its own.
 
     logits   (B, K), of the images, on the CPU
@@ -85,10 +85,10 @@ class Other:
         """Return what its maps explain, (B, K): its right classes, each with the weight 1."""
         return torch.from_numpy(self.labels).float()
 
-    def part(self, kept: Sequence[int]) -> "Other":
+    def part(self, kept: Sequence[int]) -> "OtherModel":
         """Return a copy of these samples alone."""
         lacking = [self.lacking[sample] for sample in kept]
-        return Other(self.classifier, self.logits[kept], self.labels[kept], lacking)
+        return OtherModel(self.classifier, self.logits[kept], self.labels[kept], lacking)
 
 
 @dataclass
@@ -123,7 +123,7 @@ class MetricInputs:
     groups: ClassGroups | None = None
     labels: np.ndarray | None = None
     columns: dict[str, Column] = field(default_factory=dict)
-    other: Other | None = None
+    other: OtherModel | None = None
     partners: PartnerSource | None = None
     faults: dict[int, str] = field(default_factory=dict)
     map_faults: dict[int, str] = field(default_factory=dict)

@@ -28,7 +28,7 @@ NO_ANSWER = -1
 
 
 @dataclass(frozen=True)
-class Protocol:
+class RetrainingProtocol:
     """How networks are retrained: the options of a retraining metric, and which pixels its pictures keep.
 
     Attributes:
@@ -48,7 +48,7 @@ class Protocol:
     exposures: tuple[float, ...] = EXPOSURES
 
     @classmethod
-    def from_metric(cls, metric: Metric) -> "Protocol":
+    def from_metric(cls, metric: Metric) -> "RetrainingProtocol":
         """Return the protocol of a metric."""
         return cls(metric.declaration.keeps, **dict(metric.options) | {"exposures": exposures_of(metric.options)})  # type: ignore[arg-type]
 
@@ -114,7 +114,7 @@ def changed(images: Images, first: Tensor | None, exposure: int, keeps: str, col
         images: to change.
         first: as `first_exposures` gives them; None where it does not matter, at an exposure of nothing or everything.
         exposure: its number.
-        keeps: as of `Protocol`.
+        keeps: as of `RetrainingProtocol`.
         colour: that pixels take.
     """
     if first is None:

@@ -14,7 +14,7 @@ from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.loading import load_classifier
 from saliency_bench.compute.maps.map_provider import ExplainerRaisedError, MapProvider
 from saliency_bench.compute.scoring.draws import Draws
-from saliency_bench.compute.scoring.inputs import MetricInputs, Other
+from saliency_bench.compute.scoring.inputs import MetricInputs, OtherModel
 from saliency_bench.compute.scoring.partners import PartnerSamples, PartnerSource, Predictions, plan_of
 from saliency_bench.compute.scoring.perturbation import (
     check_batch_size,
@@ -261,14 +261,14 @@ def _other(
     return load_classifier(other), given
 
 
-def _classified(classifier: Classifier, images: Images, labels: np.ndarray) -> Other:
+def _classified(classifier: Classifier, images: Images, labels: np.ndarray) -> OtherModel:
     """Return what the second classifier says of images."""
     with untouched(classifier), torch.no_grad():
         logits = classifier(images).cpu()
     right = right_classes(labels, logits.shape[1])
     without = no_probabilities(logits, classifier.activation)
     lacking = [f"other model: {NO_PROBABILITIES}" if is_lacking else None for is_lacking in without.tolist()]
-    return Other(classifier, logits, right, lacking)
+    return OtherModel(classifier, logits, right, lacking)
 
 
 def known_groups(

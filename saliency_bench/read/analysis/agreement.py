@@ -31,7 +31,7 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.read.analysis.rankings import ENDS, FEWEST, OPEN, means_of, rank_correlations
 from saliency_bench.read.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.read.cell import CellResult
-from saliency_bench.read.run_folder import Column, RunData
+from saliency_bench.read.run_folder import MetricColumn, RunData
 from saliency_bench.read.statistics.exposures import judgement_areas, right_by
 from saliency_bench.read.statistics.intervals import Estimate, interval
 from saliency_bench.utils.csv_text import unescaped
@@ -144,7 +144,7 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
 
 
 def _of_metric(
-    run: RunData, column: Column, cells: dict[str, CellResult], given: Answers, ids: list[str]
+    run: RunData, column: MetricColumn, cells: dict[str, CellResult], given: Answers, ids: list[str]
 ) -> tuple[list[tuple], list[tuple]]:
     """Return (rows of AGREEMENT, rows of ACCURACIES) of one metric; ([], []) of one without exposures."""
     automated = _automated(run, cells, ids)

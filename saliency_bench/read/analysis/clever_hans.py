@@ -15,7 +15,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.read import records
 from saliency_bench.read.analysis.tables import Findings, Table, dicts
 from saliency_bench.read.cell import CellResult
-from saliency_bench.read.run_folder import Row, RunData
+from saliency_bench.read.run_folder import ExplainerRow, RunData
 from saliency_bench.read.statistics.intervals import interval
 
 HEADER = ("dataset", "model", "explainer", "sample", "label", "prediction", "target",
@@ -74,7 +74,7 @@ def clever_hans(
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundSamples:
     """The samples of a run that meet all three conditions.
 
     Attributes:
@@ -97,7 +97,7 @@ def found_by(
     confidence: float = CONFIDENCE,
     pointing_game: float = POINTED,
     insertion: float | None = None,
-) -> Found:
+) -> FoundSamples:
     """Return the samples that meet all conditions, given two cells of an explainer; see `clever_hans`."""
     confidences, right = _confidences(run)
     scores = run.values[pointing.cell_id], run.values[inserted.cell_id]
@@ -105,10 +105,10 @@ def found_by(
     least = float(np.median(scores[1][common])) if insertion is None and common.any() else insertion or 0.0
     hits = common & right & (confidences > confidence) & (scores[0] < pointing_game) & (scores[1] > least)
     order = sorted(np.flatnonzero(hits).tolist(), key=lambda index: -scores[1][index])
-    return Found(np.where(common, hits.astype(float), np.nan), order, confidences, least)
+    return FoundSamples(np.where(common, hits.astype(float), np.nan), order, confidences, least)
 
 
-def _scored_by_both(run: RunData) -> Iterator[tuple[Row, CellResult, CellResult]]:
+def _scored_by_both(run: RunData) -> Iterator[tuple[ExplainerRow, CellResult, CellResult]]:
     """Yield each explainer with its cells of both metrics, by default options where there are several."""
     for row in run.rows:
         cells: dict[str, CellResult] = {}

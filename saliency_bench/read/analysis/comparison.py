@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.read.analysis.differences import Conflict, Pair, conflicts, pairs, why_not
+from saliency_bench.read.analysis.differences import Conflict, RunPair, conflicts, pairs, why_not
 from saliency_bench.read.cell import RARE, CellResult, as_json
 from saliency_bench.read.identity import PARTNERS
 from saliency_bench.read.manifest import differing_settings
@@ -65,7 +65,7 @@ class RunDifference:
     merged: MergedRuns
     settings: list[str]
     reason: str | None
-    pairs: list[Pair]
+    pairs: list[RunPair]
 
 
 @dataclass(frozen=True)

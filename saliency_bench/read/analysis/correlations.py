@@ -16,7 +16,7 @@ from scipy import stats
 from saliency_bench.read.analysis.names import names_of
 from saliency_bench.read.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.read.cell import CellResult
-from saliency_bench.read.run_folder import Column, Row, RunData
+from saliency_bench.read.run_folder import MetricColumn, ExplainerRow, RunData
 from saliency_bench.read.statistics.intervals import Estimate, cluster_bootstrap, t_quantile
 
 SAMPLES = ("dataset", "model", "explainer", "metric", "other", "spearman", "spearman low", "spearman high", "pearson",
@@ -149,7 +149,7 @@ def metric_agreement(run: RunData) -> dict | None:
     return {"columns": run.columns, "table": table, "explainers": len(rows)}
 
 
-def _centred_ranks(run: RunData, rows: Sequence[Row], column: Column) -> np.ndarray:
+def _centred_ranks(run: RunData, rows: Sequence[ExplainerRow], column: MetricColumn) -> np.ndarray:
     """Return the ranks (samples, explainers) of explainers within each sample, centred on zero.
 
     Ties share their mean rank; a sample without all scores is NaN.

@@ -47,7 +47,7 @@ class SampleDifference:
 
 
 @dataclass(frozen=True)
-class Pair:
+class RunPair:
     """One explainer and metric in two runs, on the samples that both have scored, in the order of the first run.
 
     Attributes:
@@ -230,7 +230,7 @@ def _shared_samples(first: RunData, second: RunData) -> tuple[list[str], np.ndar
     return ids, in_first, in_second
 
 
-def pairs(first: RunData, second: RunData) -> list[Pair]:
+def pairs(first: RunData, second: RunData) -> list[RunPair]:
     """Compare the cells that two runs share, in the order of the first run, baselines last within each metric."""
     explainers, metric_names = names_of([first, second])
     before, after = (
@@ -247,7 +247,7 @@ def pairs(first: RunData, second: RunData) -> list[Pair]:
     )
 
 
-def compared(first: RunData, second: RunData, cells: Sequence[tuple[CellResult, CellResult, str, str]]) -> list[Pair]:
+def compared(first: RunData, second: RunData, cells: Sequence[tuple[CellResult, CellResult, str, str]]) -> list[RunPair]:
     """Compare cells of two runs on the samples that both have scored, and test them together.
 
     Args:
@@ -260,7 +260,7 @@ def compared(first: RunData, second: RunData, cells: Sequence[tuple[CellResult, 
     for before, after, explainer, metric in cells:
         scores = first.values[before.cell_id][in_first], second.values[after.cell_id][in_second]
         common = first.takes_part(before)[in_first] & second.takes_part(after)[in_second]
-        pair = Pair(
+        pair = RunPair(
             explainer=explainer,
             metric=metric,
             cells=(before, after),
@@ -283,8 +283,8 @@ def compared(first: RunData, second: RunData, cells: Sequence[tuple[CellResult, 
 
 
 def _of_aggregates(
-    pair: Pair, first: RunData, second: RunData, positions: tuple[np.ndarray, np.ndarray], codes: np.ndarray
-) -> Pair:
+    pair: RunPair, first: RunData, second: RunData, positions: tuple[np.ndarray, np.ndarray], codes: np.ndarray
+) -> RunPair:
     """Add the difference of two aggregates and its interval to a pair."""
     parts = first.parts.get(pair.cells[0].cell_id), second.parts.get(pair.cells[1].cell_id)
     if (aggregate := aggregate_of(pair.cells[0])) is None or parts[0] is None or parts[1] is None:
@@ -298,7 +298,7 @@ def _of_aggregates(
     )  # fmt: skip
 
 
-def _tested(pairs_and_rows: list[tuple[Pair, np.ndarray]], codes: np.ndarray) -> list[Pair]:
+def _tested(pairs_and_rows: list[tuple[RunPair, np.ndarray]], codes: np.ndarray) -> list[RunPair]:
     """Add intervals and p-values: all pairs of two runs are one family of the paired test.
 
     Args:

@@ -37,7 +37,7 @@ def metric_of(cell: CellKey) -> Method:
     return Method(cell.metric_text, json.dumps(cell.metric_options, sort_keys=True), str(cell.metric_version))
 
 
-class Names:
+class CommonNames:
     """Explainers, or metrics, that several runs have in common: those of equal name, options and version.
 
     A seed follows the run's own, so methods that differ in nothing else are the same, unless one run has both.
@@ -66,9 +66,9 @@ class Names:
         return self.texts[self.key(cell)]
 
 
-def names_of(runs: Sequence[RunData]) -> tuple[Names, Names]:
+def names_of(runs: Sequence[RunData]) -> tuple[CommonNames, CommonNames]:
     """Return the common names of (the explainers, the metrics) of several runs."""
-    return Names(runs, explainer_of), Names(runs, metric_of)
+    return CommonNames(runs, explainer_of), CommonNames(runs, metric_of)
 
 
 def _texts(methods: dict[Method, Method]) -> dict[Method, str]:

@@ -9,7 +9,7 @@ import numpy as np
 from saliency_bench.read.analysis.differences import SampleDifference, same
 from saliency_bench.read.analysis.verdict import Against, Verdict
 from saliency_bench.read.cell import RARE, CellResult
-from saliency_bench.read.run_folder import Column, RunData
+from saliency_bench.read.run_folder import MetricColumn, RunData
 
 MOST = 3  # samples named per side of a pair
 
@@ -46,7 +46,7 @@ class ExplainerPair:
         }
 
 
-def explainer_pairs(run: RunData) -> list[tuple[Column, list[ExplainerPair]]]:
+def explainer_pairs(run: RunData) -> list[tuple[MetricColumn, list[ExplainerPair]]]:
     """Return [(metric, every two explainers that share samples, the one of the better mean first)]."""
     verdict = Verdict(run.cells, run.contrasts)
     columns_and_pairs = [(column, list(_pairs_of(run, column, verdict))) for column in run.columns]
@@ -83,7 +83,7 @@ def _row(pair: ExplainerPair) -> list[str]:
     ]
 
 
-def _pairs_of(run: RunData, column: Column, verdict: Verdict) -> Iterator[ExplainerPair]:
+def _pairs_of(run: RunData, column: MetricColumn, verdict: Verdict) -> Iterator[ExplainerPair]:
     """Yield the pairs of explainers by one metric."""
     cells = [cell for _, cell in run.cells_of_column(column) if cell.value is not None]
     cells.sort(key=lambda cell: -cell.oriented)  # the better mean first

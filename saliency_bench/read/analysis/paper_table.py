@@ -22,7 +22,7 @@ RANKS = "#: the ranks that the paired test leaves open"
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     """A cell of a table.
 
     Attributes:
@@ -55,7 +55,7 @@ class Line:
     """A row of a table; rows of another `block` than the row above are set off by a rule."""
 
     names: tuple[str, ...]
-    entries: Sequence[Entry]
+    entries: Sequence[TableEntry]
     block: bool = False
 
 
@@ -180,7 +180,7 @@ class _Markdown:
     intervals: bool
     ranks: bool
 
-    def cell(self, entry: Entry, marks: Mapping[str, str]) -> str:
+    def cell(self, entry: TableEntry, marks: Mapping[str, str]) -> str:
         """Return a cell with the marks of its footnotes."""
         marked = "".join(sorted(marks[note] for note in _remarks(entry, self.intervals) if note in marks))
         if entry.text or entry.value is None:
@@ -261,7 +261,7 @@ def _footnotes(
     return marks, [*below, *([("", " ".join(map(_sentence, whole)))] if whole else [])]
 
 
-def _remarks(entry: Entry, intervals: bool) -> list[str]:
+def _remarks(entry: TableEntry, intervals: bool) -> list[str]:
     """Return the remarks on a number, each once."""
     return list(dict.fromkeys([*entry.notes, *(entry.of_interval if intervals else ())]))
 
@@ -361,13 +361,13 @@ def table_of_cells(cells: Sequence[CellResult], used: int, name: str = "") -> Pa
                       (about, *notes(cells), *lines_below(cells)), BOLD_ALONE if uncompared else BOLD)  # fmt: skip
 
 
-def _entry(cell: CellResult | None, used: int, marked: frozenset[str]) -> Entry:
+def _entry(cell: CellResult | None, used: int, marked: frozenset[str]) -> TableEntry:
     """Return the entry of a cell; empty where the run has no such cell."""
     if cell is None:
-        return Entry()
+        return TableEntry()
     if cell.without:
-        return Entry(notes=(f"no score: {cell.without}",))
-    return Entry(cell.value, cell.ends, rank=cell.ranks, best=cell.cell_id in marked, notes=tuple(remarks(cell, used)),
+        return TableEntry(notes=(f"no score: {cell.without}",))
+    return TableEntry(cell.value, cell.ends, rank=cell.ranks, best=cell.cell_id in marked, notes=tuple(remarks(cell, used)),
                  of_interval=tuple(interval_remarks(cell)))  # fmt: skip
 
 

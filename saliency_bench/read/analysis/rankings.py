@@ -9,7 +9,7 @@ import numpy as np
 from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.tables import Findings, Table, dicts
 from saliency_bench.read.cell import CellResult, rank_text
-from saliency_bench.read.run_folder import Column, Row, RunData
+from saliency_bench.read.run_folder import MetricColumn, ExplainerRow, RunData
 from saliency_bench.read.statistics.clusters import effective_clusters
 from saliency_bench.read.statistics.intervals import INTERVAL_FROM, NOTHING, Estimate, drawn_statistics, t_quantile
 from saliency_bench.read.statistics.paired_test import ALPHA
@@ -214,16 +214,16 @@ def sensitivity(runs: Sequence[RunData]) -> Findings:
     )  # fmt: skip
 
 
-def _settings(run: RunData) -> dict[str, list[Column]]:
+def _settings(run: RunData) -> dict[str, list[MetricColumn]]:
     """Return {metric: its columns} of the metrics with several options."""
-    columns_of: dict[str, list[Column]] = {}
+    columns_of: dict[str, list[MetricColumn]] = {}
     for column in run.columns:
         (_, cell), *_ = run.cells_of_column(column)
         columns_of.setdefault(cell.metric, []).append(column)
     return {name: columns for name, columns in columns_of.items() if len(columns) > 1 and _complete(run, columns)}
 
 
-def _complete(run: RunData, columns: Sequence[Column]) -> list[tuple[Row, list[CellResult]]]:
+def _complete(run: RunData, columns: Sequence[MetricColumn]) -> list[tuple[ExplainerRow, list[CellResult]]]:
     """Return the explainers that have a value in all columns, with their cells."""
     complete = []
     for row in run.rows:

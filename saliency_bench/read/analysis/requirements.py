@@ -27,7 +27,7 @@ from scipy import special
 
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.options import parse
-from saliency_bench.read.analysis.differences import Pair, compared, why_not
+from saliency_bench.read.analysis.differences import RunPair, compared, why_not
 from saliency_bench.read.cell import RARE, CellResult, Interval, explainer_names, metric_names
 from saliency_bench.read.run_folder import RunData
 from saliency_bench.read.statistics.clusters import Matched, effective_clusters
@@ -98,7 +98,7 @@ class Requirement:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedRequirement:
     """A requirement and its outcome.
 
     Attributes:
@@ -115,7 +115,7 @@ class Checked:
     interval: Interval
     level: float
     exact: bool = False
-    pair: Pair | None = None
+    pair: RunPair | None = None
 
     @property
     def is_worse(self) -> bool:
@@ -271,7 +271,7 @@ def verdict(requirement: Requirement, interval: Interval) -> str:
     return MET if high <= requirement.bound else UNDECIDED if low <= requirement.bound else FAILED
 
 
-def check(run: RunData, requirements: Sequence[Requirement], against: RunData | None = None) -> list[Checked]:
+def check(run: RunData, requirements: Sequence[Requirement], against: RunData | None = None) -> list[CheckedRequirement]:
     """Check requirements of a run, and that no explainer is worse than in an earlier run over the same samples.
 
     All requirements of one call are judged together (Holm), and all pairs of one call are one family of the paired
@@ -290,7 +290,7 @@ def check(run: RunData, requirements: Sequence[Requirement], against: RunData | 
     pairs = {} if against is None else _pairs(against, run, {cell.cell_id: cell for cell in cells})
     judged = _holm(run, requirements, list(zip(cells, others, strict=True)))
     return [
-        Checked(requirement, cell, *by, pairs.get(cell.cell_id))
+        CheckedRequirement(requirement, cell, *by, pairs.get(cell.cell_id))
         for requirement, cell, by in zip(requirements, cells, judged, strict=True)
     ]
 
@@ -439,7 +439,7 @@ def _is_called(given: str, name: str, text: str, options: Mapping[str, JsonValue
     )
 
 
-def _pairs(before: RunData, after: RunData, cells: Mapping[str, CellResult]) -> dict[str, Pair]:
+def _pairs(before: RunData, after: RunData, cells: Mapping[str, CellResult]) -> dict[str, RunPair]:
     """Return {cell id in the later run: the cell in both}. Raise UserError for runs that cannot be compared."""
     if reason := why_not(before, after):
         raise UserError(f"{before.folder} and {after.folder} cannot be compared sample by sample: {reason}")

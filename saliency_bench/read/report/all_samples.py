@@ -56,7 +56,7 @@ def write_samples(run: RunData, page: Path, data: object = None) -> Path:
         UserError: `data` cannot be loaded, or is not the dataset of the run.
     """
     place = samples_place(page)
-    pictures = Pictures.of_run(run, data)
+    pictures = SamplePictures.of_run(run, data)
     folder = place.with_suffix("")
     for old in folder.glob("[0-9]*.jpg"):
         old.unlink()
@@ -82,7 +82,7 @@ def write_samples(run: RunData, page: Path, data: object = None) -> Path:
 
 
 @dataclass(frozen=True)
-class Pictures:
+class SamplePictures:
     """What is there to be drawn.
 
     Attributes:
@@ -98,7 +98,7 @@ class Pictures:
     geometry: dict[str, Any]
 
     @classmethod
-    def of_run(cls, run: RunData, data: object) -> "Pictures":
+    def of_run(cls, run: RunData, data: object) -> "SamplePictures":
         """Return the pictures of a run."""
         kept = dict(zip(map(str, run.examples.get("ids", [])), run.examples.get("images", []), strict=False))
         if run.identity is None:
@@ -144,7 +144,7 @@ def _dataset(data: Any, run: RunData, *, is_given: bool) -> AtHand | None:
     return None
 
 
-def _write_pictures(run: RunData, pictures: Pictures, folder: Path) -> dict[str, tuple[int, int]]:
+def _write_pictures(run: RunData, pictures: SamplePictures, folder: Path) -> dict[str, tuple[int, int]]:
     """Write the tiles of each sample as one picture; return {image id: (width, height) of a tile}."""
     sizes: dict[str, tuple[int, int]] = {}
     shown = [row.explainer_id for row in run.rows if row.explainer_id in pictures.maps]
@@ -195,7 +195,7 @@ def _save(strip: Image.Image, path: Path) -> None:
     write_with(path, lambda place: place.write_bytes(packed.getvalue()))
 
 
-def _content(run: RunData, pictures: Pictures, sizes: dict[str, tuple[int, int]], folder: str) -> dict[str, Any]:
+def _content(run: RunData, pictures: SamplePictures, sizes: dict[str, tuple[int, int]], folder: str) -> dict[str, Any]:
     """Return the data of the page: explainers, metrics, classes, and a list per sample.
 
     A sample: [id, number of its class, number of its prediction, confidence, whether it is right, its scores by
@@ -231,7 +231,7 @@ def _rounded(values: np.ndarray) -> list[float | None]:
     return [round(value, DIGITS) if np.isfinite(value) else None for value in values.tolist()]
 
 
-def _missing(run: RunData, pictures: Pictures) -> list[str]:
+def _missing(run: RunData, pictures: SamplePictures) -> list[str]:
     """Say what the page does not show, and how to have it."""
     lines = []
     if len(run.ids) > MOST:

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from saliency_bench.read.analysis.comparison import Comparison, MergedRuns, RunDifference, merged_words
-from saliency_bench.read.analysis.differences import Pair, same
+from saliency_bench.read.analysis.differences import RunPair, same
 from saliency_bench.read.analysis.names import names_of
 from saliency_bench.read.cell import UNCOMPARED, CellResult
 from saliency_bench.read.report import words
@@ -213,7 +213,7 @@ def _repeats(cell: CellResult, other: CellResult) -> bool:
 def _difference_view(first: MergedRuns, difference: RunDifference, names: Sequence[str]) -> dict:
     """Return merged runs against the first ones: a sentence, and changes and a table with plots for each metric."""
     before, after = settings_of(first.data), settings_of(difference.merged.data)
-    by_metric: dict[str, list[Pair]] = {}
+    by_metric: dict[str, list[RunPair]] = {}
     for pair in difference.pairs:
         if not pair.is_same:
             by_metric.setdefault(pair.metric, []).append(pair)
@@ -240,7 +240,7 @@ def _difference_view(first: MergedRuns, difference: RunDifference, names: Sequen
     }
 
 
-def _change(metric: str, pairs: list[Pair]) -> dict:
+def _change(metric: str, pairs: list[RunPair]) -> dict:
     """Return the card of a metric: on which explainers the second run is better and worse, and by how much."""
     return {
         "name": metric,
@@ -252,7 +252,7 @@ def _change(metric: str, pairs: list[Pair]) -> dict:
     }  # fmt: skip
 
 
-def difference_verdict(first: str, second: str, pairs: list[Pair]) -> str:
+def difference_verdict(first: str, second: str, pairs: list[RunPair]) -> str:
     """Say how often the second run is significantly better or worse, and how many cells are the same."""
     if not pairs:
         return "They share no pair of explainer and metric."
@@ -268,7 +268,7 @@ def difference_verdict(first: str, second: str, pairs: list[Pair]) -> str:
     return " ".join(sentences)
 
 
-def _tested_verdict(first: str, second: str, pairs: list[Pair]) -> str:
+def _tested_verdict(first: str, second: str, pairs: list[RunPair]) -> str:
     """Say it of the pairs that are tested."""
     better, worse = (sum(pair.direction == sign for pair in pairs) for sign in (1, -1))
     undecided = sum(pair.p is None for pair in pairs)

@@ -23,7 +23,7 @@ from saliency_bench.read.report.comparison import comparison_view, merged_name, 
 from saliency_bench.read.report.plots import distribution_plot, mean_plot, rank_plot
 from saliency_bench.read.report.samples import sample_groups, split_strips
 from saliency_bench.read.report.templates import render, source
-from saliency_bench.read.run_folder import Column, Row, RunData, read_run
+from saliency_bench.read.run_folder import MetricColumn, ExplainerRow, RunData, read_run
 from saliency_bench.read.statistics.reliability import reliability_line
 from saliency_bench.read.summary import explained, maps_line
 from saliency_bench.utils.files import write_text
@@ -183,7 +183,7 @@ def run_view(run: RunData) -> dict[str, Any]:
     }
 
 
-def _plots(run: RunData, column: Column) -> dict[str, Any]:
+def _plots(run: RunData, column: MetricColumn) -> dict[str, Any]:
     """Return the plots of a metric: of the means, and of the samples' scores where samples have scores."""
     cells = run.cells_of_column(column)
     spread, caption = "", ""
@@ -238,12 +238,12 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
     return [(label, str(value)) for label, value in facts.items()]
 
 
-def _seconds(run: RunData, row: Row) -> float | None:
+def _seconds(run: RunData, row: ExplainerRow) -> float | None:
     """Return the seconds an explainer took, if they are known."""
     return run.timings.get("explainers", {}).get(row.explainer_id)
 
 
-def _passes(run: RunData, row: Row) -> float:
+def _passes(run: RunData, row: ExplainerRow) -> float:
     """Return the images put through the classifier per sample, to explain it."""
     return max(
         cell.forward_passes.explain / max(run.explained.get(cell.cell_id, run.samples_explained), 1)

@@ -26,11 +26,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from saliency_bench.errors import UserError
-from saliency_bench.read.analysis.differences import Pair
+from saliency_bench.read.analysis.differences import RunPair
 from saliency_bench.read.analysis.networks import NetworkMean
 from saliency_bench.read.analysis.tables import Findings
 from saliency_bench.read.report.words import number, percent
-from saliency_bench.read.run_folder import Column, RunData, load_maps
+from saliency_bench.read.run_folder import MetricColumn, RunData, load_maps
 from saliency_bench.utils.files import write_text, write_with
 from saliency_bench.utils.overlays import LEVELS, heat_map, scaled
 from saliency_bench.utils.storage import check_output_file
@@ -174,7 +174,7 @@ class _Row:
         return COLOURS["hollow" if self.baseline else "fill"]
 
 
-def mean_plot(run: RunData, column: Column) -> str:
+def mean_plot(run: RunData, column: MetricColumn) -> str:
     """Return SVG of the means by a metric with their intervals; the interval of `random` is a band behind them."""
     cells = run.cells_of_column(column)
     rows = [_Row(row.name, row.baseline, number(cell.value)) for row, cell in cells]
@@ -188,7 +188,7 @@ def mean_plot(run: RunData, column: Column) -> str:
     return _row_plot(rows, draw)
 
 
-def rank_plot(run: RunData, column: Column) -> str:
+def rank_plot(run: RunData, column: MetricColumn) -> str:
     """Return SVG of the ranks that each explainer may have by a metric; "" if none is ranked.
 
     Explainers whose bars share no rank are significantly different, as if no line joined them in a critical-difference
@@ -209,7 +209,7 @@ def rank_plot(run: RunData, column: Column) -> str:
     return _row_plot(rows, draw) if rows else ""
 
 
-def distribution_plot(run: RunData, column: Column) -> tuple[str, str]:
+def distribution_plot(run: RunData, column: MetricColumn) -> tuple[str, str]:
     """Return (SVG of the histograms of the samples' scores, what the number at the end of a row is).
 
     That number is the median, with a tick there and a bar over the middle half. Scores that are yes or no, but for an
@@ -242,7 +242,7 @@ def distribution_plot(run: RunData, column: Column) -> tuple[str, str]:
     return _row_plot(rows, draw), "median" if yes is None else f"share at {number(yes)}"
 
 
-def difference_plot(pairs: Sequence[Pair]) -> str:
+def difference_plot(pairs: Sequence[RunPair]) -> str:
     """Return SVG of the mean differences of two runs with their intervals, a row per explainer."""
     rows = [_Row(pair.explainer, pair.baseline) for pair in pairs]
 
@@ -253,7 +253,7 @@ def difference_plot(pairs: Sequence[Pair]) -> str:
     return _row_plot(rows, draw)
 
 
-def difference_histogram(pairs: Sequence[Pair]) -> str:
+def difference_histogram(pairs: Sequence[RunPair]) -> str:
     """Return SVG of the samples' differences around zero; equal samples, which would dwarf the rest, are left out."""
     rows = [_Row(pair.explainer, pair.baseline) for pair in pairs]
     differing = [pair.differences[pair.differences != 0] for pair in pairs]

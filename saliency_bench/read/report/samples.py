@@ -8,7 +8,7 @@ from PIL import Image
 
 from saliency_bench.notebook_views import data_uri
 from saliency_bench.read.report.words import number
-from saliency_bench.read.run_folder import Row, RunData
+from saliency_bench.read.run_folder import ExplainerRow, RunData
 from saliency_bench.utils.overlays import heat_map
 
 LONGEST = 256  # pixels of a picture's longer side; pages stay small
@@ -66,7 +66,7 @@ def _sample(run: RunData, index: int) -> dict:
     }
 
 
-def _scores(run: RunData, row: Row, image_id: str) -> list[tuple[str, str]]:
+def _scores(run: RunData, row: ExplainerRow, image_id: str) -> list[tuple[str, str]]:
     """Return [(metric, score)] of the metrics that score single samples."""
     index = run.position.get(image_id)
     return [

@@ -12,7 +12,7 @@ from saliency_bench.read.analysis.networks import INTERVAL_FROM, NetworkMean, Ne
 from saliency_bench.read.analysis.paper_table import (
     BOLD,
     BOLD_ALONE,
-    Entry,
+    TableEntry,
     Line,
     PaperTable,
     PaperTables,
@@ -142,22 +142,22 @@ def _oriented(row: NetworkMean) -> float:
     return value if np.isfinite(value) else -np.inf
 
 
-def _entry(row: NetworkMean | None) -> Entry:
+def _entry(row: NetworkMean | None) -> TableEntry:
     """Return the cell of an explainer and a metric."""
     if row is None:
-        return Entry()
+        return TableEntry()
     value, low, high = row.estimate.known
     if value is None:
-        return Entry(notes=("no image has a score by every network",))
+        return TableEntry(notes=("no image has a score by every network",))
     ends = None if low is None or high is None else (low, high)
     notes = ["an aggregate, whose interval would not cover other images"] * row.cell.aggregate
     notes += [f"over the {row.estimate.n:,} of {row.used:,} images that every network has scored"] * (
         row.estimate.n != row.used and not row.cell.aggregate
     )
-    return Entry(value, ends, row.spread, rank_text(row.rank), row.best, tuple(notes))
+    return TableEntry(value, ends, row.spread, rank_text(row.rank), row.best, tuple(notes))
 
 
-def _text(entry: Entry) -> str:
+def _text(entry: TableEntry) -> str:
     """Return a cell as the terminal shows it."""
     if entry.value is None:
         return "-"

@@ -14,7 +14,7 @@ from saliency_bench.read.analysis.pairs import ExplainerPair, explainer_pairs
 from saliency_bench.read.analysis.verdict import NO_CHANCE, RANDOM, Against, Verdict, listed
 from saliency_bench.read.cell import RARE, CellResult, Interval
 from saliency_bench.read.report.titles import metric_title
-from saliency_bench.read.run_folder import Column, RunData
+from saliency_bench.read.run_folder import MetricColumn, RunData
 from saliency_bench.read.statistics.clusters import Matched
 from saliency_bench.read.statistics.intervals import is_alike
 from saliency_bench.read.statistics.ranking import Contrast
@@ -204,7 +204,7 @@ def alike(run: RunData, pair: Against) -> str:
     return f"alike within ±{margin:.3g}" if is_alike(matched, 0, 1, margin) else ""
 
 
-def pairs(run: RunData) -> list[tuple[Column, list[ExplainerPair]]]:
+def pairs(run: RunData) -> list[tuple[MetricColumn, list[ExplainerPair]]]:
     """Return every two explainers per metric; [] where they are too many for a page."""
     return [] if len(run.contrasts) > MOST_PAIRS else explainer_pairs(run)
 
@@ -311,7 +311,7 @@ def metric_notes(run: RunData) -> list[dict]:
     return [_metric_note(column, run.cells_of_column(column)[0][1]) for column in run.columns]
 
 
-def _metric_note(column: Column, cell: CellResult) -> dict:
+def _metric_note(column: MetricColumn, cell: CellResult) -> dict:
     """Return the entry of a metric in the glossary."""
     low, high = (f"{bound:g}" for bound in cell.limits)
     limits = "unbounded" if cell.range == (None, None) else f"from {low} to {high}"

@@ -10,13 +10,13 @@ import numpy as np
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.read.statistics.clusters import Matched
 from saliency_bench.read.statistics.intervals import Estimate, interval, paired_difference
-from saliency_bench.recipes.choosing.questions import Question
-from saliency_bench.recipes.choosing.rounds import HOPE, Contest, Scores, ranking
+from saliency_bench.recipes.choosing.questions import ChoiceQuestion
+from saliency_bench.recipes.choosing.rounds import HOPE, Contest, RoundScores, ranking
 
 METHOD, BASELINE, OPEN, NOTHING = "method", "baseline", "open", "nothing"
 
 
-def answer_of(contest: Contest, baselines: frozenset[str], later: Scores | None) -> dict[str, Any]:
+def answer_of(contest: Contest, baselines: frozenset[str], later: RoundScores | None) -> dict[str, Any]:
     """Return what a metric says: which candidates are left, who leads, and how good they are on later images.
 
     Args:
@@ -60,7 +60,7 @@ def answer_of(contest: Contest, baselines: frozenset[str], later: Scores | None)
 
 
 def question_answer(
-    question: Question, answers: Sequence[dict[str, Any]], others: Sequence[Question]
+    question: ChoiceQuestion, answers: Sequence[dict[str, Any]], others: Sequence[ChoiceQuestion]
 ) -> dict[str, Any]:
     """Return what the metrics of a question say together: the methods that none of them beats, never an average.
 
@@ -124,7 +124,7 @@ def _needed(contest: Contest, rivals: Sequence[str], errors: float) -> int | Non
     return ceil(2 * clusters * contest.limit / max(contest.clusters, 1))
 
 
-def _later(contest: Contest, winner: str, later: Scores) -> dict[str, dict[str, Any]]:
+def _later(contest: Contest, winner: str, later: RoundScores) -> dict[str, dict[str, Any]]:
     """Return {candidate: its mean on later images, and how far the winner is ahead of it there}."""
     metric = contest.metric
     sign = 1.0 if later.higher[metric] else -1.0

@@ -27,8 +27,8 @@ from saliency_bench.recipes.choosing.answers import answer_of, question_answer
 from saliency_bench.recipes.choosing.candidates import Candidate, candidate_of, candidates, costs, seconds_per_pass
 from saliency_bench.recipes.choosing.copying import elsewhere, load_call, setup, with_imports
 from saliency_bench.recipes.choosing.laboratory import RUN, RunLaboratory
-from saliency_bench.recipes.choosing.questions import QUESTIONS, Question, metrics_of, questions_of
-from saliency_bench.recipes.choosing.rounds import FINALISTS, FIRST, Budget, Narrowing, Scores, ranking
+from saliency_bench.recipes.choosing.questions import QUESTIONS, ChoiceQuestion, metrics_of, questions_of
+from saliency_bench.recipes.choosing.rounds import FINALISTS, FIRST, Budget, Narrowing, RoundScores, ranking
 from saliency_bench.spec import PythonObject, RunSpec, takes_settings
 from saliency_bench.target_weights import one_hot
 from saliency_bench.types import Images, Maps, Target
@@ -430,7 +430,7 @@ def _minutes(seconds: float) -> str:
     return f"{seconds / 60:.0f}m" if seconds % 60 == 0 else f"{seconds:g}s"
 
 
-def _names_by_metric(chosen: Sequence[Candidate], questions: Sequence[Question]) -> dict[str, list[str]]:
+def _names_by_metric(chosen: Sequence[Candidate], questions: Sequence[ChoiceQuestion]) -> dict[str, list[str]]:
     """Return {metric: its candidates}: without baselines where these are best by design."""
     with_baselines = {metric: any(metric in metrics_of([q]) and q.baselines for q in questions)
                       for metric in metrics_of(questions)}  # fmt: skip
@@ -439,7 +439,7 @@ def _names_by_metric(chosen: Sequence[Candidate], questions: Sequence[Question])
     }
 
 
-def _score_later(narrowing: Narrowing, metrics: Sequence[str], count: int) -> Scores | None:
+def _score_later(narrowing: Narrowing, metrics: Sequence[str], count: int) -> RoundScores | None:
     """Score the best of each race and all baselines on images that did not decide; None where there are none."""
     decided = narrowing.rounds[-1]
     finalists: list[str] = []
@@ -475,7 +475,7 @@ def _pace(folder: Path, context: RunContext) -> dict[str, Any]:
 
 
 def _passes(
-    field: _Field, narrowing: Narrowing, later: Scores | None, count: int, metrics: Sequence[str]
+    field: _Field, narrowing: Narrowing, later: RoundScores | None, count: int, metrics: Sequence[str]
 ) -> dict[str, int]:
     """Return how many passes were spent, and how many all candidates on all images would take."""
     counted = Budget(inf, field.maps, field.scoring)

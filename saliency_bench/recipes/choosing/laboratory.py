@@ -14,7 +14,7 @@ from saliency_bench.compute.run import start
 from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.randomisation import BOUND, METRIC, STAYS, verdict
 from saliency_bench.read.run_folder import RunData, read_run
-from saliency_bench.recipes.choosing.rounds import Scores
+from saliency_bench.recipes.choosing.rounds import RoundScores
 from saliency_bench.types import Maps
 from saliency_bench.utils.messages import LOGGER
 from saliency_bench.utils.progress import step
@@ -48,7 +48,7 @@ class RunLaboratory:
     progress: bool
     checks: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def scores(self, lineup: Mapping[str, Sequence[str]], images: int) -> Scores:
+    def scores(self, lineup: Mapping[str, Sequence[str]], images: int) -> RoundScores:
         """Return the scores of {metric: candidates} on the first images of the run."""
         together: dict[tuple[str, ...], list[str]] = {}
         for name in dict.fromkeys(name for names in lineup.values() for name in names):
@@ -112,12 +112,12 @@ class RunLaboratory:
             start(spec, {**self.objects, **objects}, progress=self.progress)
 
 
-def scores_of(run: RunData, lineup: Mapping[str, Sequence[str]]) -> Scores:
+def scores_of(run: RunData, lineup: Mapping[str, Sequence[str]]) -> RoundScores:
     """Return the scores of {metric: candidates} in a run, oriented."""
     cells = {(cell.explainer_text, cell.metric_text): cell for cell in run.cells}
     wanted = [(name, metric) for metric, names in lineup.items() for name in names]
     first = {metric: cells[names[0], metric] for metric, names in lineup.items()}
-    return Scores(
+    return RoundScores(
         {key: run.oriented(cells[key]) for key in wanted},
         run.ids,
         run.groups,

@@ -8,7 +8,7 @@ from saliency_bench.errors import UserError, unknown
 
 
 @dataclass(frozen=True)
-class Question:
+class ChoiceQuestion:
     """A question, the metrics that decide it, and what its answer cannot tell.
 
     Attributes:
@@ -33,7 +33,7 @@ class Question:
 QUESTIONS = {
     question.name: question
     for question in (
-        Question(
+        ChoiceQuestion(
             "alignment",
             "pointing at the object",
             ("saliency_average_precision", "saliency_pointing_game"),
@@ -41,21 +41,21 @@ QUESTIONS = {
             masks=True,
             complement="faithfulness",
         ),
-        Question(
+        ChoiceQuestion(
             "faithfulness",
             "marking what the network relies on",
             ("saliency_insertion:steps=16", "saliency_deletion:steps=16"),
             "whether the map marks what people see as the object: that needs masks",
             complement="alignment",
         ),
-        Question(
+        ChoiceQuestion(
             "debugging",
             "finding the regions that matter to the network",
             ("saliency_single_deletion", "saliency_road"),
             "whether these regions are what people see as the object: that needs masks",
             complement="alignment",
         ),
-        Question(
+        ChoiceQuestion(
             "stability",
             "moving with the image",
             ("saliency_consistency",),
@@ -67,7 +67,7 @@ QUESTIONS = {
 GIVEN = "given metrics"
 
 
-def questions_of(names: Sequence[str], metrics: Sequence[Metric], has_masks: bool) -> list[Question]:
+def questions_of(names: Sequence[str], metrics: Sequence[Metric], has_masks: bool) -> list[ChoiceQuestion]:
     """Return the questions to answer.
 
     Args:
@@ -84,7 +84,7 @@ def questions_of(names: Sequence[str], metrics: Sequence[Metric], has_masks: boo
         for metric in metrics:
             check_metric(metric)
         texts = tuple(map(str, metrics))
-        return [Question(GIVEN, "the metrics that were given", texts, "anything that these metrics do not measure")]
+        return [ChoiceQuestion(GIVEN, "the metrics that were given", texts, "anything that these metrics do not measure")]
     if not names:
         names = ("alignment", "faithfulness") if has_masks else ("faithfulness",)
     for name in names:
@@ -112,6 +112,6 @@ def check_metric(metric: Metric) -> None:
             raise UserError(f"{metric} {reason}; choose needs scores of single samples: take another metric")
 
 
-def metrics_of(questions: Sequence[Question]) -> list[str]:
+def metrics_of(questions: Sequence[ChoiceQuestion]) -> list[str]:
     """Return the metrics of the questions as a run names them, each once."""
     return list(dict.fromkeys(str(as_metric(text)) for question in questions for text in question.metrics))

@@ -28,7 +28,7 @@ NO_SCORES = "no candidate has scores"
 
 
 @dataclass(frozen=True)
-class Scores:
+class RoundScores:
     """Scores of the first images of a run.
 
     Attributes:
@@ -45,10 +45,10 @@ class Scores:
     ranges: Mapping[str, tuple[float, float]]
     higher: Mapping[str, bool]
 
-    def since(self, start: int) -> "Scores":
+    def since(self, start: int) -> "RoundScores":
         """Return the scores of the images from `start` on."""
         values = {key: scores[start:] for key, scores in self.values.items()}
-        return Scores(values, self.ids[start:], self.groups[start:], self.ranges, self.higher)
+        return RoundScores(values, self.ids[start:], self.groups[start:], self.ranges, self.higher)
 
     def span(self, metric: str) -> float:
         """Return the greatest difference of two scores."""
@@ -69,7 +69,7 @@ class Scores:
 class Laboratory(Protocol):
     """Interface of the rounds to what computes scores."""
 
-    def scores(self, lineup: Mapping[str, Sequence[str]], images: int) -> Scores:
+    def scores(self, lineup: Mapping[str, Sequence[str]], images: int) -> RoundScores:
         """Return the scores of {metric: candidates} on the first images."""
         ...
 
@@ -133,7 +133,7 @@ class Contest:
     images: int = 0
     limit: int = 0
     clusters: int = 0
-    scores: Scores | None = None
+    scores: RoundScores | None = None
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class Narrowing:
             self.rounds.append(Round(limit, len(scores.ids), scores.clusters, lineup, dropped))
             seen = len(scores.ids)
 
-    def _leave_out_twins(self, scores: Scores) -> None:
+    def _leave_out_twins(self, scores: RoundScores) -> None:
         """Leave out all but one of the candidates with the same maps; nothing was bet on the first round's images."""
         by_scores: dict[tuple[tuple[str, bytes], ...], list[str]] = {}
         for name in dict.fromkeys(name for names in self.names.values() for name in names):
@@ -248,7 +248,7 @@ class Narrowing:
         names = list(dict.fromkeys([*(best or first), *sorted(self.baselines)]))
         return dict.fromkeys(self.names, names)
 
-    def _look(self, metric: str, scores: Scores, seen: int) -> list[Dropped]:
+    def _look(self, metric: str, scores: RoundScores, seen: int) -> list[Dropped]:
         """Bet on the images of a round that are new, and name the leaders of the next."""
         names = self.names[metric]
         if metric not in self.contests:
@@ -268,7 +268,7 @@ class Narrowing:
         contest.ended = self._end(contest, scores)
         return dropped
 
-    def _lead(self, contest: Contest, scores: Scores) -> None:
+    def _lead(self, contest: Contest, scores: RoundScores) -> None:
         """Name the two best of a race, once it is known that their maps depend on the network's weights."""
         while True:
             ranked = ranking(contest, scores)
@@ -287,7 +287,7 @@ class Narrowing:
             for name in self.excluded & set(contest.race.names):
                 contest.race.exclude(name)
 
-    def _end(self, contest: Contest, scores: Scores) -> str:
+    def _end(self, contest: Contest, scores: RoundScores) -> str:
         """Return why a race needs no more images, "" if it does."""
         if not contest.leader:
             return NO_SCORES
@@ -309,7 +309,7 @@ class Narrowing:
         return all(clusters is None or clusters > whole for clusters in needed)
 
 
-def ranking(contest: Contest, scores: Scores) -> list[str]:
+def ranking(contest: Contest, scores: RoundScores) -> list[str]:
     """Return the candidates of a race that are left and have nearly all scores, the best first."""
     values = {name: scores.values[name, contest.metric] for name in contest.race.left}
     average = np.nanmedian if contest.race.by_sign else np.nanmean
@@ -319,7 +319,7 @@ def ranking(contest: Contest, scores: Scores) -> list[str]:
     return sorted(means, key=lambda name: (-means[name], contest.race.names.index(name)))
 
 
-def lead_over(contest: Contest, other: str, scores: Scores) -> Estimate:
+def lead_over(contest: Contest, other: str, scores: RoundScores) -> Estimate:
     """Return how far the leader of a race is ahead of another candidate, with a 95 % interval."""
     differences = contest.race.differences(
         scores.values[contest.leader, contest.metric], scores.values[other, contest.metric]

@@ -25,12 +25,12 @@ from saliency_bench.compute.classifiers.loading import load_classifier
 from saliency_bench.compute.classifiers.own_networks import is_own
 from saliency_bench.compute.fitting import Recipe
 from saliency_bench.compute.retraining.networks import Task
-from saliency_bench.compute.scoring.retraining import Protocol
+from saliency_bench.compute.scoring.retraining import RetrainingProtocol
 from saliency_bench.compute.training import new_classifier
 from saliency_bench.errors import UserError
 from saliency_bench.read.public_names import public_name
 from saliency_bench.read.statistics.exposures import EXPOSURES
-from saliency_bench.recipes.suites.jobs import Job, Network
+from saliency_bench.recipes.suites.jobs import SuiteJob, Network
 from saliency_bench.types import Images
 
 SIDE = 224  # of images whose size is not known before the network is there
@@ -118,7 +118,7 @@ def cost_of_retraining(
         explainer, metric = as_explainer(text), as_metric(name)
         if not metric.declaration.keeps:
             continue
-        protocol = Protocol.from_metric(metric)
+        protocol = RetrainingProtocol.from_metric(metric)
         count = min(train, protocol.images or train)
         # Each is compared with its own blurred maps, which cost the same, and with random ones.
         names = [str(explainer)] if explainer.baseline else [str(explainer), f"blurred {explainer}", "random"]
@@ -136,13 +136,13 @@ def cost_of_retraining(
     return total
 
 
-def speed_key(job: Job) -> Key:
+def speed_key(job: SuiteJob) -> Key:
     """Return what the speed of a run's network depends on."""
     start = job.networks[0].start if job.networks else str(job.spec.model)
     return public_name(start), job.networks[0].recipe.size if job.networks else SIDE, job.spec.batch_size
 
 
-def network_like(job: Job, device: str | None) -> Classifier | None:
+def network_like(job: SuiteJob, device: str | None) -> Classifier | None:
     """Return the network of a run, or an untrained one of its structure; None if that is not on this machine."""
     starts = {str(network.out): network.start for network in job.networks}
     name = str(job.spec.model)

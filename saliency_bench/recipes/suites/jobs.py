@@ -13,7 +13,7 @@ from pathlib import Path
 from saliency_bench import options
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.read.analysis.agreement import Answers
-from saliency_bench.recipes.suites.schema import CROWD, DatasetEntry, RunEntry, Suite, Training, fill, identity_of
+from saliency_bench.recipes.suites.schema import CROWD, DatasetEntry, RunEntry, Suite, TrainingSpec, fill, identity_of
 from saliency_bench.spec import PREDICTED_BY, RunSpec
 from saliency_bench.user_files import is_in_file
 from saliency_bench.utils.hashing import hash_of
@@ -23,7 +23,7 @@ DRAWINGS = "drawings"  # folder of what small networks are first trained on
 
 
 @dataclass(frozen=True)
-class Choice:
+class SuiteChoice:
     """What to run of a suite, and how.
 
     Attributes:
@@ -66,7 +66,7 @@ class Network:
     dataset: str
     start: str
     label: str
-    recipe: Training
+    recipe: TrainingSpec
     out: Path
 
     @property
@@ -81,7 +81,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Job:
+class SuiteJob:
     """A run of a suite.
 
     Attributes:
@@ -143,7 +143,7 @@ def _texts_for(suite: Suite, tables: Iterable[str], run: str, *fields: str) -> I
                     yield from (fill(getattr(value, name), variant) for name in fields if getattr(value, name))
 
 
-def jobs_of(suite: Suite, tables: Iterable[str], choice: Choice) -> list[Job]:
+def jobs_of(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> list[SuiteJob]:
     """Return the runs of these tables, in the order of the file; UserError if nothing is selected."""
     tables = list(tables)
     _check_selection(suite, tables, choice)
@@ -162,14 +162,14 @@ def jobs_of(suite: Suite, tables: Iterable[str], choice: Choice) -> list[Job]:
                 if metrics and explainers and any(item.needs(dataset=dataset, model=model) for item in items):
                     spec, networks = _spec(suite, choice, run, dataset, model, explainers, metrics)
                     build = _build_command(suite.datasets[dataset], choice)
-                    jobs.append(Job(name, dataset, model, spec, networks, build, transforms))
+                    jobs.append(SuiteJob(name, dataset, model, spec, networks, build, transforms))
     if not jobs and any(suite.items[table].needs_runs for table in tables):
         raise UserError("--select leaves nothing of these tables; see the names with --plan")
     # Runs whose targets another run predicts come after it.
     return sorted((_named(suite, job, jobs) for job in jobs), key=lambda job: job.named_by is not None)
 
 
-def _named(suite: Suite, job: Job, jobs: Sequence[Job]) -> Job:
+def _named(suite: Suite, job: SuiteJob, jobs: Sequence[SuiteJob]) -> SuiteJob:
     """Return a job with the folder of the run that predicts its targets, if it is among the suite's runs."""
     naming = _naming_model(suite, job.dataset, suite.runs[job.name])
     same = ("split", "seed")  # a run of the same samples in the same order
@@ -186,7 +186,7 @@ def _naming_model(suite: Suite, dataset: str, run: RunEntry) -> str:
     return name if target.startswith(PREDICTED_BY) and name in suite.models else ""
 
 
-def _check_selection(suite: Suite, tables: list[str], choice: Choice) -> None:
+def _check_selection(suite: Suite, tables: list[str], choice: SuiteChoice) -> None:
     """Raise UserError for a selected name that the suite does not have."""
     explainers = [text for run in suite.runs.values() for text in run.explainers]
     metrics = [text for run in suite.runs for text in metrics_of(suite, tables, run)]
@@ -203,7 +203,7 @@ def _check_selection(suite: Suite, tables: list[str], choice: Choice) -> None:
 
 
 def _spec(
-    suite: Suite, choice: Choice, run: RunEntry, dataset: str, model: str, explainers: list[str], metrics: list[str]
+    suite: Suite, choice: SuiteChoice, run: RunEntry, dataset: str, model: str, explainers: list[str], metrics: list[str]
 ) -> tuple[RunSpec, tuple[Network, ...]]:
     """Return the settings of a run, with its folder, and the networks that must be trained first."""
     dataset_entry, model_entry = suite.datasets[dataset], suite.models[model]
@@ -256,7 +256,7 @@ def _run_name(
     return f"{_slug(dataset)}-{_slug(model)}-{hash_of(key)[:8]}"
 
 
-def _networks(suite: Suite, choice: Choice, run: RunEntry, dataset: str, model: str, label: str) -> tuple[Network, ...]:
+def _networks(suite: Suite, choice: SuiteChoice, run: RunEntry, dataset: str, model: str, label: str) -> tuple[Network, ...]:
     """Return the networks that a run needs trained: its model, the other if it has one, and what these start from."""
     entry = suite.models[model]
     recipe = entry.train if not choice.smoke else suite.smoke.recipe
@@ -278,7 +278,7 @@ def _networks(suite: Suite, choice: Choice, run: RunEntry, dataset: str, model: 
     return (*networks, *pretrained.values())
 
 
-def _pretrained(suite: Suite, choice: Choice, model: str, column: str) -> Network:
+def _pretrained(suite: Suite, choice: SuiteChoice, model: str, column: str) -> Network:
     """Return the small network that takes the place of a model's pretrained weights under --smoke."""
     entry = suite.models[model]
     recipe = suite.smoke.pretraining(entry.name)  # models of one name share it, also those of several suites
@@ -287,7 +287,7 @@ def _pretrained(suite: Suite, choice: Choice, model: str, column: str) -> Networ
     return Network(str(choice.out / "data" / DRAWINGS), str(smoke_config(choice, entry.name)), column, recipe, out)
 
 
-def data_of(entry: DatasetEntry, name: str, choice: Choice) -> str:
+def data_of(entry: DatasetEntry, name: str, choice: SuiteChoice) -> str:
     """Return what --dataset is given: the folder in --data if it is there or must be, else the dataset's name."""
     if choice.smoke:
         return str(choice.out / "data" / _slug(name))
@@ -295,12 +295,12 @@ def data_of(entry: DatasetEntry, name: str, choice: Choice) -> str:
     return str(folder) if entry.folder or folder.is_dir() else entry.name
 
 
-def _build_command(entry: DatasetEntry, choice: Choice) -> str:
+def _build_command(entry: DatasetEntry, choice: SuiteChoice) -> str:
     """Return the command that builds a dataset where `data_of` looks for it, or ""."""
     return entry.build and f"{entry.build} --out {choice.data / (entry.folder or entry.name)}"
 
 
-def smoke_config(choice: Choice, name: str) -> Path:
+def smoke_config(choice: SuiteChoice, name: str) -> Path:
     """Return the config of the small network that takes the place of a model of this name under --smoke."""
     return choice.out / "data" / "networks" / _slug(name) / "config.json"
 

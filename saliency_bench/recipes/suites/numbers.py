@@ -28,9 +28,9 @@ from saliency_bench.read.statistics.clusters import effective_clusters
 from saliency_bench.read.statistics.intervals import INTERVAL_FROM, cluster_error, interval
 from saliency_bench.recipes.suites.counts import counts_of
 from saliency_bench.recipes.suites.crowd import crowd_number, drawn_answers
-from saliency_bench.recipes.suites.jobs import Choice, Job, data_of, smoke_text
+from saliency_bench.recipes.suites.jobs import SuiteChoice, SuiteJob, data_of, smoke_text
 from saliency_bench.recipes.suites.number import NoNumberError, Number, number_of
-from saliency_bench.recipes.suites.schema import CROWD, Suite, Table, Value, fill, matching_parts
+from saliency_bench.recipes.suites.schema import CROWD, Suite, TableSpec, Value, fill, matching_parts
 from saliency_bench.recipes.suites.transforms import accuracies_of
 
 NOT_RUN = "not run"
@@ -45,8 +45,8 @@ class Results:
     """What the runs of a suite hold; `failed` is {folder of a run: why it failed}."""
 
     suite: Suite
-    jobs: Sequence[Job]
-    choice: Choice
+    jobs: Sequence[SuiteJob]
+    choice: SuiteChoice
     failed: Mapping[Path, str] = field(default_factory=dict)
 
     @cached_property
@@ -60,7 +60,7 @@ class Results:
                 runs[folder] = NOT_RUN
         return runs
 
-    def finished(self, names: Sequence[str]) -> list[tuple[Job, RunData]]:
+    def finished(self, names: Sequence[str]) -> list[tuple[SuiteJob, RunData]]:
         """Return the runs with these names that are there."""
         pairs = [(job, self.runs[job.folder]) for job in self.jobs if job.name in names]
         return [(job, run) for job, run in pairs if isinstance(run, RunData)]
@@ -72,7 +72,7 @@ class Results:
         rows = [(*key, self._pool(table, group)) for key, group in places.groupby(axes, sort=False)]
         return pd.DataFrame(rows, columns=[*axes, "number"])
 
-    def _pool(self, table: Table, group: pd.DataFrame) -> Number:
+    def _pool(self, table: TableSpec, group: pd.DataFrame) -> Number:
         """Make one number of those at the places of a group, which differ in the axes of `over` alone."""
         places = group.to_dict("records")
         value, variant = table.values[places[0]["value"]], table.variants.get(places[0]["variant"], {})
@@ -90,7 +90,7 @@ class Results:
         scaled, low, high = (None if end is None else end * value.scale for end in value_and_ends)
         return replace(number, value=scaled, low=low, high=high)
 
-    def number(self, table: Table, place: Mapping[str, str], column: str = "metric") -> Number:
+    def number(self, table: TableSpec, place: Mapping[str, str], column: str = "metric") -> Number:
         """Look up the number at a place, before any mean.
 
         Args:
@@ -124,7 +124,7 @@ class Results:
             number = _score(run, explainer, metric, None if value.part is None else fill(value.part, variant))
         return replace(number, runs=(f"runs/{job.folder.name}",), least=number.n)
 
-    def _run(self, names: Sequence[str], place: Mapping[str, str], has_explainer: bool) -> tuple[Job, RunData]:
+    def _run(self, names: Sequence[str], place: Mapping[str, str], has_explainer: bool) -> tuple[SuiteJob, RunData]:
         """Return the first run with one of these names at a place; NoNumberError if there is none."""
         for job in self.jobs:
             is_explained = not has_explainer or place["explainer"] in self.suite.runs[job.name].explainers
@@ -145,7 +145,7 @@ class Results:
         """Counts of datasets that were looked at."""
         return {}
 
-    def _answers(self, job: Job, run: RunData) -> Sequence[Answers]:
+    def _answers(self, job: SuiteJob, run: RunData) -> Sequence[Answers]:
         """Return the answers of people; drawn ones at smoke size, unless some are given."""
         if self.choice.answers or not self.choice.smoke:
             return self.choice.answers
@@ -164,7 +164,7 @@ class Results:
         return smoke_text(self.suite, text) if self.choice.smoke else text
 
 
-def places_of(suite: Suite, table: Table) -> pd.DataFrame:
+def places_of(suite: Suite, table: TableSpec) -> pd.DataFrame:
     """Return the places of a table that its runs have, in its order: a row per place, a column per axis."""
     runs = [suite.runs[name] for name in table.runs]
     rows = [
@@ -224,7 +224,7 @@ def part_of(cell: CellResult, part: str) -> Interval | None:
     return Interval(value=value, low=None, high=None, n=n, clusters=parts[0].clusters)
 
 
-def _accuracy(job: Job, run: RunData, value: Value, transform: str) -> Number:
+def _accuracy(job: SuiteJob, run: RunData, value: Value, transform: str) -> Number:
     """Return an accuracy of a run's classifier; NoNumberError if there is none."""
     model = run.summary["model"]
     accuracies = accuracies_of(job).get(transform) if transform else model

@@ -35,10 +35,10 @@ from saliency_bench.read.report import words
 from saliency_bench.read.report.plots import STYLE, save_figure
 from saliency_bench.read.run_folder import RunData
 from saliency_bench.recipes.suites.drawing import mark_smoke
-from saliency_bench.recipes.suites.jobs import Job
+from saliency_bench.recipes.suites.jobs import SuiteJob
 from saliency_bench.recipes.suites.numbers import Results, cells_by_metric, explainer_text, metric_text
-from saliency_bench.recipes.suites.samples import Sample, loaded, with_partners
-from saliency_bench.recipes.suites.schema import Images, Picture, PictureAxis, View
+from saliency_bench.recipes.suites.samples import SuiteSample, loaded, with_partners
+from saliency_bench.recipes.suites.schema import Images, PictureSpec, PictureAxis, ViewSpec
 from saliency_bench.recipes.suites.tables import SMOKE
 from saliency_bench.target_weights import activation_of, probabilities
 from saliency_bench.types import Images as BatchImages
@@ -54,7 +54,7 @@ NAMES = 1.0  # inches, left of the rows
 
 
 @dataclass(frozen=True)
-class Cell:
+class Panel:
     """A drawn cell: uint8 (h, w, 3), or None with the reason in `lines`; lines of words stand below."""
 
     pixels: np.ndarray | None
@@ -100,7 +100,7 @@ def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[s
 
 
 def _keys(
-    placed: dict, axes: Sequence[str], wanted: Sequence[PictureAxis], picture: Picture
+    placed: dict, axes: Sequence[str], wanted: Sequence[PictureAxis], picture: PictureSpec
 ) -> list[tuple[str, ...]]:  # fmt: skip
     """Return the names of the rows or of the columns: as `show` has them, then as the runs have them."""
     order = {}
@@ -111,7 +111,7 @@ def _keys(
     return sorted(named, key=lambda names: [order[axis].index(part) for axis, part in zip(wanted, names, strict=True)])
 
 
-def _cells(results: Results, picture: Picture, job: Job, run: RunData) -> Iterator[tuple[tuple[str, ...], Cell]]:
+def _cells(results: Results, picture: PictureSpec, job: SuiteJob, run: RunData) -> Iterator[tuple[tuple[str, ...], Panel]]:
     """Yield ((dataset, model, image, explainer, view), cell) of one run."""
     explainers = [text for text in results.suite.runs[job.name].explainers if picture.needs(explainer=text)]
     if not explainers or not picture.needs(dataset=job.dataset, model=job.model):
@@ -132,13 +132,13 @@ def _cells(results: Results, picture: Picture, job: Job, run: RunData) -> Iterat
     else:
         ids = chosen(picture.images, run, list(scores.values()), list(made))
     for image_id in ids:
-        sample = Sample.at(context, context.data.samples.ids.index(image_id))
+        sample = SuiteSample.at(context, context.data.samples.ids.index(image_id))
         for text, (view_name, view) in product(explainers, picture.views.items()):
             explainer = made[called[text]]
             cell = cell_of(sample, explainer, view)
             below = [score_line(run, image_id, explainer, metric, name) for name, metric in scores.items()]
             lines = (*cell.lines, *filter(None, below if view.has_scores else ()))
-            yield (job.dataset, job.model, image_id, text, view_name), Cell(cell.pixels, lines)
+            yield (job.dataset, job.model, image_id, text, view_name), Panel(cell.pixels, lines)
 
 
 def chosen(images: Images, run: RunData, metrics: Sequence[str], explainers: Sequence[str]) -> list[str]:
@@ -256,7 +256,7 @@ def score_line(run: RunData, image_id: str, explainer: Explainer, metric: str, n
     return ""
 
 
-def cell_of(sample: Sample, explainer: Explainer, view: View) -> Cell:
+def cell_of(sample: SuiteSample, explainer: Explainer, view: ViewSpec) -> Panel:
     """Draw one view of a sample; a target or a column that it does not have is said in the cell."""
     if view.partner or view.kind in PASTED:
         return _of_partner(sample, explainer, view)
@@ -264,24 +264,24 @@ def cell_of(sample: Sample, explainer: Explainer, view: View) -> Cell:
     if view.without:
         column = (sample.batch.columns or {}).get(WITHOUT)
         if column is None or not isinstance(column.values, torch.Tensor) or column.lacking[0]:
-            return Cell(None, (f"no {WITHOUT}",))
+            return Panel(None, (f"no {WITHOUT}",))
         images = column.values
     pixels = eight_bit(images[0])
     if view.kind == "picture":
-        return Cell(pixels, () if view.without else (_prediction(sample),))
+        return Panel(pixels, () if view.without else (_prediction(sample),))
     if view.kind == "mask":
-        return Cell(np.where(sample.batch.masks[0].numpy()[..., None], pixels, pixels // 4))
+        return Panel(np.where(sample.batch.masks[0].numpy()[..., None], pixels, pixels // 4))
     target, line = sample.target, ""
     explain: Callable[..., np.ndarray] = sample.provider(explainer)
     if view.other:
         if sample.other is None:
-            return Cell(None, ("no other model",))
+            return Panel(None, ("no other model",))
         target = sample.other.target
         explain = partial(explain, classifier=sample.other.classifier)
     elif view.target:
         terms = _terms(sample, view.target)
         if terms is None:
-            return Cell(None, (f"no {view.target}",))
+            return Panel(None, (f"no {view.target}",))
         target = terms.row(sample.context.question.classes).to(images.device)
         line = terms.text(sample.context.classifier.labels)
         if view.target == "false positive":
@@ -289,14 +289,14 @@ def cell_of(sample: Sample, explainer: Explainer, view: View) -> Cell:
     try:
         maps = explain(images, target)
     except ExplainerRaisedError as error:
-        return Cell(None, (str(error),))
+        return Panel(None, (str(error),))
     if view.kind == "map":
-        return Cell(np.asarray(sample.marked(maps[0], images)), tuple(filter(None, (line,))))
+        return Panel(np.asarray(sample.marked(maps[0], images)), tuple(filter(None, (line,))))
     classifier = sample.other.classifier if view.other and sample.other else sample.context.classifier
     return _parts(classifier, images, target, maps, view)
 
 
-def _prediction(sample: Sample) -> str:
+def _prediction(sample: SuiteSample) -> str:
     """Return what the classifier says of a sample, with the probability: "cat 0.913"."""
     row = sample.row
     if row["prediction"] is None:
@@ -305,25 +305,25 @@ def _prediction(sample: Sample) -> str:
     return f"{named} {words.number(row['confidence'])}"
 
 
-def _of_partner(sample: Sample, explainer: Explainer, view: View) -> Cell:
+def _of_partner(sample: SuiteSample, explainer: Explainer, view: ViewSpec) -> Panel:
     """Draw the image that a sample is paired with, or the sample with a part of that image pasted in."""
     if (partner := sample.partner) is None:
-        return Cell(None, ("not paired",))
+        return Panel(None, ("not paired",))
     classifier, pixels = sample.context.classifier, eight_bit(partner.images[0])
     right = torch.from_numpy(partner.right).float().to(partner.images.device)
     if view.kind == "picture":
-        return Cell(pixels, (_probability(classifier, partner.images, right),))
+        return Panel(pixels, (_probability(classifier, partner.images, right),))
     try:
         maps = sample.provider(explainer, partner.seeds)(partner.images, right)
     except ExplainerRaisedError as error:
-        return Cell(None, (str(error),))
+        return Panel(None, (str(error),))
     if view.kind == "map":
-        return Cell(np.asarray(overlay(pixels, maps[0])))
+        return Panel(np.asarray(overlay(pixels, maps[0])))
     if view.kind not in PASTED:
         return _parts(classifier, partner.images, right, maps, view)
     inside = torch.from_numpy(_salient(maps[0]) == (view.kind == "pasted")).to(partner.images.device)
     images = torch.where(inside, partner.images, sample.images)
-    return Cell(eight_bit(images[0]), (_probability(classifier, images, right),))
+    return Panel(eight_bit(images[0]), (_probability(classifier, images, right),))
 
 
 def _probability(classifier: nn.Module, images: BatchImages, target: Target) -> str:
@@ -338,7 +338,7 @@ def _salient(values: np.ndarray) -> np.ndarray:
     return values - values.min() > 0.5 * np.ptp(values.astype(np.float64))
 
 
-def _terms(sample: Sample, rule: str) -> TargetTerms | None:
+def _terms(sample: SuiteSample, rule: str) -> TargetTerms | None:
     """Return another target of a sample, by its logits; None if it has none, as a class without a group."""
     logits, groups = np.asarray(sample.row["logits"]), sample.context.question.groups
     ordered = [int(index) for index in np.argsort(-logits, kind="stable")]
@@ -358,7 +358,7 @@ def _terms(sample: Sample, rule: str) -> TargetTerms | None:
     return TargetTerms(group) if group else None
 
 
-def _parts(classifier: nn.Module, images: BatchImages, target: Target, maps: np.ndarray, view: View) -> Cell:
+def _parts(classifier: nn.Module, images: BatchImages, target: Target, maps: np.ndarray, view: ViewSpec) -> Panel:
     """Draw the picture by the order of its map: `top` pixels, the `rest` or the salient `region`, else the reference.
 
     Below it stands the probability that the target then has.
@@ -375,7 +375,7 @@ def _parts(classifier: nn.Module, images: BatchImages, target: Target, maps: np.
     curves = Curves(classifier, images, target, maps)
     kept = torch.from_numpy(inside).to(images.device)[None, None]
     drawn = curves.drawn(torch.zeros(1, dtype=torch.long), kept, view.reference)
-    return Cell(eight_bit(drawn[0]), (f"{line}, {_probability(classifier, drawn, target)}",))
+    return Panel(eight_bit(drawn[0]), (f"{line}, {_probability(classifier, drawn, target)}",))
 
 
 def _figure(placed: dict, rows: list, columns: list, names: dict[str, str]) -> Figure:

@@ -33,7 +33,7 @@ from saliency_bench.recipes.suites.costs import (
     speed_key,
     speed_of,
 )
-from saliency_bench.recipes.suites.jobs import Choice, Job
+from saliency_bench.recipes.suites.jobs import SuiteChoice, SuiteJob
 from saliency_bench.utils.files import read_json
 from saliency_bench.utils.messages import complain
 
@@ -58,7 +58,7 @@ class Step:
         missing: Sources that are not there, each with how to get it.
     """
 
-    job: Job
+    job: SuiteJob
     dataset: str
     model: str
     images: int | None
@@ -80,7 +80,7 @@ class Step:
         return None if self.images is None else (self.images * self.cells * BYTES + RUN_BYTES) / 1e6
 
 
-def plan_of(jobs: Sequence[Job], choice: Choice, measured: bool = True) -> list[Step]:
+def plan_of(jobs: Sequence[SuiteJob], choice: SuiteChoice, measured: bool = True) -> list[Step]:
     """Return a step per run.
 
     Args:
@@ -120,7 +120,7 @@ def plan_of(jobs: Sequence[Job], choice: Choice, measured: bool = True) -> list[
     return steps
 
 
-def _speed(job: Job, choice: Choice, speeds: dict[Key, Speed | None]) -> Speed | None:
+def _speed(job: SuiteJob, choice: SuiteChoice, speeds: dict[Key, Speed | None]) -> Speed | None:
     """Return the speed of a run's network, timed once; None if it is not on this machine."""
     key = speed_key(job)
     if key not in speeds:
@@ -147,7 +147,7 @@ def _named(pair: tuple[str, str]) -> tuple[str, str]:
 
 
 def _trainings(
-    job: Job, dataset: Callable[[str, str, str], tuple[str, dict[str, int], str]], trained: set[Path]
+    job: SuiteJob, dataset: Callable[[str, str, str], tuple[str, dict[str, int], str]], trained: set[Path]
 ) -> Iterator[Cost]:
     """Yield the cost of each training of a run's networks.
 
@@ -272,7 +272,7 @@ def _dataset(name: str, split: str, build: str) -> tuple[str, dict[str, int], st
         return "missing", {}, f"{name}: {build or error}"
 
 
-def _missing_model(job: Job) -> str:
+def _missing_model(job: SuiteJob) -> str:
     """Return why its model, or what its networks are trained from, cannot be loaded, as far as names and folders tell.
 
     Returns "" if nothing is wrong.
@@ -289,7 +289,7 @@ def _missing_model(job: Job) -> str:
     return ""
 
 
-def _model(job: Job) -> str:
+def _model(job: SuiteJob) -> str:
     """Return where a run's model is."""
     if job.networks:
         left = [network for network in job.networks if not network.is_done]
@@ -308,7 +308,7 @@ def _model(job: Job) -> str:
     return "downloaded" if isinstance(try_to_load_from_cache(name, "config.json"), str) else "to download"
 
 
-def _cells_there(job: Job) -> tuple[set[tuple[str, str]], int]:
+def _cells_there(job: SuiteJob) -> tuple[set[tuple[str, str]], int]:
     """Return (explainer, metric) of the cells that are there, and on how many images."""
     try:
         summary, cells = read_summary(job.folder)

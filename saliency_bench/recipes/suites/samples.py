@@ -19,7 +19,7 @@ from saliency_bench.compute.predictions import PredictedChunk, all_predictions, 
 from saliency_bench.compute.python_objects import entries_of
 from saliency_bench.compute.reading import read_chunk
 from saliency_bench.compute.score import inputs_of, other_of
-from saliency_bench.compute.scoring.inputs import MetricInputs, Other
+from saliency_bench.compute.scoring.inputs import MetricInputs, OtherModel
 from saliency_bench.compute.scoring.partners import PartnerSamples, plan_of
 from saliency_bench.compute.targets.rules import stack
 from saliency_bench.errors import UserError
@@ -30,7 +30,7 @@ from saliency_bench.utils.overlays import eight_bit, overlay
 
 
 @dataclass(frozen=True)
-class Sample:
+class SuiteSample:
     """A sample of a run: what is known of it before it is explained.
 
     Attributes:
@@ -44,7 +44,7 @@ class Sample:
     target: Target
 
     @classmethod
-    def at(cls, context: RunContext, position: int) -> "Sample":
+    def at(cls, context: RunContext, position: int) -> "SuiteSample":
         """Return the sample at a position of a run."""
         chunk, other = read_chunk(context.data.samples, context.classifier, [position], strict=True), context.other
         rows = answers(context, chunk)
@@ -65,7 +65,7 @@ class Sample:
         return self.predicted.rows[0]
 
     @cached_property
-    def other(self) -> Other | None:
+    def other(self) -> OtherModel | None:
         """Return what the other classifier says; None without another."""
         other = self.context.other
         return None if other is None else other_of(other, self.batch, self.predicted.of_other)

@@ -55,7 +55,7 @@ class DatasetEntry(Strict):
     settings: dict[str, Any] = {}
 
 
-class Training(Strict):
+class TrainingSpec(Strict):
     """Options of `saliency-bench train`, by default the recipe of P0."""
 
     epochs: Annotated[int, Field(ge=1)] = 30
@@ -79,7 +79,7 @@ class ModelEntry(Strict):
 
     name: str
     family: Family
-    train: Training | None = None
+    train: TrainingSpec | None = None
 
 
 class OtherEntry(Strict):
@@ -202,7 +202,7 @@ class Decision(Strict):
     run: str
 
 
-class Table(Strict):
+class TableSpec(Strict):
     """A table of a paper.
 
     Attributes:
@@ -273,7 +273,7 @@ class Table(Strict):
         return all(axis != shown_axis or name in names for shown_axis, names in self.show.items())
 
 
-class View(Strict):
+class ViewSpec(Strict):
     """Content of a cell of a picture, for an image.
 
     Attributes:
@@ -327,7 +327,7 @@ class Images(Strict):
     count: Annotated[int, Field(ge=1)] = 3
 
 
-class Picture(Strict):
+class PictureSpec(Strict):
     """A picture of a paper: images of runs, in rows and columns.
 
     Attributes:
@@ -345,7 +345,7 @@ class Picture(Strict):
     runs: tuple[str, ...] = Field(min_length=1)
     rows: tuple[PictureAxis, ...] = Field(min_length=1)
     columns: tuple[PictureAxis, ...] = Field(min_length=1)
-    views: dict[str, View] = Field(min_length=1)
+    views: dict[str, ViewSpec] = Field(min_length=1)
     values: dict[str, Value] = {}
     images: Images = Images()
     show: dict[PictureAxis, tuple[str, ...]] = {}
@@ -400,16 +400,16 @@ class Smoke(Strict):
     options: dict[str, dict[str, Scalar]] = {}
 
     @property
-    def recipe(self) -> Training:
+    def recipe(self) -> TrainingSpec:
         """Return how the small networks are trained on a dataset."""
-        return Training(epochs=self.epochs, learning_rate=1e-4, batch_size=8, size=self.size)
+        return TrainingSpec(epochs=self.epochs, learning_rate=1e-4, batch_size=8, size=self.size)
 
-    def pretraining(self, name: str) -> Training:
+    def pretraining(self, name: str) -> TrainingSpec:
         """Return how the small network of a model of this name is first trained; each has weights of its own."""
         from saliency_bench.utils.seeds import seed_of  # imports numpy, which listing suites needs not
 
         seed = seed_of("smoke", name) % 1000
-        return Training(epochs=self.passes, learning_rate=0.003, batch_size=16, size=self.size, seed=seed)
+        return TrainingSpec(epochs=self.passes, learning_rate=0.003, batch_size=16, size=self.size, seed=seed)
 
 
 class Suite(Strict):
@@ -431,8 +431,8 @@ class Suite(Strict):
     datasets: dict[str, DatasetEntry] = Field(min_length=1)
     models: dict[str, ModelEntry] = Field(min_length=1)
     runs: dict[str, RunEntry] = Field(min_length=1)
-    tables: dict[str, Table] = Field(min_length=1)
-    pictures: dict[str, Picture] = {}
+    tables: dict[str, TableSpec] = Field(min_length=1)
+    pictures: dict[str, PictureSpec] = {}
     names: dict[str, str] = {}
     decisions: tuple[Decision, ...] = ()
     smoke: Smoke = Smoke()
@@ -460,11 +460,11 @@ class Suite(Strict):
         return self
 
     @property
-    def items(self) -> dict[str, Table | Picture]:
+    def items(self) -> dict[str, TableSpec | PictureSpec]:
         """Tables and pictures."""
         return {**self.tables, **self.pictures}
 
-    def _check_places(self, where: str, item: Table | Picture) -> None:
+    def _check_places(self, where: str, item: TableSpec | PictureSpec) -> None:
         """Check that each number or cell has one place, and that its runs have something to compute."""
         runs = [self.runs[run] for run in item.runs]
         of_runs = ("model", "explainer") if item.has_explainer else ("model",)

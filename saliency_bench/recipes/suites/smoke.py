@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from saliency_bench.data.building import build
-from saliency_bench.recipes.suites.jobs import DRAWINGS, Choice, data_of, smoke_config
+from saliency_bench.recipes.suites.jobs import DRAWINGS, SuiteChoice, data_of, smoke_config
 from saliency_bench.recipes.suites.schema import Suite
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.seeds import seed_of
 
 
-def prepare(suite: Suite, tables: Iterable[str], choice: Choice) -> None:
+def prepare(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> None:
     """Draw the datasets and write the networks' configs, unless they are there."""
     for entry in suite.models.values():
         path = smoke_config(choice, entry.name)

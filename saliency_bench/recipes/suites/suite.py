@@ -24,7 +24,7 @@ from saliency_bench.read.run_folder import read_summary
 from saliency_bench.read.summary import aligned
 from saliency_bench.recipes.suites import smoke as smoke_data
 from saliency_bench.recipes.suites.drawing import Section, section_of, write_page
-from saliency_bench.recipes.suites.jobs import Choice, Job, Network, data_of, jobs_of, selection
+from saliency_bench.recipes.suites.jobs import SuiteChoice, SuiteJob, Network, data_of, jobs_of, selection
 from saliency_bench.recipes.suites.numbers import Results
 from saliency_bench.recipes.suites.pictures import draw_picture
 from saliency_bench.recipes.suites.plan import Step, check_sources, plan_notes, plan_of, plan_rows, side_by_side
@@ -36,7 +36,7 @@ from saliency_bench.recipes.suites.transforms import measure
 from saliency_bench.spec import PREDICTED_BY
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.messages import complain
-from saliency_bench.utils.processes import Alone, Group, accelerator_on, agreed, wait_for_all
+from saliency_bench.utils.processes import Alone, ProcessGroup, accelerator_on, agreed, wait_for_all
 from saliency_bench.utils.progress import step
 from saliency_bench.utils.untouched import untouched
 
@@ -55,7 +55,7 @@ class SuiteResult:
 
     folder: Path
     tables: list[SuiteTable]
-    jobs: list[Job]
+    jobs: list[SuiteJob]
     failed: dict[Path, str] = field(default_factory=dict)
     pictures: list[str] = field(default_factory=list)
 
@@ -157,7 +157,7 @@ def suite(
 
 
 def _write(
-    name: str, path: Path, content: Suite, tables: tuple[str, ...], choice: Choice, jobs: list[Job],
+    name: str, path: Path, content: Suite, tables: tuple[str, ...], choice: SuiteChoice, jobs: list[SuiteJob],
     failed: dict[Path, str], compare: bool,
 ) -> SuiteResult:  # fmt: skip
     """Write the tables, pictures, settings and page of what is there."""
@@ -186,13 +186,13 @@ def _choose(
     select: str | Iterable[str] = (),
     answers: str | Path | Iterable[str | Path] = (),
     **settings: Any,
-) -> tuple[Path, Suite, tuple[str, ...], Choice, list[Job]]:
+) -> tuple[Path, Suite, tuple[str, ...], SuiteChoice, list[SuiteJob]]:
     """Return the suite's file, its content, the selected tables, the choice and the runs; --smoke makes the sources."""
     path, content, tables = find_suite(name)
     conditions = selection([select] if isinstance(select, str) else select)
     files = [Path(file) for file in ([answers] if isinstance(answers, str | Path) else answers)]
     settings |= {"answers": [read_answers(file) for file in files]}
-    choice = Choice(Path(out), Path(data), conditions, **settings)
+    choice = SuiteChoice(Path(out), Path(data), conditions, **settings)
     if not choice.data.is_dir():
         raise UserError(f"there is no folder '{choice.data}'; give --data the folder that holds built datasets")
     check_figures(content, tables)
@@ -203,7 +203,7 @@ def _choose(
     return path, content, tables, choice, jobs
 
 
-def _check_not_mixed(content: Suite, choice: Choice) -> None:
+def _check_not_mixed(content: Suite, choice: SuiteChoice) -> None:
     """Check that smoke-size results and real results are in separate folders.
 
     Raises:
@@ -225,7 +225,7 @@ def _check_not_mixed(content: Suite, choice: Choice) -> None:
 
 
 def work(
-    steps: Sequence[Step], choice: Choice, progress: bool, say: Callable[[str], None], train_only: bool
+    steps: Sequence[Step], choice: SuiteChoice, progress: bool, say: Callable[[str], None], train_only: bool
 ) -> dict[Path, str]:
     """Train and run what is missing of a plan.
 
@@ -262,7 +262,7 @@ def work(
     if train_only:
         return failed
     shares = agreed(accelerator, lambda: side_by_side(steps, accelerator.num_processes))
-    group: Group = Alone(accelerator.device) if shares else accelerator
+    group: ProcessGroup = Alone(accelerator.device) if shares else accelerator
     if shares:
         say(f"{accelerator.num_processes} processes make whole runs side by side")
     numbers = shares[accelerator.process_index] if shares else range(len(jobs))
@@ -277,7 +277,7 @@ def work(
     return dict(gather_object(list(failed.items()))) if shares else failed
 
 
-def _run(job: Job, progress: bool, group: Group) -> None:
+def _run(job: SuiteJob, progress: bool, group: ProcessGroup) -> None:
     """Make a run, and the accuracies under transforms that tables ask for."""
     spec = dict(job.spec)
     if job.named_by is not None and _covers(job.named_by, job.spec.limit):
@@ -297,7 +297,7 @@ def _covers(folder: Path, limit: int | None) -> bool:
     return dataset["used"] >= (dataset["samples"] if limit is None else min(limit, dataset["samples"]))
 
 
-def _train(network: Network, choice: Choice, progress: bool) -> None:
+def _train(network: Network, choice: SuiteChoice, progress: bool) -> None:
     """Train a network by the recipe of its suite; a training that was stopped goes on."""
     recipe = network.recipe.model_dump()
     train(dataset=network.dataset, model=network.start, out=network.out, label_column=network.label,
@@ -317,7 +317,7 @@ def _attempt(task: Callable[[], object], folder: Path, failed: dict[Path, str]) 
 
 
 def write_tables(
-    content: Suite, tables: Iterable[str], choice: Choice, failed: dict[Path, str], compare: bool
+    content: Suite, tables: Iterable[str], choice: SuiteChoice, failed: dict[Path, str], compare: bool
 ) -> list[SuiteTable]:
     """Write the tables of what is there, also of runs that an earlier start has made and this one leaves out."""
     jobs = jobs_of(content, tables, replace(choice, select={}))
@@ -334,7 +334,7 @@ def write_tables(
     return written
 
 
-def draw_pictures(content: Suite, names: Iterable[str], choice: Choice, failed: dict[Path, str]) -> list[Section]:
+def draw_pictures(content: Suite, names: Iterable[str], choice: SuiteChoice, failed: dict[Path, str]) -> list[Section]:
     """Draw the pictures of what is there, each as PDF, SVG and PNG; return them as the page shows them."""
     sections = []
     for name in (name for name in names if name in content.pictures):

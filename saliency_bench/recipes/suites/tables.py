@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 
 from saliency_bench.errors import UserError
-from saliency_bench.read.analysis.paper_table import Entry, Line, PaperTable, PaperTables
+from saliency_bench.read.analysis.paper_table import TableEntry, Line, PaperTable, PaperTables
 from saliency_bench.read.analysis.tables import Table as Printed
 from saliency_bench.read.analysis.tables import Value
 from saliency_bench.read.report import words
 from saliency_bench.read.statistics.intervals import INTERVAL_FROM
 from saliency_bench.recipes.suites.numbers import Results, places_of
-from saliency_bench.recipes.suites.schema import Suite, Table
+from saliency_bench.recipes.suites.schema import Suite, TableSpec
 from saliency_bench.utils.csv_text import csv_text
 from saliency_bench.utils.files import write_json, write_text
 
@@ -44,7 +44,7 @@ class SuiteTable(PaperTables):
     """
 
     name: str
-    table: Table
+    table: TableSpec
     names: Mapping[str, str]
     numbers: pd.DataFrame
     compare: bool = False
@@ -185,7 +185,7 @@ def make_table(name: str, results: Results, compare: bool = False, about: Sequen
     return SuiteTable(name, table, results.suite.names, numbers, compare, about, results.choice.smoke)
 
 
-def figures_of(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
+def figures_of(table: TableSpec, frame: pd.DataFrame) -> pd.DataFrame:
     """Return the paper's figures: the axes of a table and `paper`, a row per figure.
 
     Args:
@@ -216,7 +216,7 @@ def check_figures(suite: Suite, tables: Iterable[str]) -> None:
             )
 
 
-def _shown(table: Table, frame: pd.DataFrame) -> tuple[list[Key], list[Key]]:
+def _shown(table: TableSpec, frame: pd.DataFrame) -> tuple[list[Key], list[Key]]:
     """Return the rows and columns that the paper's table has; the others are added by the suite."""
     rows, columns = (
         [key for key in keys_of(frame, columns_of(axes)) if all(map(table.shows, axes, key))]
@@ -266,14 +266,14 @@ def text_of(table: SuiteTable, record: Mapping[str, Any] | None) -> str:
     return text + f" ({figure})" * bool(figure)
 
 
-def _entry(table: SuiteTable, record: Mapping[str, Any] | None) -> Entry:
+def _entry(table: SuiteTable, record: Mapping[str, Any] | None) -> TableEntry:
     """Return a number as a table for a paper has it."""
     if record is None:
-        return Entry(text=" ")
+        return TableEntry(text=" ")
     few = f"fewer than {INTERVAL_FROM} images of a run, which have no interval"
     notes = [record["missing"]] * bool(record["missing"]) + [few] * rests_on_few(record)
     ends = None if record["low"] is None else (record["low"], record["high"])
-    return Entry(record["value"], ends, best=bool(record["best"]), notes=tuple(notes), text=record["text"],
+    return TableEntry(record["value"], ends, best=bool(record["best"]), notes=tuple(notes), text=record["text"],
                  after=figure_of(table, record), count=table.is_count(record))  # fmt: skip
 
 

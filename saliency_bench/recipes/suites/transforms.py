@@ -12,7 +12,7 @@ from saliency_bench.compute.python_objects import describe
 from saliency_bench.compute.scoring.transforms import TRANSFORMS
 from saliency_bench.errors import unknown
 from saliency_bench.read.accuracy import quality
-from saliency_bench.recipes.suites.jobs import Job
+from saliency_bench.recipes.suites.jobs import SuiteJob
 from saliency_bench.utils.files import read_json, write_json
 
 
@@ -44,7 +44,7 @@ def accuracy_under(context: RunContext, transform: str = "") -> dict[str, Any]:
     return quality(table, context.identity.labels, context.identity.activation, context.spec.seed)
 
 
-def measure(job: Job) -> None:
+def measure(job: SuiteJob) -> None:
     """Write the accuracies that tables ask for beside a finished run, unless they are there."""
     measured = accuracies_of(job)
     missing = [transform for transform in job.transforms if transform not in measured]
@@ -54,7 +54,7 @@ def measure(job: Job) -> None:
         write_json(job.accuracies, {"of": _identity(job), "transforms": measured})
 
 
-def accuracies_of(job: Job) -> dict[str, dict[str, Any]]:
+def accuracies_of(job: SuiteJob) -> dict[str, dict[str, Any]]:
     """Return {transform: "accuracy" and "top5"} of what was measured of the run as it is now."""
     if not job.accuracies.is_file():
         return {}
@@ -62,7 +62,7 @@ def accuracies_of(job: Job) -> dict[str, dict[str, Any]]:
     return content["transforms"] if content["of"] == _identity(job) else {}
 
 
-def _identity(job: Job) -> list:
+def _identity(job: SuiteJob) -> list:
     """Return what an accuracy depends on: the classifier, the images and how many of them are used."""
     summary = read_json(job.folder / "summary.json")
     return [summary["model"]["digest"], summary["dataset"]["fingerprint"], summary["dataset"]["used"]]

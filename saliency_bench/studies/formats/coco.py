@@ -15,7 +15,7 @@ import numpy as np
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.registry import install_hint
-from saliency_bench.studies.formats.regions import Drawn, Region, Selection, box_of, check_size, file_in, masks_of
+from saliency_bench.studies.formats.regions import PersonMask, Region, PersonRegions, box_of, check_size, file_in, masks_of
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.utils.files import parse_json, read_bytes
 from saliency_bench.utils.outlines import parts_of
@@ -23,18 +23,18 @@ from saliency_bench.utils.outlines import parts_of
 LARGEST = 2**30  # bytes
 
 
-def check(drawn: Sequence[Drawn]) -> None:
+def check(drawn: Sequence[PersonMask]) -> None:
     """Accept everything: every name can be written."""
 
 
-def write(out: Path, drawn: Sequence[Drawn]) -> None:
+def write(out: Path, drawn: Sequence[PersonMask]) -> None:
     """Write annotations.json of all, and consensus.json of the consensus alone, which other programs take as masks."""
     consensus = [entry for entry in drawn if entry.votes is not None]
     for name, entries in (("annotations", drawn), ("consensus", consensus)):
         (out / f"{name}.json").write_text(json.dumps(_content(entries)), encoding="utf-8")
 
 
-def _content(drawn: Sequence[Drawn]) -> dict[str, Any]:
+def _content(drawn: Sequence[PersonMask]) -> dict[str, Any]:
     """Return masks as the content of a file."""
     labels = sorted({entry.label for entry in drawn})
     images = {entry.image_id: entry.mask.shape for entry in drawn}
@@ -58,7 +58,7 @@ def _content(drawn: Sequence[Drawn]) -> dict[str, Any]:
     }
 
 
-def _annotation(number: int, image: int, category: int, entry: Drawn) -> dict[str, Any]:
+def _annotation(number: int, image: int, category: int, entry: PersonMask) -> dict[str, Any]:
     """Return a mask as an annotation."""
     return {
         "id": number,
@@ -72,7 +72,7 @@ def _annotation(number: int, image: int, category: int, entry: Drawn) -> dict[st
     }
 
 
-def read(path: Path, person: str, selection: Selection | None = None) -> dict[str, np.ndarray]:
+def read(path: Path, person: str, selection: PersonRegions | None = None) -> dict[str, np.ndarray]:
     """Return {unit: mask} from a file; ids may be numbers or texts."""
     path = file_in(path, "annotations.json")
     try:

@@ -15,9 +15,9 @@ import numpy as np
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.studies.formats.regions import (
-    Drawn,
+    PersonMask,
     Region,
-    Selection,
+    PersonRegions,
     box_of,
     check_size,
     file_in,
@@ -36,13 +36,13 @@ WITHOUT_AREA = ("points", "polyline", "skeleton")
 ABOUT = ("tag", "attribute")  # elements of an image that are not shapes
 
 
-def check(drawn: Sequence[Drawn]) -> None:
+def check(drawn: Sequence[PersonMask]) -> None:
     """Raise UserError for a person whose name is no folder."""
     for person in {entry.person for entry in drawn}:
         folder_name(person)
 
 
-def write(out: Path, drawn: Sequence[Drawn]) -> None:
+def write(out: Path, drawn: Sequence[PersonMask]) -> None:
     """Write a file of each person."""
     for person in dict.fromkeys(entry.person for entry in drawn):
         root = ElementTree.Element("annotations")
@@ -55,7 +55,7 @@ def write(out: Path, drawn: Sequence[Drawn]) -> None:
         ElementTree.ElementTree(root).write(folder / FILE, encoding="utf-8", xml_declaration=True)
 
 
-def _add(root: ElementTree.Element, number: int, entry: Drawn) -> None:
+def _add(root: ElementTree.Element, number: int, entry: PersonMask) -> None:
     """Add an image with its mask."""
     rows, columns = entry.mask.shape
     about = {"id": str(number), "name": entry.image_id, "width": str(columns), "height": str(rows)}
@@ -70,7 +70,7 @@ def _add(root: ElementTree.Element, number: int, entry: Drawn) -> None:
     ElementTree.SubElement(image, "mask", about | {"rle": runs} | {name: str(value) for name, value in box.items()})
 
 
-def read(path: Path, person: str, selection: Selection | None = None) -> dict[str, np.ndarray]:
+def read(path: Path, person: str, selection: PersonRegions | None = None) -> dict[str, np.ndarray]:
     """Return {unit: mask} from a file in the format "for images"."""
     try:
         folders = [region.parent for region in path.glob(f"*/{FILE}")]

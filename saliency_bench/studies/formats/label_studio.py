@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.studies.formats.regions import Drawn, Region, Selection, check_size, file_in, masks_of
+from saliency_bench.studies.formats.regions import PersonMask, Region, PersonRegions, check_size, file_in, masks_of
 from saliency_bench.utils.files import parse_json, read_bytes
 from saliency_bench.utils.outlines import box, ellipse, polygon
 from saliency_bench.utils.pictures import ENDINGS, UnreadableError
@@ -52,11 +52,11 @@ NO_REGIONS = ("choices", "rating", "textarea", "number", "taxonomy", "datetime",
 BOOKKEEPING = ("id", "annotation_id", "annotator", "created_at", "updated_at", "lead_time", "agreement")  # in JSON-MIN
 
 
-def check(drawn: Sequence[Drawn]) -> None:
+def check(drawn: Sequence[PersonMask]) -> None:
     """Accept everything: every name can be written."""
 
 
-def write(out: Path, drawn: Sequence[Drawn]) -> None:
+def write(out: Path, drawn: Sequence[PersonMask]) -> None:
     """Write tasks.json and the configuration of a project."""
     tasks: dict[str, dict[str, Any]] = {}
     for entry in drawn:
@@ -69,7 +69,7 @@ def write(out: Path, drawn: Sequence[Drawn]) -> None:
     (out / "labelling_config.xml").write_text(_config(drawn), encoding="utf-8")
 
 
-def _result(entry: Drawn) -> list[dict[str, Any]]:
+def _result(entry: PersonMask) -> list[dict[str, Any]]:
     """Return a mask as results of an annotation."""
     if not entry.mask.any():
         return []
@@ -88,7 +88,7 @@ def _result(entry: Drawn) -> list[dict[str, Any]]:
     ]
 
 
-def _config(drawn: Sequence[Drawn]) -> str:
+def _config(drawn: Sequence[PersonMask]) -> str:
     """Return the configuration of a project with these labels."""
     from xml.sax.saxutils import quoteattr
 
@@ -146,7 +146,7 @@ def decode(stream: Iterable[int], height: int, width: int) -> np.ndarray:
     return values.reshape(height, width, CHANNELS)[:, :, -1] > 0
 
 
-def read(path: Path, person: str, selection: Selection | None = None) -> dict[str, np.ndarray]:
+def read(path: Path, person: str, selection: PersonRegions | None = None) -> dict[str, np.ndarray]:
     """Return {unit: mask} from an export in JSON or JSON-MIN."""
     path = file_in(path, "tasks.json")
     try:

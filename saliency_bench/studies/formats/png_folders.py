@@ -12,9 +12,9 @@ import numpy as np
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies.formats.regions import (
-    Drawn,
+    PersonMask,
     Region,
-    Selection,
+    PersonRegions,
     check_stems,
     file_stem,
     folder_name,
@@ -25,14 +25,14 @@ from saliency_bench.utils.masks import object_in
 from saliency_bench.utils.pictures import UnreadableError, opened, png
 
 
-def check(drawn: Sequence[Drawn]) -> None:
+def check(drawn: Sequence[PersonMask]) -> None:
     """Raise UserError for a person whose name is no folder."""
     check_stems(drawn)
     for person in {entry.person for entry in drawn}:
         folder_name(person)
 
 
-def write(out: Path, drawn: Sequence[Drawn]) -> None:
+def write(out: Path, drawn: Sequence[PersonMask]) -> None:
     """Write a PNG of each mask, consensus and count of votes."""
     for entry in drawn:
         name = f"{file_stem(entry.image_id)}.png"
@@ -49,7 +49,7 @@ def _save(path: Path, pixels: np.ndarray) -> None:
     path.write_bytes(png(pixels))
 
 
-def read(path: Path, person: str, selection: Selection | None = None) -> dict[str, np.ndarray]:
+def read(path: Path, person: str, selection: PersonRegions | None = None) -> dict[str, np.ndarray]:
     """Return {unit: bool (H, W)} from the folder of one person, or of all people."""
     if not path.is_dir():
         raise UserError(f"{path} is not a folder; give the folder of the PNG files of one person")

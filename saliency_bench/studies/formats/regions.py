@@ -20,7 +20,7 @@ CONSENSUS = "consensus"  # the person whom the mask of most people is ascribed t
 
 
 @dataclass(frozen=True)
-class Drawn:
+class PersonMask:
     """A mask, bool (H, W), of a person or of the consensus.
 
     Attributes:
@@ -64,7 +64,7 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Place:
+class ImagePlace:
     """An image that a file refers to.
 
     Attributes:
@@ -76,17 +76,17 @@ class Place:
     units: dict[str, str | None]
 
 
-def anywhere(names: Iterable[str]) -> dict[str, Place]:
+def anywhere(names: Iterable[str]) -> dict[str, ImagePlace]:
     """Return each name as an image of its own that matches every label."""
-    return {name: Place(name, {name: None}) for name in names}
+    return {name: ImagePlace(name, {name: None}) for name in names}
 
 
 @dataclass
-class Selection:
+class PersonRegions:
     """Assign a person's regions to units, and count all other regions.
 
     Attributes:
-        places: {name in the file: `Place`} for names that match an image of the dataset.
+        places: {name in the file: `ImagePlace`} for names that match an image of the dataset.
         label: import regions with this label; "": with the class as label.
         check: raises UserError for a mask that does not fit its unit; None: a damaged region is an error of the file.
         drawn: number of regions in masks.
@@ -96,7 +96,7 @@ class Selection:
         left_out: {name: reason} of images with a region that cannot be drawn.
     """
 
-    places: Callable[[Iterable[str]], dict[str, Place]] = anywhere
+    places: Callable[[Iterable[str]], dict[str, ImagePlace]] = anywhere
     label: str = ""
     check: Callable[[str, np.ndarray], None] | None = None
     drawn: int = 0
@@ -153,7 +153,7 @@ class Selection:
         self._skip(region.why or "of other people", region)
         return False
 
-    def _is_known(self, region: Region, places: dict[str, Place]) -> bool:
+    def _is_known(self, region: Region, places: dict[str, ImagePlace]) -> bool:
         """Return whether the image of a region is in the dataset; count the region if not."""
         if region.image_id in places:
             return True
@@ -174,7 +174,7 @@ class Selection:
             known = f"its labels are {_listed(sorted(labels))}" if labels else "it has no labels; leave out --label"
             raise UserError(f"{where} has no region labelled {self.label}; {known}")
 
-    def _units(self, region: Region, place: Place, labels: Counter[str], where: str) -> list[str]:
+    def _units(self, region: Region, place: ImagePlace, labels: Counter[str], where: str) -> list[str]:
         """Return the units that a region belongs to by its labels."""
         if not region.is_region or None in place.units.values():
             return list(place.units)
@@ -285,7 +285,7 @@ def _is_name(text: str) -> bool:
     return bool(text) and text.isprintable() and "\\" not in text and len(text.encode()) <= MOST_BYTES
 
 
-def check_stems(drawn: Iterable[Drawn]) -> None:
+def check_stems(drawn: Iterable[PersonMask]) -> None:
     """Raise UserError for two images whose files would have the same name."""
     names: dict[str, str] = {}
     for entry in drawn:
@@ -321,7 +321,7 @@ def folder_of(path: Path, folders: Iterable[Path], person: str) -> Path:
 
 
 def masks_of(
-    regions: Iterable[Region], person: str, path: Path, selection: Selection | None = None
+    regions: Iterable[Region], person: str, path: Path, selection: PersonRegions | None = None
 ) -> dict[str, np.ndarray]:
     """Return {unit: mask} of the regions of a selection; without one, of all images and labels.
 
@@ -333,7 +333,7 @@ def masks_of(
     regions = list(regions)
     people = {region.person for region in regions if region.mask is not None}
     wanted = "" if people <= {""} else _chosen(people - {""}, person, str(path))
-    return (selection or Selection()).masks(regions, wanted, str(path))
+    return (selection or PersonRegions()).masks(regions, wanted, str(path))
 
 
 def _chosen(people: Iterable[str], person: str, path: str) -> str:

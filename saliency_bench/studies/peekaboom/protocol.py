@@ -94,7 +94,7 @@ def configuration(
 
 
 @dataclass(frozen=True)
-class Question:
+class PeekaboomQuestion:
     """What a person is asked now.
 
     Attributes:
@@ -179,18 +179,18 @@ class Peekaboom:
         """Return whether a judgement has ended."""
         return has_ended(steps, len(self.exposures))
 
-    def question(self, person: str) -> Question | None:
+    def question(self, person: str) -> PeekaboomQuestion | None:
         """Return the first of this person's units that has not ended; None where there is none."""
         answers = by_judgement(self.study.answers(person, last=False))
         for assignment in self.given(person):
             steps = answers.get((person, assignment.unit), [])
             if not self._has_ended(steps):
-                return Question(
+                return PeekaboomQuestion(
                     assignment.unit, assignment.position, len(steps), [step.payload["choice"] for step in steps]
                 )
         return None
 
-    def exposure(self, question: Question) -> float:
+    def exposure(self, question: PeekaboomQuestion) -> float:
         """Return the share of pixels that a question shows."""
         return 1.0 if question.is_check else self.exposures[question.step]
 
@@ -271,7 +271,7 @@ class Peekaboom:
         return next((assignment.payload for assignment in steps if assignment.payload["step"] == step), None)
 
 
-def _checked(question: Question | None, place: object, step: object) -> Question:
+def _checked(question: PeekaboomQuestion | None, place: object, step: object) -> PeekaboomQuestion:
     """Return the question that a person is at.
 
     Raises:
