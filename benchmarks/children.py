@@ -19,7 +19,7 @@ IMPORTED = [
     "saliency_bench.hub_builders.shapes_xai",
     "saliency_bench.board.submit",
     "saliency_bench.board.template",
-    "saliency_bench.studies.store",
+    "saliency_bench.studies.answer_store",
     "matplotlib.pyplot",
     "torchvision",
     "transformers.models.auto.image_processing_auto",

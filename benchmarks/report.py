@@ -21,7 +21,7 @@ import pyarrow as pa
 from saliency_bench.compute.examples import save_arrays
 from saliency_bench.read import records
 from saliency_bench.read.cell import CellResult, ForwardPasses, as_json
-from saliency_bench.read.report.page import report
+from saliency_bench.read.report.report_page import report
 from saliency_bench.read.summary import FORMAT
 from saliency_bench.utils.files import write_json
 from saliency_bench.utils.hashing import hash_of

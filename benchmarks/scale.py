@@ -239,7 +239,7 @@ def report(chosen: dict) -> None:
     from saliency_bench.compute.store import Writer
     from saliency_bench.read.cell import read_cells
     from saliency_bench.read.parts import StoredResult, thumbnail_parts
-    from saliency_bench.read.report.page import report
+    from saliency_bench.read.report.report_page import report
     from saliency_bench.utils.files import read_json
 
     context = context_of(chosen)

@@ -28,9 +28,9 @@ import numpy as np
 from datasets import Dataset, Features, Image, Value
 from sqlalchemy import select
 
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.runs import runs_of
-from saliency_bench.studies.store import Store
-from saliency_bench.studies.tables import answers
+from saliency_bench.studies.study_tables import answers
 from saliency_bench.utils.pictures import png
 
 SIDE = 224

@@ -44,7 +44,7 @@ from transformers import AutoModelForImageClassification, ResNetConfig
 
 import saliency_bench as sb
 from saliency_bench.compute.classifiers.classifier import Classifier
-from saliency_bench.compute.retraining import networks, stage
+from saliency_bench.compute.retraining import stage, tasks
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 SIZES: dict[str, dict] = {  # the default of ResNetConfig is ResNet-50
@@ -209,13 +209,13 @@ def retraining(folder: Path, rows: DatasetDict, args) -> str:
     """The row of a retraining, measured within a run: of its two trainings the one that has maps."""
     made: list[Classifier] = []  # of each training
     found: list[str] = []
-    retrain, new_classifier = networks.retrain, networks.new_classifier
+    retrain, new_classifier = tasks.retrain, tasks.new_classifier
 
     def noted(*given) -> Classifier:
         made.append(new_classifier(*given))
         return made[-1]
 
-    def measured(setup, splits, pictures, folder_of_task: Path, task: networks.Task, advance) -> None:
+    def measured(setup, splits, pictures, folder_of_task: Path, task: tasks.Task, advance) -> None:
         def ours() -> dict:
             retrain(setup, splits, pictures, folder_of_task, task, advance)
             return made[-1].model.state_dict()
@@ -224,7 +224,7 @@ def retraining(folder: Path, rows: DatasetDict, args) -> str:
             ours()
             return
         seed = seed_of(setup.seed, "retraining", task.number)
-        sources = [networks.Changed.make(task, split, pictures, torch.device("cpu")) for split in splits.all]
+        sources = [tasks.Changed.make(task, split, pictures, torch.device("cpu")) for split in splits.all]
         changed = [source.batch(np.arange(len(source))) for source in sources]
         held = [(setup.classifier.normalised(images), labels) for images, labels in changed]
         clean = setup.classifier.normalised(sources[2].plain(sources[2].kept))
@@ -241,7 +241,7 @@ def retraining(folder: Path, rows: DatasetDict, args) -> str:
         found.append(in_turns("retrain", ours, plain, args.rounds))
 
     options = f"trainings=1,epochs={args.epochs},batch_size={args.batch_size},exposures=[0,0.5]"
-    with patch.object(networks, "new_classifier", noted), patch.object(stage, "retrain", measured):
+    with patch.object(tasks, "new_classifier", noted), patch.object(stage, "retrain", measured):
         sb.run(dataset=rows, model=str(folder / "trained"), explainers=["random"], out=folder / "run", device="cpu",
                metrics=[f"saliency_roar:{options}"], limit=args.images // 8, progress=False)  # fmt: skip
     return "\n".join(found)

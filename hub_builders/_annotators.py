@@ -54,7 +54,7 @@ def drawn_masks(root: Path, annotations: str = "") -> dict[str, MaskFiles]:
 def _of_store(place: str) -> dict[str, MaskFiles]:
     """Write the masks of a store into the cache, named by content, so that a resumed build sees what has changed."""
     from saliency_bench.studies.annotating import KIND, counted_answers, pixels_of
-    from saliency_bench.studies.store import Store
+    from saliency_bench.studies.answer_store import Store
     from saliency_bench.utils.pictures import png
 
     store = Store(place, create=False)

@@ -11,9 +11,9 @@ import numpy as np
 from PIL import Image
 
 from saliency_bench.data.build_report import REPORT
+from saliency_bench.data.dataset_names import SPLIT_OF as SPLITS
 from saliency_bench.data.jobs import BuildLog
-from saliency_bench.data.names import SPLIT_OF as SPLITS
-from saliency_bench.data.untrusted import PICTURES, UNWRITABLE
+from saliency_bench.data.untrusted_reports import PICTURES, UNWRITABLE
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders._source import entries, walked
 from saliency_bench.utils.masks import read_mask

@@ -125,7 +125,9 @@ def derive(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> list[Word
         else:
             made_for[merge(leaf, tree)].append(leaf)
     return [
-        WordNetGroup(names, tuple(sorted(frozenset().union(*(tree.below[name] for name in names)))), tuple(made_for[names]))
+        WordNetGroup(
+            names, tuple(sorted(frozenset().union(*(tree.below[name] for name in names)))), tuple(made_for[names])
+        )
         for names in sorted(groups | set(made_for))
     ]
 

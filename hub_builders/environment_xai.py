@@ -88,7 +88,9 @@ def samples(
         yield Job(sample_of, name, *images[name], masks.get(name.replace("/", "_"), _annotators.NOTHING))
 
 
-def sample_of(log: BuildLog, name: str, path: Path, category: str, split: str, masks: _annotators.MaskFiles) -> dict | None:
+def sample_of(
+    log: BuildLog, name: str, path: Path, category: str, split: str, masks: _annotators.MaskFiles
+) -> dict | None:
     """Return the sample of an image; None, with the reason in the log, if it is left out."""
     picture = picture_of(log, name, path)
     if picture is None:

@@ -111,7 +111,14 @@ def samples(
 
 
 def sample_of(
-    log: BuildLog, name: str, path: Path, mask: Path | None, lacking: str, row: FolderRow, foreground: str, split: str | None
+    log: BuildLog,
+    name: str,
+    path: Path,
+    mask: Path | None,
+    lacking: str,
+    row: FolderRow,
+    foreground: str,
+    split: str | None,
 ) -> dict | None:
     """Return the sample of an image; None, with the reason in the log, if it is left out."""
     picture = picture_of(log, name, path, "", deep=True)  # its mask may be upright already

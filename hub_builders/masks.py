@@ -103,8 +103,8 @@ def samples(
     """
     from saliency_bench.data.loading import find
     from saliency_bench.studies.annotating import KIND, Annotating, AnswerChoice
+    from saliency_bench.studies.answer_store import Store
     from saliency_bench.studies.images import StudyImages
-    from saliency_bench.studies.store import Store
 
     rows, _ = find(str(needed(source, "masks", "the dataset of the study, --dataset DIR"))).load_usual(split)
     store = Store(annotations, create=False)

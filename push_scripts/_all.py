@@ -65,7 +65,7 @@ def built(root: Path) -> dict[Path, dict[str, Any]]:
 def _reports(root: Path) -> tuple[dict[Path, dict[str, Any]], list[str]]:
     """Return ({folder: build report} of all datasets below a folder, errors of the reports that cannot be read)."""
     from saliency_bench.data.build_report import REPORT, read_report
-    from saliency_bench.data.untrusted import complete
+    from saliency_bench.data.untrusted_reports import complete
 
     return _readable(root, REPORT, lambda file: complete(read_report(file.parent), str(file.parent)))
 

@@ -12,8 +12,8 @@ from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _shared
 
 if TYPE_CHECKING:
+    from saliency_bench.studies.answer_store import Store
     from saliency_bench.studies.introduction import Introduction
-    from saliency_bench.studies.store import Store
     from saliency_bench.studies.study import Study
     from saliency_bench.studies.sync import Sync
 
@@ -144,8 +144,8 @@ def existing_store(location: str, *, must_exist: bool) -> "Store | None":
     Raises:
         UserError: There is none, or another thing is there.
     """
+    from saliency_bench.studies.answer_store import Store
     from saliency_bench.studies.database import NoStoreError
-    from saliency_bench.studies.store import Store
 
     try:
         return Store(location, create=False)
@@ -269,8 +269,8 @@ def write_table(study: "Study", kind: str, path: Path, checks: dict[str, list[bo
 
 def erase(args: Namespace) -> None:
     """Write a copy of the store, without the people of --exclude, into --out."""
-    from saliency_bench.studies.rows import copy_without
-    from saliency_bench.studies.store import Store
+    from saliency_bench.studies.answer_rows import copy_without
+    from saliency_bench.studies.answer_store import Store
 
     if not args.out or not args.exclude:
         raise UserError("erase needs --exclude NAME and --out, the new file of the store without them")
@@ -293,7 +293,7 @@ def erase(args: Namespace) -> None:
 
 def _study(kind: str, args: Namespace) -> "Study":
     """Return the study that the arguments name."""
-    from saliency_bench.studies.store import Store
+    from saliency_bench.studies.answer_store import Store
 
     restored(args)
     return Store(args.store, create=False).find(args.name, kind)

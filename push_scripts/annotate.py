@@ -122,9 +122,9 @@ def opened(args: Namespace) -> tuple[Any, Any]:
     from saliency_bench.data.fingerprints import fingerprint
     from saliency_bench.data.loading import find
     from saliency_bench.studies.annotating import DEFAULTS, PROTOCOLS, check_settings, new_configuration, open_study
+    from saliency_bench.studies.answer_store import Store
     from saliency_bench.studies.exporting import read_masks
     from saliency_bench.studies.images import StudyImages
-    from saliency_bench.studies.store import Store
     from saliency_bench.utils.mask_values import spelled, words_of
 
     lease = _people.lease_hours(args)

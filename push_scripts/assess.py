@@ -45,11 +45,11 @@ def main(args: Namespace) -> None:
 def serve(args: Namespace) -> None:
     """Serve the page until it is stopped."""
     from saliency_bench.spaces.assess.app import create_app
+    from saliency_bench.studies.answer_store import Store
     from saliency_bench.studies.assess.protocol import KIND, Assess, configuration
     from saliency_bench.studies.assess.questions import read_questions
     from saliency_bench.studies.database import check_text
     from saliency_bench.studies.run_images import run_folder, run_images
-    from saliency_bench.studies.store import Store
 
     questions = read_questions(args.questions)
     folder, run = run_folder(args.run)

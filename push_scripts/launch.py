@@ -148,7 +148,7 @@ class Launch:
         """Return the core of the board: what it holds already, and the datasets and classifiers of this launch."""
         from saliency_bench.board.source import BoardSource
         from saliency_bench.board.view.core import FILE, core_of_board
-        from saliency_bench.hub.errors import is_network_error
+        from saliency_bench.hub.failures import is_network_error
 
         before = None
         try:
@@ -169,7 +169,7 @@ class Launch:
                 not exist.
         """
         from saliency_bench.bound_explainer import load_explainer
-        from saliency_bench.hub.plan import plan_if_reachable, upload_plan
+        from saliency_bench.hub.upload_plan import plan_if_reachable, upload_plan
 
         for line in _all.left_out(self.root, self.namespace):
             complain(line)
@@ -238,8 +238,8 @@ class Launch:
         """Return the publication of the table that the Hub shows of the board."""
         from saliency_bench.board.hub_table import ROWS, table_of
         from saliency_bench.board.opening import load_results
-        from saliency_bench.board.schema import LICENSE
-        from saliency_bench.hub.plan import Publication
+        from saliency_bench.board.submission_schema import LICENSE
+        from saliency_bench.hub.upload_plan import Publication
 
         board = load_results(self.board)
         return [Publication("dataset", self.board, {ROWS: table_of(board)}, LICENSE)] if board.rows else []
@@ -286,7 +286,7 @@ def _name(publication: Any) -> str:
 
 def _plan_lines(plans: list) -> list[str]:
     """Return a line for each repository, what would be overwritten, and the sum."""
-    from saliency_bench.hub.plan import size
+    from saliency_bench.hub.upload_plan import size
 
     lines, total, new = [], 0, 0
     for plan in plans:

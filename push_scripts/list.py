@@ -163,7 +163,7 @@ def _models() -> dict[str, str]:
 
 def _suites() -> dict[str, str]:
     """Return {name: a line about it} of the suites and their tables."""
-    from saliency_bench.recipes.suites.schema import read_suite, suite_files
+    from saliency_bench.recipes.suites.suite_schema import read_suite, suite_files
 
     listed: dict[str, str] = {}
     for name, path in suite_files().items():

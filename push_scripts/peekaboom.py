@@ -53,10 +53,10 @@ def main(args: Namespace) -> None:
 def serve(args: Namespace) -> None:
     """Serve the page until it is stopped."""
     from saliency_bench.spaces.peekaboom.app import create_app
+    from saliency_bench.studies.answer_store import Store
     from saliency_bench.studies.database import check_text
     from saliency_bench.studies.peekaboom.protocol import KIND, PROTOCOLS, Peekaboom, configuration
     from saliency_bench.studies.run_images import run_folder, run_images
-    from saliency_bench.studies.store import Store
 
     folder, run = run_folder(args.run)
     images = run_images(folder, args.explainers or (), args.dataset)

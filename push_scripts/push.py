@@ -28,8 +28,8 @@ from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _results, _shared
 
 if TYPE_CHECKING:
-    from saliency_bench.hub.plan import Publication
     from saliency_bench.hub.upload import Published
+    from saliency_bench.hub.upload_plan import Publication
 
 SECTION = "publish"
 KEPT = "files that arrived", ""  # when it is stopped
@@ -110,7 +110,7 @@ def dataset(args: Namespace) -> None:
 def _check_masks(args: Namespace, repo: str) -> None:
     """Raise UserError if masks are to be hidden that were shown, or to be shown that another repository hides."""
     from saliency_bench.hub.client import default_api, token_of
-    from saliency_bench.hub.errors import is_network_error, refuse
+    from saliency_bench.hub.failures import is_network_error, refuse
     from saliency_bench.publishing.datasets import check_hidden_nowhere, check_never_shown
 
     api = default_api()

@@ -94,7 +94,7 @@ def _report(args: Namespace, style: dict[str, Any]) -> None:
     from saliency_bench.read.analysis.tables import dicts
     from saliency_bench.read.analysis.verdict import Verdict
     from saliency_bench.read.report.all_samples import samples_place
-    from saliency_bench.read.report.page import distinct, page_path, write_page
+    from saliency_bench.read.report.report_page import distinct, page_path, write_page
     from saliency_bench.read.run_folder import read_run
     from saliency_bench.read.summary import covered
 

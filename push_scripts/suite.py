@@ -49,7 +49,7 @@ def main(args: Namespace) -> int:
     """Make the tables of a paper: train, run and lay out what is missing."""
     from saliency_bench.compute.preflight import check_writable
     from saliency_bench.errors import UserError
-    from saliency_bench.recipes.suites.schema import Suite, find_suite
+    from saliency_bench.recipes.suites.suite_schema import Suite, find_suite
     from saliency_bench.utils.messages import complain
 
     if args.schema:

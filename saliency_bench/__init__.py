@@ -21,7 +21,7 @@ _HOMES = {
     "load_metric": "bound_metric",
     "explainer": "declarations",
     "metric": "declarations",
-    "list_datasets": "data.names",
+    "list_datasets": "data.dataset_names",
     "list_explainers": "bound_explainer",
     "list_metrics": "bound_metric",
     "build": "data.building",
@@ -32,10 +32,10 @@ _HOMES = {
     "Run": "compute.finished",
     "load_run": "compute.finished",
     "explain": "compute.maps.explanation",
-    "report": "read.report.page",
+    "report": "read.report.report_page",
     "analyse": "read.report.analyses",
-    "check": "read.analysis.frames",
-    "power": "read.analysis.frames",
+    "check": "read.analysis.data_frames",
+    "power": "read.analysis.data_frames",
     "draw": "panels",
     "seed_study": "read.report.seed_study",
     "template": "board.template",
@@ -54,7 +54,7 @@ _HOMES = {
     "Target": "types",
     "RunSettings": "settings",
     "suite": "recipes.suites.suite",
-    "list_suites": "recipes.suites.schema",
+    "list_suites": "recipes.suites.suite_schema",
 }
 __all__ = [
     "Averaged",
@@ -117,19 +117,19 @@ if TYPE_CHECKING:
     from saliency_bench.compute.run import run
     from saliency_bench.compute.training import train
     from saliency_bench.data.building import build
+    from saliency_bench.data.dataset_names import list_datasets
     from saliency_bench.data.loading import load_dataset
-    from saliency_bench.data.names import list_datasets
     from saliency_bench.declarations import explainer, metric
     from saliency_bench.errors import UserError
     from saliency_bench.panels import draw
-    from saliency_bench.read.analysis.frames import check, power
+    from saliency_bench.read.analysis.data_frames import check, power
     from saliency_bench.read.report.analyses import analyse
-    from saliency_bench.read.report.page import report
+    from saliency_bench.read.report.report_page import report
     from saliency_bench.read.report.seed_study import seed_study
     from saliency_bench.read.run_folder import load_maps
     from saliency_bench.recipes.choosing.choose import Choice, choose
-    from saliency_bench.recipes.suites.schema import list_suites
     from saliency_bench.recipes.suites.suite import suite
+    from saliency_bench.recipes.suites.suite_schema import list_suites
     from saliency_bench.settings import RunSettings
     from saliency_bench.types import Averaged, Images, Maps, Masks, Scores, Target
 

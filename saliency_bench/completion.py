@@ -13,7 +13,7 @@ from argcomplete.completers import DirectoriesCompleter, FilesCompleter
 
 from saliency_bench import registry
 from saliency_bench.arguments import PROGRAM, Parser, parser_of
-from saliency_bench.data.names import list_datasets
+from saliency_bench.data.dataset_names import list_datasets
 
 Completer = Callable[..., Iterable[str]]
 NUMBERS = ("N", "X", "SECONDS")

@@ -25,9 +25,9 @@ from saliency_bench.notebook_views import SIZE, StripLayout, layout, png, stacke
 from saliency_bench.read.manifest import Manifest, read_manifest
 from saliency_bench.read.report.plots import STYLE, check_form, write_figure
 from saliency_bench.read.run_folder import read_run
-from saliency_bench.recipes.suites.pictures import cell_of
-from saliency_bench.recipes.suites.samples import SuiteSample, loaded
-from saliency_bench.recipes.suites.schema import ViewSpec
+from saliency_bench.recipes.suites.suite_pictures import cell_of
+from saliency_bench.recipes.suites.suite_samples import SuiteSample, loaded
+from saliency_bench.recipes.suites.suite_schema import ViewSpec
 from saliency_bench.target_weights import one_hot, probabilities
 from saliency_bench.types import Images, Target
 from saliency_bench.utils.files import write_with

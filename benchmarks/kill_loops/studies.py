@@ -26,8 +26,8 @@ CONFIRMED = Path("confirmed")  # a line for each answer that `record` has return
 def answer_all(address: str) -> None:
     """Let every person answer every unit in a child, some twice; what was sent before is sent again."""
     os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+    from saliency_bench.studies.answer_store import Store
     from saliency_bench.studies.events import add_event
-    from saliency_bench.studies.store import Store
 
     store = Store(address)
     study = store.study("annotate", "shapes", dataset="none", configuration={"annotators": PEOPLE}, seed=0)
@@ -47,8 +47,8 @@ def answer_all(address: str) -> None:
 
 def stored(address: str) -> dict[str, list[tuple]]:
     """Return all that a study holds, but for times and pseudonyms."""
+    from saliency_bench.studies.answer_store import Store
     from saliency_bench.studies.events import events_of
-    from saliency_bench.studies.store import Store
 
     store = Store(address)
     try:

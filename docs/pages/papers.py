@@ -9,9 +9,9 @@ from pathlib import Path
 
 from saliency_bench import registry
 from saliency_bench.bound_metric import as_metric, list_metrics, registered_metric
-from saliency_bench.recipes.suites.jobs import metrics_of
-from saliency_bench.recipes.suites.schema import PictureSpec, Suite, TableSpec, read_suite, suite_files
-from saliency_bench.recipes.suites.settings import settings_table
+from saliency_bench.recipes.suites.suite_jobs import metrics_of
+from saliency_bench.recipes.suites.suite_schema import PictureSpec, Suite, TableSpec, read_suite, suite_files
+from saliency_bench.recipes.suites.suite_settings import settings_table
 from saliency_bench.utils.files import write_text
 
 ITEMS = ("item", "what", "command", "runs", "status", "why")

@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from saliency_bench import notebook_views
-from saliency_bench.board.cache import cached_places, forget_oldest
 from saliency_bench.board.checks import CheckedSubmission, known_explainer, known_metric
 from saliency_bench.board.columns import columns_of, features
 from saliency_bench.board.copies import agree, other_names
 from saliency_bench.board.hidden import attempts_of
 from saliency_bench.board.known import CHECKED, CLAIMED, HIDDEN, RUN, SCORED, STATUSES, Known, Recomputed, Trust
 from saliency_bench.board.row import Row
-from saliency_bench.board.schema import Result
 from saliency_bench.board.source import read_folder
 from saliency_bench.board.standing import BoardEntry, BoardRank, hidden_places, question_of
+from saliency_bench.board.submission_cache import cached_places, forget_oldest
+from saliency_bench.board.submission_schema import Result
 from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.differences import Conflict, conflicts
 from saliency_bench.read.cell import CellResult
@@ -252,7 +252,9 @@ def _candidate(
     return BoardEntry(submission, cell, row, content, hash_of(cell.cell_id, folder))
 
 
-def _trust(cell: CellResult, submission: CheckedSubmission, content: str, owners: Known) -> tuple[Trust, str, Recomputed | None]:
+def _trust(
+    cell: CellResult, submission: CheckedSubmission, content: str, owners: Known
+) -> tuple[Trust, str, Recomputed | None]:
     """Return (the status of a row, why it has no better status, what recomputing it found)."""
     setting = submission.result.setting
     dataset = owners.datasets.get((setting.fingerprint, setting.split))

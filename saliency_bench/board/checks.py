@@ -16,7 +16,7 @@ import numpy as np
 
 from saliency_bench import options, registry
 from saliency_bench.board.recorded import Recorded, read_recorded
-from saliency_bench.board.schema import RECORDS, RESULT, Result, read_result
+from saliency_bench.board.submission_schema import RECORDS, RESULT, Result, read_result
 from saliency_bench.bound_explainer import Explainer, registered_explainer
 from saliency_bench.bound_metric import Metric, registered_metric
 from saliency_bench.errors import UserError, one_line

@@ -20,11 +20,11 @@ import numpy as np
 from pydantic import create_model
 
 from saliency_bench.board.board import Board, Contradiction, Refused, read_board
-from saliency_bench.board.cache import code_hash
 from saliency_bench.board.known import CHECKED, CLAIMED, HIDDEN, Known, KnownDataset, KnownModel, Status, content_of
 from saliency_bench.board.row import Row
-from saliency_bench.board.schema import RESULT, Result
 from saliency_bench.board.source import BoardSource
+from saliency_bench.board.submission_cache import code_hash
+from saliency_bench.board.submission_schema import RESULT, Result
 from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.differences import same
 from saliency_bench.read.cell import StrictModel

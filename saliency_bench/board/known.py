@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, StringConstraints, ValidationError
 
-from saliency_bench.board.schema import RECORDS, RESULT, Day
+from saliency_bench.board.submission_schema import RECORDS, RESULT, Day
 from saliency_bench.errors import one_line
 from saliency_bench.read.cell import Count, Hash, StrictModel, Text, field_line
 from saliency_bench.utils.files import check_readable, read_bytes, write_json

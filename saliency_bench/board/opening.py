@@ -6,8 +6,8 @@ from pathlib import Path
 from saliency_bench.board.board import Board, read_board
 from saliency_bench.board.index import load_indexed
 from saliency_bench.board.known import KnownDataset, known_dataset
-from saliency_bench.board.schema import RESULT
 from saliency_bench.board.source import source_at
+from saliency_bench.board.submission_schema import RESULT
 from saliency_bench.errors import UserError
 from saliency_bench.utils.messages import complain
 

@@ -38,18 +38,18 @@ from saliency_bench.board.known import (
     write_known,
 )
 from saliency_bench.board.published_maps import maps_in
-from saliency_bench.board.schema import Result
 from saliency_bench.board.source import asking, read_folder, source_at
+from saliency_bench.board.submission_schema import Result
 from saliency_bench.bound_explainer import Explainer, registered_explainer
 from saliency_bench.bound_metric import Metric
 from saliency_bench.compute.classifiers.own_networks import refuse_own
 from saliency_bench.compute.run import run
+from saliency_bench.data.dataset_names import list_datasets
 from saliency_bench.data.hidden_masks import join_masks
 from saliency_bench.data.loading import find, load_dataset, sample_ids
-from saliency_bench.data.names import list_datasets
 from saliency_bench.errors import UserError
 from saliency_bench.hub import client
-from saliency_bench.hub.names import FORCED, could_be_on_the_hub
+from saliency_bench.hub.repo_names import FORCED, could_be_on_the_hub
 from saliency_bench.read.cell import CellResult
 from saliency_bench.read.manifest import differing_settings, read_manifest
 from saliency_bench.read.network_answers import check_same_network

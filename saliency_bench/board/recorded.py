@@ -1,6 +1,6 @@
 """The records of a submission: a score per cell, part and image, checked against its result.
 
-The records of strangers are read in a bounded child process (`board.cache`).
+The records of strangers are read in a bounded child process (`board.submission_cache`).
 """
 
 import json
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from saliency_bench.board.schema import RESULT, TEXTS, Result
+from saliency_bench.board.submission_schema import RESULT, TEXTS, Result
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.read import records
 from saliency_bench.read.public_names import recorded_name

@@ -16,9 +16,9 @@ from saliency_bench.board.hub_table import rewrite
 from saliency_bench.board.index import write_index
 from saliency_bench.board.known import Known
 from saliency_bench.board.published_maps import SHARD, stated_names
-from saliency_bench.board.schema import RECORDS, RESULT, Result
 from saliency_bench.board.source import BoardSource, asking, read_folder
 from saliency_bench.board.submission import LARGEST, most_bytes, too_much
+from saliency_bench.board.submission_schema import RECORDS, RESULT, Result
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub import client
 from saliency_bench.read.summary import table

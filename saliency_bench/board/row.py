@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from saliency_bench.board.known import Recomputed, Trust
-from saliency_bench.board.schema import Result
+from saliency_bench.board.submission_schema import Result
 from saliency_bench.read.cell import CellResult, RankSet
 
 

@@ -8,14 +8,14 @@ import numpy as np
 from huggingface_hub import HfApi, RepoFile, get_token, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
-from saliency_bench.board.cache import read_cached
 from saliency_bench.board.checks import CheckedSubmission, known_metric, needs_masks
 from saliency_bench.board.known import FOLDERS, Known, content_of
 from saliency_bench.board.published_maps import SHARD
-from saliency_bench.board.schema import RECORDS, RESULT, SCHEMA, Result, read_result
+from saliency_bench.board.submission_cache import read_cached
+from saliency_bench.board.submission_schema import RECORDS, RESULT, SCHEMA, Result, read_result
 from saliency_bench.errors import UserError, described
-from saliency_bench.hub import client, errors
-from saliency_bench.hub.names import could_be_on_the_hub
+from saliency_bench.hub import client, failures
+from saliency_bench.hub.repo_names import could_be_on_the_hub
 from saliency_bench.utils.bounded import ReaderDiedError
 
 REFUSALS = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled)
@@ -32,10 +32,10 @@ def asking(repo: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        if isinstance(error, LocalEntryNotFoundError) and errors.status_of(error) is None:
+        if isinstance(error, LocalEntryNotFoundError) and failures.status_of(error) is None:
             raise UserError(f"{repo} is not in the cache, and the Hub cannot be reached; try again later") from error
-        if isinstance(error, REFUSALS) or errors.is_network_error(error):
-            errors.refuse(error, repo, get_token())
+        if isinstance(error, REFUSALS) or failures.is_network_error(error):
+            failures.refuse(error, repo, get_token())
         raise
 
 

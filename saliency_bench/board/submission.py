@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from saliency_bench.board.cache import pack, unpack
 from saliency_bench.board.checks import CheckedSubmission, checked
 from saliency_bench.board.published_maps import LARGEST_SHARD, MOST_SHARDS, SHARD
 from saliency_bench.board.recorded import LARGEST as LARGEST_RECORDS
 from saliency_bench.board.recorded import Recorded, recorded
-from saliency_bench.board.schema import LARGEST as LARGEST_RESULT
-from saliency_bench.board.schema import LICENSE, RECORDS, RESULT, TEXTS, Result, validated
+from saliency_bench.board.submission_cache import pack, unpack
+from saliency_bench.board.submission_schema import LARGEST as LARGEST_RESULT
+from saliency_bench.board.submission_schema import LICENSE, RECORDS, RESULT, TEXTS, Result, validated
 from saliency_bench.errors import UserError
 from saliency_bench.read import records
 from saliency_bench.read.cell import as_json

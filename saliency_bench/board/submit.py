@@ -25,16 +25,16 @@ from saliency_bench.board.copies import covers
 from saliency_bench.board.hub_table import NO_RESULT, ROWS, table_of
 from saliency_bench.board.published_maps import PUBLISHED, hashes_of, shards_in
 from saliency_bench.board.recorded import MOST_ROWS
-from saliency_bench.board.schema import FORMAT, LICENSE, RECORDS, RESULT, SCHEMA, json_schema
 from saliency_bench.board.source import BoardSource, asking
 from saliency_bench.board.standing import ScoredCell
 from saliency_bench.board.submission import Submission, of_run, too_much
+from saliency_bench.board.submission_schema import FORMAT, LICENSE, RECORDS, RESULT, SCHEMA, json_schema
 from saliency_bench.compute.finished import Run
 from saliency_bench.data.card import template_file
-from saliency_bench.data.names import NAMESPACE
+from saliency_bench.data.dataset_names import NAMESPACE
 from saliency_bench.errors import UserError
-from saliency_bench.hub import client, errors
-from saliency_bench.hub.plan import Publication, size
+from saliency_bench.hub import client, failures
+from saliency_bench.hub.upload_plan import Publication, size
 from saliency_bench.read import records
 from saliency_bench.read.cell import CellResult
 from saliency_bench.read.summary import table
@@ -349,7 +349,7 @@ def plan(
     try:
         account, info = _account(api, repo, dry_run), _info(api, repo)
     except UserError as error:
-        if not (dry_run and errors.is_network_error(error)):
+        if not (dry_run and failures.is_network_error(error)):
             raise
         rights = client.Rights(None, "not compared with the Hub, rights not checked: it cannot be reached")
         proposed = SubmissionPlan(

@@ -32,8 +32,8 @@ from saliency_bench.compute.preflight import check_empty, check_run_folder, chec
 from saliency_bench.compute.python_objects import describe
 from saliency_bench.compute.run import compute
 from saliency_bench.compute.targets.rules import RULES
+from saliency_bench.data.dataset_names import list_datasets
 from saliency_bench.data.loading import find
-from saliency_bench.data.names import list_datasets
 from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.verdict import listed
 from saliency_bench.read.cell import Count, StrictModel, field_line

@@ -14,7 +14,7 @@ from saliency_bench import options
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.bound_metric import Metric
 from saliency_bench.compute.classifiers.classifier import Classifier
-from saliency_bench.compute.loaded import RunQuestion, Retraining
+from saliency_bench.compute.loaded import Retraining, RunQuestion
 from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.reading import OWN_LABEL, Selection, read_chunk, relabelled
 from saliency_bench.compute.scoring.partners import PartnerPlan, PartnerSamples

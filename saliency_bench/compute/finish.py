@@ -52,7 +52,7 @@ def finish(context: RunContext, seconds: float, timings: dict) -> dict:
     origin = made_of(parts, facts)
     if is_written(out, origin):
         return read_json(out / "summary.json")
-    from saliency_bench.read.report.page import report  # which imports what draws plots
+    from saliency_bench.read.report.report_page import report  # which imports what draws plots
 
     merge(context, parts)
     summary = summarise(out, facts)

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 from saliency_bench import notebook_views
 from saliency_bench.read.accuracy import below_chance
 from saliency_bench.read.analysis.correctness import by_correctness
+from saliency_bench.read.analysis.data_frames import check
 from saliency_bench.read.analysis.differences import differences
-from saliency_bench.read.analysis.frames import check
 from saliency_bench.read.analysis.paper_table import PaperTable, PaperTables, table_of_cells
 from saliency_bench.read.analysis.verdict import Verdict
 from saliency_bench.read.cell import CellResult, best, read_cells

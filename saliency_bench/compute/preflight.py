@@ -14,9 +14,9 @@ from saliency_bench import options, registry, user_files
 from saliency_bench.compute.classifiers import own_networks
 from saliency_bench.compute.classifiers.prompts import read_prompts
 from saliency_bench.compute.classifiers.sources import check_name
-from saliency_bench.data.names import list_datasets, short_name, unknown_dataset
+from saliency_bench.data.dataset_names import list_datasets, short_name, unknown_dataset
 from saliency_bench.errors import UserError, one_line, unknown
-from saliency_bench.hub.names import could_be_on_the_hub, hub_name
+from saliency_bench.hub.repo_names import could_be_on_the_hub, hub_name
 from saliency_bench.read import MANIFEST, has_parts
 from saliency_bench.read.public_names import public_label
 from saliency_bench.spec import MAP_FORMS, PREDICTED_BY, TARGETS, PythonObject, about, flag

@@ -31,7 +31,7 @@ from saliency_bench.compute.precomputed import PrecomputedMaps, refuse
 from saliency_bench.compute.preflight import check_items, check_maps, check_method_name
 from saliency_bench.compute.targets.class_groups import ClassGroups
 from saliency_bench.data.loading import find, fingerprint
-from saliency_bench.data.untrusted import check_columns
+from saliency_bench.data.untrusted_reports import check_columns
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.spec import ARRAYS, IN_FILE, PythonObject, RunSpec, check_names, variable
 from saliency_bench.target_weights import asked_activation

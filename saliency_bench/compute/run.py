@@ -34,6 +34,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TypeVar, Unpack
 
+from saliency_bench.compute.claim import locked, write_manifest
 from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.finish import finish
 from saliency_bench.compute.finished import Run
@@ -54,7 +55,6 @@ from saliency_bench.compute.probe import Probe
 from saliency_bench.compute.python_objects import Objects, describe, modes_kept, name_changed
 from saliency_bench.compute.reading import ahead
 from saliency_bench.compute.retraining.stage import retrain_for
-from saliency_bench.compute.run_folder import locked, write_manifest
 from saliency_bench.compute.scoring.partners import plan_of
 from saliency_bench.compute.store import Writer
 from saliency_bench.compute.work import work

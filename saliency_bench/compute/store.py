@@ -75,7 +75,9 @@ class Writer:
         """
         context, group, number = self.context, result.explainer_id, result.number
         if result.thumbnails is not None:
-            self.add(thumbnail_parts(context.out, context.run_id), StoredResult(group, number, {group: result.thumbnails}))
+            self.add(
+                thumbnail_parts(context.out, context.run_id), StoredResult(group, number, {group: result.thumbnails})
+            )
         if result.maps:
             self.add(map_parts(context, group), StoredResult(group, number, result.maps, result.positions))
         if result.scores:

@@ -17,9 +17,9 @@ from saliency_bench.compute.ordering import first_rows
 from saliency_bench.compute.preflight import check_dataset, check_empty, check_start, check_writable
 from saliency_bench.compute.reading import classes_of, group_names, labelled
 from saliency_bench.data.build_report import read_report
+from saliency_bench.data.dataset_names import SPLITS
 from saliency_bench.data.hub_datasets import UnknownSplitError
 from saliency_bench.data.loading import FoundDataset, class_names, find, fingerprint, sample_ids
-from saliency_bench.data.names import SPLITS
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.options import defaults
 from saliency_bench.utils.files import read_json

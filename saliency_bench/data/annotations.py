@@ -19,7 +19,7 @@ from saliency_bench.data.building import build
 from saliency_bench.data.card import ANNOTATIONS, FOLDERS
 from saliency_bench.data.fingerprints import picture_content
 from saliency_bench.data.shards import ROW_GROUP, Shards
-from saliency_bench.data.untrusted import options_of
+from saliency_bench.data.untrusted_reports import options_of
 from saliency_bench.errors import UserError
 from saliency_bench.utils.hashing import sha256_of
 from saliency_bench.utils.seeds import seed_of

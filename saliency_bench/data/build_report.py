@@ -14,11 +14,11 @@ from datasets import ClassLabel, Features
 from pydantic import ValidationError
 
 from saliency_bench.data import near_duplicates
+from saliency_bench.data.dataset_names import SPLITS
 from saliency_bench.data.fingerprints import Fingerprint
 from saliency_bench.data.jobs import BuildLog
-from saliency_bench.data.names import SPLITS
 from saliency_bench.data.shards import Shards
-from saliency_bench.data.untrusted import Report
+from saliency_bench.data.untrusted_reports import Report
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.hashing import known_sha256, sha256_of
 

@@ -16,12 +16,12 @@ from huggingface_hub import HfApi, constants, get_token
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
 from saliency_bench.data.build_report import REPORT, read_report
-from saliency_bench.data.names import SPLIT_OF, alternative_to
-from saliency_bench.data.untrusted import CARDS, check_cards, check_files, check_names, check_rows
+from saliency_bench.data.dataset_names import SPLIT_OF, alternative_to
+from saliency_bench.data.untrusted_reports import CARDS, check_cards, check_files, check_names, check_rows
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.hub.cache import folder_of, remember, remembered, snapshot_of
 from saliency_bench.hub.client import no_bars
-from saliency_bench.hub.errors import is_network_error, refuse
+from saliency_bench.hub.failures import is_network_error, refuse
 from saliency_bench.utils.messages import complain_once
 from saliency_bench.utils.storage import storage_error
 

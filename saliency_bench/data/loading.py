@@ -23,6 +23,14 @@ from saliency_bench.data.build_report import HIDDEN, REPORT, changed_files, read
 from saliency_bench.data.builders import settings_of
 from saliency_bench.data.building import build
 from saliency_bench.data.card import ANNOTATIONS
+from saliency_bench.data.dataset_names import (
+    is_embedded,
+    list_datasets,
+    repo_of,
+    same_split,
+    short_name,
+    unknown_dataset,
+)
 from saliency_bench.data.fingerprints import check_images, fingerprint
 from saliency_bench.data.hub_datasets import (
     Commit,
@@ -33,10 +41,9 @@ from saliency_bench.data.hub_datasets import (
     published_report,
     split_of,
 )
-from saliency_bench.data.names import is_embedded, list_datasets, repo_of, same_split, short_name, unknown_dataset
-from saliency_bench.data.untrusted import TABLES, check_cards, check_files, check_rows, complete
+from saliency_bench.data.untrusted_reports import TABLES, check_cards, check_files, check_rows, complete
 from saliency_bench.errors import UserError, one_line, unknown
-from saliency_bench.hub.names import FORCED, could_be_on_the_hub, hub_name
+from saliency_bench.hub.repo_names import FORCED, could_be_on_the_hub, hub_name
 from saliency_bench.utils.files import near_folders, write_text
 from saliency_bench.utils.hashing import hash_of, known_sha256
 from saliency_bench.utils.messages import complain_once as _complain_once

@@ -10,7 +10,7 @@ from huggingface_hub import HfApi, get_token
 from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 import saliency_bench
-from saliency_bench.hub.errors import reason
+from saliency_bench.hub.failures import reason
 
 LOGIN = "not logged in: log in with `hf auth login`, or set HF_TOKEN; --dry-run needs neither"
 READ_ONLY = "with this token, which only has read access"

@@ -8,7 +8,7 @@ from huggingface_hub import HfApi
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub.client import token_of
-from saliency_bench.hub.errors import is_from_hub, may_pass, reason, refuse, retry_after
+from saliency_bench.hub.failures import is_from_hub, may_pass, reason, refuse, retry_after
 
 T = TypeVar("T")
 PAUSES = (2, 15, 60, 300)  # seconds, if the Hub names none; the Hub limits requests per five minutes

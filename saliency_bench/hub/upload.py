@@ -10,7 +10,7 @@ from huggingface_hub.utils import validate_repo_id
 from saliency_bench.errors import UserError
 from saliency_bench.hub.client import LOGIN, default_api, rights, shown_endpoint, token_of
 from saliency_bench.hub.patience import patiently
-from saliency_bench.hub.plan import Publication, UploadPlan, plan_if_reachable, upload_plan
+from saliency_bench.hub.upload_plan import Publication, UploadPlan, plan_if_reachable, upload_plan
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from saliency_bench.data.build_report import HIDDEN, REPORT, read_report, report
 from saliency_bench.data.card import ANNOTATIONS, CONFIG, card, terms
 from saliency_bench.data.hidden_masks import MASKS_OF, hide_masks, keep_masks
 from saliency_bench.data.hub_datasets import published_report
-from saliency_bench.data.untrusted import complete
+from saliency_bench.data.untrusted_reports import complete
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub.client import account, no_bars
-from saliency_bench.hub.plan import STARTERS, Publication
+from saliency_bench.hub.upload_plan import STARTERS, Publication
 from saliency_bench.publishing.headline import eval_yaml, shown_split
 from saliency_bench.publishing.own_data import check_published_alike, is_own_data
 from saliency_bench.utils.hashing import sha256_of

@@ -8,7 +8,7 @@ from huggingface_hub import RepoCard
 from saliency_bench import registry
 from saliency_bench.bound_metric import registered_metric
 from saliency_bench.errors import UserError
-from saliency_bench.hub.plan import Publication
+from saliency_bench.hub.upload_plan import Publication
 from saliency_bench.publishing.package import with_wheel
 from saliency_bench.publishing.vendoring import metric_files
 

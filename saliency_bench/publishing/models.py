@@ -10,11 +10,11 @@ from huggingface_hub.errors import HFValidationError
 from saliency_bench import registry
 from saliency_bench.data.build_report import REPORT
 from saliency_bench.data.card import template_file
+from saliency_bench.data.dataset_names import NAMESPACE, list_datasets
 from saliency_bench.data.hub_datasets import published_report
-from saliency_bench.data.names import NAMESPACE, list_datasets
 from saliency_bench.errors import UserError
-from saliency_bench.hub import client, errors
-from saliency_bench.hub.plan import Publication
+from saliency_bench.hub import client, failures
+from saliency_bench.hub.upload_plan import Publication
 from saliency_bench.publishing.headline import ACCURACY, accuracy_entry, eval_results_yaml, score_entries
 from saliency_bench.read.cell import Interval
 from saliency_bench.read.public_names import public_name
@@ -120,13 +120,13 @@ def _published(name: str, images: str, namespace: str, api: HfApi) -> tuple[str 
         except (HFValidationError, UserError):  # the one is reported when publishing, the other is not our dataset
             continue
         except Exception as error:
-            if errors.is_network_error(error):
+            if failures.is_network_error(error):
                 complain(f"the Hub cannot be reached, so the card may not name the dataset {name} there")
                 return None, None
-            if errors.status_of(error) is None:
+            if failures.status_of(error) is None:
                 raise
-            if errors.may_pass(error):
-                errors.refuse(error, repo, client.token_of(api))
+            if failures.may_pass(error):
+                failures.refuse(error, repo, client.token_of(api))
             continue
         if not report and REPORT in {file.rfilename for file in info.siblings or ()}:
             raise UserError(f"{REPORT} of {repo} did not arrive; start again") from ConnectionError(repo)

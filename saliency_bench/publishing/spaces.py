@@ -14,7 +14,7 @@ from huggingface_hub import RepoCard
 
 from saliency_bench import registry
 from saliency_bench.errors import unknown
-from saliency_bench.hub.plan import Publication
+from saliency_bench.hub.upload_plan import Publication
 from saliency_bench.publishing.package import TORCH, package_files, pinned, read_requirements
 
 STUDY = "human-study"  # the tag of a card

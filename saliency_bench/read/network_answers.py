@@ -30,7 +30,7 @@ Logits = Annotated[list[float | None], Field(min_length=1, max_length=MOST)]
 
 
 class NetworkAnswers(StrictModel):
-    """Logits for the fixed pictures of `compute.answers`.
+    """Logits for the fixed pictures of `compute.fixed_answers`.
 
     Attributes:
         size: Height and width of the pictures.

@@ -195,7 +195,9 @@ class RunData:
         """Return the rows of the table by the mean of the first metric, the best first; baselines last."""
         names = explainer_names(self.cells)
         rows = {
-            cell.explainer_id: ExplainerRow(cell.explainer_id, cell.explainer_text, names[cell.explainer_id], cell.baseline)
+            cell.explainer_id: ExplainerRow(
+                cell.explainer_id, cell.explainer_text, names[cell.explainer_id], cell.baseline
+            )
             for cell in self.cells
         }
         return [rows[key] for key in in_order(self.cells)]

@@ -19,6 +19,7 @@ import numpy as np
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies.agreement import consensus, iou
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.database import differences
 from saliency_bench.studies.growing import grow, revised
 from saliency_bench.studies.images import StudyImages
@@ -26,7 +27,6 @@ from saliency_bench.studies.owner_actions import excluded
 from saliency_bench.studies.places import Places
 from saliency_bench.studies.practice import attempts, feedback, is_over, score
 from saliency_bench.studies.runs import mask_of, runs_of
-from saliency_bench.studies.store import Store
 from saliency_bench.studies.study import CORRECTED, LEASE_HOURS, Answer, Correction, Person, Review, Study
 from saliency_bench.utils.messages import complain, counted
 from saliency_bench.utils.pictures import UnreadableError

@@ -15,7 +15,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.studies.tables import FORMAT, metadata, prepare_sqlite, versions
+from saliency_bench.studies.study_tables import FORMAT, metadata, prepare_sqlite, versions
 
 POSTGRES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 CONNECTIONS = 40  # at once, of one server

@@ -12,7 +12,7 @@ from sqlalchemy import insert, select
 
 from saliency_bench.studies.database import now, plain_json
 from saliency_bench.studies.study import Study
-from saliency_bench.studies.tables import events
+from saliency_bench.studies.study_tables import events
 
 
 @dataclass(frozen=True)

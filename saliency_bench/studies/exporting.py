@@ -13,7 +13,15 @@ import numpy as np
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.studies.agreement import consensus, votes
 from saliency_bench.studies.annotating import Annotating, AnswerChoice
-from saliency_bench.studies.formats.regions import CONSENSUS, FORMATS, MODULES, PersonMask, ImagePlace, PersonRegions, check_person
+from saliency_bench.studies.formats.regions import (
+    CONSENSUS,
+    FORMATS,
+    MODULES,
+    ImagePlace,
+    PersonMask,
+    PersonRegions,
+    check_person,
+)
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.result_rows import write_rows
 from saliency_bench.studies.study import Answer
@@ -161,7 +169,9 @@ def _places(images: StudyImages, given: Iterable[str]) -> dict[str, ImagePlace]:
     units |= {flat: unit for unit in images.units if (flat := unit.replace("/", "_")) not in units}
     exact = {name: units[name] for name in given if name in units}
     meant = names.resolved(name for name in given if name not in exact)
-    places = {name: ImagePlace(match.picture, of_image[match.picture]) for name, match in meant.items() if match.picture}
+    places = {
+        name: ImagePlace(match.picture, of_image[match.picture]) for name, match in meant.items() if match.picture
+    }
     return places | {name: ImagePlace(unit, {unit: images.label(unit)}) for name, unit in exact.items()}
 
 

@@ -13,7 +13,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.studies.events import add_event, events_of
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.study import Study
-from saliency_bench.studies.tables import studies
+from saliency_bench.studies.study_tables import studies
 
 MAY_GROW = ("annotators", "per_person")
 

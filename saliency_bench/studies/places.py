@@ -17,7 +17,7 @@ from sqlalchemy import Connection, func, select
 from saliency_bench.studies.database import lately
 from saliency_bench.studies.owner_actions import OF_PEOPLE
 from saliency_bench.studies.study import LEASE_HOURS, Study
-from saliency_bench.studies.tables import answers, assignments, events, reviews
+from saliency_bench.studies.study_tables import answers, assignments, events, reviews
 from saliency_bench.utils.seeds import seed_of
 
 TABLES = (assignments, answers, reviews, events)

@@ -24,8 +24,8 @@ from saliency_bench.data.geometry import Geometry
 from saliency_bench.data.loading import find, with_classes
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.hub.client import default_api, no_bars, token_of
-from saliency_bench.hub.errors import refuse
-from saliency_bench.hub.names import FORCED, could_be_on_the_hub, hub_name
+from saliency_bench.hub.failures import refuse
+from saliency_bench.hub.repo_names import FORCED, could_be_on_the_hub, hub_name
 from saliency_bench.read.identity import Identity
 from saliency_bench.read.manifest import read_manifest
 from saliency_bench.read.run_folder import load_maps

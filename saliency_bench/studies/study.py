@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Select, and_, func, insert, select
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies.database import Database, check_text, lately, now, plain_json
-from saliency_bench.studies.tables import answers, assignments, corrections, invites, parameters, people, reviews
+from saliency_bench.studies.study_tables import answers, assignments, corrections, invites, parameters, people, reviews
 from saliency_bench.utils.pictures import decode
 from saliency_bench.utils.seeds import seed_of
 

@@ -25,10 +25,10 @@ from huggingface_hub.utils import validate_repo_id
 
 from saliency_bench.errors import UserError
 from saliency_bench.hub.client import default_api, no_bars, rights, token_of
-from saliency_bench.hub.errors import reason, status_of
+from saliency_bench.hub.failures import reason, status_of
 from saliency_bench.hub.patience import patiently
+from saliency_bench.studies.answer_rows import Marks, add_lines, lines_after
 from saliency_bench.studies.database import POSTGRES, Database
-from saliency_bench.studies.rows import Marks, add_lines, lines_after
 from saliency_bench.utils.messages import complain
 
 LARGE = 2**24  # characters of a file, after which another one is begun: each commit sends the last one anew

@@ -7,8 +7,8 @@ import gradio as gr
 from huggingface_hub import HfApi
 
 from saliency_bench.board.published_maps import PUBLISHED
+from saliency_bench.board.view.board_page import preview
 from saliency_bench.board.view.live import Live
-from saliency_bench.board.view.page import preview
 from saliency_bench.board.view.received import MOST_PACKED, Limits, proposal, unfold
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.leaderboard.guard import KEPT_FOR

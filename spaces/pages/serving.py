@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.spaces.pages.origins import OwnHosts, OwnOrigins
-from saliency_bench.spaces.pages.requests import CONNECTIONS, Bodies, BusyError, Patience, TimedProtocol, SlowError
+from saliency_bench.spaces.pages.requests import CONNECTIONS, Bodies, BusyError, Patience, SlowError, TimedProtocol
 from saliency_bench.studies.introduction import Introduction
 from saliency_bench.studies.owner_actions import act
 from saliency_bench.studies.study import Person, Study

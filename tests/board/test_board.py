@@ -16,7 +16,7 @@ from submissions import DIGEST, IDS, know, submission, vouch, write
 
 import saliency_bench as sb
 from saliency_bench.board import board as board_module
-from saliency_bench.board import cache, checks, index, opening, schema
+from saliency_bench.board import checks, index, opening, submission_cache, submission_schema
 from saliency_bench.board.hub_table import NO_RESULT, table_of
 from saliency_bench.board.known import KnownModel, write_known
 from saliency_bench.board.recorded import recorded
@@ -242,7 +242,9 @@ def test_more_methods_than_can_be_compared_refuse_a_submission(tmp_path, monkeyp
     scores = {f"own{number}@1": np.linspace(0, 1, 60) for number in range(4)}
     write(tmp_path, dict(list(scores.items())[:3]), "ada")
     write(tmp_path, scores, "mallory")
-    monkeypatch.setattr(cache, "bounded", lambda function, *args: function(*args))  # here, where the bound is changed
+    monkeypatch.setattr(
+        submission_cache, "bounded", lambda function, *args: function(*args)
+    )  # here, where the bound is changed
     board = sb.load_results(tmp_path)
     assert {row.submitters for row in board.rows} == {("ada",)}
     (refused,) = board.refused
@@ -433,7 +435,7 @@ def test_what_was_checked_is_kept_and_read_as_it_was(tmp_path, monkeypatch):
     write(tmp_path, {"gradcam": GOOD, "random": [np.nan, *BAD[1:]]}, groups=["a", "b"] * 30)
     know(tmp_path, groups=["a", "b"] * 30)
     first = sb.load_results(tmp_path)
-    monkeypatch.setattr("saliency_bench.board.cache.read_checked", None)  # not called again
+    monkeypatch.setattr("saliency_bench.board.submission_cache.read_checked", None)  # not called again
     assert sb.load_results(tmp_path).rows == first.rows
     assert not first.refused
 
@@ -444,7 +446,7 @@ def test_the_cache_forgets_what_is_oldest(tmp_path, monkeypatch):
     sb.load_results(tmp_path)
     (first,) = (cache_folder() / "board").glob("*.npz")
     os.utime(first, (1, 1))
-    monkeypatch.setattr(cache, "MOST_KEPT", first.stat().st_size + 100)
+    monkeypatch.setattr(submission_cache, "MOST_KEPT", first.stat().st_size + 100)
     write(tmp_path, {"gradcam": BAD, "random": GOOD}, "bob")
     assert len(sb.load_results(tmp_path).results) == 2
     (second,) = (cache_folder() / "board").glob("*.npz")
@@ -458,7 +460,7 @@ def test_ranks_are_kept_until_what_they_follow_from_changes(tmp_path, monkeypatc
     before = sb.load_results(tmp_path)
     assert [(row.rank, row.rank_if_true) for row in before.rows] == [(None, (1, 1)), (None, (2, 2))]
     calls = []
-    monkeypatch.setattr(cache, "places", lambda *given: calls.append(1) or places(*given))
+    monkeypatch.setattr(submission_cache, "places", lambda *given: calls.append(1) or places(*given))
     assert sb.load_results(tmp_path).cells == before.cells
     assert calls == []
     for kept in (cache_folder() / "board").glob("*.json"):
@@ -495,7 +497,7 @@ def test_a_text_that_cannot_be_shown_is_refused(content, is_refused):
         if is_refused
         else nullcontext()
     ):
-        schema.check_texts(content)
+        submission_schema.check_texts(content)
 
 
 @pytest.mark.slow

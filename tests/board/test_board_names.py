@@ -9,7 +9,7 @@ import pytest
 from submissions import write
 
 import saliency_bench as sb
-from saliency_bench.board.schema import read_result
+from saliency_bench.board.submission_schema import read_result
 from saliency_bench.bound_explainer import as_explainer, list_explainers, load_explainer
 from saliency_bench.bound_metric import list_metrics, load_metric
 from saliency_bench.compute.maps.composing import absolute, blurred, over_layers, positive, smoothed

@@ -17,10 +17,10 @@ from submissions import IDS, vouch
 
 from saliency_bench.board.source import source_at
 from saliency_bench.board.view.archive import Archive
+from saliency_bench.board.view.board_page import Page
 from saliency_bench.board.view.compared import pairwise, samples_of
 from saliency_bench.board.view.core import CoreCell, core_of_board, read_core
 from saliency_bench.board.view.live import Live
-from saliency_bench.board.view.page import Page
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.leaderboard import app

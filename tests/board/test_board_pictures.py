@@ -17,10 +17,10 @@ from PIL import Image
 import saliency_bench as sb
 from saliency_bench.board.known import known_dataset, write_known
 from saliency_bench.board.recompute import recompute
-from saliency_bench.board.view import pictures
+from saliency_bench.board.view import board_pictures
 from saliency_bench.board.view.archive import Archive
-from saliency_bench.board.view.page import Page
-from saliency_bench.board.view.pictures import drawn
+from saliency_bench.board.view.board_page import Page
+from saliency_bench.board.view.board_pictures import drawn
 from saliency_bench.data.frames import AtHand, framed
 from saliency_bench.data.geometry import Geometry
 from saliency_bench.errors import UserError
@@ -141,7 +141,7 @@ def test_a_picture_that_unpacks_to_gigabytes_is_not_decoded(tmp_path):
 
 
 def test_maps_beyond_all_measure_are_not_drawn(monkeypatch):
-    monkeypatch.setattr(pictures, "MOST_VALUES", 300)
+    monkeypatch.setattr(board_pictures, "MOST_VALUES", 300)
     sizes = {"large": (20, 20), "long": (1, 200), "empty": (0, 4), "fine": (5, 5)}
     found = drawn({name: np.ones(size, np.float32) for name, size in sizes.items()}, SETTING, None)
     assert set(found.shown) == {"fine"}

@@ -17,7 +17,7 @@ from saliency_bench.board.published_maps import PUBLISHED, write_maps
 from saliency_bench.board.review import review
 from saliency_bench.board.submission import of_upload
 from saliency_bench.board.view import received
-from saliency_bench.board.view.page import preview
+from saliency_bench.board.view.board_page import preview
 from saliency_bench.board.view.received import WANTED, Limits, proposal, unfold
 from saliency_bench.errors import UserError
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from saliency_bench import registry
 from saliency_bench.board.known import RUN
-from saliency_bench.board.view import export, plots
-from saliency_bench.board.view.choice import PER_PAGE, choices, chosen, grouped, only_known, page_of
+from saliency_bench.board.view import board_plots, export
 from saliency_bench.board.view.matrix import is_official, matrix
+from saliency_bench.board.view.row_groups import PER_PAGE, choices, chosen, grouped, only_known, page_of
 from saliency_bench.board.view.rows import FAMILIES, ShownRow, amount, family_of, short
 from saliency_bench.board.view.state import ALWAYS, COLUMNS, FILTERS, MOST_CHOSEN, PAGES, SORTS, STATUSES, USUAL, View
 from saliency_bench.read.cell import rank_text
@@ -207,8 +207,8 @@ def test_a_filter_with_several_values_passes_rows_with_any_of_them():
     several = View(metric=("saliency_miou",), dataset=("pets", "shapes"))
     assert {row.key for row in chosen(ROWS, several)} == {row.key for row in ROWS if row.metric == "saliency_miou"}
     assert {row.key for row in chosen(ROWS, one)} < {row.key for row in chosen(ROWS, several)}
-    assert plots.plotted(ROWS, View(dataset=("shapes", "pets")))[0].dataset == ("pets",)
-    assert plots.plotted(ROWS, View(dataset=("shapes",)))[0].dataset == ("shapes",)
+    assert board_plots.plotted(ROWS, View(dataset=("shapes", "pets")))[0].dataset == ("pets",)
+    assert board_plots.plotted(ROWS, View(dataset=("shapes",)))[0].dataset == ("shapes",)
 
 
 def test_long_tables_come_in_parts_under_the_heading_they_belong_to():
@@ -306,7 +306,7 @@ def literal_front(costs, gains):
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
 def test_the_front_is_what_nothing_dominates(points):
     costs, gains = zip(*points, strict=True)
-    front = plots.pareto(costs, gains)
+    front = board_plots.pareto(costs, gains)
     assert set(front) == literal_front(costs, gains)
     assert [costs[place] for place in front] == sorted(costs[place] for place in front)
 
@@ -314,33 +314,33 @@ def test_the_front_is_what_nothing_dominates(points):
 def test_axes_turn_so_that_right_and_up_are_better():
     rows = [row(name, value, metric) for metric in ("saliency_miou", "saliency_deletion")
             for name, value in (("good", 0.9), ("poor", 0.1))]  # fmt: skip
-    plot = plots.scatter(rows, "saliency_miou", "saliency_deletion")
+    plot = board_plots.scatter(rows, "saliency_miou", "saliency_deletion")
     good, poor = plot.dots
     assert good.x > poor.x
     assert good.y > poor.y  # further down the picture: a high deletion is worse
     assert good.across[0] < good.x < good.across[1]
     assert all(plot.left <= one.x <= plot.right and plot.top <= one.y <= plot.bottom for one in plot.dots)
-    assert plots.scatter(rows, "saliency_miou", "saliency_road") is None
+    assert board_plots.scatter(rows, "saliency_miou", "saliency_road") is None
 
 
 def test_cost_is_logarithmic_and_of_one_device():
     rows = [row("cheap", 0.4, passes=2.0, seconds=0.1), row("dear", 0.6, passes=4000.0, seconds=2.0),
             row("wasteful", 0.5, passes=4000.0, seconds=1.0, device="gpu"), row("silent", 0.9)]  # fmt: skip
-    plot = plots.cost(rows, "saliency_miou", "passes")
+    plot = board_plots.cost(rows, "saliency_miou", "passes")
     assert {dot.name: dot.on_front for dot in plot.dots} == {"cheap": True, "dear": True, "wasteful": False}
     assert len(plot.front) == 2
     assert [text for _, text in plot.x_ticks] == ["10", "100", "1,000"]
-    seconds = plots.cost(rows, "saliency_miou", "seconds")
+    seconds = board_plots.cost(rows, "saliency_miou", "seconds")
     assert [dot.name for dot in seconds.dots] == ["cheap", "dear"]
     assert seconds.x == "seconds per image on cpu, less is better"
-    assert plots.cost([row("silent")], "saliency_miou", "passes") is None
+    assert board_plots.cost([row("silent")], "saliency_miou", "passes") is None
 
 
 def test_names_stand_beside_their_dots_and_not_on_each_other():
     rows = [row(f"method {number}", 0.5 + number / 1000, metric) for number in range(4)
             for metric in ("saliency_miou", "saliency_insertion")] + [row("far on the right side", 0.9, metric)
             for metric in ("saliency_miou", "saliency_insertion")]  # fmt: skip
-    dots = plots.scatter(rows, "saliency_miou", "saliency_insertion").dots
+    dots = board_plots.scatter(rows, "saliency_miou", "saliency_insertion").dots
     places = [dot.label for dot in dots]
     assert len(set(places)) == len(dots)
     beside = {(abs(round(x - dot.x)), round(y - dot.y)) for dot, (x, y, _) in zip(dots, places, strict=True)}
@@ -355,17 +355,17 @@ def test_many_methods_hide_neither_names_nor_what_is_recomputed():
              for metric in ("saliency_miou", "saliency_insertion")]  # fmt: skip
     known = [row(name, value, metric) for name, value in (("gradcam", 0.9), ("random", 0.1))
              for metric in ("saliency_miou", "saliency_insertion")]  # fmt: skip
-    shown, left_out = plots.fewer([*crowd, *known])
-    assert (len({one.explainer for one in shown}), left_out) == (plots.MOST, 62 - plots.MOST)
-    dots = plots.scatter(shown, "saliency_miou", "saliency_insertion").dots
+    shown, left_out = board_plots.fewer([*crowd, *known])
+    assert (len({one.explainer for one in shown}), left_out) == (board_plots.MOST, 62 - board_plots.MOST)
+    dots = board_plots.scatter(shown, "saliency_miou", "saliency_insertion").dots
     assert {dot.name for dot in dots if dot.is_named} > {"gradcam", "random"}
     assert sum(dot.is_named for dot in dots) < 10  # the others lie on each other
-    assert plots.fewer(known) == (known, 0)
+    assert board_plots.fewer(known) == (known, 0)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5))
 def test_ticks_lie_on_their_axis(values):
-    axis = plots.Axis(values, 0, 100)
+    axis = board_plots.Axis(values, 0, 100)
     places = [place for place, _ in axis.ticks()]
     assert all(-0.2 <= place <= 100.2 for place in places)
     assert places == sorted(places)
@@ -373,10 +373,10 @@ def test_ticks_lie_on_their_axis(values):
 
 
 def test_plots_choose_what_an_address_leaves_open():
-    view, rows = plots.plotted(ROWS, View())
+    view, rows = board_plots.plotted(ROWS, View())
     assert (view.dataset, view.x, view.y) == (("pets",), "saliency_miou", "saliency_deletion")
     assert {one.dataset for one in rows} == {"pets"}
-    assert plots.plotted([], View())[0] == View()
+    assert board_plots.plotted([], View())[0] == View()
 
 
 def test_the_usual_columns_are_columns():

@@ -21,8 +21,8 @@ from saliency_bench.board.published_maps import as_published
 from saliency_bench.board.recompute import _attempts, vouch
 from saliency_bench.board.review import merge, review
 from saliency_bench.board.view.archive import Archive
-from saliency_bench.board.view.choice import chosen
-from saliency_bench.board.view.page import Page
+from saliency_bench.board.view.board_page import Page
+from saliency_bench.board.view.row_groups import chosen
 from saliency_bench.board.view.state import View
 from saliency_bench.cli import main
 from saliency_bench.data.build_report import REPORT, read_report

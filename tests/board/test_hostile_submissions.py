@@ -24,7 +24,7 @@ from saliency_bench.board import hidden
 from saliency_bench.board.columns import columns_of
 from saliency_bench.board.known import Known
 from saliency_bench.board.published_maps import maps_in, write_maps
-from saliency_bench.board.schema import read_result
+from saliency_bench.board.submission_schema import read_result
 from saliency_bench.board.view.rows import shown
 from saliency_bench.bound_explainer import load_explainer
 from saliency_bench.bound_metric import load_metric

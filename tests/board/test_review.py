@@ -38,8 +38,8 @@ from saliency_bench.board.recompute import (
     vouch,
 )
 from saliency_bench.board.review import _other_maps, comment, merge, review
-from saliency_bench.board.schema import Dataset, Model
 from saliency_bench.board.submission import of_run
+from saliency_bench.board.submission_schema import Dataset, Model
 from saliency_bench.bound_explainer import load_explainer
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError

@@ -9,7 +9,7 @@ from torch import nn
 
 import saliency_bench as sb
 from saliency_bench.board.recompute import _named
-from saliency_bench.board.schema import Model
+from saliency_bench.board.submission_schema import Model
 from saliency_bench.cli import main
 from saliency_bench.compute.classifiers.own_networks import refuse_own
 from saliency_bench.compute.loading.load import load

@@ -19,7 +19,7 @@ from saliency_bench.compute import store
 from saliency_bench.compute.predictions import GROUP, StoredPredictions
 from saliency_bench.errors import UserError
 from saliency_bench.read import parts, records
-from saliency_bench.read.parts import PartNote, PartFolder, StoredResult, in_order
+from saliency_bench.read.parts import PartFolder, PartNote, StoredResult, in_order
 
 CELLS = ["a" * 16, "b" * 16]
 SIZE = 4  # samples of a chunk
@@ -111,7 +111,9 @@ def test_rows_are_the_same_whatever_files_they_are_in(tmp_path_factory, order, a
 def test_predictions_are_read_chunk_by_chunk_from_any_file(folder):
     def predicted(number):
         samples = range(number * SIZE, (number + 1) * SIZE)
-        return StoredResult(GROUP, number, {GROUP: pa.table({"position": samples, "logit": [float(one) for one in samples]})})
+        return StoredResult(
+            GROUP, number, {GROUP: pa.table({"position": samples, "logit": [float(one) for one in samples]})}
+        )
 
     folder.write([predicted(number) for number in (0, 2, 3)])
     folder.write([predicted(number) for number in (1, 5)])

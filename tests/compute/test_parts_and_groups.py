@@ -10,8 +10,8 @@ import pytest
 import saliency_bench as sb
 from saliency_bench.board.checks import checked
 from saliency_bench.board.recorded import recorded
-from saliency_bench.board.schema import Result
 from saliency_bench.board.submission import of_run
+from saliency_bench.board.submission_schema import Result
 from saliency_bench.bound_metric import load_metric
 from saliency_bench.errors import UserError
 from saliency_bench.maps import mean_of_parts

@@ -12,8 +12,8 @@ from saliency_bench.maps import reliability
 from saliency_bench.read import records
 from saliency_bench.read.statistics.reliability import Reliability, rounded
 from saliency_bench.recipes.suites.costs import Cost
-from saliency_bench.recipes.suites.jobs import SuiteJob
-from saliency_bench.recipes.suites.plan import Step, plan_notes
+from saliency_bench.recipes.suites.suite_jobs import SuiteJob
+from saliency_bench.recipes.suites.suite_plan import Step, plan_notes
 from saliency_bench.spec import RunSpec
 from saliency_bench.target_weights import one_hot
 from saliency_bench.types import Averaged

@@ -22,7 +22,7 @@ from saliency_bench.bound_explainer import load_explainer
 from saliency_bench.bound_metric import load_metric
 from saliency_bench.options import parse, spelled
 from saliency_bench.read.analysis.comparison import compare_runs
-from saliency_bench.read.report.page import report
+from saliency_bench.read.report.report_page import report
 from saliency_bench.read.run_folder import read_run
 
 

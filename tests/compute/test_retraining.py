@@ -20,8 +20,8 @@ from transformers import ResNetConfig, ResNetForImageClassification, ViTImagePro
 import saliency_bench as sb
 from saliency_bench.compute import fitting
 from saliency_bench.compute.ordering import first_rows
-from saliency_bench.compute.retraining import maps as span_files
-from saliency_bench.compute.retraining.networks import anew, start_from
+from saliency_bench.compute.retraining import map_exposures as span_files
+from saliency_bench.compute.retraining.tasks import anew, start_from
 from saliency_bench.compute.scoring.retraining import (
     changed,
     first_exposures,

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import saliency_bench as sb
-from saliency_bench.compute.answers import answers_of, fixed_pictures
+from saliency_bench.compute.fixed_answers import answers_of, fixed_pictures
 from saliency_bench.errors import UserError
 from saliency_bench.read.manifest import read_manifest
 from saliency_bench.read.network_answers import NetworkAnswers

@@ -16,7 +16,7 @@ import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.data import loading as data
 from saliency_bench.errors import UserError
-from saliency_bench.hub.names import hub_name
+from saliency_bench.hub.repo_names import hub_name
 
 SMALL = {"size": 32, "count": 40}
 

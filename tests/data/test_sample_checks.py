@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 import saliency_bench as sb
-from saliency_bench.data.untrusted import check_samples
+from saliency_bench.data.untrusted_reports import check_samples
 from saliency_bench.errors import UserError
 
 

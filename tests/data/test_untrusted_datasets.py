@@ -16,7 +16,7 @@ from PIL import Image
 import saliency_bench as sb
 from saliency_bench.data.build_report import REPORT, read_report
 from saliency_bench.data.loading import find
-from saliency_bench.data.untrusted import options_of
+from saliency_bench.data.untrusted_reports import options_of
 from saliency_bench.errors import UserError
 from saliency_bench.publishing.datasets import dataset_publication
 

@@ -14,7 +14,7 @@ from torchvision import models
 
 from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.compute.classifiers.layers import MapLayout, cam_layer, layout_of
-from saliency_bench.compute.maps.choice import fitting
+from saliency_bench.compute.maps.default_explainer import fitting
 from saliency_bench.errors import UserError
 from saliency_bench.maps import normalise
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from saliency_bench import load_classifier, load_explainer, targets
-from saliency_bench.compute.maps.choice import fitting
+from saliency_bench.compute.maps.default_explainer import fitting
 from saliency_bench.errors import UserError
 
 # A deep network has a ReLU so close to its kink that the last bit of another batch size turns it.

@@ -12,8 +12,8 @@ from saliency_bench.cli import main
 from saliency_bench.data.fingerprints import fingerprint
 from saliency_bench.errors import UserError
 from saliency_bench.studies.annotating import open_study
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.images import StudyImages
-from saliency_bench.studies.store import Store
 
 SIZE = (24, 32)
 

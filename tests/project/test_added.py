@@ -20,7 +20,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.maps import read_pair
 from saliency_bench.publishing.metrics import metric_publication
 from saliency_bench.publishing.vendoring import has_module, metric_files
-from saliency_bench.recipes.suites.schema import find_suite
+from saliency_bench.recipes.suites.suite_schema import find_suite
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
 OWNER = re.compile("1 of saliency-example 1[.]0[.]0, code [0-9a-f]{16}")

@@ -9,7 +9,7 @@ from run_order import in_run_order
 
 import saliency_bench as sb
 from saliency_bench import registry
-from saliency_bench.board import schema, template
+from saliency_bench.board import submission_schema, template
 from saliency_bench.board.index import INDEX
 from saliency_bench.errors import UserError
 from saliency_bench.read import manifest, parts, records, stored_maps, summary
@@ -45,7 +45,7 @@ def test_formats_are_those_of_the_code(page, run):
     assert stated["reliability.parquet"] == str(summary.FORMAT)
     assert stated["maps/"] == str(parts.FORMAT)
     others = {names[0]: number for names, number, *_ in section(page, "Other files")}
-    assert others == {"result.json": str(schema.FORMAT), "template.json": str(template.FORMAT), INDEX: "–"}
+    assert others == {"result.json": str(submission_schema.FORMAT), "template.json": str(template.FORMAT), INDEX: "–"}
 
 
 def test_every_file_of_a_run_is_named(page, run):

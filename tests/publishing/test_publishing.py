@@ -32,8 +32,8 @@ from saliency_bench.data.build_report import REPORT
 from saliency_bench.data.card import card
 from saliency_bench.data.loading import fingerprint
 from saliency_bench.errors import UserError
-from saliency_bench.hub.plan import Publication
 from saliency_bench.hub.upload import publish
+from saliency_bench.hub.upload_plan import Publication
 from saliency_bench.hub_builders import pet_xai
 from saliency_bench.publishing.datasets import dataset_publication
 from saliency_bench.publishing.metrics import metric_publication

@@ -10,7 +10,7 @@ import torch
 import saliency_bench as sb
 from saliency_bench import cli
 from saliency_bench.errors import UserError
-from saliency_bench.read.report.page import report
+from saliency_bench.read.report.report_page import report
 from saliency_bench.utils import progress
 
 SETTINGS = {"metrics": ["saliency_miou", "saliency_pointing_game"], "limit": 8, "batch_size": 4, "device": "cpu"}

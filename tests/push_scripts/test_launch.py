@@ -22,8 +22,8 @@ from saliency_bench.errors import UserError
 from saliency_bench.hub import patience
 from saliency_bench.hub.client import rights, shown_endpoint
 from saliency_bench.hub.patience import patiently
-from saliency_bench.hub.plan import Publication
 from saliency_bench.hub.upload import publish
+from saliency_bench.hub.upload_plan import Publication
 from saliency_bench.publishing.datasets import dataset_publication
 from saliency_bench.publishing.models import model_publication
 from saliency_bench.push_scripts import _all, _first_rows, _native, _stranger

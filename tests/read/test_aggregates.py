@@ -15,16 +15,16 @@ from saliency_bench import registry
 from saliency_bench.board import checks
 from saliency_bench.board.checks import checked
 from saliency_bench.board.recorded import recorded
-from saliency_bench.board.schema import Result
 from saliency_bench.board.submission import of_run
+from saliency_bench.board.submission_schema import Result
 from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.comparison import compare_runs, lines
 from saliency_bench.read.analysis.differences import conflicts, differences
 from saliency_bench.read.analysis.pairs import explainer_pairs
 from saliency_bench.read.analysis.verdict import Verdict
 from saliency_bench.read.cell import read_cells
-from saliency_bench.read.report.comparison import difference_verdict
-from saliency_bench.read.report.samples import sample_groups
+from saliency_bench.read.report.comparison_page import difference_verdict
+from saliency_bench.read.report.sample_pictures import sample_groups
 from saliency_bench.read.run_folder import read_run
 from saliency_bench.read.statistics.ranking import NOT_TESTED, UNRANKED, compare, read_contrasts
 from saliency_bench.read.summary import legend

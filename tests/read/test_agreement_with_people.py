@@ -16,7 +16,7 @@ import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.read import records
-from saliency_bench.read.analysis.agreement import agreement, read_answers
+from saliency_bench.read.analysis.order_agreement import agreement, read_answers
 from saliency_bench.read.run_folder import read_run
 from saliency_bench.read.statistics.exposures import EXPOSURES
 from saliency_bench.utils.hashing import sha256_of

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from saliency_bench.read.cell import CellResult
-from saliency_bench.read.report.choice import page_text, sentences
 from saliency_bench.read.report.choice_cards import cards_of
+from saliency_bench.read.report.choice_page import page_text, sentences
 from saliency_bench.read.report.plots import distribution_plot
 from saliency_bench.read.run_folder import RunData
 

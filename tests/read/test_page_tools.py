@@ -24,9 +24,9 @@ from saliency_bench.errors import UserError
 from saliency_bench.read.manifest import read_manifest
 from saliency_bench.read.parts import StoredResult, run_id, thumbnail_parts
 from saliency_bench.read.report import words
-from saliency_bench.read.report.page import report
 from saliency_bench.read.report.plots import DOT
-from saliency_bench.read.report.samples import sample_groups, split_strips
+from saliency_bench.read.report.report_page import report
+from saliency_bench.read.report.sample_pictures import sample_groups, split_strips
 from saliency_bench.read.report.titles import metric_title
 from saliency_bench.read.run_folder import read_run
 

@@ -27,9 +27,9 @@ from saliency_bench.read.analysis.verdict import Verdict
 from saliency_bench.read.cell import CellKey, CellResult, read_cells
 from saliency_bench.read.identity import Identity
 from saliency_bench.read.manifest import Manifest, read_manifest
-from saliency_bench.read.report.comparison import run_names
-from saliency_bench.read.report.page import report
-from saliency_bench.read.report.samples import outline, picture
+from saliency_bench.read.report.comparison_page import run_names
+from saliency_bench.read.report.report_page import report
+from saliency_bench.read.report.sample_pictures import outline, picture
 from saliency_bench.read.report.templates import HERE
 from saliency_bench.read.report.words import signed
 from saliency_bench.read.run_folder import RunData, read_run

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import saliency_bench as sb
-from saliency_bench.board import schema as results
+from saliency_bench.board import submission_schema as results
 from saliency_bench.board.checks import read_checked
 from saliency_bench.board.submission import of_run
 from saliency_bench.errors import UserError

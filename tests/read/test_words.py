@@ -21,7 +21,7 @@ from saliency_bench.read.analysis.verdict import CONTROLLED, Verdict, many_shape
 from saliency_bench.read.cell import CellKey
 from saliency_bench.read.identity import Identity
 from saliency_bench.read.manifest import Manifest
-from saliency_bench.read.report.page import report
+from saliency_bench.read.report.report_page import report
 from saliency_bench.read.run_folder import RunData, read_run
 from saliency_bench.read.statistics.clusters import Matched
 from saliency_bench.read.statistics.intervals import is_alike

@@ -17,7 +17,7 @@ from saliency_bench.bound_metric import as_metric
 from saliency_bench.compute.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.sequential import Race
-from saliency_bench.read.report.choice import rounded, sentences
+from saliency_bench.read.report.choice_page import rounded, sentences
 from saliency_bench.recipes.choosing.answers import answer_of, question_answer
 from saliency_bench.recipes.choosing.candidates import candidates
 from saliency_bench.recipes.choosing.choose import Choice, _affordable, _score_later

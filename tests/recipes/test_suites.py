@@ -26,12 +26,12 @@ from saliency_bench.errors import UserError
 from saliency_bench.read.run_folder import read_run
 from saliency_bench.recipes.suites.costs import Cost, cost_of_image, cost_of_retraining, cost_of_training, speed_of
 from saliency_bench.recipes.suites.drawing import plot_of
-from saliency_bench.recipes.suites.jobs import SuiteChoice, Network, jobs_of, selection
 from saliency_bench.recipes.suites.numbers import Results
-from saliency_bench.recipes.suites.plan import side_by_side
-from saliency_bench.recipes.suites.schema import Suite, TrainingSpec, find_suite, read_suite
 from saliency_bench.recipes.suites.suite import planned, suite
-from saliency_bench.recipes.suites.tables import make_table
+from saliency_bench.recipes.suites.suite_jobs import Network, SuiteChoice, jobs_of, selection
+from saliency_bench.recipes.suites.suite_plan import side_by_side
+from saliency_bench.recipes.suites.suite_schema import Suite, TrainingSpec, find_suite, read_suite
+from saliency_bench.recipes.suites.suite_tables import make_table
 
 METHODS = ["gradient", "gradcam", "random"]
 SUITE = {
@@ -324,7 +324,9 @@ def test_tables_and_datasets_can_be_selected(file, tmp_path):
     assert {job.spec.metrics for job in jobs} == {asked}
     every = jobs_of(found, found.tables, SuiteChoice(tmp_path))
     assert {job.folder for job in jobs} <= {job.folder for job in every}  # runs are shared by all tables
-    elsewhere = jobs_of(found, tables, SuiteChoice(tmp_path / "other", data=tmp_path, limit=3, batch_size=4, select=chosen))
+    elsewhere = jobs_of(
+        found, tables, SuiteChoice(tmp_path / "other", data=tmp_path, limit=3, batch_size=4, select=chosen)
+    )
     assert [job.folder.name for job in elsewhere] == [job.folder.name for job in jobs]
 
 
@@ -449,7 +451,7 @@ def test_a_number_that_was_not_run_says_so(file, tmp_path):
 
 
 def test_files_are_read_as_utf_8_whatever_the_locale():
-    line = "from saliency_bench.recipes.suites.schema import list_suites; print(len(list_suites()))"
+    line = "from saliency_bench.recipes.suites.suite_schema import list_suites; print(len(list_suites()))"
     environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = subprocess.run([sys.executable, "-c", line], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -661,7 +663,9 @@ def test_the_smaller_of_two_limits_wins(tmp_path):
         assert (job.spec.limit, job.folder) == (expected, own.folder)
     _, content, tables = find_suite("p1-figure3")
     assert {job.spec.limit for job in jobs_of(content, tables, SuiteChoice(tmp_path, limit=20))} == {20}
-    assert {job.spec.limit for job in jobs_of(content, tables, SuiteChoice(tmp_path, smoke=True))} == {content.smoke.limit}
+    assert {job.spec.limit for job in jobs_of(content, tables, SuiteChoice(tmp_path, smoke=True))} == {
+        content.smoke.limit
+    }
 
 
 def test_a_plan_tells_passes_and_their_time_at_a_measured_speed(done, file, tmp_path, capsys):

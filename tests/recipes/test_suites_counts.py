@@ -8,10 +8,10 @@ from PIL import Image as Pictures
 
 from saliency_bench.errors import UserError
 from saliency_bench.recipes.suites.counts import counts_of
-from saliency_bench.recipes.suites.jobs import SuiteChoice, jobs_of
 from saliency_bench.recipes.suites.number import NoNumberError
-from saliency_bench.recipes.suites.schema import find_suite
 from saliency_bench.recipes.suites.suite import suite
+from saliency_bench.recipes.suites.suite_jobs import SuiteChoice, jobs_of
+from saliency_bench.recipes.suites.suite_schema import find_suite
 
 FEATURES = Features(
     {"image_id": Value("string"), "image": Image(), "mask": Image(), "label": ClassLabel(names=["cat", "cow", "dog"])}

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau, pearsonr, spearmanr
 
-from saliency_bench.read.analysis.agreement import read_answers
+from saliency_bench.read.analysis.order_agreement import read_answers
 from saliency_bench.read.run_folder import RunData
 from saliency_bench.recipes.suites.crowd import crowd_number, drawn_answers
 from saliency_bench.recipes.suites.number import NoNumberError, Number
 from saliency_bench.recipes.suites.numbers import correlation
-from saliency_bench.recipes.suites.schema import Value
+from saliency_bench.recipes.suites.suite_schema import Value
 
 EXPOSURES = [0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0]
 FILES = (

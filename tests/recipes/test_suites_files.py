@@ -15,9 +15,9 @@ from saliency_bench.compute.classifiers.sources import KNOWN
 from saliency_bench.compute.scoring.transforms import TRANSFORMS
 from saliency_bench.errors import UserError
 from saliency_bench.read.cell import Interval
-from saliency_bench.recipes.suites.jobs import SuiteChoice, jobs_of, metrics_of
 from saliency_bench.recipes.suites.numbers import part_of
-from saliency_bench.recipes.suites.schema import (
+from saliency_bench.recipes.suites.suite_jobs import SuiteChoice, jobs_of, metrics_of
+from saliency_bench.recipes.suites.suite_schema import (
     TrainingSpec,
     Value,
     fill,
@@ -27,7 +27,7 @@ from saliency_bench.recipes.suites.schema import (
     read_suite,
     suite_files,
 )
-from saliency_bench.recipes.suites.settings import settings_table
+from saliency_bench.recipes.suites.suite_settings import settings_table
 from saliency_bench.spec import RunSpec
 
 FILES = suite_files()

@@ -13,10 +13,10 @@ from torch import nn
 from saliency_bench.compute.scoring.partners import PartnerSamples
 from saliency_bench.errors import UserError
 from saliency_bench.recipes.suites import numbers
-from saliency_bench.recipes.suites.jobs import SuiteChoice, jobs_of
-from saliency_bench.recipes.suites.pictures import _false_positives, _parts, _terms, cell_of, chosen
-from saliency_bench.recipes.suites.schema import Images, PictureSpec, ViewSpec, find_suite, read_suite
 from saliency_bench.recipes.suites.suite import suite
+from saliency_bench.recipes.suites.suite_jobs import SuiteChoice, jobs_of
+from saliency_bench.recipes.suites.suite_pictures import _false_positives, _parts, _terms, cell_of, chosen
+from saliency_bench.recipes.suites.suite_schema import Images, PictureSpec, ViewSpec, find_suite, read_suite
 
 IDS = ["a", "b", "c", "d"]
 SCORES = {"gradcam": [0.1, 0.9, 0.5, np.nan], "random": [0.2, 0.1, 0.4, 0.3]}
@@ -195,7 +195,9 @@ def test_the_salient_region_of_the_partner_is_pasted_or_the_rest_of_it():
     assert shown["pasted"].pixels[..., 0].tolist() == [[255, 0], [255, 0]]
     assert shown["inverse"].pixels[..., 0].tolist() == [[0, 255], [0, 255]]
     assert cell_of(sample, "an explainer", ViewSpec(kind="picture", partner=True)).lines == ("p 0.900",)
-    assert cell_of(sample, "an explainer", ViewSpec(kind="region", partner=True)).lines == ("50% of the image, p 0.750",)
+    assert cell_of(sample, "an explainer", ViewSpec(kind="region", partner=True)).lines == (
+        "50% of the image, p 0.750",
+    )
     alone = SimpleNamespace(partner=None)
     assert cell_of(alone, "an explainer", ViewSpec(kind="pasted")).lines == ("not paired",)
 

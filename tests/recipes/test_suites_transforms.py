@@ -10,7 +10,7 @@ from saliency_bench.compute.loading.load import load
 from saliency_bench.compute.python_objects import describe
 from saliency_bench.compute.scoring.transforms import TRANSFORMS
 from saliency_bench.errors import UserError
-from saliency_bench.recipes.suites.transforms import accuracy_under
+from saliency_bench.recipes.suites.transformed_runs import accuracy_under
 
 SIDE, CLASSES = 32, 8
 

@@ -4,7 +4,7 @@ import pytest
 from postgres import Postgres, programs
 
 import saliency_bench as sb
-from saliency_bench.studies.store import Store
+from saliency_bench.studies.answer_store import Store
 
 EXPLAINERS = ["gradient", "edges", "random"]  # of the run below
 

@@ -7,7 +7,7 @@ import pytest
 from pages import dataset
 
 from saliency_bench.cli import main
-from saliency_bench.studies.store import Store
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.utils.pictures import png, values
 
 

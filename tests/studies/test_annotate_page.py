@@ -9,8 +9,8 @@ from pages import Served, chromium, dataset, serving, stroke
 
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.annotating import open_study
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.images import StudyImages
-from saliency_bench.studies.store import Store
 from saliency_bench.studies.superpixels import superpixels
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")

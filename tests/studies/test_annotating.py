@@ -16,10 +16,10 @@ from saliency_bench.errors import UserError
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.annotating import choose_known, open_study
 from saliency_bench.studies.annotation_report import annotation_report
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.overview import AnnotationOverview
 from saliency_bench.studies.runs import mask_of, runs_of
-from saliency_bench.studies.store import Store
 from saliency_bench.utils.pictures import UnreadableError, png
 
 MASK = np.zeros((60, 80), bool)

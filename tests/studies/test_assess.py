@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from saliency_bench.errors import UserError
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.assess.protocol import KIND, Assess, configuration
 from saliency_bench.studies.assess.questions import read_questions
 from saliency_bench.studies.assess.results import export, ordinal_alpha, results
 from saliency_bench.studies.run_images import pair_of, unit_of
-from saliency_bench.studies.store import Store
 from saliency_bench.utils.overlays import overlay
 
 from .crowd import PLANTED, run_images

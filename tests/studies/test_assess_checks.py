@@ -13,12 +13,12 @@ from PIL import Image
 
 from saliency_bench.data.geometry import Geometry
 from saliency_bench.errors import UserError
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.assess.protocol import KIND, Assess, configuration
 from saliency_bench.studies.assess.questions import read_questions
 from saliency_bench.studies.assess.results import export, rated, results
 from saliency_bench.studies.human_masks import RunMasks
 from saliency_bench.studies.run_images import HUMAN, pair_of
-from saliency_bench.studies.store import Store
 from saliency_bench.utils.overlays import overlay
 
 from .crowd import PLANTED, run_images

@@ -6,9 +6,9 @@ import threading
 import pytest
 from pages import chromium, serving
 
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.assess.protocol import KIND, Assess, configuration
 from saliency_bench.studies.assess.questions import read_questions
-from saliency_bench.studies.store import Store
 
 from .crowd import PLANTED, run_images
 

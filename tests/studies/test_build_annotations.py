@@ -9,8 +9,8 @@ from saliency_bench.data.fingerprints import fingerprint
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import environment_xai, gender_xai
 from saliency_bench.studies.annotating import KIND, open_study
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.images import StudyImages
-from saliency_bench.studies.store import Store
 
 BUILDERS = {"gender-xai": gender_xai, "environment-xai": environment_xai}
 

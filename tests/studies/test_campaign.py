@@ -9,11 +9,11 @@ from pages import dataset
 from saliency_bench.studies.agreement import consensus
 from saliency_bench.studies.annotating import AnswerChoice, open_study
 from saliency_bench.studies.annotation_report import annotation_report
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.overview import AnnotationOverview
 from saliency_bench.studies.owner_actions import act
 from saliency_bench.studies.runs import runs_of
-from saliency_bench.studies.store import Store
 
 OBJECT = np.zeros((60, 80), bool)
 OBJECT[10:30, 5:25] = True  # of every image, and the known mask of the honeypots

@@ -12,11 +12,11 @@ from starlette.testclient import TestClient
 from saliency_bench.cli import main
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.annotating import open_study
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.database import hours_ago
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.payments import PAYMENTS, parameter_table, payment_rows
 from saliency_bench.studies.runs import runs_of
-from saliency_bench.studies.store import Store
 
 MASK = np.zeros((60, 80), bool)
 MASK[3:9, 70:] = True

@@ -9,8 +9,8 @@ import pytest
 from pages import Served, chromium, dataset, serving
 
 from saliency_bench.spaces.peekaboom.app import create_app
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration
-from saliency_bench.studies.store import Store
 
 from .crowd import run_images
 

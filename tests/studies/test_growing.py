@@ -6,8 +6,8 @@ from pages import dataset
 from saliency_bench.errors import UserError
 from saliency_bench.studies.annotating import open_study
 from saliency_bench.studies.annotation_report import annotation_report, report_rows
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.images import StudyImages
-from saliency_bench.studies.store import Store
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from starlette.testclient import TestClient
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.annotating import open_study
+from saliency_bench.studies.answer_rows import copy_without, lines_after
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.events import events_of
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.introduction import Introduction, read_text
-from saliency_bench.studies.rows import copy_without, lines_after
-from saliency_bench.studies.store import Store
 
 CONSENT = "# Taking part\n\nWe store **what you draw**. [More](https://example.org/more)\n"
 INSTRUCTIONS = """# Draw the cat

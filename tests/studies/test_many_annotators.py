@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from pages import Served, dataset
 
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.runs import runs_of
-from saliency_bench.studies.store import Store
 
 PEOPLE, IMAGES = 50, 6
 

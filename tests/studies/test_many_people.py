@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from pages import Command
 
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.run_images import pair_of
-from saliency_bench.studies.store import Store
 
 from .conftest import EXPLAINERS
 

@@ -21,9 +21,9 @@ from saliency_bench.hub.upload import publish
 from saliency_bench.publishing.spaces import list_spaces, space_publication
 from saliency_bench.spaces.pages.on_a_space import command_line
 from saliency_bench.spaces.pages.serving import address
-from saliency_bench.studies.rows import add_lines
+from saliency_bench.studies.answer_rows import add_lines
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.runs import runs_of
-from saliency_bench.studies.store import Store
 
 STUDIES = ("annotate", "assess", "peekaboom")
 MASK = np.arange(60 * 80).reshape(60, 80) % 7 == 0

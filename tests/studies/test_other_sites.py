@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.spaces.pages.origins import OwnHosts
 from saliency_bench.studies.annotating import open_study
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.images import StudyImages
-from saliency_bench.studies.store import Store
 
 JOIN = {"request": "a random text of many characters"}
 

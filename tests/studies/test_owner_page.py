@@ -12,6 +12,7 @@ from saliency_bench.spaces.assess.app import create_app as create_assess
 from saliency_bench.spaces.peekaboom.app import create_app as create_peekaboom
 from saliency_bench.studies.annotating import AnswerChoice, open_study
 from saliency_bench.studies.annotation_report import annotation_report, report_rows
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.assess import protocol as assess_protocol
 from saliency_bench.studies.assess.questions import read_questions
 from saliency_bench.studies.images import StudyImages
@@ -20,7 +21,6 @@ from saliency_bench.studies.owner_actions import act, excluded, status
 from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration
 from saliency_bench.studies.peekaboom.results import results
 from saliency_bench.studies.runs import runs_of
-from saliency_bench.studies.store import Store
 
 from .crowd import Clicker, Worker, run_images, work
 

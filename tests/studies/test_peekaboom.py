@@ -17,8 +17,9 @@ from saliency_bench import load_classifier
 from saliency_bench.compute.scoring.perturbation import Curves, fraction_counts
 from saliency_bench.errors import UserError
 from saliency_bench.maps import descending
-from saliency_bench.read.analysis.agreement import read_answers
+from saliency_bench.read.analysis.order_agreement import read_answers
 from saliency_bench.read.statistics.exposures import SHOWN, judgement_areas
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.peekaboom.chance import (
     LIKE_GUESSING,
     corrected,
@@ -28,7 +29,6 @@ from saliency_bench.studies.peekaboom.chance import (
 from saliency_bench.studies.peekaboom.protocol import KIND, PROTOCOLS, Peekaboom, configuration, revealed
 from saliency_bench.studies.peekaboom.results import export, judged, results
 from saliency_bench.studies.run_images import pair_of, unit_of
-from saliency_bench.studies.store import Store
 
 from .crowd import PLANTED, Clicker, Worker, run_images, work
 

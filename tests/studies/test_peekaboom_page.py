@@ -9,9 +9,9 @@ import pytest
 from pages import chromium, serving
 from PIL import Image
 
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration
 from saliency_bench.studies.run_images import pair_of
-from saliency_bench.studies.store import Store
 
 from .crowd import PLANTED, run_images
 

@@ -11,10 +11,10 @@ from saliency_bench.errors import UserError
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.annotating import open_study
 from saliency_bench.studies.annotation_report import annotation_report, report_rows
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.practice import ATTEMPTS
 from saliency_bench.studies.runs import runs_of
-from saliency_bench.studies.store import Store
 
 KNOWN = np.zeros((60, 80), bool)
 KNOWN[10:30, 5:25] = True  # as `dataset` has it

@@ -18,9 +18,9 @@ from saliency_bench.errors import UserError
 from saliency_bench.spaces.annotate.app import LARGEST, create_app
 from saliency_bench.spaces.pages import requests
 from saliency_bench.studies.annotating import open_study
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.runs import mask_of, runs_of
-from saliency_bench.studies.store import Store
 
 KEY = {"request": "a request of 16 letters or more"}
 

@@ -12,13 +12,13 @@ from saliency_bench.errors import UserError
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.annotating import AnswerChoice, open_study
 from saliency_bench.studies.annotation_report import annotation_report, report_rows
+from saliency_bench.studies.answer_rows import add_lines, copy_without, lines_after
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.exporting import export
 from saliency_bench.studies.formats.regions import FORMATS
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.owner_actions import act
-from saliency_bench.studies.rows import add_lines, copy_without, lines_after
 from saliency_bench.studies.runs import runs_of
-from saliency_bench.studies.store import Store
 from saliency_bench.utils.pictures import png
 
 

@@ -14,9 +14,9 @@ from saliency_bench.data.annotations import checksum
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies import shown_pictures
 from saliency_bench.studies.annotating import open_study
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.shown_pictures import shown, size_of
-from saliency_bench.studies.store import Store
 from saliency_bench.utils.pictures import UnreadableError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (30, 50, 3), dtype=np.uint8)

@@ -17,12 +17,12 @@ from sqlalchemy.exc import DBAPIError
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies import study as study_module
-from saliency_bench.studies import tables
+from saliency_bench.studies import study_tables
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.database import hours_ago, lately
 from saliency_bench.studies.events import add_event
 from saliency_bench.studies.owner_actions import excluded
 from saliency_bench.studies.places import Places
-from saliency_bench.studies.store import Store
 
 UNITS = [f"image-{index}" for index in range(12)]
 ASKED = "a-request-of-16-or-more-{}"
@@ -86,7 +86,10 @@ def test_further_answers_are_revisions(store):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("table", [tables.studies, tables.people, tables.assignments, tables.answers, tables.reviews])
+@pytest.mark.parametrize(
+    "table",
+    [study_tables.studies, study_tables.people, study_tables.assignments, study_tables.answers, study_tables.reviews],
+)
 def test_the_database_refuses_to_change_a_row(store, table):
     study = made(store)
     person = study.join(ASKED).name
@@ -115,7 +118,7 @@ def test_a_person_is_known_by_a_key_of_which_the_store_holds_a_hash(store):
     reviewer = study.join(role="reviewer")
     assert study.people("reviewer") == [reviewer.name]
     with store.reading() as connection:
-        row = connection.execute(select(tables.people)).mappings().first()
+        row = connection.execute(select(study_tables.people)).mappings().first()
     assert row["key_sha256"] == sha256(person.key.encode()).hexdigest()
     assert person.key not in repr(person)
     assert person.key not in str(dict(row))
@@ -308,8 +311,8 @@ def test_a_place_that_is_no_store_is_refused_in_one_line(tmp_path):
     sqlite3.connect(tmp_path / "other.db").execute("CREATE TABLE recipes (x)")
     newer = Store(tmp_path / "newer.db")
     with newer.writing() as connection:
-        connection.execute(tables.versions.delete())
-        connection.execute(insert(tables.versions).values(number=99))
+        connection.execute(study_tables.versions.delete())
+        connection.execute(insert(study_tables.versions).values(number=99))
     for name, message in [
         ("text.db", "not a database"),
         ("other.db", "another program"),
@@ -363,7 +366,7 @@ def test_people_who_ask_at_the_same_moment_never_exceed_the_quota(store):
 
 WRITER = """
 import sys
-from saliency_bench.studies.store import Store
+from saliency_bench.studies.answer_store import Store
 study = Store(sys.argv[1]).study("annotate", "birds", dataset="abc", configuration={"annotators": 2}, seed=3)
 for index in range(10**6):
     study.record("p-a", f"image-{index}", f"r{index}", index)

@@ -10,10 +10,10 @@ from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.annotating import open_study
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.runs import runs_of
 from saliency_bench.studies.segment_anything import MEAN, STD, SegmentAnything
-from saliency_bench.studies.store import Store
 from saliency_bench.studies.strokes import LONGEST, MOST_POINTS, GrabCut, Stroke, strokes_of
 
 SIDE = 32  # of the encoder's picture

@@ -7,8 +7,8 @@ import pytest
 from local_hub.hub import FOUNDER, READER, VISITOR
 
 from saliency_bench.errors import UserError
-from saliency_bench.studies.rows import add_lines, lines_after
-from saliency_bench.studies.store import Store
+from saliency_bench.studies.answer_rows import add_lines, lines_after
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.sync import Sync
 
 REPO = "visitor/answers"

@@ -9,8 +9,8 @@ import pyarrow as pa
 from saliency_bench import options
 from saliency_bench.board.known import KnownDataset, Recomputed, Status, content_of, write_known
 from saliency_bench.board.recorded import Recorded
-from saliency_bench.board.schema import Result
 from saliency_bench.board.submission import Submission
+from saliency_bench.board.submission_schema import Result
 from saliency_bench.bound_explainer import load_explainer
 from saliency_bench.bound_metric import load_metric
 from saliency_bench.read import records

@@ -45,7 +45,7 @@ def test_files_of_targets_groups_and_ids_may_come_from_our_tables(tmp_path):
     """Test that ids and classes that `csv_text` escapes are restored by every reader of a CSV file."""
     from saliency_bench.compute.targets.class_groups import _read
     from saliency_bench.compute.targets.rules import load_rule
-    from saliency_bench.recipes.suites.pictures import _listed
+    from saliency_bench.recipes.suites.suite_pictures import _listed
 
     names = ["=a", "@b"]
     assert csv_rows(csv_text(["image_id", "x"], [[name, 1] for name in names])) == [

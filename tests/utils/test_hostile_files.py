@@ -18,10 +18,10 @@ from datasets.table import InMemoryTable
 from test_reporting import change_summary, make_run
 
 from saliency_bench.board.recorded import read_recorded
-from saliency_bench.board.schema import read_result
+from saliency_bench.board.submission_schema import read_result
 from saliency_bench.cli import main
+from saliency_bench.compute.claim import locked
 from saliency_bench.compute.preflight import check_table
-from saliency_bench.compute.run_folder import locked
 from saliency_bench.compute.targets.class_groups import load_groups
 from saliency_bench.compute.targets.label_maps import match
 from saliency_bench.compute.targets.rules import load_rule

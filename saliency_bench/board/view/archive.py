@@ -17,10 +17,10 @@ from saliency_bench.board.known import RUN, Known
 from saliency_bench.board.opening import load_results
 from saliency_bench.board.published_maps import find_maps
 from saliency_bench.board.row import Row
-from saliency_bench.board.schema import RECORDS
 from saliency_bench.board.source import BoardSource, asking, read_folder, source_at
+from saliency_bench.board.submission_schema import RECORDS
+from saliency_bench.board.view.board_pictures import BoardPictures, Pictured, drawn
 from saliency_bench.board.view.overall import Scored
-from saliency_bench.board.view.pictures import Pictured, BoardPictures, drawn
 from saliency_bench.board.view.rows import ShownRow, shown
 from saliency_bench.errors import UserError
 from saliency_bench.hub import client

@@ -6,8 +6,8 @@ from threading import Lock, Thread
 from time import monotonic
 
 from saliency_bench.board.view.archive import Archive, commit_of
+from saliency_bench.board.view.board_page import Page
 from saliency_bench.board.view.core import Core, core_of_board
-from saliency_bench.board.view.page import Page
 from saliency_bench.errors import UserError
 from saliency_bench.utils.messages import complain
 

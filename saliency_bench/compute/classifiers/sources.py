@@ -7,7 +7,7 @@ from pathlib import Path
 
 from saliency_bench.compute.classifiers.untrusted import check_file
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.hub.names import FORCED, could_be_on_the_hub, hub_name
+from saliency_bench.hub.repo_names import FORCED, could_be_on_the_hub, hub_name
 from saliency_bench.utils.files import near_folders
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.storage import storage_error
@@ -100,7 +100,7 @@ def _snapshot(repo: str, revision: str | None) -> ModelSource:
 
     from saliency_bench.hub.cache import remember, remembered
     from saliency_bench.hub.client import no_bars
-    from saliency_bench.hub.errors import status_of
+    from saliency_bench.hub.failures import status_of
 
     error: Exception | None = None
     try:
@@ -131,7 +131,7 @@ def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
         RevisionNotFoundError,
     )
 
-    from saliency_bench.hub.errors import is_network_error, reason, status_of
+    from saliency_bench.hub.failures import is_network_error, reason, status_of
 
     missing = isinstance(error, RepositoryNotFoundError | HFValidationError) and not isinstance(error, GatedRepoError)
     if missing:

@@ -12,7 +12,7 @@ from saliency_bench.compute.checkpoint_writing import base_of
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.own_networks import refuse_own
 from saliency_bench.compute.context import RunContext, starts_from_base
-from saliency_bench.compute.loaded import RunQuestion, Retraining
+from saliency_bench.compute.loaded import Retraining, RunQuestion
 from saliency_bench.compute.loading.predicted_by import names_a_model
 from saliency_bench.compute.loading.question import class_names, explainable, logits_of, question_of
 from saliency_bench.compute.loading.table import SplitTable, table_of

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from saliency_bench.compute.answers import answers_of
 from saliency_bench.compute.classified import classified
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.own_networks import RUN_FIRST, refuse_own
+from saliency_bench.compute.fixed_answers import answers_of
 from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.loading.texts import load_with_texts, texts_for
 from saliency_bench.compute.python_objects import Objects
@@ -90,7 +90,9 @@ def _places(first: list[str] | None, count: int, second: list[str] | None, class
     return places
 
 
-def _named_by_data(labels: list[str] | None, members: Members | None, count: int, table: SplitTable) -> list[str] | None:
+def _named_by_data(
+    labels: list[str] | None, members: Members | None, count: int, table: SplitTable
+) -> list[str] | None:
     """Return the class names of a model. Without any, use the dataset's names if its classes cover the model's."""
     if labels is not None and not is_unnamed(labels):
         return labels

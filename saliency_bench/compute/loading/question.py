@@ -30,7 +30,9 @@ UNSTEADY = (
 )
 
 
-def question_of(spec: RunSpec, objects: Objects, table: SplitTable, metrics: list[Metric], model: Classifier) -> RunQuestion:
+def question_of(
+    spec: RunSpec, objects: Objects, table: SplitTable, metrics: list[Metric], model: Classifier
+) -> RunQuestion:
     """Match the classes of dataset and model, and read groups and targets.
 
     Raises:

@@ -22,7 +22,7 @@ from saliency_bench.compute.reading import (
 from saliency_bench.data.build_report import HIDDEN
 from saliency_bench.data.fingerprints import column_of, content_of
 from saliency_bench.data.loading import FoundDataset, find, sample_ids, with_pictures
-from saliency_bench.data.untrusted import check_samples
+from saliency_bench.data.untrusted_reports import check_samples
 from saliency_bench.errors import UserError
 from saliency_bench.spec import RunSpec
 from saliency_bench.utils.messages import complain

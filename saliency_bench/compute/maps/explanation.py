@@ -13,7 +13,7 @@ from saliency_bench import notebook_views
 from saliency_bench.bound_explainer import load_explainer
 from saliency_bench.compute import targets
 from saliency_bench.compute.classifiers.loading import load_classifier
-from saliency_bench.compute.maps.choice import fitting
+from saliency_bench.compute.maps.default_explainer import fitting
 from saliency_bench.compute.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.compute.targets.label_maps import index_of
 from saliency_bench.compute.targets.terms import TargetTerms

@@ -19,10 +19,10 @@ import numpy as np
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.compute.context import INITIAL, Cell, RunContext
 from saliency_bench.compute.fitting import Recipe, Training, one_epoch
-from saliency_bench.compute.retraining.maps import explain_spans, gather, missing_spans
-from saliency_bench.compute.retraining.networks import Changed, Task, is_done, new_classifier, outcome_file, retrain
-from saliency_bench.compute.retraining.pictures import RetrainingPictures, gather_pictures
+from saliency_bench.compute.retraining.changed_pictures import RetrainingPictures, gather_pictures
+from saliency_bench.compute.retraining.map_exposures import explain_spans, gather, missing_spans
 from saliency_bench.compute.retraining.splits import Setup, Splits
+from saliency_bench.compute.retraining.tasks import Changed, Task, is_done, new_classifier, outcome_file, retrain
 from saliency_bench.compute.scoring.retraining import RetrainingProtocol
 from saliency_bench.read.report import words
 from saliency_bench.read.statistics.exposures import EXPOSURES
@@ -103,7 +103,9 @@ def _explain(
     wait_for_all(accelerator)
 
 
-def _train_all(setup: Setup, splits: Splits, pictures: RetrainingPictures, folder: Path, tasks: list[Task], shown: bool) -> None:
+def _train_all(
+    setup: Setup, splits: Splits, pictures: RetrainingPictures, folder: Path, tasks: list[Task], shown: bool
+) -> None:
     """Do these trainings, one after the other."""
     batches = {task.key: task.protocol.epochs * _batches(splits, task.protocol) for task in tasks}
     with bar(shown=shown, desc="retrain", unit="batch", total=sum(batches.values())) as advance:

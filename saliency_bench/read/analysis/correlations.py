@@ -13,10 +13,10 @@ from itertools import combinations
 import numpy as np
 from scipy import stats
 
-from saliency_bench.read.analysis.names import names_of
+from saliency_bench.read.analysis.common_names import names_of
 from saliency_bench.read.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.read.cell import CellResult
-from saliency_bench.read.run_folder import MetricColumn, ExplainerRow, RunData
+from saliency_bench.read.run_folder import ExplainerRow, MetricColumn, RunData
 from saliency_bench.read.statistics.intervals import Estimate, cluster_bootstrap, t_quantile
 
 SAMPLES = ("dataset", "model", "explainer", "metric", "other", "spearman", "spearman low", "spearman high", "pearson",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from saliency_bench.errors import UserError
-from saliency_bench.read.analysis.names import explainer_of, metric_of, names_of
+from saliency_bench.read.analysis.common_names import explainer_of, metric_of, names_of
 from saliency_bench.read.analysis.tables import finite_or_none
 from saliency_bench.read.cell import FEW, CellResult
 from saliency_bench.read.run_folder import RunData, read_run
@@ -247,7 +247,9 @@ def pairs(first: RunData, second: RunData) -> list[RunPair]:
     )
 
 
-def compared(first: RunData, second: RunData, cells: Sequence[tuple[CellResult, CellResult, str, str]]) -> list[RunPair]:
+def compared(
+    first: RunData, second: RunData, cells: Sequence[tuple[CellResult, CellResult, str, str]]
+) -> list[RunPair]:
     """Compare cells of two runs on the samples that both have scored, and test them together.
 
     Args:

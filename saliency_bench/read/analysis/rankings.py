@@ -9,7 +9,7 @@ import numpy as np
 from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.tables import Findings, Table, dicts
 from saliency_bench.read.cell import CellResult, rank_text
-from saliency_bench.read.run_folder import MetricColumn, ExplainerRow, RunData
+from saliency_bench.read.run_folder import ExplainerRow, MetricColumn, RunData
 from saliency_bench.read.statistics.clusters import effective_clusters
 from saliency_bench.read.statistics.intervals import INTERVAL_FROM, NOTHING, Estimate, drawn_statistics, t_quantile
 from saliency_bench.read.statistics.paired_test import ALPHA

@@ -271,7 +271,9 @@ def verdict(requirement: Requirement, interval: Interval) -> str:
     return MET if high <= requirement.bound else UNDECIDED if low <= requirement.bound else FAILED
 
 
-def check(run: RunData, requirements: Sequence[Requirement], against: RunData | None = None) -> list[CheckedRequirement]:
+def check(
+    run: RunData, requirements: Sequence[Requirement], against: RunData | None = None
+) -> list[CheckedRequirement]:
     """Check requirements of a run, and that no explainer is worse than in an earlier run over the same samples.
 
     All requirements of one call are judged together (Holm), and all pairs of one call are one family of the paired

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from saliency_bench.errors import UserError, unknown
-from saliency_bench.read.analysis.agreement import agreement
 from saliency_bench.read.analysis.clever_hans import clever_hans
 from saliency_bench.read.analysis.comparison import compare_runs
 from saliency_bench.read.analysis.correlations import correlation
+from saliency_bench.read.analysis.order_agreement import agreement
 from saliency_bench.read.analysis.randomisation import randomisation
 from saliency_bench.read.analysis.rankings import rank, sensitivity
 from saliency_bench.read.analysis.sweeps import sweep
@@ -103,7 +103,7 @@ def analyse(runs: Any, what: str, **options: Any) -> Analysis:
             `insertion`); "sweep", a metric along an option (`option`); "rank", agreement of metrics on the order of
             explainers; "randomisation", whether explainers depend on the weights, by the parts of
             saliency_randomisation (`bound`); "agreement" of metrics and people on the order of explainers at each
-            exposure (`answers`, a file of `saliency_bench.read.analysis.agreement`).
+            exposure (`answers`, a file of `saliency_bench.read.analysis.order_agreement`).
         options: of the analysis.
 
     Raises:

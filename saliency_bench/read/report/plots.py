@@ -27,7 +27,7 @@ from matplotlib.ticker import MaxNLocator
 
 from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.differences import RunPair
-from saliency_bench.read.analysis.networks import NetworkMean
+from saliency_bench.read.analysis.seed_studies import NetworkMean
 from saliency_bench.read.analysis.tables import Findings
 from saliency_bench.read.report.words import number, percent
 from saliency_bench.read.run_folder import MetricColumn, RunData, load_maps

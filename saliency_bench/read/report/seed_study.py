@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from saliency_bench.errors import UserError
-from saliency_bench.read.analysis.networks import INTERVAL_FROM, NetworkMean, Networks, over_networks
 from saliency_bench.read.analysis.paper_table import (
     BOLD,
     BOLD_ALONE,
-    TableEntry,
     Line,
     PaperTable,
     PaperTables,
+    TableEntry,
     check_labels,
 )
+from saliency_bench.read.analysis.seed_studies import INTERVAL_FROM, NetworkMean, Networks, over_networks
 from saliency_bench.read.cell import FEWEST_TRAININGS, rank_text
 from saliency_bench.read.run_folder import read_run
 from saliency_bench.read.summary import aligned

@@ -12,7 +12,7 @@ from saliency_bench.compute.classifiers.layers import cam_layer, last_feature_ma
 from saliency_bench.compute.misfits import COUNTS, check_fits
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.recipes.suites.costs import cost_of_map, forward_pass, seconds_per_image
-from saliency_bench.recipes.suites.plan import WITH_GRADIENT
+from saliency_bench.recipes.suites.suite_plan import WITH_GRADIENT
 from saliency_bench.types import Images, Target
 
 LESS = 4  # what is spent by the cheaper setting: a quarter

@@ -24,13 +24,13 @@ from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.loading import load_classifier
 from saliency_bench.compute.classifiers.own_networks import is_own
 from saliency_bench.compute.fitting import Recipe
-from saliency_bench.compute.retraining.networks import Task
+from saliency_bench.compute.retraining.tasks import Task
 from saliency_bench.compute.scoring.retraining import RetrainingProtocol
 from saliency_bench.compute.training import new_classifier
 from saliency_bench.errors import UserError
 from saliency_bench.read.public_names import public_name
 from saliency_bench.read.statistics.exposures import EXPOSURES
-from saliency_bench.recipes.suites.jobs import SuiteJob, Network
+from saliency_bench.recipes.suites.suite_jobs import Network, SuiteJob
 from saliency_bench.types import Images
 
 SIDE = 224  # of images whose size is not known before the network is there

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
+from saliency_bench.data.dataset_names import SPLITS
 from saliency_bench.data.loading import find
-from saliency_bench.data.names import SPLITS
 from saliency_bench.errors import UserError
 from saliency_bench.recipes.suites.number import NoNumberError
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from saliency_bench.read.analysis.agreement import Answers, crowd_auc
+from saliency_bench.read.analysis.order_agreement import Answers, crowd_auc
 from saliency_bench.read.run_folder import RunData
 from saliency_bench.read.statistics.exposures import SHOWN, judgement_areas, right_by
 from saliency_bench.read.statistics.intervals import interval
 from saliency_bench.recipes.suites.number import NoNumberError, Number
-from saliency_bench.recipes.suites.schema import Value
+from saliency_bench.recipes.suites.suite_schema import Value
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 DRAWS = 1000  # of fewer judgements

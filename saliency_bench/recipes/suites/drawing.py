@@ -14,8 +14,8 @@ from matplotlib.ticker import MaxNLocator
 
 from saliency_bench.read.report.plots import STYLE, save_figure
 from saliency_bench.read.report.templates import render
-from saliency_bench.recipes.suites.plan import Step, plan_notes, plan_rows
-from saliency_bench.recipes.suites.tables import (
+from saliency_bench.recipes.suites.suite_plan import Step, plan_notes, plan_rows
+from saliency_bench.recipes.suites.suite_tables import (
     FEW,
     JOIN,
     QUANTITY,

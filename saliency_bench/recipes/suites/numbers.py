@@ -19,19 +19,19 @@ from scipy.stats import kendalltau, spearmanr
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.errors import UserError
-from saliency_bench.read.analysis.agreement import Answers
 from saliency_bench.read.analysis.clever_hans import found_by
 from saliency_bench.read.analysis.correlations import FEWEST, over_points, pearson
+from saliency_bench.read.analysis.order_agreement import Answers
 from saliency_bench.read.cell import CellResult, Interval
 from saliency_bench.read.run_folder import RunData, read_run
 from saliency_bench.read.statistics.clusters import effective_clusters
 from saliency_bench.read.statistics.intervals import INTERVAL_FROM, cluster_error, interval
 from saliency_bench.recipes.suites.counts import counts_of
 from saliency_bench.recipes.suites.crowd import crowd_number, drawn_answers
-from saliency_bench.recipes.suites.jobs import SuiteChoice, SuiteJob, data_of, smoke_text
 from saliency_bench.recipes.suites.number import NoNumberError, Number, number_of
-from saliency_bench.recipes.suites.schema import CROWD, Suite, TableSpec, Value, fill, matching_parts
-from saliency_bench.recipes.suites.transforms import accuracies_of
+from saliency_bench.recipes.suites.suite_jobs import SuiteChoice, SuiteJob, data_of, smoke_text
+from saliency_bench.recipes.suites.suite_schema import CROWD, Suite, TableSpec, Value, fill, matching_parts
+from saliency_bench.recipes.suites.transformed_runs import accuracies_of
 
 NOT_RUN = "not run"
 UNFIT = "the explainer does not fit the network"

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from saliency_bench.data.building import build
-from saliency_bench.recipes.suites.jobs import DRAWINGS, SuiteChoice, data_of, smoke_config
-from saliency_bench.recipes.suites.schema import Suite
+from saliency_bench.recipes.suites.suite_jobs import DRAWINGS, SuiteChoice, data_of, smoke_config
+from saliency_bench.recipes.suites.suite_schema import Suite
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.seeds import seed_of
 

@@ -18,21 +18,21 @@ from saliency_bench.compute.run import start
 from saliency_bench.compute.training import train
 from saliency_bench.data.build_report import REPORT, read_report
 from saliency_bench.errors import UserError, described
-from saliency_bench.read.analysis.agreement import read_answers
+from saliency_bench.read.analysis.order_agreement import read_answers
 from saliency_bench.read.report import words
 from saliency_bench.read.run_folder import read_summary
 from saliency_bench.read.summary import aligned
 from saliency_bench.recipes.suites import smoke as smoke_data
 from saliency_bench.recipes.suites.drawing import Section, section_of, write_page
-from saliency_bench.recipes.suites.jobs import SuiteChoice, SuiteJob, Network, data_of, jobs_of, selection
 from saliency_bench.recipes.suites.numbers import Results
-from saliency_bench.recipes.suites.pictures import draw_picture
-from saliency_bench.recipes.suites.plan import Step, check_sources, plan_notes, plan_of, plan_rows, side_by_side
-from saliency_bench.recipes.suites.schema import Suite, find_suite
-from saliency_bench.recipes.suites.settings import settings_table
+from saliency_bench.recipes.suites.suite_jobs import Network, SuiteChoice, SuiteJob, data_of, jobs_of, selection
+from saliency_bench.recipes.suites.suite_pictures import draw_picture
+from saliency_bench.recipes.suites.suite_plan import Step, check_sources, plan_notes, plan_of, plan_rows, side_by_side
+from saliency_bench.recipes.suites.suite_schema import Suite, find_suite
+from saliency_bench.recipes.suites.suite_settings import settings_table
+from saliency_bench.recipes.suites.suite_tables import SMOKE, SuiteTable, as_csv, check_figures, make_table
 from saliency_bench.recipes.suites.t_tests import remarks, t_tests
-from saliency_bench.recipes.suites.tables import SMOKE, SuiteTable, as_csv, check_figures, make_table
-from saliency_bench.recipes.suites.transforms import measure
+from saliency_bench.recipes.suites.transformed_runs import measure
 from saliency_bench.spec import PREDICTED_BY
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.messages import complain

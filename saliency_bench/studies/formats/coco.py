@@ -15,7 +15,15 @@ import numpy as np
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.registry import install_hint
-from saliency_bench.studies.formats.regions import PersonMask, Region, PersonRegions, box_of, check_size, file_in, masks_of
+from saliency_bench.studies.formats.regions import (
+    PersonMask,
+    PersonRegions,
+    Region,
+    box_of,
+    check_size,
+    file_in,
+    masks_of,
+)
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.utils.files import parse_json, read_bytes
 from saliency_bench.utils.outlines import parts_of

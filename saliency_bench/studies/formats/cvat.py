@@ -16,8 +16,8 @@ import numpy as np
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.studies.formats.regions import (
     PersonMask,
-    Region,
     PersonRegions,
+    Region,
     box_of,
     check_size,
     file_in,

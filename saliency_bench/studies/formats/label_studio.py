@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.studies.formats.regions import PersonMask, Region, PersonRegions, check_size, file_in, masks_of
+from saliency_bench.studies.formats.regions import PersonMask, PersonRegions, Region, check_size, file_in, masks_of
 from saliency_bench.utils.files import parse_json, read_bytes
 from saliency_bench.utils.outlines import box, ellipse, polygon
 from saliency_bench.utils.pictures import ENDINGS, UnreadableError

@@ -13,8 +13,8 @@ import numpy as np
 from saliency_bench.errors import UserError
 from saliency_bench.studies.formats.regions import (
     PersonMask,
-    Region,
     PersonRegions,
+    Region,
     check_stems,
     file_stem,
     folder_name,

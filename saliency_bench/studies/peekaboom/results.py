@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from saliency_bench.read.analysis.agreement import COLUMNS, DATASET, crowd_auc
+from saliency_bench.read.analysis.order_agreement import COLUMNS, DATASET, crowd_auc
 from saliency_bench.read.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.read.cell import rank_text
 from saliency_bench.read.statistics.clusters import Matched

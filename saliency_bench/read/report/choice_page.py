@@ -6,7 +6,7 @@ from typing import Any
 from saliency_bench.read.analysis.verdict import listed
 from saliency_bench.read.cell import RARE
 from saliency_bench.read.report.choice_cards import cards_of
-from saliency_bench.read.report.samples import sample_groups
+from saliency_bench.read.report.sample_pictures import sample_groups
 from saliency_bench.read.report.templates import render
 from saliency_bench.read.report.words import count, number, percent, percent_interval, signed, signed_interval
 from saliency_bench.read.run_folder import RunData

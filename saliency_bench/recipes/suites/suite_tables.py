@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 
 from saliency_bench.errors import UserError
-from saliency_bench.read.analysis.paper_table import TableEntry, Line, PaperTable, PaperTables
+from saliency_bench.read.analysis.paper_table import Line, PaperTable, PaperTables, TableEntry
 from saliency_bench.read.analysis.tables import Table as Printed
 from saliency_bench.read.analysis.tables import Value
 from saliency_bench.read.report import words
 from saliency_bench.read.statistics.intervals import INTERVAL_FROM
 from saliency_bench.recipes.suites.numbers import Results, places_of
-from saliency_bench.recipes.suites.schema import Suite, TableSpec
+from saliency_bench.recipes.suites.suite_schema import Suite, TableSpec
 from saliency_bench.utils.csv_text import csv_text
 from saliency_bench.utils.files import write_json, write_text
 

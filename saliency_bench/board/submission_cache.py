@@ -24,8 +24,8 @@ from pydantic import TypeAdapter
 from saliency_bench import registry
 from saliency_bench.board.checks import CheckedSubmission, read_checked
 from saliency_bench.board.recorded import Recorded
-from saliency_bench.board.schema import Result
 from saliency_bench.board.standing import BoardEntry, BoardRank, places
+from saliency_bench.board.submission_schema import Result
 from saliency_bench.read.cell import CELLS
 from saliency_bench.read.summary import Outcome
 from saliency_bench.utils.bounded import bounded

@@ -35,11 +35,11 @@ from saliency_bench.read.report import words
 from saliency_bench.read.report.plots import STYLE, save_figure
 from saliency_bench.read.run_folder import RunData
 from saliency_bench.recipes.suites.drawing import mark_smoke
-from saliency_bench.recipes.suites.jobs import SuiteJob
 from saliency_bench.recipes.suites.numbers import Results, cells_by_metric, explainer_text, metric_text
-from saliency_bench.recipes.suites.samples import SuiteSample, loaded, with_partners
-from saliency_bench.recipes.suites.schema import Images, PictureSpec, PictureAxis, ViewSpec
-from saliency_bench.recipes.suites.tables import SMOKE
+from saliency_bench.recipes.suites.suite_jobs import SuiteJob
+from saliency_bench.recipes.suites.suite_samples import SuiteSample, loaded, with_partners
+from saliency_bench.recipes.suites.suite_schema import Images, PictureAxis, PictureSpec, ViewSpec
+from saliency_bench.recipes.suites.suite_tables import SMOKE
 from saliency_bench.target_weights import activation_of, probabilities
 from saliency_bench.types import Images as BatchImages
 from saliency_bench.types import Target
@@ -111,7 +111,9 @@ def _keys(
     return sorted(named, key=lambda names: [order[axis].index(part) for axis, part in zip(wanted, names, strict=True)])
 
 
-def _cells(results: Results, picture: PictureSpec, job: SuiteJob, run: RunData) -> Iterator[tuple[tuple[str, ...], Panel]]:
+def _cells(
+    results: Results, picture: PictureSpec, job: SuiteJob, run: RunData
+) -> Iterator[tuple[tuple[str, ...], Panel]]:
     """Yield ((dataset, model, image, explainer, view), cell) of one run."""
     explainers = [text for text in results.suite.runs[job.name].explainers if picture.needs(explainer=text)]
     if not explainers or not picture.needs(dataset=job.dataset, model=job.model):

@@ -12,8 +12,16 @@ from pathlib import Path
 
 from saliency_bench import options
 from saliency_bench.errors import UserError, unknown
-from saliency_bench.read.analysis.agreement import Answers
-from saliency_bench.recipes.suites.schema import CROWD, DatasetEntry, RunEntry, Suite, TrainingSpec, fill, identity_of
+from saliency_bench.read.analysis.order_agreement import Answers
+from saliency_bench.recipes.suites.suite_schema import (
+    CROWD,
+    DatasetEntry,
+    RunEntry,
+    Suite,
+    TrainingSpec,
+    fill,
+    identity_of,
+)
 from saliency_bench.spec import PREDICTED_BY, RunSpec
 from saliency_bench.user_files import is_in_file
 from saliency_bench.utils.hashing import hash_of
@@ -203,7 +211,13 @@ def _check_selection(suite: Suite, tables: list[str], choice: SuiteChoice) -> No
 
 
 def _spec(
-    suite: Suite, choice: SuiteChoice, run: RunEntry, dataset: str, model: str, explainers: list[str], metrics: list[str]
+    suite: Suite,
+    choice: SuiteChoice,
+    run: RunEntry,
+    dataset: str,
+    model: str,
+    explainers: list[str],
+    metrics: list[str],
 ) -> tuple[RunSpec, tuple[Network, ...]]:
     """Return the settings of a run, with its folder, and the networks that must be trained first."""
     dataset_entry, model_entry = suite.datasets[dataset], suite.models[model]
@@ -256,7 +270,9 @@ def _run_name(
     return f"{_slug(dataset)}-{_slug(model)}-{hash_of(key)[:8]}"
 
 
-def _networks(suite: Suite, choice: SuiteChoice, run: RunEntry, dataset: str, model: str, label: str) -> tuple[Network, ...]:
+def _networks(
+    suite: Suite, choice: SuiteChoice, run: RunEntry, dataset: str, model: str, label: str
+) -> tuple[Network, ...]:
     """Return the networks that a run needs trained: its model, the other if it has one, and what these start from."""
     entry = suite.models[model]
     recipe = entry.train if not choice.smoke else suite.smoke.recipe

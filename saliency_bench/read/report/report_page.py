@@ -19,11 +19,11 @@ from saliency_bench.read.analysis.verdict import Verdict
 from saliency_bench.read.cell import of_samples
 from saliency_bench.read.report import words
 from saliency_bench.read.report.all_samples import write_samples
-from saliency_bench.read.report.comparison import comparison_view, merged_name, run_names
+from saliency_bench.read.report.comparison_page import comparison_view, merged_name, run_names
 from saliency_bench.read.report.plots import distribution_plot, mean_plot, rank_plot
-from saliency_bench.read.report.samples import sample_groups, split_strips
+from saliency_bench.read.report.sample_pictures import sample_groups, split_strips
 from saliency_bench.read.report.templates import render, source
-from saliency_bench.read.run_folder import MetricColumn, ExplainerRow, RunData, read_run
+from saliency_bench.read.run_folder import ExplainerRow, MetricColumn, RunData, read_run
 from saliency_bench.read.statistics.reliability import reliability_line
 from saliency_bench.read.summary import explained, maps_line
 from saliency_bench.utils.files import write_text

@@ -14,7 +14,7 @@ from huggingface_hub.utils.sha import git_hash
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub.client import Rights, no_bars, token_of
-from saliency_bench.hub.errors import is_network_error, status_of
+from saliency_bench.hub.failures import is_network_error, status_of
 from saliency_bench.utils.hashing import sha256_of
 
 STARTERS = (".gitattributes", "README.md", "LICENSE")  # what a new repository may hold already

@@ -27,7 +27,7 @@ from sqlalchemy import insert, select
 from saliency_bench.errors import UserError
 from saliency_bench.studies.database import Database, check_text, differences, now, plain_json
 from saliency_bench.studies.study import Study
-from saliency_bench.studies.tables import studies
+from saliency_bench.studies.study_tables import studies
 
 
 class Store(Database):

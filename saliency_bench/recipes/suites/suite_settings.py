@@ -10,8 +10,8 @@ from typing import Any
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.read.analysis.tables import Table as Printed
-from saliency_bench.recipes.suites.jobs import metrics_of
-from saliency_bench.recipes.suites.schema import Suite
+from saliency_bench.recipes.suites.suite_jobs import metrics_of
+from saliency_bench.recipes.suites.suite_schema import Suite
 from saliency_bench.spec import RunSpec
 
 HEADER = ("what", "the paper", "what was run")

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.fitting import Counted, Recipe, Training
-from saliency_bench.compute.retraining.maps import read_gathered
-from saliency_bench.compute.retraining.pictures import RetrainingPictures
-from saliency_bench.compute.retraining.splits import Setup, RetrainingSplit, Splits
+from saliency_bench.compute.retraining.changed_pictures import RetrainingPictures
+from saliency_bench.compute.retraining.map_exposures import read_gathered
+from saliency_bench.compute.retraining.splits import RetrainingSplit, Setup, Splits
 from saliency_bench.compute.scoring.retraining import NO_ANSWER, RetrainingProtocol, Test, changed
 from saliency_bench.errors import UserError
 from saliency_bench.read.statistics.exposures import EXPOSURES

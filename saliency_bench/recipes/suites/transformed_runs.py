@@ -12,7 +12,7 @@ from saliency_bench.compute.python_objects import describe
 from saliency_bench.compute.scoring.transforms import TRANSFORMS
 from saliency_bench.errors import unknown
 from saliency_bench.read.accuracy import quality
-from saliency_bench.recipes.suites.jobs import SuiteJob
+from saliency_bench.recipes.suites.suite_jobs import SuiteJob
 from saliency_bench.utils.files import read_json, write_json
 
 

@@ -16,8 +16,8 @@ import torch
 
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.compute.maps.map_provider import halving, not_finite
-from saliency_bench.compute.retraining.pictures import RetrainingPictures
-from saliency_bench.compute.retraining.splits import Setup, RetrainingSplit
+from saliency_bench.compute.retraining.changed_pictures import RetrainingPictures
+from saliency_bench.compute.retraining.splits import RetrainingSplit, Setup
 from saliency_bench.compute.scoring.retraining import first_exposures
 from saliency_bench.errors import UserError
 from saliency_bench.target_weights import one_hot

@@ -7,9 +7,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from saliency_bench.read.analysis.common_names import names_of
 from saliency_bench.read.analysis.comparison import Comparison, MergedRuns, RunDifference, merged_words
 from saliency_bench.read.analysis.differences import RunPair, same
-from saliency_bench.read.analysis.names import names_of
 from saliency_bench.read.cell import UNCOMPARED, CellResult
 from saliency_bench.read.report import words
 from saliency_bench.read.report.plots import difference_histogram, difference_plot

@@ -16,7 +16,7 @@ from sqlalchemy.dialects import sqlite
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.studies.database import Database, differences
-from saliency_bench.studies.tables import (
+from saliency_bench.studies.study_tables import (
     answers,
     assignments,
     corrections,

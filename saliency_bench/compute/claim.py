@@ -6,8 +6,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from saliency_bench.compute.answers import answers_of
 from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.fixed_answers import answers_of
 from saliency_bench.compute.preflight import check_run_folder
 from saliency_bench.errors import UserError
 from saliency_bench.read.manifest import Manifest, OtherIdentity, read_earlier

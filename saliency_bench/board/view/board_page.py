@@ -11,11 +11,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 import saliency_bench
 from saliency_bench import registry
 from saliency_bench.board.row import Row
-from saliency_bench.board.schema import LICENSE
+from saliency_bench.board.submission_schema import LICENSE
 from saliency_bench.board.submit import SubmissionPlan
-from saliency_bench.board.view import export, plots
+from saliency_bench.board.view import board_plots, export
 from saliency_bench.board.view.archive import Archive
-from saliency_bench.board.view.choice import (
+from saliency_bench.board.view.board_pictures import Pictured
+from saliency_bench.board.view.compared import ComparedSample, pairwise, samples_of
+from saliency_bench.board.view.core import Core
+from saliency_bench.board.view.matrix import OFFICIAL, TASKS, is_official, matrix
+from saliency_bench.board.view.row_groups import (
     PER_PAGE,
     RowGroup,
     choices,
@@ -27,10 +31,6 @@ from saliency_bench.board.view.choice import (
     ordered,
     page_of,
 )
-from saliency_bench.board.view.compared import ComparedSample, pairwise, samples_of
-from saliency_bench.board.view.core import Core
-from saliency_bench.board.view.matrix import OFFICIAL, TASKS, is_official, matrix
-from saliency_bench.board.view.pictures import Pictured
 from saliency_bench.board.view.rows import FAMILIES, ShownRow, amount, number, short
 from saliency_bench.board.view.standings import Standings, best_sets
 from saliency_bench.board.view.state import ALWAYS, COLUMNS, FILTERS, PAGES, SORTS, View
@@ -188,17 +188,17 @@ class Page:
         if not (shown.has_samples and other.has_samples):
             return {"problem": f"{other.explainer} and {shown.explainer} are not both known sample by sample"}
         result = pairwise(self.archive, self.archive.by_key[view.row][1], other_row)
-        plot = plots.pairs(result.dots.tolist(), shown.explainer, other.explainer)
+        plot = board_plots.pairs(result.dots.tolist(), shown.explainer, other.explainer)
         return {"other": other, "pair": result, "plot": plot}
 
     def _plots(self, view: View) -> dict[str, Any]:
         """Return what the page of plots needs."""
-        view, rows = plots.plotted(self.archive.rows, view)
-        rows, left_out = plots.fewer(rows)
+        view, rows = board_plots.plotted(self.archive.rows, view)
+        rows, left_out = board_plots.fewer(rows)
         return {
             "left_out": left_out, "chosen": view,
-            "scenes": plots.scenes(self.archive.rows), "metrics": plots.metrics_of(rows),
-            "scatter": plots.scatter(rows, view.x, view.y), "cost": plots.cost(rows, view.y, view.cost),
+            "scenes": board_plots.scenes(self.archive.rows), "metrics": board_plots.metrics_of(rows),
+            "scatter": board_plots.scatter(rows, view.x, view.y), "cost": board_plots.cost(rows, view.y, view.cost),
         }  # fmt: skip
 
     def _overall(self, view: View) -> dict[str, Any]:

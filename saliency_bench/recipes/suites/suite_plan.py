@@ -15,8 +15,8 @@ from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.compute.classifiers.own_networks import is_own
 from saliency_bench.compute.preflight import check_model, check_start
+from saliency_bench.data.dataset_names import SPLITS
 from saliency_bench.data.loading import find
-from saliency_bench.data.names import SPLITS
 from saliency_bench.errors import UserError
 from saliency_bench.read.cell import explainer_names, read_cells
 from saliency_bench.read.report import words
@@ -33,7 +33,7 @@ from saliency_bench.recipes.suites.costs import (
     speed_key,
     speed_of,
 )
-from saliency_bench.recipes.suites.jobs import SuiteChoice, SuiteJob
+from saliency_bench.recipes.suites.suite_jobs import SuiteChoice, SuiteJob
 from saliency_bench.utils.files import read_json
 from saliency_bench.utils.messages import complain
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from saliency_bench.compute.reading import ahead, read_chunk
-from saliency_bench.compute.retraining.splits import Setup, RetrainingSplit, Splits
+from saliency_bench.compute.retraining.splits import RetrainingSplit, Setup, Splits
 from saliency_bench.errors import UserError
 from saliency_bench.types import Chunk, Images
 from saliency_bench.utils.files import new_array, read_json, write_json, write_with
