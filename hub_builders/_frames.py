@@ -122,12 +122,12 @@ def union(shapes: list[Shape], frame: Frame, picture: Picture, boxes: bool) -> t
             drawn += 1
             continue
         try:  # drawing all parts at once is faster
-            mask |= _drawn(shape.parts, frame, picture)
+            mask |= _draw(shape.parts, frame, picture)
             drawn += 1
         except UnreadableError:
             for part in shape.parts:
                 try:
-                    mask |= _drawn([part], frame, picture)
+                    mask |= _draw([part], frame, picture)
                     drawn += 1
                 except UnreadableError as error:
                     problems.append(str(error))
@@ -144,7 +144,7 @@ def _boxed(shape: Shape, frame: Frame, boxes: bool) -> np.ndarray:
     return turned(_own.boxed(shape.box, *frame.size), frame.turn)
 
 
-def _drawn(parts: list[Any], frame: Frame, picture: Picture) -> np.ndarray:
+def _draw(parts: list[Any], frame: Frame, picture: Picture) -> np.ndarray:
     """Return bool (H, W): parts of an outline on the upright picture. The size of run lengths selects the frame."""
     if len(parts) == 1 and isinstance(parts[0], dict):
         size = parts[0].get("size")

@@ -56,7 +56,7 @@ def images_of(root: Path, names: dict[str, str], log: BuildLog) -> Found:
         UserError: There are no images.
     """
     kaggle = root / "ILSVRC/Data/CLS-LOC/val"
-    images = _listed(root, kaggle, log) if kaggle.is_dir() else _in_folders(root, log)
+    images = _list(root, kaggle, log) if kaggle.is_dir() else _in_folders(root, log)
     if not images:
         raise UserError(f"{root} has neither ILSVRC/Data/CLS-LOC/val/ nor val/ with *.JPEG of a known class; {HOME}")
     for name in sorted(images):
@@ -145,7 +145,7 @@ def truth(root: Path) -> dict[str, str]:
     return classes
 
 
-def _listed(root: Path, folder: Path, log: BuildLog) -> Found:
+def _list(root: Path, folder: Path, log: BuildLog) -> Found:
     """Return the images in Kaggle's layout."""
     path = root / "LOC_val_solution.csv"
     if not path.is_file():
@@ -233,7 +233,7 @@ def example_devkit(folder: Path, count: int, side: int) -> None:
     classes = [numbers[index % 4] for index in range(count)]
     _examples.text(devkit / "ILSVRC2012_validation_ground_truth.txt", "".join(f"{number}\n" for number in classes))
     (folder / "ILSVRC/Data/CLS-LOC/train").rename(folder / "train")
-    for name, (path, wnid, boxes) in _listed(folder, folder / "ILSVRC/Data/CLS-LOC/val", BuildLog()).items():
+    for name, (path, wnid, boxes) in _list(folder, folder / "ILSVRC/Data/CLS-LOC/val", BuildLog()).items():
         path.rename(folder / path.name)
         listed = boxes if isinstance(boxes, list) else []
         boxed = [f"<name>{wnid}</name><bndbox>{_examples.boxed(box)}</bndbox>" for box in listed]

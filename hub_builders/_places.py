@@ -37,7 +37,7 @@ def images(root: Path, categories: list[str], log: BuildLog) -> Found:
     if flat:
         for number, name, category in _validation(root):
             if category in empty | set(categories):
-                _listed(images_found, flat, number, name, category, log)
+                _list(images_found, flat, number, name, category, log)
                 empty.discard(category)
     if len(empty) == len(categories):
         raise UserError(
@@ -89,7 +89,7 @@ def _validation(root: Path) -> list[tuple[int, str, str]]:
     return listed
 
 
-def _listed(images_found: Found, flat: Path, number: int, name: str, category: str, log: BuildLog) -> None:
+def _list(images_found: Found, flat: Path, number: int, name: str, category: str, log: BuildLog) -> None:
     """Add an image of the list of validation images."""
     if path := listed_file(log, name, flat, name):
         if path.stem in images_found:

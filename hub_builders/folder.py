@@ -100,7 +100,7 @@ def samples(
         raise _own.no_pictures(images, log)
     _own.leave_out_beside(given, images, [masks_folder, listing], log)
     ids = _own.ids_of(names)
-    rows = _listed(listing, names, ids, log) if listing else _in_folders(images, names, ids, log)
+    rows = _list(listing, names, ids, log) if listing else _in_folders(images, names, ids, log)
     log.classes = {"label": sorted({row.label for row in rows.values()}, key=_by_number)}
     chosen, lacking = _masks(masks_folder, names, log)
     log.expected = len(rows)
@@ -191,7 +191,7 @@ def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildL
     return rows
 
 
-def _listed(listing: Path, names: list[str], ids: dict[str, str], log: BuildLog) -> dict[str, FolderRow]:
+def _list(listing: Path, names: list[str], ids: dict[str, str], log: BuildLog) -> dict[str, FolderRow]:
     """Return of each picture its row in the table."""
     known, unread = PictureNames(names), _own.unread(log)
     rows: dict[str, FolderRow] = {}

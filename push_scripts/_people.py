@@ -68,7 +68,7 @@ def result_arguments(parser: ArgumentParser) -> None:
     group.add_argument("--without-people", action="store_true", help="drop the pseudonyms")
 
 
-def _counted(args: Namespace) -> dict[str, Any]:
+def _count(args: Namespace) -> dict[str, Any]:
     """Return whose answers count, as keyword arguments of `results` and `export`."""
     return {"people": not args.without_people, "with_failed": args.with_failed, "exclude": args.exclude}
 
@@ -210,7 +210,7 @@ def results(kind: str, args: Namespace) -> None:
     from saliency_bench.read.report.analyses import Analysis
 
     module = import_module(f"saliency_bench.studies.{kind}.results")
-    findings = module.results(_study(kind, args), **_counted(args))
+    findings = module.results(_study(kind, args), **_count(args))
     whole = Analysis(findings, [])
     written = whole.save(args.out) if args.out else []
     if args.json:
@@ -229,7 +229,7 @@ def export(kind: str, args: Namespace) -> None:
         raise UserError("export needs --out, a .csv or .parquet file")
     module, path = import_module(f"saliency_bench.studies.{kind}.results"), Path(args.out)
     study = _study(kind, args)
-    count = module.export(study, path, **_counted(args))
+    count = module.export(study, path, **_count(args))
     if args.json:
         print(json.dumps({"file": str(path), "answers": count}))
     else:

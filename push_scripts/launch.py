@@ -176,7 +176,7 @@ class Launch:
         for name in self.args.explainers:  # a wrong name is told now, not after the first hour
             load_explainer(name)
         kinds = (self.datasets, self.models, self.metrics, self.boards, self.apps)
-        publications = [item for kind in kinds for item in self.patiently(partial(_listed, kind))]
+        publications = [item for kind in kinds for item in self.patiently(partial(_list, kind))]
         for name in self.args.only:
             if name not in self.names | {BOARD}:
                 raise unknown("repository", name, self.names)
@@ -219,7 +219,7 @@ class Launch:
             if not line.startswith("  "):
                 self.say(line)
 
-        for item in self.patiently(partial(_listed, publications)):
+        for item in self.patiently(partial(_list, publications)):
             done = publish(item, api=self.api, say=briefly)
             self.say(str(done))
             time.sleep(self.args.pace if done.changed else 0)
@@ -274,7 +274,7 @@ STEPS: dict[str, Callable[[Launch], None]] = {
 }
 
 
-def _listed(publications: Callable[[], Iterable]) -> list:
+def _list(publications: Callable[[], Iterable]) -> list:
     """Return all publications of a kind; a generator that fails in the middle could not be asked again."""
     return list(publications())
 

@@ -127,14 +127,14 @@ def _plugins(folder: str, with_costs: bool) -> dict[str, str]:
     """Return {name: a line about it} of a folder of plugins."""
     broken = registry.unusable(folder)
     paths = {name: path for name, path in registry.files(folder).items() if name not in broken}
-    about = {name: registry.summary(_described(folder, name, path)) for name, path in paths.items()}
+    about = {name: registry.summary(_describe(folder, name, path)) for name, path in paths.items()}
     if folder == "explainers" and with_costs:
         about = {name: text + _costs(name) for name, text in about.items()}
     owners = {name: registry.distribution_of(folder, name) for name in about}
     return {name: f"{text} ({owners[name]})" if owners[name] else text for name, text in about.items()} | broken
 
 
-def _described(folder: str, name: str, path: Path) -> Path:
+def _describe(folder: str, name: str, path: Path) -> Path:
     """Return the file whose docstring describes an item."""
     return registry.score_file(folder, name) if folder == "metrics" else path
 

@@ -55,7 +55,7 @@ def paragraph(text: object, *, strong: bool = False) -> str:
 def pictures(named: Mapping[str, Image.Image]) -> str:
     """Return pictures beside each other, each over its name."""
     figures = (
-        f'<figure style="display:inline-block;margin:0 0.5em 0.5em 0"><img alt="{_text(name)}" src="{_shown(image)}">'
+        f'<figure style="display:inline-block;margin:0 0.5em 0.5em 0"><img alt="{_text(name)}" src="{_show(image)}">'
         f"<figcaption>{_text(name)}</figcaption></figure>"
         for name, image in named.items()
     )
@@ -170,7 +170,7 @@ def _encoded(image: Image.Image, kind: str, **settings: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _shown(image: Image.Image) -> str:
+def _show(image: Image.Image) -> str:
     """Return a picture as pages show it."""
     return data_uri(large(image.convert("RGB")), "jpeg", quality=QUALITY)
 

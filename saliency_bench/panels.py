@@ -254,7 +254,7 @@ def _models(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dic
     """Return two rows: the maps of the run's model for the label, and of the other model for its own."""
     assert sample.other is not None
     labels, other = sample.labels, sample.other
-    words = [f"model: {_named(sample.context, labels)}", f"other model: {_named(_other(sample), other.labels)}"]
+    words = [f"model: {_name(sample.context, labels)}", f"other model: {_name(_other(sample), other.labels)}"]
     rows: Rows = [[(sample.picture, [sample.name, text])] for text in words]
     scores = []
     for explainer in sample.context.explainers:
@@ -274,7 +274,7 @@ def _object(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dic
     if column is None or column.lacking[0] or not isinstance(column.values, torch.Tensor):
         raise UserError(f"{sample.name} has no {OBJECT}; draw a sample that has a picture without its object")
     pictures = sample.images, column.values
-    scene, rows = _named(_other(sample), other.labels), []
+    scene, rows = _name(_other(sample), other.labels), []
     for image, text in zip(pictures, ("with the object", "without"), strict=True):
         rows.append([(Image.fromarray(eight_bit(image[0])), [sample.name, f"{scene}, {text}"])])
     scores = []
@@ -317,7 +317,7 @@ def _other(sample: SuiteSample) -> RunContext:
     return sample.context.other
 
 
-def _named(context: RunContext, right: np.ndarray) -> str:
+def _name(context: RunContext, right: np.ndarray) -> str:
     """Return the classes that are right, by name."""
     return ", ".join(_label(context, number) for number in np.flatnonzero(right[0]).tolist())
 

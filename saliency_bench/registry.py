@@ -166,7 +166,7 @@ def _unreadable(place: Path, main: Path) -> str:
     """Return why a file of an item cannot be read as Python, and which; "" if all of them can."""
     for path in sorted(place.glob("*.py")) if place.is_dir() else [main]:
         try:
-            _parsed(path)
+            _parse(path)
         except (OSError, SyntaxError, ValueError) as error:
             why = described(error)
             return why if str(path) in why else f"{path}: {why}"
@@ -369,7 +369,7 @@ def aliases(kind: str) -> dict[str, tuple[str, ...]]:
 
 def constant(path: Path, name: str, default: Any = None) -> Any:
     """Return the literal that a file assigns to a name, read without importing it; else the default."""
-    for line in _parsed(path).body:
+    for line in _parse(path).body:
         if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == name:
             return _literal(line.value, default)
     return default
@@ -408,7 +408,7 @@ def asked_for(kind: str, name: str) -> list[str]:
 
 def _function(kind: str, name: str) -> ast.FunctionDef | None:
     """Return the syntax of an item's function; None if it is not in its own file."""
-    for line in _parsed(score_file(kind, name)).body:
+    for line in _parse(score_file(kind, name)).body:
         if isinstance(line, ast.FunctionDef) and line.name == name:
             return line
     return None
@@ -426,7 +426,7 @@ def summary(path: Path) -> str:
 
     References to the project's own reading list, as in "(Petsiuk et al., 2018; P1 2.2.2)", are left out.
     """
-    first = (ast.get_docstring(_parsed(path)) or "").partition("\n")[0]
+    first = (ast.get_docstring(_parse(path)) or "").partition("\n")[0]
     return re.sub(r"\s*\(P\d[^()]*\)|; P\d[^()]*(?=\))", "", first)
 
 
@@ -436,6 +436,6 @@ def _read(path: Path, modified: int) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
-def _parsed(path: Path) -> ast.Module:
+def _parse(path: Path) -> ast.Module:
     """Parse a Python file, once as long as it stays the same."""
     return _read(path, path.stat().st_mtime_ns)

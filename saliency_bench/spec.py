@@ -276,14 +276,14 @@ class RunSpec(BaseModel):
             rule = f"is missing: {about(name)}{FIRST.get(name, '')}"
             if first["type"] != "missing":
                 rule = _rule(first["msg"])
-                items = first["input"] if isinstance(first["input"], list) else _listed(first["input"])
+                items = first["input"] if isinstance(first["input"], list) else _list(first["input"])
                 if not any(repr(item) in rule for item in items):  # it is named already
                     rule += f"; got {one_line(repr(first['input']), SHOWN)}"
             raise UserError(f"{name} ({flag(name)}) {rule}") from error
 
     def python_objects(self) -> dict[str, list[PythonObject]]:
         """Return {setting: the Python objects it was given}."""
-        objects = {name: [v for v in _listed(value) if isinstance(v, PythonObject)] for name, value in self}
+        objects = {name: [v for v in _list(value) if isinstance(v, PythonObject)] for name, value in self}
         return {name: given for name, given in objects.items() if given}
 
     @property
@@ -311,7 +311,7 @@ class RunSpec(BaseModel):
             if value is True:
                 words.append(flag(name))
             elif not (value is None or value is False or value == ()):
-                words += _option(name, [str(item) for item in _listed(value)])
+                words += _option(name, [str(item) for item in _list(value)])
         return shlex.join([*words, *more])
 
     def call(self, function: str = "run", without: Collection[str] = (), more: Iterable[str] = ()) -> str:
@@ -336,7 +336,7 @@ class RunSpec(BaseModel):
                 named = (_named_maps(entry, codes) for entry in value)
                 lines.append(f"    maps={{{', '.join(f'{key!r}: {code}' for key, code in named)}}},")
                 continue
-            text = ", ".join(codes.get(item) or repr(item) for item in _listed(value))
+            text = ", ".join(codes.get(item) or repr(item) for item in _list(value))
             lines.append(f"    {name}=[{text}]," if isinstance(value, tuple) else f"    {name}={text},")
         return "\n".join([*lines, *(f"    {argument}," for argument in more), ")"])
 
@@ -345,7 +345,7 @@ class RunSpec(BaseModel):
         return ((name, value) for name, value in self if name not in without)
 
 
-def _listed(value: Any) -> tuple:
+def _list(value: Any) -> tuple:
     """Return the values of a setting, which may be a single one."""
     return value if isinstance(value, tuple) else (value,)
 

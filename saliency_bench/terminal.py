@@ -88,13 +88,13 @@ def required_usage(parser: ArgumentParser) -> str:
         choices = "|".join(action.choices or ())
         name = str(action.metavar or (choices if len(choices) < 30 else "") or action.dest.upper())
         if not action.option_strings:
-            words.append(_counted(action, name))
+            words.append(_count(action, name))
         elif action.required:
-            words.append(f"{action.option_strings[0]} {_counted(action, name)}")
+            words.append(f"{action.option_strings[0]} {_count(action, name)}")
     return " ".join([*words, "[options]"]).replace("%", "%%")
 
 
-def _counted(action: Action, name: str) -> str:
+def _count(action: Action, name: str) -> str:
     """Return the value of an option as usage shows it."""
     return {"+": f"{name} [{name} ...]", "*": f"[{name} ...]", "?": f"[{name}]"}.get(str(action.nargs), name)
 

@@ -117,7 +117,7 @@ class Board:
     def _repr_html_(self) -> str:
         """Return the first rows as a table, for notebooks."""
         columns = ("explainer", "metric", "dataset", "model", "score", "n", "rank", "status", "submitters")
-        shown = [row | {"score": _shown(row), "submitters": ", ".join(row["submitters"])} for row in self.cells[:SHOWN]]
+        shown = [row | {"score": _show(row), "submitters": ", ".join(row["submitters"])} for row in self.cells[:SHOWN]]
         rows = [[row[name] for name in columns] for row in shown]
         more = len(self.rows) - SHOWN
         below = [f"and {more} more; .table() has all of them"] * (more > 0)
@@ -126,7 +126,7 @@ class Board:
         return "\n".join(parts + [notebook_views.paragraph(line) for line in below if line])
 
 
-def _shown(row: dict) -> str:
+def _show(row: dict) -> str:
     """Return a score with its interval."""
     if row["value"] is None:
         return "-"

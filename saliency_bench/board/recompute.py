@@ -147,7 +147,7 @@ def recompute(
             if is_hidden:
                 compared = _scored(again, cell, "maps" if their_maps else "explainer")
             else:
-                compared = _compared(submission, again, cell, by)
+                compared = _compare(submission, again, cell, by)
             if isinstance(compared, str):
                 problem = problem or compared
             else:
@@ -478,7 +478,7 @@ def _model(again: RunData) -> KnownModel:
     return KnownModel(id=model["id"], repo=model["repo"], revision=model["revision"], digest=model["digest"])
 
 
-def _compared(submission: CheckedSubmission, again: RunData, cell: CellResult, by: str) -> Recomputed | str:
+def _compare(submission: CheckedSubmission, again: RunData, cell: CellResult, by: str) -> Recomputed | str:
     """Return how far the scores of a cell are from those computed here, or a line on the first that is too far."""
     name = f"{cell.explainer_text} by {cell.metric_text}"
     if cell.cell_id not in again.values:

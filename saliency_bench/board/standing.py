@@ -187,15 +187,15 @@ def _standings(
     if not official:  # each of the others begins with a row of its own, which says what scores are within
         yield {}, {}
         for theirs in others:
-            yield from _ranked(theirs, [range(len(theirs))], seed)
+            yield from _rank(theirs, [range(len(theirs))], seed)
         return
     ends = np.cumsum([len(official), *map(len, others)])
     run = range(len(official))
     groups = [run, *([*run, *range(first, last)] for first, last in pairwise(ends.tolist()))]
-    yield from _ranked([*official, *chain.from_iterable(others)], groups, seed)
+    yield from _rank([*official, *chain.from_iterable(others)], groups, seed)
 
 
-def _ranked(
+def _rank(
     entries: Sequence[BoardEntry], groups: Sequence[Sequence[int]], seed: int
 ) -> Iterator[tuple[Signs, Mapping[str, Standing]]]:
     """Yield (the sign of each pair that was tested, {key: its standing}) of each group of entries."""

@@ -94,7 +94,7 @@ def merge(context: RunContext, parts: Parts) -> None:
     def cells() -> Iterator[pa.Table]:
         """Yield the records of each cell, and collect the reliability of its maps."""
         for key, rows in _rows_of_cells(parts.scores, parts.cells):
-            shown = _shown(context, key, rows, parts.shown)
+            shown = _show(context, key, rows, parts.shown)
             _keep_reliability(of_maps, key, shown, samples["image_id"])
             yield _cell(context, key, shown, samples)
 
@@ -170,7 +170,7 @@ def _first(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
         rows -= min(rows, len(table))
 
 
-def _shown(context: RunContext, key: CellKey, table: pa.Table, shown: np.ndarray) -> pa.Table:
+def _show(context: RunContext, key: CellKey, table: pa.Table, shown: np.ndarray) -> pa.Table:
     """Return the rows of a cell in the part files, for samples that have records: `shown` is Bool, one per sample.
 
     Raises:

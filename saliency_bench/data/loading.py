@@ -180,7 +180,7 @@ class FoundDataset:
         if self.rows is not None:
             return _with_images(_of_split(self.rows, split, self.text), self.text)
         if self.source is not None:
-            return self._joined(self.source, split)
+            return self._join(self.source, split)
         if self.commit is None:
             assert self.folder is not None
             return _local(self.folder, self.text, split)
@@ -219,7 +219,7 @@ class FoundDataset:
             return {} if self.folder is None else read_report(self.folder)
         return published_report(self.commit.repo, self.commit.sha, cached=not self.commit.reached)
 
-    def _joined(self, source: Path, split: str) -> Dataset:
+    def _join(self, source: Path, split: str) -> Dataset:
         """Return the annotations in a folder or repository, joined with the images of the user's copy of the source."""
         if self.commit is None:
             assert self.folder is not None
@@ -248,7 +248,7 @@ def find(
     if not isinstance(name, str | Path):
         settings = builder_options | {"source": source, "revision": revision}
         if useless := [option for option, value in settings.items() if value is not None]:
-            raise UserError(f"a dataset in memory is used as it is; leave out {_listed(useless)}")
+            raise UserError(f"a dataset in memory is used as it is; leave out {_list(useless)}")
         return _in_memory(name)
     given = hub_name(str(name), revision)
     folder = None if given.forced else _folder(str(name))
@@ -267,9 +267,7 @@ def find(
     if source is not None and is_embedded(text):
         raise UserError(f"{text} is drawn by the package and has no source; leave out `source`")
     if builder_options:
-        raise UserError(
-            f"{text} is loaded as it was built; {_listed(builder_options)} can only be set when building it"
-        )
+        raise UserError(f"{text} is loaded as it was built; {_list(builder_options)} can only be set when building it")
     if folder is None:
         return FoundDataset(text, text, commit=commit_of(repo_of(text), given.revision), source=where)
     if revision is not None:
@@ -562,7 +560,7 @@ def _number_of_grid(kind: object) -> Value | None:
     return value if is_number else None
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list(names: Iterable[str]) -> str:
     """Return names in a sentence."""
     return ", ".join(sorted(names))
 

@@ -211,7 +211,7 @@ class CellResult(Interval, CellKey):
     beats_baselines: bool | None = None
 
     @model_validator(mode="after")
-    def _ranked(self) -> Self:
+    def _rank(self) -> Self:
         """Check that ranks and their reasons fit together."""
         if self.rank is not None and self.rank[0] > self.rank[1]:
             raise ValueError(f"rank ({self.rank[0]} to {self.rank[1]}) ends before it begins")

@@ -143,10 +143,10 @@ class Manifest(BaseModel):
         for cell in cells:
             made = hash_of((cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version))
             known = self.maps.get(cell.explainer_id) or objects.get(cell.explainer_id)
-            explainers[cell.explainer_id] = known or _named(
+            explainers[cell.explainer_id] = known or _name(
                 cell.explainer, cell.explainer_text, cell.explainer_version, cell.explainer_id
             )
-            metrics[cell.metric_id] = objects.get(made) or _named(
+            metrics[cell.metric_id] = objects.get(made) or _name(
                 cell.metric, cell.metric_text, cell.metric_version, made
             )
             metrics_of.setdefault(cell.explainer_id, set()).add(cell.metric_id)
@@ -173,7 +173,7 @@ class Manifest(BaseModel):
         return explainer_id in self.maps or (explainer_id in objects and objects[explainer_id].kind == ARRAYS)
 
 
-def _named(name: str, text: str, version: int | str, digest: str) -> str | PythonObject:
+def _name(name: str, text: str, version: int | str, digest: str) -> str | PythonObject:
     """Return an explainer or metric as a run names it; of a Python function no more than this may be known."""
     if is_named(version):
         return text

@@ -370,7 +370,7 @@ class Annotating:
         if kind != "skip":
             sha256 = self.images.shown(unit).sha256
         if kind == "mask":
-            mask = self._drawn(unit, sent)
+            mask = self._draw(unit, sent)
         if kind == "skip":
             payload["reason"] = str(sent.get("reason") or "")[:LONGEST_REASON]
         if unit in self.practice:
@@ -479,12 +479,12 @@ class Annotating:
             raise UserError("this answer is not to be reviewed, or its author has changed it; reload the page")
         if (kind := sent.get("kind")) not in ("mask", "no_region"):
             raise UserError("kind of a correction is mask or no_region")
-        mask = self._drawn(answer.unit, sent) if kind == "mask" else None
+        mask = self._draw(answer.unit, sent) if kind == "mask" else None
         payload = {"kind": kind, "corrects": {"person": answer.person, "revision": answer.revision}}
         request = str(sent.get("request"))
         self.study.correct(answer.id, reviewer, request, payload, mask=mask, seconds=sent.get("seconds"))
 
-    def _drawn(self, unit: str, sent: dict[str, Any]) -> np.ndarray:
+    def _draw(self, unit: str, sent: dict[str, Any]) -> np.ndarray:
         """Return the mask that a page sent.
 
         Raises:

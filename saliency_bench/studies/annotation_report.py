@@ -119,21 +119,20 @@ def report_rows(report: dict[str, Any]) -> list[list[str]]:
     if report["median seconds"] is not None:
         rows.append(["median time of an answer", f"{report['median seconds']:.0f} s"])
     rows += [[f"reviews: {verdict}", f"{count:,}"] for verdict, count in report["reviews"].items()]
-    rows += [[f"agreement: {name}", _shown(estimate, "images")] for name, estimate in report["agreement"].items()]
+    rows += [[f"agreement: {name}", _show(estimate, "images")] for name, estimate in report["agreement"].items()]
     by_reviewer = Counter(correction["corrected by"] for correction in report["corrections"])
     rows += [[f"corrected by {reviewer}", f"{count:,} masks"] for reviewer, count in sorted(by_reviewer.items())]
     rows += [
-        [f"agreement as drawn: {name}", _shown(estimate, "images")]
+        [f"agreement as drawn: {name}", _show(estimate, "images")]
         for name, estimate in report["agreement as drawn"].items()
     ]
     rows += [[f"left out: {person}", reason or "no reason given"] for person, reason in report["left out"].items()]
     rows += [
-        [f"agreement with everyone: {name}", _shown(estimate, "images")]
+        [f"agreement with everyone: {name}", _show(estimate, "images")]
         for name, estimate in report["agreement with everyone"].items()
     ]
     rows += [
-        [f"honeypots: {person}", f"IoU {_shown(estimate, 'images')}"]
-        for person, estimate in report["honeypots"].items()
+        [f"honeypots: {person}", f"IoU {_show(estimate, 'images')}"] for person, estimate in report["honeypots"].items()
     ]
     rows += [
         [
@@ -146,7 +145,7 @@ def report_rows(report: dict[str, Any]) -> list[list[str]]:
     return [[one_line(cell) for cell in row] for row in rows]
 
 
-def _shown(estimate: dict[str, Any], unit: str) -> str:
+def _show(estimate: dict[str, Any], unit: str) -> str:
     """Return an estimate as text, and of how many images it is."""
     if estimate["value"] is None:
         return "-"

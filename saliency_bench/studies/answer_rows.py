@@ -90,7 +90,7 @@ def add_lines(store: Database, lines: Iterable[str], source: str) -> Added:
     Raises:
         UserError: A line is no row, or is of a study that is nowhere, or of one with other settings under its name.
     """
-    rows = _parsed(lines, source)
+    rows = _parse(lines, source)
     added = left_out = 0
     with store.writing() as connection:
         numbers = _add_studies(connection, rows[studies.name])
@@ -104,7 +104,7 @@ def add_lines(store: Database, lines: Iterable[str], source: str) -> Added:
     return Added(added, left_out)
 
 
-def _parsed(lines: Iterable[str], source: str) -> dict[str, list[dict[str, Any]]]:
+def _parse(lines: Iterable[str], source: str) -> dict[str, list[dict[str, Any]]]:
     """Return {table: its rows}."""
     rows: dict[str, list[dict[str, Any]]] = {table.name: [] for table in TABLES}
     columns = {table.name: {column.name for column in table.c} - {"id"} for table in TABLES}

@@ -42,7 +42,7 @@ class StudyImages:
         self.positions = {unit: index for index, unit in enumerate(units)}
         self.rows = plain
         self.unshown: dict[str, str] = {}  # {unit: why it cannot be shown}, of those that `prepare` has found
-        self.shown = lru_cache(None)(self._shown)  # a few numbers each; the pictures are files
+        self.shown = lru_cache(None)(self._show)  # a few numbers each; the pictures are files
         self.size = lru_cache(None)(self._size)
 
     @property
@@ -81,7 +81,7 @@ class StudyImages:
             raise UnreadableError("no image")
         return data
 
-    def _shown(self, unit: str) -> Shown:
+    def _show(self, unit: str) -> Shown:
         """Return an image as people see it, a file in the cache.
 
         Raises:

@@ -148,7 +148,7 @@ class AnnotationOverview:
         per_unit = annotating.settings["annotators"]
         images = [self._image(unit, given) for unit, given in answers.items() if given]
         checks = {person: [value >= LOW_IOU for value in ious] for person, ious in annotating.honeypot_scores().items()}
-        drawn = {unit: _drawn(given) for unit, given in answers.items()}
+        drawn = {unit: _draw(given) for unit, given in answers.items()}
         done = sum(min(len(given), per_unit) for given in drawn.values())
         counted = [answer.created for given in drawn.values() for answer in given]
         wanted, agreement = per_unit * len(answers), self._agreement(answers)
@@ -169,14 +169,14 @@ class AnnotationOverview:
         return {
             "unit": unit,
             "label": self.annotating.images.label(unit),
-            "people": len(_drawn(given)),
+            "people": len(_draw(given)),
             "iou": mean,
             "marks": [name for name, holds in marks.items() if holds],
         }
 
     def _pairs(self, unit: str, given: Sequence[Answer]) -> dict[tuple[str, str], float]:
         """Return {pair of people: IoU of what they marked}."""
-        drawn = _drawn(given)
+        drawn = _draw(given)
         ids = tuple(answer.id for answer in drawn)
         if unit not in self.known or self.known[unit][0] != ids:
             answers = [answer for answer in self.annotating.study.answers(unit=unit) if answer.id in ids]
@@ -198,6 +198,6 @@ class AnnotationOverview:
         return {person: (float(np.mean(values)), len(values)) for person, values in ious.items()}
 
 
-def _drawn(given: Sequence[Answer]) -> list[Answer]:
+def _draw(given: Sequence[Answer]) -> list[Answer]:
     """Return the answers that say what an image shows; who skips leaves it to others."""
     return [answer for answer in given if answer.payload["kind"] != "skip"]

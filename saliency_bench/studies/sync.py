@@ -181,7 +181,7 @@ class Sync:
             UserError: The repository is public, or its rows do not fit the store. Also errors of the Hub.
         """
         self._check_private(create)
-        files = {name: content for name, content in self._listed().items() if self._read.get(name) != content}
+        files = {name: content for name, content in self._list().items() if self._read.get(name) != content}
         lines = self._downloaded(sorted(files))
         source = f"{self.path.name} of {self.repo}"
         added = 0
@@ -199,7 +199,7 @@ class Sync:
         self._there |= set(map(_digest, lines))
         return added
 
-    def _listed(self) -> dict[str, str]:
+    def _list(self) -> dict[str, str]:
         """Return {path in the repository: hash of its content} of the files of other servers."""
         try:
             items = list(self.api.list_repo_tree(self.repo, self.path.name, repo_type="dataset"))

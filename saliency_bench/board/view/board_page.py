@@ -166,7 +166,7 @@ class Page:
             ]
             words["rivals"] = ordered(alike, View()) if shown.has_samples else []
             if view.other:
-                words |= self._compared(view, shown)
+                words |= self._compare(view, shown)
         except UserError as error:
             words["problem"] = str(error)
         return words
@@ -179,7 +179,7 @@ class Page:
         except UserError as error:  # the samples are shown all the same
             return Pictured({}, str(error).replace(f"{self.archive.root}/", ""))
 
-    def _compared(self, view: View, shown: ShownRow) -> dict[str, Any]:
+    def _compare(self, view: View, shown: ShownRow) -> dict[str, Any]:
         """Return the comparison of the open row with another, or why they cannot be compared."""
         other, other_row = self.archive.by_key[view.other]
         if other.question != shown.question:

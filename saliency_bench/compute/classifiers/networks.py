@@ -59,8 +59,8 @@ def logits_in(output: Any, select: Select | None, name: str) -> Tensor:
     if isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[1] >= 1:
         return logits
     if select is not None:
-        raise UserError(f"logits= of {name} gives {_described(logits)} instead of logits (B, K)")
-    raise UserError(f"{name} gives {_described(output, logits)} instead of logits (B, K); {_fix(output, logits)}")
+        raise UserError(f"logits= of {name} gives {_describe(logits)} instead of logits (B, K)")
+    raise UserError(f"{name} gives {_describe(output, logits)} instead of logits (B, K); {_fix(output, logits)}")
 
 
 def _selected(output: Any, select: Select | None, name: str) -> Any:
@@ -73,10 +73,10 @@ def _selected(output: Any, select: Select | None, name: str) -> Any:
         raise
     except (TypeError, KeyError, AttributeError, IndexError, ValueError) as error:
         reason = f"{type(error).__name__}: {one_line(error, 200)}"
-        raise UserError(f"logits= fails on what {name} gives, {_described(output)} ({reason})") from error
+        raise UserError(f"logits= fails on what {name} gives, {_describe(output)} ({reason})") from error
 
 
-def _described(output: Any, logits: Any = None) -> str:
+def _describe(output: Any, logits: Any = None) -> str:
     """Describe an output for a message."""
     if isinstance(shown := output if isinstance(output, Tensor) else logits, Tensor):
         return str(tuple(shown.shape))

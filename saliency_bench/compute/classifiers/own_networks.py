@@ -58,7 +58,7 @@ def check(text: str) -> None:
         user_files.check(text)
         given = user_files.options_of(text)
     else:
-        name, given = _parsed(text)
+        name, given = _parse(text)
         if ":" not in name and not Path(name).expanduser().is_file():
             raise UserError(f"there is no file {name}; {HOW_TO_GIVE}")
         if ":" in name:
@@ -88,7 +88,7 @@ def opened(text: str) -> tuple[Any, dict[str, Any]]:
         function, given = user_files.function_of(text)
         model, given = _made(function, given, text)
     else:
-        name, given = _parsed(text)
+        name, given = _parse(text)
         model = _architecture(name, str(given.pop("weights"))) if ":" in name else _script(Path(name).expanduser())
     settings = {key: given[key] for key in LOADING if given.get(key) is not None}
     if isinstance(labels := settings.get("labels"), str):
@@ -98,7 +98,7 @@ def opened(text: str) -> tuple[Any, dict[str, Any]]:
     return model, settings
 
 
-def _parsed(text: str) -> tuple[str, dict[str, object]]:
+def _parse(text: str) -> tuple[str, dict[str, object]]:
     """Return (timm:NAME, torchvision:NAME or a file, the options that follow)."""
     library, _, rest = text.partition(":")
     if library in LIBRARIES:

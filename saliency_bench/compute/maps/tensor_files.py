@@ -67,11 +67,11 @@ def load_tensor(path: Path, most: int) -> np.ndarray:
             raise ValueError("its numbers are not little-endian")
         if packed.getinfo(names[0]).file_size > LARGEST_PICKLE:
             raise ValueError(f"its description has more than {LARGEST_PICKLE:,} bytes")
-        tensor = _described(packed.read(names[0]))
+        tensor = _describe(packed.read(names[0]))
         return _strided(tensor, packed.read(f"{folder}data/{tensor.key}"))
 
 
-def _described(content: bytes) -> _Tensor:
+def _describe(content: bytes) -> _Tensor:
     """Return the tensor that a pickle describes; raise ValueError for anything else."""
     try:
         tensor = _Unpickler(BytesIO(content)).load()

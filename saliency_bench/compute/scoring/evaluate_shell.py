@@ -97,7 +97,7 @@ class MapShell:
         info = evaluate.MetricInfo(
             description=_about(function) if function else inspect.getdoc(self) or "",
             citation=paper,
-            inputs_description=f"Args:\n    {self.INPUTS}\n{_described(self.computed())}"
+            inputs_description=f"Args:\n    {self.INPUTS}\n{_describe(self.computed())}"
             + _example(type(self).__module__),
             features=self._features((224, 224)),  # replaced by the size of what comes
             reference_urls=re.findall(r"https://[^\s}]+", paper)[:1],
@@ -524,7 +524,7 @@ def _example(module: str) -> str:
     return heading + example.rstrip()
 
 
-def _described(function: Callable[..., np.ndarray] | None) -> str:
+def _describe(function: Callable[..., np.ndarray] | None) -> str:
     """Return the options of a function and what comes out, from its docstring, as further lines of Google's style."""
     lines = ['    per_sample: add the list "scores". Default: False.', "", "Returns:"]
     if function is None:

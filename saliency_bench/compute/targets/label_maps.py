@@ -103,7 +103,7 @@ def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map
     known = {name: name for name in dataset if fills and called[_plain(name)] == 1} | label_map
     if fills and against is not None:
         known = dict.fromkeys(dataset, against) | known
-        if not any(index_of(member, model, classes) != against for name in known for member in _listed(known[name])):
+        if not any(index_of(member, model, classes) != against for name in known for member in _list(known[name])):
             raise UserError(
                 f"the label map maps no class to {(model or [])[1 - against]}, which is class {1 - against}; "
                 f"class {against} is {(model or [])[against]}"
@@ -111,7 +111,7 @@ def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map
     if not set(dataset) & set(label_map) or set(dataset) - set(known):
         missing = [name for name in dataset if name not in known] or dataset
         raise UserError(f"the label map has no entry for {', '.join(missing[:3])}")
-    named = {name: _listed(known.get(name)) for name in dataset}
+    named = {name: _list(known.get(name)) for name in dataset}
     if not any(named.values()):
         raise UserError(f"the label map names no class for {dataset[0]}")
     members = [[index_of(member, model, classes) for member in named[name]] for name in dataset]
@@ -166,6 +166,6 @@ def _plain(name: str) -> str:
     return " ".join(name.lower().replace("_", " ").replace("-", " ").split())
 
 
-def _listed(value: object) -> list:
+def _list(value: object) -> list:
     """Return an entry of a label map as a list."""
     return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]

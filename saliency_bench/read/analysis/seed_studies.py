@@ -84,7 +84,7 @@ def over_networks(runs: Sequence[RunData]) -> Networks:
     keyed = [{(_explainer_key(cell), cell.metric_id): cell for cell in run.cells} for run in runs]
     shared = [key for key in keyed[0] if all(key in cells for cells in keyed)]
     if not shared:
-        raise UserError(f"{_named(runs)} share no explainer and metric (versions count too); run the same ones on each")
+        raise UserError(f"{_name(runs)} share no explainer and metric (versions count too); run the same ones on each")
     others = {key: cell for cells in keyed for key, cell in cells.items() if key not in shared}
     left_out = [f"{cell.explainer_text} by {cell.metric_text}" for cell in others.values()]
     by_metric: dict[tuple, list[tuple]] = {}
@@ -122,7 +122,7 @@ def _check(runs: Sequence[RunData]) -> None:
             )
 
 
-def _named(runs: Sequence[RunData]) -> str:
+def _name(runs: Sequence[RunData]) -> str:
     """Return the folders of runs."""
     return ", ".join(str(run.folder) for run in runs)
 
@@ -150,7 +150,7 @@ def _metric(runs: Sequence[RunData], cells: list[list[CellResult]], names: Mappi
         for of_explainer, values in zip(cells, scores, strict=True)
         for first in of_explainer[:1]
     ]
-    return rows if cells[0][0].aggregate else _ranked(rows, scores, codes)
+    return rows if cells[0][0].aggregate else _rank(rows, scores, codes)
 
 
 def _mean(cells: Sequence[CellResult], scores: np.ndarray, codes: np.ndarray) -> tuple[Estimate, tuple[float, ...]]:
@@ -166,7 +166,7 @@ def _mean(cells: Sequence[CellResult], scores: np.ndarray, codes: np.ndarray) ->
     return estimate, tuple(by_network.tolist())
 
 
-def _ranked(rows: list[NetworkMean], scores: Sequence[np.ndarray], codes: np.ndarray) -> list[NetworkMean]:
+def _rank(rows: list[NetworkMean], scores: Sequence[np.ndarray], codes: np.ndarray) -> list[NetworkMean]:
     """Return rows with their ranks, if there are enough networks and images."""
     if len(rows[0].means) < FEWEST_TRAININGS:
         return rows

@@ -456,7 +456,7 @@ def _studentised(residuals: np.ndarray, counts: np.ndarray, seed: int) -> np.nda
     )
     made = summable(made, clusters)
     parts = []
-    for weights in _drawn(clusters, DRAWS, seed):
+    for weights in _draw(clusters, DRAWS, seed):
         summed = weights @ made
         first, squares, mixed = (summed[:, width * index : width * (index + 1)] for index in range(3))
         n, n_squared = summed[:, -2:-1], summed[:, -1:]
@@ -468,7 +468,7 @@ def _studentised(residuals: np.ndarray, counts: np.ndarray, seed: int) -> np.nda
     return np.concatenate(parts)
 
 
-def _drawn(clusters: int, draws: int, seed: int) -> Iterator[np.ndarray]:
+def _draw(clusters: int, draws: int, seed: int) -> Iterator[np.ndarray]:
     """Yield blocks (some draws, clusters) of how often each draw with replacement has each cluster."""
     block = max(1, INDICES_AT_ONCE // clusters)
     for start in range(0, draws, block):
@@ -518,9 +518,7 @@ def drawn_statistics(
 ) -> np.ndarray:
     """Return a statistic (draws, ...) of weights (draws, n) in draws of clusters with replacement."""
     n, clusters = len(codes), int(codes.max()) + 1
-    blocks = (
-        block for weights in _drawn(clusters, draws, seed) for block in np.array_split(weights, -(-n // clusters))
-    )
+    blocks = (block for weights in _draw(clusters, draws, seed) for block in np.array_split(weights, -(-n // clusters)))
     return np.concatenate([statistic(block[:, codes]) for block in blocks])
 
 

@@ -149,8 +149,8 @@ def choose(
         names=[for_] if isinstance(for_, str) else list(for_),
         within=seconds_of(within),
         margin=margin,
-        explainers=_listed(explainers),
-        metrics=_listed(metrics),
+        explainers=_list(explainers),
+        metrics=_list(metrics),
     )
     if not 0 <= margin < 1:
         raise UserError(f"margin (--margin) must be at least 0 and below 1; got {margin:g}")
@@ -252,7 +252,7 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
     answered = [question_answer(item, [answers[name] for name in metrics_of([item])], questions) for item in questions]
     content = _about(context, spec, request) | {
         "seconds": field.budget.spent,
-        "candidates": [_described(item, _layer(context)) for item in field.chosen],
+        "candidates": [_describe(item, _layer(context)) for item in field.chosen],
         "may_decide": narrowing.images,
         "later_images": 0 if later is None else len(later.ids),
         "not_tried": field.not_tried,
@@ -296,7 +296,7 @@ def _about(context: RunContext, spec: RunSpec, request: _Request) -> dict[str, A
     }
 
 
-def _described(candidate: Candidate, layer: str) -> dict[str, Any]:
+def _describe(candidate: Candidate, layer: str) -> dict[str, Any]:
     """Return a candidate as plain data."""
     return {
         "name": candidate.name,
@@ -329,7 +329,7 @@ def _field(context: RunContext, request: _Request, folder: Path, metrics: Sequen
     return _Field(chosen, not_tried | slow, set(slow), whole, maps, scoring, budget)
 
 
-def _listed(given: Any) -> list[Any]:
+def _list(given: Any) -> list[Any]:
     """Return a list of names or functions, whether none, one or several were given."""
     if given is None:
         return []

@@ -174,10 +174,10 @@ def jobs_of(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> list[Su
     if not jobs and any(suite.items[table].needs_runs for table in tables):
         raise UserError("--select leaves nothing of these tables; see the names with --plan")
     # Runs whose targets another run predicts come after it.
-    return sorted((_named(suite, job, jobs) for job in jobs), key=lambda job: job.named_by is not None)
+    return sorted((_name(suite, job, jobs) for job in jobs), key=lambda job: job.named_by is not None)
 
 
-def _named(suite: Suite, job: SuiteJob, jobs: Sequence[SuiteJob]) -> SuiteJob:
+def _name(suite: Suite, job: SuiteJob, jobs: Sequence[SuiteJob]) -> SuiteJob:
     """Return a job with the folder of the run that predicts its targets, if it is among the suite's runs."""
     naming = _naming_model(suite, job.dataset, suite.runs[job.name])
     same = ("split", "seed")  # a run of the same samples in the same order

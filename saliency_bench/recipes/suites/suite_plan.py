@@ -100,7 +100,7 @@ def plan_of(jobs: Sequence[SuiteJob], choice: SuiteChoice, measured: bool = True
         pairs = [(str(explainer), str(metric)) for explainer in job.spec.explainers for metric in job.spec.metrics]
         there, used = _cells_there(job)
         is_whole = images is None or used >= images
-        new = [pair for pair in pairs if _named(pair) not in there]
+        new = [pair for pair in pairs if _name(pair) not in there]
         left = new if is_whole else pairs
         used = 0 if new or images is None else min(used, images)
         side = speed_key(job)[1]
@@ -141,7 +141,7 @@ def _retrainings(new: Sequence[tuple[str, str]], sizes: Mapping[str, int], split
     return cost_of_retraining(new, sizes.get("train", 0), sizes.get("validation", 0), sizes.get(split, 0), side)
 
 
-def _named(pair: tuple[str, str]) -> tuple[str, str]:
+def _name(pair: tuple[str, str]) -> tuple[str, str]:
     """Return an explainer and a metric as cells call them."""
     return str(as_explainer(pair[0])), str(as_metric(pair[1]))
 

@@ -192,7 +192,7 @@ def figures_of(table: TableSpec, frame: pd.DataFrame) -> pd.DataFrame:
         table: The table, whose `figures` stand in the order of what it shows of the paper.
         frame: The axes of its numbers, in its order.
     """
-    rows, columns = _shown(table, frame)
+    rows, columns = _show(table, frame)
     figures = [
         (*row, *column, figure)
         for row, line in zip(rows, table.figures, strict=False)
@@ -207,7 +207,7 @@ def check_figures(suite: Suite, tables: Iterable[str]) -> None:
     for name in tables:
         if (table := suite.tables.get(name)) is None:
             continue  # a picture
-        rows, columns = _shown(table, places_of(suite, table).rename(columns={"value": QUANTITY}))
+        rows, columns = _show(table, places_of(suite, table).rename(columns={"value": QUANTITY}))
         if len(table.figures) > len(rows) or any(len(line) != len(columns) for line in table.figures):
             shape = " or ".join(map(str, sorted({len(line) for line in table.figures})))
             raise UserError(
@@ -216,7 +216,7 @@ def check_figures(suite: Suite, tables: Iterable[str]) -> None:
             )
 
 
-def _shown(table: TableSpec, frame: pd.DataFrame) -> tuple[list[Key], list[Key]]:
+def _show(table: TableSpec, frame: pd.DataFrame) -> tuple[list[Key], list[Key]]:
     """Return the rows and columns that the paper's table has; the others are added by the suite."""
     rows, columns = (
         [key for key in keys_of(frame, columns_of(axes)) if all(map(table.shows, axes, key))]

@@ -38,11 +38,11 @@ def t_tests(results: Results, name: str) -> pd.DataFrame:
                 texts = [explainer_text(results.sized(text)) for text in explainers]
                 reference = texts[explainers.index(table.t_test)]
                 metric = metric_text(results.sized(value.metric))
-                rows += [(job.dataset, job.model, quantity, *row) for row in _compared(run, metric, reference, texts)]
+                rows += [(job.dataset, job.model, quantity, *row) for row in _compare(run, metric, reference, texts)]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _compared(run: RunData, metric: str, reference: str, others: list[str]) -> Iterator[tuple[Any, ...]]:
+def _compare(run: RunData, metric: str, reference: str, others: list[str]) -> Iterator[tuple[Any, ...]]:
     """Yield the columns of a row from `explainer` on, for each other explainer of a run that has a score."""
     cells = {cell.explainer_text: cell for cell in run.cells if cell.metric_text == metric and not cell.aggregate}
     if reference not in cells:

@@ -117,10 +117,10 @@ class Assess:
 
     def given(self, person: str) -> list[list[Assignment]]:
         """Return the maps that this person rates, image by image; drawn when they are first asked for."""
-        assigned = self.study.assignments(person) or self.study.give(person, lambda all_of: self._drawn(person, all_of))
+        assigned = self.study.assignments(person) or self.study.give(person, lambda all_of: self._draw(person, all_of))
         return [list(maps) for _, maps in groupby(assigned, key=lambda assignment: pair_of(assignment.unit)[0])]
 
-    def _drawn(self, person: str, everyone: list[Assignment]) -> list[str]:
+    def _draw(self, person: str, everyone: list[Assignment]) -> list[str]:
         """Return maps of the images that the fewest people rate, none by more than `raters`, and of the checks."""
         settings, seed = self.study.configuration, self.study.seed
         active, without = self.study.active(self.lease_hours), excluded(self.study)
@@ -169,7 +169,7 @@ class Assess:
         """Return {unit: this person's ratings of it}."""
         return {answer.unit: answer.payload["ratings"] for answer in self.study.answers(person, masks=False)}
 
-    def _shown(self, person: str, place: object) -> tuple[str, int]:
+    def _show(self, person: str, place: object) -> tuple[str, int]:
         """Return (unit, its place among those of its image) of a place that this person has got to.
 
         Raises:
@@ -190,7 +190,7 @@ class Assess:
         Raises:
             UserError: The person has not got to this place.
         """
-        image, name = pair_of(self._shown(person, place)[0])
+        image, name = pair_of(self._show(person, place)[0])
         if plain:
             return png(self.images.frame(image))
         if name is None:
@@ -209,7 +209,7 @@ class Assess:
         Raises:
             UserError: They are no ratings of a map that this person was asked about.
         """
-        unit, number = self._shown(person, sent.get("place"))
+        unit, number = self._show(person, sent.get("place"))
         ratings, settings = sent.get("ratings"), self.study.configuration
         if not isinstance(ratings, dict) or ratings.keys() != settings["questions"].keys():
             raise UserError(f"ratings has one number for each of {', '.join(settings['questions'])}")

@@ -152,7 +152,7 @@ def read(path: Path, person: str, selection: PersonRegions | None = None) -> dic
     try:
         content = parse_json(read_bytes(path, LARGEST))
         tasks = enumerate(content if isinstance(content, list) else [content])
-        regions = _named([region for number, task in tasks for region in _regions(task, number)])
+        regions = _name([region for number, task in tasks for region in _regions(task, number)])
     except UserError:
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -309,7 +309,7 @@ def _person(annotation: dict[str, Any]) -> str:
     return "" if account is None else str(account)
 
 
-def _named(regions: list[Region]) -> list[Region]:
+def _name(regions: list[Region]) -> list[Region]:
     """Return regions of nobody named, where a single account of Label Studio drew all: --person says who it is.
 
     Of several accounts, an address is what is before its @, where that is one person's, as --person has no @.

@@ -141,10 +141,10 @@ class PersonRegions:
         if lacking and not taken:
             classes = sorted({str(name) for place in places.values() for name in place.units.values()})
             raise UserError(
-                f"{where} has no region whose label is the class of its image ({_listed(classes)}); its labels are "
-                f"{_listed(sorted(labels))}; give --label NAME"
+                f"{where} has no region whose label is the class of its image ({_list(classes)}); its labels are "
+                f"{_list(sorted(labels))}; give --label NAME"
             )
-        return self._drawn(taken, where)
+        return self._draw(taken, where)
 
     def _is_drawable(self, region: Region, person: str) -> bool:
         """Return whether an entry is a drawable region of this person; count it if not."""
@@ -171,7 +171,7 @@ class PersonRegions:
     def _check_label(self, labels: Counter[str], where: str, is_any: bool) -> None:
         """Raise UserError if no region has the label of --label."""
         if self.label and is_any and not any(_same(self.label, label) for label in labels):
-            known = f"its labels are {_listed(sorted(labels))}" if labels else "it has no labels; leave out --label"
+            known = f"its labels are {_list(sorted(labels))}" if labels else "it has no labels; leave out --label"
             raise UserError(f"{where} has no region labelled {self.label}; {known}")
 
     def _units(self, region: Region, place: ImagePlace, labels: Counter[str], where: str) -> list[str]:
@@ -186,12 +186,12 @@ class PersonRegions:
             named = [unit for unit, name in place.units.items() if _same(self.label, name or "")]
             return list(place.units) if len(place.units) == 1 else named
         if "" in place.units.values() and len(labels) > 1:
-            raise UserError(f"the dataset has no classes, but {where} has several labels ({_listed(sorted(labels))}); "
+            raise UserError(f"the dataset has no classes, but {where} has several labels ({_list(sorted(labels))}); "
                             "give --label NAME")  # fmt: skip
         return [unit for unit, name in place.units.items()
                 if not name or any(_same(name, label) for label in region.labels)]  # fmt: skip
 
-    def _drawn(self, taken: dict[str, list[Region]], where: str) -> dict[str, np.ndarray]:
+    def _draw(self, taken: dict[str, list[Region]], where: str) -> dict[str, np.ndarray]:
         """Return {unit: mask}, without units that have a region that cannot be drawn."""
         masks: dict[str, np.ndarray] = {}
         for unit, regions in taken.items():
@@ -232,7 +232,7 @@ def _same(first: str, second: str) -> bool:
     return first.strip().casefold() == second.strip().casefold()
 
 
-def _listed(names: list[str]) -> str:
+def _list(names: list[str]) -> str:
     """Return the first names as text."""
     return ", ".join(name[:40] for name in names[:SHOWN]) + f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
 
@@ -345,7 +345,7 @@ def _chosen(people: Iterable[str], person: str, path: str) -> str:
     people = sorted(set(people) - {CONSENSUS})
     if person in people:
         return person
-    raise UserError(f"{path} has no masks of {person}; give --person, one of: {_listed(people) or 'nobody'}")
+    raise UserError(f"{path} has no masks of {person}; give --person, one of: {_list(people) or 'nobody'}")
 
 
 def check_size(height: object, width: object) -> tuple[int, int]:

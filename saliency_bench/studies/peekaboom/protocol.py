@@ -140,9 +140,9 @@ class Peekaboom:
 
     def given(self, person: str) -> list[Assignment]:
         """Return what this person is asked; drawn when it is first asked for."""
-        return self.study.assignments(person) or self.study.give(person, lambda all_of: self._drawn(person, all_of))
+        return self.study.assignments(person) or self.study.give(person, lambda all_of: self._draw(person, all_of))
 
-    def _drawn(self, person: str, everyone: list[Assignment]) -> list[str]:
+    def _draw(self, person: str, everyone: list[Assignment]) -> list[str]:
         """Return the next sheet, or, when all are given, what those who left did not judge.
 
         [] where nothing is left.

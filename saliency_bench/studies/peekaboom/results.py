@@ -241,7 +241,7 @@ def _with_fewer(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tup
         sizes = {name: round(number * images[name]) for name in areas}
         if any(not 0 < sizes[name] < len(of_explainer) for name, of_explainer in areas.items()):
             continue
-        drawn = np.stack([_drawn(of_explainer, sizes[name], study.seed, name) for name, of_explainer in areas.items()])
+        drawn = np.stack([_draw(of_explainer, sizes[name], study.seed, name) for name, of_explainer in areas.items()])
         same = float((np.argsort(-drawn, axis=0, kind="stable") == whole[:, None]).all(axis=0).mean())
         for name, means in zip(areas, drawn, strict=True):
             low, high = np.percentile(means, [2.5, 97.5])
@@ -249,7 +249,7 @@ def _with_fewer(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tup
     return rows
 
 
-def _drawn(areas: np.ndarray, size: int, seed: int, name: str) -> np.ndarray:
+def _draw(areas: np.ndarray, size: int, seed: int, name: str) -> np.ndarray:
     """Return (DRAWS,) the mean of so many of these areas, drawn without replacement."""
     n = len(areas)
     seeds = (seed_of(seed, "fewer", name, size, draw) for draw in range(DRAWS))
