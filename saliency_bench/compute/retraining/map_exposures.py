@@ -45,8 +45,8 @@ def missing_spans(setup: Setup, folder: Path, explainer: Explainer, split: Retra
 
 
 def explain_spans(
-    setup: Setup, folder: Path, explainer: Explainer, split: RetrainingSplit, pictures: RetrainingPictures, numbers: list[int],
-    advance: Callable[[], object],
+    setup: Setup, folder: Path, explainer: Explainer, split: RetrainingSplit, pictures: RetrainingPictures,
+    numbers: list[int], advance: Callable[[], object],
 ) -> None:  # fmt: skip
     """Explain the images of these spans and write their files; `advance` is called after each."""
     height, width = pictures.stored[split.name].shape[2:]

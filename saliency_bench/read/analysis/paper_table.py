@@ -367,8 +367,10 @@ def _entry(cell: CellResult | None, used: int, marked: frozenset[str]) -> TableE
         return TableEntry()
     if cell.without:
         return TableEntry(notes=(f"no score: {cell.without}",))
-    return TableEntry(cell.value, cell.ends, rank=cell.ranks, best=cell.cell_id in marked, notes=tuple(remarks(cell, used)),
-                 of_interval=tuple(interval_remarks(cell)))  # fmt: skip
+    return TableEntry(
+        cell.value, cell.ends, rank=cell.ranks, best=cell.cell_id in marked, notes=tuple(remarks(cell, used)),
+        of_interval=tuple(interval_remarks(cell)),
+    )  # fmt: skip
 
 
 def remarks(cell: CellResult, used: int) -> list[str]:
