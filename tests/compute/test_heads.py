@@ -332,7 +332,7 @@ def test_the_class_against_one_logit_stands_for_all_others(saved, tmp_path, labe
 @pytest.mark.parametrize(
     ("labels", "settings", "words"),
     [
-        (["quad"], {}, r"does not have the dataset's classes.*not quad, quad"),
+        (["quad"], {}, r"does not have the dataset's classes.*not quad, quad; give"),
         (["square"], {"label_map": {"circle": 0, "square": None}}, "no class to square, which is class 1"),
         (None, {"label_map": {"square": 0}}, "no entry for circle"),
         (list("abc"), {}, "one logit but has 3 class names"),

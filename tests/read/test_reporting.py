@@ -775,11 +775,13 @@ def test_score_against_gap_and_other_mean_are_conflicts(folder, copied):
 def test_faults_are_told_near_the_scores(copied):
     def faulty(summary):
         summary.update(faults={"cannot be read: <torn>": 6, "rise raised OverflowError": 1}, halved_chunks=3)
+        summary["dataset"].update(samples=300)
 
     change_summary(copied, faulty)
     timings = read_json(copied / "timings.json")
     write_json(copied / "timings.json", timings | {"waiting_for_data": 0.5})
     page = page_of(copied)
+    assert "images of the test split, drawn from 300" in page  # without groups
     notice = page[page.index('role="note"') : page.index("Classifier accuracy")]
     assert "7 records have no score because something went wrong" in notice
     assert "6 records: cannot be read: &lt;torn&gt;" in notice

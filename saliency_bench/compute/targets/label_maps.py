@@ -49,7 +49,7 @@ def match(
     if against is not None and [1 - against] in places:
         places = [indices or [against] for indices in places]
     if missing := [name for name, indices in zip(dataset, places, strict=True) if not indices]:
-        raise _no_match(missing, f"the model's are {', '.join(model[:4])} ...")
+        raise _no_match(missing, f"the model's are {', '.join(model[:4])}{' ...' * (len(model) > 4)}")
     if twice := [name for name, indices in zip(dataset, places, strict=True) if len(indices) > 1]:
         raise UserError(f"the model has several classes called {twice[0]}; give its number in --label-map FILE")
     return places

@@ -141,6 +141,7 @@ def run_view(run: RunData) -> dict[str, Any]:
     strips, groups = split_strips(sample_groups(run))
     return {
         **{key: run.summary[key] for key in ("dataset", "model", "masks", "command")},
+        "grouped": any(group is not None for group in run.groups),
         "accuracy": run.accuracy,
         "below_chance": below_chance(run.summary["model"]),
         "quality": words.quality(run.summary["model"]),
