@@ -11,6 +11,7 @@ from saliency_bench.board.view.core import not_fixed, read_core
 from saliency_bench.board.view.overall import Scored, overall
 from saliency_bench.errors import UserError
 from saliency_bench.read.statistics.clusters import Matched
+from saliency_bench.read.statistics.intervals import paired_difference
 from saliency_bench.read.statistics.paired_test import adjusted_p
 
 BASELINES = frozenset({"random", "centre"})
@@ -126,6 +127,13 @@ def test_unseen_failures_move_the_mean_of_two_datasets_half_as_far():
             for name, level in {"better": 0.52, "worse": 0.5, "random": 0.1}.items()
         }
         wins[count] = of(overall(rows, data, BASELINES, True), "better").rank
+        lead = of(overall({**rows, "random": rows["worse"]}, data, BASELINES, True), "better")
+        ordinary = literal(rows["better"], rows["worse"], 1)
+        assert lead.value == pytest.approx(ordinary[0])
+        assert lead.low < ordinary[1] < ordinary[2] < lead.high
+        if count == 1:
+            columns = [rows[name]["a"].scores for name in ("better", "worse")]
+            assert (lead.low, lead.high) == paired_difference(Matched(columns, np.arange(60), (0, 1)), 0, 1)[1:3]
     assert wins == {1: (1, 2), 2: (1, 1)}
 
 

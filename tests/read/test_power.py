@@ -12,6 +12,8 @@ from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.power import assumed, clusters_needed, curve, of_run, power_at
 from saliency_bench.read.cell import CellResult
 from saliency_bench.read.run_folder import RunData
+from saliency_bench.read.statistics.clusters import Matched
+from saliency_bench.read.statistics.paired_test import adjusted_p
 
 
 def test_textbook_numbers():
@@ -22,11 +24,20 @@ def test_textbook_numbers():
     assert power_at(50, 1.0, 0.0) == pytest.approx(0.05)
 
 
-def test_the_chance_is_that_of_simulated_tests():
+@pytest.mark.parametrize(("mean", "spread", "wanted"), [(0.5, 0.15, 0.05), (0.7, 0.02, 0.01), (0.97, 0.01, 0.004)])
+def test_the_test_of_reports_has_the_power_that_is_stated(mean, spread, wanted):
     rng = np.random.default_rng(0)
-    draws = rng.normal(0.1, 0.5, (4000, 120))
-    p = stats.ttest_1samp(draws, 0, axis=1).pvalue
-    assert power_at(120, 0.5, 0.1) == pytest.approx(np.mean(p < 0.05), abs=0.03)
+
+    def drawn(clusters, times=200):
+        return np.clip(mean + wanted * np.array([1, 0]) + spread * rng.normal(size=(times, clusters, 2)), 0, 1)
+
+    (needed,) = of_run(run_of(dict(zip("ab", drawn(5000, 1)[0].T, strict=True))), wanted)
+    pairs = [Matched(list(scores.T), np.arange(needed.clusters), (0.0, 1.0)) for scores in drawn(needed.clusters)]
+    p_values = [adjusted_p([pair], [[(0, 1)]], flips=999)[0][0, 1] for pair in pairs]
+    assert np.mean(np.array(p_values) < 0.05) == pytest.approx(0.8, abs=0.1)
+    points = dict(curve(needed))
+    assert points[needed.clusters] == pytest.approx(0.8, abs=0.02)
+    assert points[round(needed.clusters / 4)] < 0.4
 
 
 @pytest.mark.parametrize("clusters", [12, 25, 50, 75, 100, 300, 1000])
@@ -127,6 +138,9 @@ def test_a_run_of_clusters_needs_clusters():
     (needed,) = of_run(run_of({"a": own, "b": np.zeros(120)}, groups), 0.1)
     assert needed.images == 3 * needed.clusters
     assert needed.spread == pytest.approx(own.std() * sqrt(40 / 39), rel=1e-6)
+    uneven = [f"g{max(index, 19)}" for index in range(80)]  # ranks need 50 effective clusters
+    (needed,) = of_run(run_of({"a": rng.random(80), "b": rng.random(80)}, uneven), 0.5)
+    assert needed.clusters == np.ceil(50 * 61 / (80**2 / (60 + 20**2)))
 
 
 def test_the_curve_rises_to_the_power_that_was_asked_for():

@@ -2,8 +2,9 @@
 
     score     S = (1 / D) sum_d s m_d     m_d: mean of (explainer - random) on the samples both have; s = 1 where higher
                                           is better, else -1, so that more is always better
-    interval  S +- t sqrt(sum_d se_d^2) / D,  "for these datasets"; t of C - 1 degrees of freedom, C the fewest clusters
-              of any dataset; with six datasets or more also that of Student's t over the D means, "for new datasets"
+    interval  S +- t sqrt(sum_d se_d^2) / D,  "for these datasets", widened for rare failures like those of
+              differences; t of the fewest degrees of freedom of any dataset; with six datasets or more also that of
+              Student's t over the D means, "for new datasets"
     ranks     sets, by the paired test of `read.statistics.paired_test` over all pairs, cluster sums weighted by
               1 / (D n_d); n_d: the samples of d that `random` has scored. A difference must outlast rare failures too
 
@@ -24,7 +25,9 @@ from saliency_bench.read.statistics.intervals import (
     difference,
     error_and_far,
     is_bounded,
+    outlasting_rare_scores,
     p_of_failures,
+    student,
     t_quantile,
 )
 from saliency_bench.read.statistics.paired_test import ALPHA, Pair, adjusted_p, outlasting_failures
@@ -131,9 +134,9 @@ def _without_rank(
 ) -> Overall:  # fmt: skip
     """Return an explainer without its rank; `unranked` says what is missing for one."""
     sign = 1 if higher_is_better else -1
-    estimates = {dataset: _minus(scores[dataset], reference[dataset]) for dataset in core
-                 if dataset in scores and dataset in reference}  # fmt: skip
-    estimates = {dataset: estimate for dataset, estimate in estimates.items() if estimate.n}
+    both = {dataset: _matched(scores[dataset], reference[dataset]) for dataset in core
+            if dataset in scores and dataset in reference}  # fmt: skip
+    estimates = {dataset: estimate for dataset, matched in both.items() if (estimate := difference(matched, 0, 1)).n}
     means = {dataset: sign * estimate.value + 0.0 for dataset, estimate in estimates.items()}
     missing = [f"no scores on {dataset}" for dataset in core if dataset not in scores]
     missing += [f"no sample in common with {REFERENCE} on {dataset}" for dataset in core
@@ -146,13 +149,8 @@ def _without_rank(
     unranked = "; ".join([*missing, *pending])
     if missing:
         return Overall(name, baseline, by_dataset=means, unranked=unranked)
-    value, low, high = _mean(list(estimates.values()), sign)
+    value, low, high = _mean([both[dataset] for dataset in estimates], sign)
     return Overall(name, baseline, value, low, high, _for_new(list(means.values())), means, None, unranked)
-
-
-def _minus(first: Scored, second: Scored) -> Estimate:
-    """Return the mean difference over the samples that both have."""
-    return difference(_matched(first, second), 0, 1)
 
 
 def _matched(first: Scored, second: Scored) -> Matched:
@@ -172,16 +170,36 @@ def _aligned(several: Sequence[Scored]) -> list[np.ndarray]:
     return [scored.over(ids) for scored in several]
 
 
-def _mean(estimates: Sequence[Estimate], sign: int) -> tuple[float, float | None, float | None]:
+def _mean(datasets: Sequence[Matched], sign: int) -> tuple[float, float | None, float | None]:
     """Return (S, the lower and the upper end of its interval for these datasets)."""
-    value = sign * float(np.mean([estimate.value for estimate in estimates])) + 0.0  # never -0
-    if any(np.isnan(estimate.low) for estimate in estimates):
+    pooled, error, far = _pooled(datasets)
+    if far is not None and (pooled.value or error):
+        pooled = outlasting_rare_scores(pooled, student(pooled.value, error, pooled.freedom), far)
+    value, low, high = pooled.known
+    value = sign * (value or 0.0) + 0.0  # never -0
+    if low is None or high is None:
         return value, None, None
-    # The standard error of each dataset follows from the width of its interval.
-    errors = [(estimate.high - estimate.low) / 2 / t_quantile(estimate.freedom) for estimate in estimates]
-    error = float(np.sqrt(np.square(errors).sum())) / len(errors)
-    half = error * t_quantile(min(estimate.freedom for estimate in estimates))
-    return value, value - half, value + half
+    return (value, low, high) if sign > 0 else (value, -high, -low)
+
+
+def _pooled(datasets: Sequence[Matched]) -> tuple[Estimate, float, tuple[float, float] | None]:
+    """Return (mean over D datasets of the difference of two explainers, its standard error, as `error_and_far`).
+
+    Failures on the dataset of the fewest clusters C are the hardest to see. They move the mean by a share of 1 / D, as
+    failures on all datasets do that are seen as rarely as among C D clusters. The third item is None for scores without
+    a finite range.
+    """
+    estimates, count = [difference(matched, 0, 1) for matched in datasets], len(datasets)
+    mean = estimates[0]._replace(value=float(np.mean([estimate.value for estimate in estimates])), low=np.nan)
+    if any(np.isnan(estimate.low) for estimate in estimates):
+        return mean, np.nan, None
+    known = [error_and_far(matched, 0, 1, estimate) for matched, estimate in zip(datasets, estimates, strict=True)]
+    error = float(np.sqrt(sum(error**2 for error, _ in known))) / count
+    low, high = (float(np.mean([ends[side] for _, ends in known])) for side in (0, 1))
+    freedom, effective = (min(getattr(estimate, name) for estimate in estimates) for name in ("freedom", "effective"))
+    half = t_quantile(freedom) * error
+    pooled = mean._replace(effective=count * effective).between(mean.value - half, mean.value + half, freedom)
+    return pooled, error, (low, high) if all(is_bounded(matched.limits) for matched in datasets) else None
 
 
 def _for_new(means: Sequence[float]) -> tuple[float, float] | None:
@@ -230,27 +248,9 @@ def _decided(
 
 
 def _p_with_failures(datasets: Sequence[Matched]) -> tuple[float, float]:
-    """Return `p_with_failures` of the mean over D datasets of the difference of two explainers.
-
-    Failures on the dataset of the fewest clusters C are the hardest to see. They move the mean by a share of 1 / D, as
-    failures on all datasets do that are seen as rarely as among C D clusters.
-    """
-    estimates = [difference(matched, 0, 1) for matched in datasets]
-    bounded = all(is_bounded(matched.limits) for matched in datasets)
-    if not bounded or any(np.isnan(estimate.low) for estimate in estimates):
-        return 0.0, 0.0
-    known = [error_and_far(matched, 0, 1, estimate) for matched, estimate in zip(datasets, estimates, strict=True)]
-    count = len(datasets)
-    error = float(np.sqrt(sum(error**2 for error, _ in known))) / count
-    low, high = (float(np.mean([ends[side] for _, ends in known])) for side in (0, 1))
-    freedom = min(estimate.freedom for estimate in estimates)
-    value = float(np.mean([estimate.value for estimate in estimates]))
-    half = t_quantile(freedom) * error
-    pooled = estimates[0]._replace(
-        value=value, low=value - half, high=value + half, freedom=freedom,
-        effective=count * min(estimate.effective for estimate in estimates),
-    )  # fmt: skip
-    return p_of_failures(pooled, error, (low, high))
+    """Return `p_with_failures` of the mean over datasets of the difference of two explainers."""
+    pooled, error, far = _pooled(datasets)
+    return (0.0, 0.0) if far is None else p_of_failures(pooled, error, far)
 
 
 def _sum_of_differences(matched: Matched, pair: Pair) -> float:

@@ -7,7 +7,10 @@ differences (`read/statistics/intervals.py`). A two-sided t-test at level alpha 
 
 (Cohen, Statistical Power Analysis, 1988, chapter 2). The sign flips of reports have nearly the same power. Where k
 differences are tested together, alpha is 0.05 / k (Bonferroni), an upper bound of what the step-down test needs. Fewer
-than 50 clusters are never enough: reports do not rank them.
+than 50 effective clusters are never enough: reports do not rank them.
+
+A difference must also outlast failures that no sample shows (`intervals.p_of_failures`). For one standard error and one
+number of clusters, this is so from some mean difference on, and the power is at most the chance of a mean as large.
 """
 
 from dataclasses import dataclass
@@ -20,13 +23,65 @@ from scipy import stats
 
 from saliency_bench.errors import UserError
 from saliency_bench.read.run_folder import RunData
+from saliency_bench.read.statistics.betting import STEPS
 from saliency_bench.read.statistics.clusters import Matched
-from saliency_bench.read.statistics.intervals import difference, t_quantile
+from saliency_bench.read.statistics.intervals import (
+    NOTHING,
+    difference,
+    error_and_far,
+    is_bounded,
+    p_of_failures,
+    t_quantile,
+)
+from saliency_bench.read.statistics.paired_test import outlasting_failures
 from saliency_bench.read.statistics.ranking import ALPHA, RANKED_FROM
 
 POWER = 0.8
 MOST = 10_000_000  # clusters that are searched through
 CURVE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # parts of the clusters that are needed
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Rare failures that a difference has to outlast.
+
+    Attributes:
+        reach: greatest absolute difference on a sample where one of two explainers fails; 0 for scores without a range.
+        columns: explainers that are tested together and may fail.
+        evenness: effective clusters per cluster.
+    """
+
+    reach: float = 0.0
+    columns: int = 2
+    evenness: float = 1.0
+
+    def outlasted(self, mean: float, clusters: int, spread: float) -> bool:
+        """Return whether a mean difference of so many clusters outlasts them."""
+        if not self.reach:
+            return True
+        if mean <= 0:
+            return False
+        error, freedom = spread / sqrt(clusters), clusters - 1.0
+        half = t_quantile(freedom) * error
+        estimate = NOTHING._replace(value=mean, effective=self.evenness * clusters).between(
+            mean - half, mean + half, freedom
+        )
+        p = p_of_failures(estimate, error, (-self.reach, self.reach))
+        return outlasting_failures(0.0, p, self.columns) < ALPHA
+
+    def chance(self, clusters: int, spread: float, wanted: float) -> float:
+        """Return the chance that a true difference outlasts them."""
+        if not self.reach:
+            return 1.0
+        low, high = 0.0, 2 * self.reach + abs(wanted)  # of the least mean difference that outlasts them
+        for _ in range(STEPS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.outlasted(middle, clusters, spread) else (middle, high)
+        error = spread / sqrt(clusters)
+        return float(stats.norm.sf((high - abs(wanted)) / error)) if error else float(abs(wanted) >= high)
+
+
+NO_FAILURES = Failures()
 
 
 @dataclass(frozen=True)
@@ -42,6 +97,7 @@ class Needed:
         images: in as many clusters.
         observed: the difference in the run; None if the spread was assumed.
         seen: clusters of the run.
+        failures: that the difference has to outlast.
     """
 
     metric: str
@@ -52,21 +108,32 @@ class Needed:
     images: int | None
     observed: float | None = None
     seen: int = 0
+    failures: Failures = NO_FAILURES
 
     def as_dict(self) -> dict:
         """Return plain data."""
-        return vars(self) | {"explainers": list(self.explainers)}
+        return {name: value for name, value in vars(self).items() if name != "failures"} | {
+            "explainers": list(self.explainers)
+        }
 
 
-def power_at(clusters: int, spread: float, wanted: float, alpha: float = ALPHA) -> float:
-    """Return the chance that a paired t-test finds a true difference.
+def power_at(
+    clusters: int, spread: float, wanted: float, alpha: float = ALPHA, failures: Failures = NO_FAILURES
+) -> float:
+    """Return the chance that a paired t-test finds a true difference that also outlasts rare failures.
 
     Args:
         clusters: independent differences, at least 2.
         spread: their standard deviation.
         wanted: the difference.
         alpha: level of the test, two-sided.
+        failures: rare failures; by default none.
     """
+    return min(_power_of_t(clusters, spread, wanted, alpha), failures.chance(clusters, spread, wanted))
+
+
+def _power_of_t(clusters: int, spread: float, wanted: float, alpha: float) -> float:
+    """Return the chance that a paired t-test finds a true difference."""
     if spread == 0:
         return 1.0
     critical = stats.t.ppf(1 - alpha / 2, clusters - 1)
@@ -96,14 +163,17 @@ def _legendre() -> tuple[np.ndarray, np.ndarray]:
     return np.polynomial.legendre.leggauss(500)
 
 
-def clusters_needed(spread: float, wanted: float, power: float = POWER, comparisons: int = 1) -> int | None:
-    """Return the fewest clusters, at least 50, with which the test finds a difference with this power.
+def clusters_needed(
+    spread: float, wanted: float, power: float = POWER, comparisons: int = 1, failures: Failures = NO_FAILURES
+) -> int | None:
+    """Return the fewest clusters, at least 50 effective ones, with which the test finds a difference with this power.
 
     Args:
         spread: standard deviation of the mean difference over one cluster.
         wanted: the difference.
         power: between 0 and 1.
         comparisons: differences that are tested together.
+        failures: as in `power_at`.
 
     Returns:
         None if more than `MOST` are needed.
@@ -118,14 +188,23 @@ def clusters_needed(spread: float, wanted: float, power: float = POWER, comparis
     if not (spread >= 0 and np.isfinite(spread)) or comparisons < 1:
         raise UserError(f"spread (--spread) is a number of at least 0, got {spread:g}, and comparisons at least 1")
     alpha = ALPHA / comparisons
-    low, high = RANKED_FROM - 1, RANKED_FROM
-    while power_at(high, spread, wanted, alpha) < power:
+    quantile = float(stats.norm.isf(power))
+
+    def are_enough(clusters: int) -> bool:
+        least = abs(wanted) + quantile * spread / sqrt(
+            clusters
+        )  # the mean difference that this share of samples exceeds
+        return power_at(clusters, spread, wanted, alpha) >= power and failures.outlasted(least, clusters, spread)
+
+    high = ceil(RANKED_FROM / failures.evenness)
+    low = high - 1
+    while not are_enough(high):
         low, high = high, 2 * high
         if high > MOST:
             return None
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if power_at(middle, spread, wanted, alpha) >= power else (middle, high)
+        low, high = (low, middle) if are_enough(middle) else (middle, high)
     return high
 
 
@@ -145,19 +224,36 @@ def of_run(run: RunData, wanted: float, power: float = POWER, together: bool = T
     needed = []
     for column in run.columns:
         cells = [(row.name, cell) for row, cell in run.cells_of_column(column) if not cell.aggregate and cell.n]
-        matched = Matched([run.values[cell.cell_id] for _, cell in cells], codes)
+        if not cells:
+            continue
+        matched = Matched([run.values[cell.cell_id] for _, cell in cells], codes, cells[0][1].limits)
         pairs = list(combinations(range(len(cells)), 2))
         for first, second in pairs:
             estimate = difference(matched, first, second)
             if not np.isfinite(estimate.low):
                 continue
-            error = (estimate.high - estimate.low) / (2 * t_quantile(estimate.freedom))
+            error, far = error_and_far(matched, first, second, estimate)
             spread = float(error * sqrt(estimate.clusters))
-            clusters = clusters_needed(spread, wanted, power, len(pairs) if together else 1)
+            failures = Failures(
+                reach=max(map(abs, far)) if is_bounded(matched.limits) else 0.0,
+                columns=len(cells) if together else 2,
+                evenness=estimate.effective / estimate.clusters,
+            )
+            clusters = clusters_needed(spread, wanted, power, len(pairs) if together else 1, failures)
             images = None if clusters is None else ceil(clusters * estimate.n / estimate.clusters)
             names = cells[first][0], cells[second][0]
             needed.append(
-                Needed(column.name, names, spread, wanted, clusters, images, float(estimate.value), estimate.clusters)
+                Needed(
+                    column.name,
+                    names,
+                    spread,
+                    wanted,
+                    clusters,
+                    images,
+                    float(estimate.value),
+                    estimate.clusters,
+                    failures,
+                )
             )
     if not needed:
         raise UserError(f"no two explainers of {run.folder} share 10 clusters; run them on more images first")
@@ -165,7 +261,7 @@ def of_run(run: RunData, wanted: float, power: float = POWER, together: bool = T
 
 
 def assumed(spread: float, wanted: float, power: float = POWER, size: int = 1, correlation: float = 0.0) -> Needed:
-    """Return what is needed for differences of an assumed spread.
+    """Return what is needed for differences of an assumed spread, of scores from 0 to 1.
 
     Args:
         spread: standard deviation of the paired differences of images.
@@ -178,8 +274,10 @@ def assumed(spread: float, wanted: float, power: float = POWER, size: int = 1, c
     if size < 1 or not 0 <= correlation <= 1:
         raise UserError(f"a cluster has at least 1 image and a correlation from 0 to 1; got {size} and {correlation:g}")
     of_cluster = spread * sqrt((1 + (size - 1) * correlation) / size)
-    clusters = clusters_needed(of_cluster, wanted, power)
-    return Needed("", (), of_cluster, wanted, clusters, None if clusters is None else clusters * size)
+    failures = Failures(reach=1.0)
+    clusters = clusters_needed(of_cluster, wanted, power, failures=failures)
+    images = None if clusters is None else clusters * size
+    return Needed("", (), of_cluster, wanted, clusters, images, failures=failures)
 
 
 def curve(needed: Needed, comparisons: int = 1) -> list[tuple[int, float]]:
@@ -187,4 +285,5 @@ def curve(needed: Needed, comparisons: int = 1) -> list[tuple[int, float]]:
     if needed.clusters is None:
         return []
     points = sorted({max(2, round(part * needed.clusters)) for part in CURVE})
-    return [(point, power_at(point, needed.spread, needed.difference, ALPHA / comparisons)) for point in points]
+    alpha = ALPHA / comparisons
+    return [(point, power_at(point, needed.spread, needed.difference, alpha, needed.failures)) for point in points]

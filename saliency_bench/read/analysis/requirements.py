@@ -185,9 +185,9 @@ class CheckedRequirement:
             text += f"; a violation by {_number(violation)} would fail in {100 * POWER:.0f} %"
         else:
             text += "; no violation would reliably fail with so few samples"
-        limits = self.cell.limits
-        needed = limits if self.requirement.other else limits[:1] if self.requirement.at_least else limits[1:]
-        if self.verdict == MET and not all(map(isfinite, needed)):
+        limits, below = self.cell.limits, self.requirement.at_least == (self.verdict == MET)
+        needed = limits if self.requirement.other else limits[:1] if below else limits[1:]
+        if self.verdict != UNDECIDED and not all(map(isfinite, needed)):
             text += f"; the range of {self.cell.metric_text} is unbounded, so rare failures are not ruled out"
         if self.pair is None:
             return text

@@ -36,7 +36,8 @@ def write_curves(path: Path, needed: Sequence[tuple[str, Needed, int]], power: f
         axes = figure.subplots()
         for name, item, comparisons in known:
             clusters = np.unique(np.linspace(2, 2 * (item.clusters or 2), POINTS).astype(int))
-            chances = [power_at(int(count), item.spread, item.difference, ALPHA / comparisons) for count in clusters]
+            alpha = ALPHA / comparisons
+            chances = [power_at(int(count), item.spread, item.difference, alpha, item.failures) for count in clusters]
             axes.plot(clusters, chances, label=name)
         axes.axhline(power, color=COLOURS["muted"], linewidth=0.8, linestyle="--")
         axes.set(xlabel="clusters", ylabel="chance to find the difference", ylim=(0, 1.02))
