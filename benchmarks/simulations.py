@@ -13,13 +13,14 @@ the simulations; all of them take about an hour. The tables are Markdown, as in 
 
 import argparse
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 
 import numpy as np
 from scipy import special
 from scipy import stats as laws
 
+from saliency_bench.read.analysis import power
 from saliency_bench.read.analysis.requirements import violation_of_hits, violation_of_share, wilson_size
 from saliency_bench.read.statistics import intervals as package
 from saliency_bench.read.statistics import paired_test
@@ -120,7 +121,7 @@ GATED = {
     "beta 4.8, 3.2": laws.beta(4.8, 3.2).ppf(GRID),
     "beta 9, 1": laws.beta(9, 1).ppf(GRID),
 }
-PARTS = ("coverage", "rare", "family", "power", "cost")
+PARTS = ("coverage", "rare", "family", "power", "planned", "cost")
 
 
 def _log_normal(count: int) -> np.ndarray:
@@ -544,6 +545,78 @@ def show_power(times: int) -> None:
         print(f"{what} {apart} standard errors apart: {', '.join(str(pairs) for pairs, _ in found)} of {found[0][1]}")
 
 
+def pairs_of(scores: tuple, wanted: float, n: int, times: int, limits: tuple[float, float]) -> Iterator[np.ndarray]:
+    """Yield the scores (2, n) of two explainers with a correlation of .5, whose means differ by `wanted`.
+
+    Scores are ("normal", mean, spread), clipped to the limits, or ("0/1", share), or ("beta", a, b, a, b).
+    """
+    rng, (kind, *numbers) = np.random.default_rng([12, n]), scores
+    for _ in range(times):
+        normal = np.sqrt(0.5) * (rng.normal(size=n) + rng.normal(size=(2, n)))
+        if kind == "normal":
+            columns = np.clip(numbers[0] + np.array([[wanted], [0]]) + numbers[1] * normal, *limits)
+        elif kind == "0/1":
+            columns = (laws.norm.cdf(normal) < np.array([[numbers[0] + wanted], [numbers[0]]])).astype(float)
+        else:
+            columns = np.stack([laws.beta.ppf(laws.norm.cdf(own), *numbers[2 * row : 2 * row + 2])
+                                for row, own in enumerate(normal)])  # fmt: skip
+        yield columns
+
+
+def planned_images(scores: tuple, wanted: float, limits: tuple[float, float]) -> tuple[int, int, int]:
+    """Return the images that `power` states by a t-test alone, with unseen failures, and of an assumed spread."""
+    (columns,) = pairs_of(scores, wanted, 200_000, 1, limits)
+    spread, failures = float(np.std(columns[0] - columns[1], ddof=1)), power.Failures()
+    if package.is_bounded(limits):
+        pair = Matched(list(columns), np.arange(columns.shape[1]), limits)
+        failures = power.Failures(max(map(abs, package.error_and_far(pair, 0, 1, difference(pair, 0, 1))[1])))
+    alone, stated = (power.clusters_needed(spread, wanted, failures=each) or 0 for each in (power.Failures(), failures))
+    return alone, stated, power.assumed(spread, wanted).clusters or 0
+
+
+def show_planned(times: int) -> None:
+    """Print how often the test of reports finds a difference on the images that `power` states for 80 %."""
+    cases = [
+        ("mean .7, spread .02", ("normal", 0.7, 0.02), 0.005, UNIT),
+        ("mean .7, spread .02", ("normal", 0.7, 0.02), 0.01, UNIT),
+        ("mean .97, spread .01", ("normal", 0.97, 0.01), 0.004, UNIT),
+        ("mean .5, spread .06", ("normal", 0.5, 0.06), 0.02, UNIT),
+        ("mean .3, spread .1, range -1 to 1", ("normal", 0.3, 0.1), 0.02, (-1.0, 1.0)),
+        ("mean .7, spread .1", ("normal", 0.7, 0.1), 0.02, UNIT),
+        ("skewed (beta 8, 2 and 7.5, 2.5)", ("beta", 8, 2, 7.5, 2.5), 0.05, UNIT),
+        ("0/1, shares .6 and .5", ("0/1", 0.5), 0.10, UNIT), ("0/1, shares .1 and .04", ("0/1", 0.04), 0.06, UNIT),
+        ("unbounded, spread 1", ("normal", 0, 1), 0.2, (-np.inf, np.inf)),
+    ]  # fmt: skip
+    print("\n| scores | difference | t-test alone: images | found | stated: images | found | `--spread` |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for name, scores, wanted, limits in cases:
+        alone, stated, assumed = planned_images(scores, wanted, limits)
+        shares = []
+        for n in (alone, stated):
+            pairs = enumerate(pairs_of(scores, wanted, n, times, limits))
+            matched = ((seed, Matched(list(columns), np.arange(n), limits)) for seed, columns in pairs)
+            p = [adjusted_p([pair], [[(0, 1)]], seed=seed, flips=999)[0][0, 1] for seed, pair in matched]
+            shares.append(np.mean(np.array(p) < 0.05))
+        print(f"| {name} | {wanted} | {alone} | {shares[0]:.0%} | {stated} | {shares[1]:.0%} | {assumed} |", flush=True)
+
+
+def show_unbounded(times: int) -> None:
+    """Print what unbounded scores near 1, of which 2 % are 50, do to intervals, gates and differences."""
+    mean, counts = 0.98 + 0.02 * 50, (20, 50, 100, 200)
+    rows: dict[str, list[float]] = {"interval holds": [], "`<=` just below the mean met": [], "difference found": []}
+    for n in counts:
+        rng, hits = np.random.default_rng([13, n]), np.zeros(3)
+        for seed in range(times):
+            scores = np.where(rng.random(n) < 0.02, 50, 1 + 0.02 * rng.normal(size=n))
+            (estimate,) = intervals(scores[:, None], np.arange(n), (0.0, np.inf))
+            pair = Matched([scores, mean + 0.02 * rng.normal(size=n)], np.arange(n), (0.0, np.inf))
+            p = adjusted_p([pair], [[(0, 1)]], seed=seed, flips=999)[0][0, 1]
+            hits += estimate.low <= mean <= estimate.high, estimate.high < mean, p < 0.05
+        for name, hit in zip(rows, hits / times, strict=True):
+            rows[name].append(hit)
+    show("Scores near 1 of which 2 % are 50, without a greatest value, %: samples", counts, rows.items())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--share", type=float, default=1, help="of the simulations")
@@ -557,6 +630,9 @@ def main() -> None:
         show_family(max(int(1000 * args.share), 20))
     if "power" not in args.skip:
         show_power(max(int(200 * args.share), 10))
+    if "planned" not in args.skip:
+        show_planned(max(int(300 * args.share), 10))
+        show_unbounded(max(int(1000 * args.share), 20))
     if "cost" not in args.skip:
         print(f"\n506 cells of 50,000 samples, 22 metrics of 23 explainers: {cost():.0f} s")
 
