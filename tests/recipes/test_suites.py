@@ -18,12 +18,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
+from scipy import stats
 from test_golden_run import network
 
 import saliency_bench as sb
 from saliency_bench import cli
 from saliency_bench.errors import UserError
 from saliency_bench.read.run_folder import read_run
+from saliency_bench.read.statistics.intervals import Estimate, outlasting_rare_scores, student
 from saliency_bench.recipes.suites.costs import Cost, cost_of_image, cost_of_retraining, cost_of_training, speed_of
 from saliency_bench.recipes.suites.drawing import plot_of
 from saliency_bench.recipes.suites.numbers import Results
@@ -140,7 +142,7 @@ def test_means_weight_datasets_equally_and_take_models_together_image_by_image(d
     runs, numbers = runs_of(done), numbers_of(done, "means")
     for ((explainer,), (variant,)), number in numbers.items():
         metric = {"low": "saliency_miou:threshold=0.3", "half": "saliency_miou"}[variant]
-        means, squares = [], []
+        means, squares, freedoms, fewest = [], [], [], 10**6
         for dataset in ("one", "two", "three"):
             scores = {}
             for model in ("small", "wide"):
@@ -151,9 +153,18 @@ def test_means_weight_datasets_equally_and_take_models_together_image_by_image(d
             own = [sum(pair) / 2 for pair in scores.values() if np.isfinite(pair).all()]
             means.append(sum(own) / len(own))
             squares.append(np.var(own, ddof=1) / len(own))  # each image is a cluster of its own
+            spread = (np.array(own) - means[-1]) ** 2
+            freedoms.append(min(len(own) - 1, 2 / ((spread**2).sum() / spread.sum() ** 2 - 1 / len(own))))
+            fewest = min(fewest, len(own))
         assert number.value == pytest.approx(sum(means) / 3, rel=1e-12)
-        half = 1.96 * np.sqrt(sum(squares)) / 3
-        assert (number.low, number.high) == pytest.approx((number.value - half, number.value + half), rel=1e-9)
+        errors = np.sqrt(squares)
+        # Satterthwaite's degrees of freedom of each dataset, whose images are clusters of their own.
+        freedom = min(freedoms)
+        half = stats.t.ppf(0.975, freedom) * np.sqrt(sum(squares)) / 3
+        ordinary = Estimate(number.value, number.value - half, number.value + half, 0, 0, 3 * fewest, freedom)
+        error = float(np.sqrt(sum(errors**2)) / 3)
+        widened = outlasting_rare_scores(ordinary, student(number.value, error, freedom), (0.0, 1.0))
+        assert (number.low, number.high) == pytest.approx((widened.low, widened.high), rel=1e-9)
 
 
 def test_correlations_are_over_datasets_and_of_one_direction(done):

@@ -21,14 +21,15 @@ import numpy as np
 from saliency_bench.read.cell import is_best
 from saliency_bench.read.statistics.clusters import Matched, cluster_codes, effective_clusters
 from saliency_bench.read.statistics.intervals import (
+    NOTHING,
     Estimate,
     difference,
     error_and_far,
     is_bounded,
-    outlasting_rare_scores,
+    over_datasets,
     p_of_failures,
-    student,
     t_quantile,
+    widened_over_datasets,
 )
 from saliency_bench.read.statistics.paired_test import ALPHA, Pair, adjusted_p, outlasting_failures
 from saliency_bench.read.statistics.ranking import ALONE, RANKED_FROM, TOO_FEW, beat_baselines, rank_sets, sign_of
@@ -173,9 +174,7 @@ def _aligned(several: Sequence[Scored]) -> list[np.ndarray]:
 def _mean(datasets: Sequence[Matched], sign: int) -> tuple[float, float | None, float | None]:
     """Return (S, the lower and the upper end of its interval for these datasets)."""
     pooled, error, far = _pooled(datasets)
-    if far is not None and (pooled.value or error):
-        pooled = outlasting_rare_scores(pooled, student(pooled.value, error, pooled.freedom), far)
-    value, low, high = pooled.known
+    value, low, high = (pooled if far is None else widened_over_datasets(pooled, error, far)).known
     value = sign * (value or 0.0) + 0.0  # never -0
     if low is None or high is None:
         return value, None, None
@@ -183,23 +182,15 @@ def _mean(datasets: Sequence[Matched], sign: int) -> tuple[float, float | None, 
 
 
 def _pooled(datasets: Sequence[Matched]) -> tuple[Estimate, float, tuple[float, float] | None]:
-    """Return (mean over D datasets of the difference of two explainers, its standard error, as `error_and_far`).
-
-    Failures on the dataset of the fewest clusters C are the hardest to see. They move the mean by a share of 1 / D, as
-    failures on all datasets do that are seen as rarely as among C D clusters. The third item is None for scores without
-    a finite range.
-    """
-    estimates, count = [difference(matched, 0, 1) for matched in datasets], len(datasets)
-    mean = estimates[0]._replace(value=float(np.mean([estimate.value for estimate in estimates])), low=np.nan)
+    """Return (`over_datasets` of the difference of two explainers, its standard error, its ends if one fails)."""
+    estimates = [difference(matched, 0, 1) for matched in datasets]
     if any(np.isnan(estimate.low) for estimate in estimates):
-        return mean, np.nan, None
+        value = float(np.mean([estimate.value for estimate in estimates]))
+        return NOTHING._replace(value=value), np.nan, None
     known = [error_and_far(matched, 0, 1, estimate) for matched, estimate in zip(datasets, estimates, strict=True)]
-    error = float(np.sqrt(sum(error**2 for error, _ in known))) / count
     low, high = (float(np.mean([ends[side] for _, ends in known])) for side in (0, 1))
-    freedom, effective = (min(getattr(estimate, name) for estimate in estimates) for name in ("freedom", "effective"))
-    half = t_quantile(freedom) * error
-    pooled = mean._replace(effective=count * effective).between(mean.value - half, mean.value + half, freedom)
-    return pooled, error, (low, high) if all(is_bounded(matched.limits) for matched in datasets) else None
+    far = (low, high) if all(is_bounded(matched.limits) for matched in datasets) else None
+    return *over_datasets(estimates, [error for error, _ in known]), far
 
 
 def _for_new(means: Sequence[float]) -> tuple[float, float] | None:

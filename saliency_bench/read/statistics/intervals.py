@@ -17,7 +17,7 @@ such scores could move the mean out of the interval, the interval is widened (`o
 Not included: the explainer's seed, the model's training, the choice of datasets.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -274,6 +274,34 @@ def student(mean: float, error: float, freedom: float) -> Ends:
         return mean - half, mean + half
 
     return ends
+
+
+def over_datasets(estimates: Sequence[Estimate], errors: Sequence[float]) -> tuple[Estimate, float]:
+    """Return (mean of D means of independent datasets, its standard error), with an interval for these datasets.
+
+    The interval is S -+ t sqrt(sum_d se_d^2) / D, with t of the fewest degrees of freedom of any dataset. Its effective
+    clusters are D times the fewest C of any dataset: failures on that dataset are the hardest to see, and move the mean
+    by a share of 1 / D, as failures on all datasets do that are seen as rarely as among C D clusters.
+
+    Args:
+        estimates: means of the datasets.
+        errors: their standard errors.
+    """
+    count = len(estimates)
+    error = float(np.sqrt(sum(error**2 for error in errors))) / count
+    value = float(np.mean([estimate.value for estimate in estimates]))
+    freedom, effective = (min(getattr(estimate, name) for estimate in estimates) for name in ("freedom", "effective"))
+    half = t_quantile(freedom) * error
+    samples, clusters = (sum(getattr(estimate, name) for estimate in estimates) for name in ("n", "clusters"))
+    pooled = Estimate(value, NAN, NAN, samples, clusters, count * effective)
+    return pooled.between(value - half, value + half, freedom), error
+
+
+def widened_over_datasets(pooled: Estimate, error: float, far: tuple[float, float]) -> Estimate:
+    """Return `over_datasets` with an interval that allows for rare failures; far: the means if all scores fail."""
+    if not (pooled.value or error):
+        return pooled
+    return outlasting_rare_scores(pooled, student(pooled.value, error, pooled.freedom), far)
 
 
 def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[float, float]:

@@ -1,15 +1,14 @@
 """The numbers of a suite's tables: cells of runs, accuracies and answers of people, and means and correlations of them.
 
 A mean over datasets or models weights them equally. Where models share the images of a dataset, each image's mean over
-the models is taken first. The interval is that for these datasets, 1.96 sqrt(sum of squared standard errors) / D, as on
-the board (the choice of datasets is no part of it).
+the models is taken first. The interval is that for these datasets, as on the board (`intervals.over_datasets`). The
+choice of datasets is no part of it.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import product
-from math import inf, isfinite, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +23,15 @@ from saliency_bench.read.analysis.correlations import FEWEST, over_points, pears
 from saliency_bench.read.analysis.order_agreement import Answers
 from saliency_bench.read.cell import CellResult, Interval
 from saliency_bench.read.run_folder import RunData, read_run
-from saliency_bench.read.statistics.clusters import effective_clusters
-from saliency_bench.read.statistics.intervals import INTERVAL_FROM, cluster_error, interval
+from saliency_bench.read.statistics.intervals import (
+    INTERVAL_FROM,
+    Estimate,
+    cluster_error,
+    interval,
+    is_bounded,
+    over_datasets,
+    widened_over_datasets,
+)
 from saliency_bench.recipes.suites.counts import counts_of
 from saliency_bench.recipes.suites.crowd import crowd_number, drawn_answers
 from saliency_bench.recipes.suites.number import NoNumberError, Number, number_of
@@ -240,27 +246,33 @@ def mean(datasets: Sequence[str], numbers: Sequence[Number]) -> Number:
     """Return the mean of numbers that all have a value, weighting the dataset of each equally, as the module says."""
     groups = [list(group) for _, group in pd.Series(numbers).groupby(datasets, sort=False)]
     value = float(np.mean([np.mean([number.value for number in group]) for group in groups]))
-    error = sqrt(sum(_standard_error(group) ** 2 for group in groups)) / len(groups)
-    low, high = (value - 1.96 * error, value + 1.96 * error) if isfinite(error) else (None, None)
+    estimates = [estimate for group in groups if (estimate := _over_models(group)) is not None]
+    low, high = None, None
+    if len(estimates) == len(groups) and (run_and_cell := numbers[0].samples):
+        limits = run_and_cell[1].limits
+        pooled, error = over_datasets(*zip(*estimates, strict=True))
+        _, low, high = (widened_over_datasets(pooled, error, limits) if is_bounded(limits) else pooled).known
     n = sum(max(number.n for number in group) for group in groups)
     return Number(value, low, high, n, least=min(number.n for number in numbers), runs=_runs_of(numbers))
 
 
-def _standard_error(numbers: Sequence[Number]) -> float:
-    """Return the standard error of the models' mean on the images of one dataset that all score; inf if not known."""
+def _over_models(numbers: Sequence[Number]) -> tuple[Estimate, float] | None:
+    """Return (the models' mean on the images of one dataset that all score, its standard error); None if not known."""
     samples = [number.samples for number in numbers if number.samples is not None]
     # Parts, accuracies and aggregates of means have no samples to take it from.
     if len(samples) < len(numbers) or any(cell.aggregate for _, cell in samples):
-        return inf
+        return None
     columns = [pd.Series(run.values[cell.cell_id], run.ids) for run, cell in samples]
     scores = pd.concat(columns, axis=1, join="inner").dropna()  # of the images that all models have, in one order
     run = samples[0][0]
     codes = run.codes(list(scores.index))
     means = scores.to_numpy().mean(axis=1)
     counts = np.bincount(codes)
-    if effective_clusters(counts) < INTERVAL_FROM:
-        return inf
-    return cluster_error(np.bincount(codes, means), counts, float(means.mean()))[0]
+    estimate = Estimate.alone(float(means.mean()) if len(means) else np.nan, counts)
+    if estimate.effective < INTERVAL_FROM:
+        return None
+    error, freedom = cluster_error(np.bincount(codes, means), counts, estimate.value)
+    return estimate._replace(freedom=freedom), error
 
 
 def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequence[int], kind: str) -> Number:
