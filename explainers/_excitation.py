@@ -125,7 +125,6 @@ class Excitation(TorchFunctionMode):
             nodes += [function for function, _ in node.next_functions]
 
     def _refused(self, operation: str) -> UserError:
-        """Return the error for an operation that has no rule."""
         return UserError(
             f"cebp is not defined for {self.network}: it goes back through convolutions, ReLUs, batch norm, pooling "
             f"and sums, and met {operation}; use gradcam, gradient or rise"
@@ -133,7 +132,6 @@ class Excitation(TorchFunctionMode):
 
 
 def _takes_gradients(value: Any) -> bool:
-    """Return whether a tensor, or any in a tuple or list, takes gradients."""
     if isinstance(value, tuple | list):
         return any(_takes_gradients(part) for part in value)
     return isinstance(value, Tensor) and value.requires_grad

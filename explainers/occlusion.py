@@ -93,13 +93,11 @@ def occlusion(
 
 
 def _resolved(window: int | None, stride: int | None, height: int, width: int) -> tuple[int, int]:
-    """Return the window and the stride, with their defaults filled in."""
     window = window or max(1, min(height, width) // 8)
     return window, stride or max(1, window // 2)
 
 
 def _count(length: int, window: int, stride: int) -> int:
-    """Return the number of windows along one side."""
     return -(-(length - window) // stride) + 1
 
 

@@ -38,5 +38,4 @@ def random(classifier: Classifier, images: Images, target: Target, *, seeds: lis
 
 
 def _hash(tensor: Tensor) -> str:
-    """Return a hash of a tensor's values."""
     return blake2b(tensor.detach().cpu().contiguous().numpy().tobytes(), digest_size=8).hexdigest()

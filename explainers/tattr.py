@@ -207,7 +207,6 @@ class Ruled(torch.autograd.Function):
 
 
 def _unchanged(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
-    """Return the relevance as it is."""
     return (relevance.to(inputs[0].dtype),)
 
 
@@ -230,7 +229,6 @@ def _linear(weight: Tensor, relevance: Tensor, inputs: Inputs, output: Tensor) -
 
 
 def _mean(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
-    """Return the relevance of an average's inputs."""
     gradients = torch.autograd.grad(output, inputs, _divided(relevance, output.detach()), retain_graph=True)
     return tuple(value.detach() * gradient for value, gradient in zip(inputs, gradients, strict=True))
 
@@ -278,7 +276,6 @@ def _name(function: Any) -> str:
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
-    """Yield all tensors in nested values."""
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, dict):

@@ -45,7 +45,6 @@ def seen(
 
 
 def _read(file: Path) -> dict[str, list[int]]:
-    """Return the answers of a file."""
     known: dict[str, list[int]] = {}
     for line in file.read_bytes().splitlines() if file.is_file() else []:
         try:

@@ -96,7 +96,6 @@ def _is_flat(part: Any) -> bool:
 
 
 def _corners(box: list[float]) -> list[float]:
-    """Return the lower right corner of a box."""
     return [box[0] + box[2], box[1] + box[3]] if len(box) == 4 else []
 
 

@@ -86,7 +86,6 @@ def accepted(pairs: list[Pair], file: Path, service: Service, log: BuildLog) -> 
 
 
 def _entry(model: str, pair: Pair, reply: str) -> str:
-    """Return the line of an answer."""
     line = {"model": model, "prompt": WORDING, "question": pair[0], "answer": pair[1], "reply": reply}
     return json.dumps(line, ensure_ascii=False) + "\n"
 
@@ -110,7 +109,6 @@ def read(file: Path, model: str, log: BuildLog) -> dict[Pair, str]:
 
 
 def _client(file: Path, service: Service, count: int):
-    """Return a client of the service."""
     import huggingface_hub
 
     address, token = service.address, _token(service)
@@ -166,7 +164,6 @@ def _check_address(address: str, token: str | None) -> None:
 
 
 def _ask(client, model: str, pair: Pair) -> str:
-    """Return the reply to a question."""
     messages = [{"role": "user", "content": PROMPT.format(question=pair[0], answer=pair[1])}]
     waits, token = iter(WAITS), getattr(client, "token", None) or "\0"
     while True:
@@ -187,7 +184,6 @@ def _ask(client, model: str, pair: Pair) -> str:
 
 
 def _busy(error: Exception) -> bool:
-    """Return whether an error says that the service is busy."""
     from huggingface_hub import InferenceTimeoutError
 
     status = getattr(getattr(error, "response", None), "status_code", None)
@@ -195,7 +191,6 @@ def _busy(error: Exception) -> bool:
 
 
 def _append(file: Path, line: str) -> None:
-    """Append a line to a file."""
     try:
         with file.open("a+b") as lines:
             lines.seek(max(lines.seek(0, os.SEEK_END) - 1, 0))

@@ -104,7 +104,6 @@ def reading_of(path: Path) -> Reading:
 
 
 def _contours(element: Any) -> list[Contour]:
-    """Return the contours of a mark."""
     rois = _all(element, "roi") or ([element] if element.tag == "nonNodule" else [])
     contours = []
     for roi in rois:
@@ -197,7 +196,6 @@ def agreed(readers: list[np.ndarray]) -> np.ndarray:
 
 
 def _all(root: Any, *names: str) -> list[Any]:
-    """Yield the elements of these names at any depth."""
     return [element for element in root.iter() if element.tag in names]
 
 
@@ -207,5 +205,4 @@ def _local(tag: Any) -> str:
 
 
 def _text(element: Any) -> str:
-    """Return the text of an element."""
     return "" if element is None else (element.text or "").strip()

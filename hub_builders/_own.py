@@ -157,7 +157,6 @@ def leave_out_beside(source: Path, images: Path, read: Container[Path | None], l
 
 
 def _path(path: Path, folder: Path) -> str:
-    """Return a path in a folder, with "/"."""
     return path.relative_to(folder).as_posix()
 
 

@@ -90,7 +90,6 @@ def _validation(root: Path) -> list[tuple[int, str, str]]:
 
 
 def _list(images_found: Found, flat: Path, number: int, name: str, category: str, log: BuildLog) -> None:
-    """Add an image of the list of validation images."""
     if path := listed_file(log, name, flat, name):
         if path.stem in images_found:
             log.remark(path.stem, f"places365_val.txt line {number}: listed twice; the first counts")

@@ -237,7 +237,6 @@ def events_of(path: Path) -> Iterator[tuple[str, Any]]:
 
 @contextmanager
 def _xml_errors(path: Path) -> Iterator[None]:
-    """Turn the errors of reading XML into UnreadableError."""
     try:
         yield
     except OSError as error:

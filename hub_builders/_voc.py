@@ -114,7 +114,6 @@ def labels(path: Path, picture: Picture) -> np.ndarray:
 
 
 def _matlab(path: Path, picture: Picture) -> np.ndarray:
-    """Return the class indices of a MATLAB file."""
     loadmat = library("scipy.io").loadmat
     try:
         stored = np.asarray(loadmat(path)["GTcls"]["Segmentation"][0, 0])

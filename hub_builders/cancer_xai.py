@@ -157,7 +157,6 @@ def tumour(log: BuildLog, case: str, image: Path, label: Path | None, seed: int)
 
 
 def _labels(path: Path) -> Nifti:
-    """Return the labels of a case."""
     try:
         return Nifti(path)
     except UnreadableError as error:

@@ -180,7 +180,6 @@ def _sources(given: Path) -> list[tuple[Path, Path]]:
 
 
 def _annotated(base: Path, path: Path) -> tuple[Path, Path]:
-    """Return the folder of the pictures and the file of annotations."""
     return next((base / name for name in PICTURES if (base / name).is_dir()), base), path
 
 
@@ -198,7 +197,6 @@ def _listing(base: Path) -> Path | None:
 
 
 def _of_label_studio(entry: _coco.CocoEntry) -> bool:
-    """Return whether Label Studio wrote the annotations of an image."""
     return entry.program == LABEL_STUDIO and all("ignore" in thing for thing in entry.objects)
 
 

@@ -84,7 +84,6 @@ def samples(
 
 
 def _training_images(root: Path, year: int, count: int, seed: int, log: BuildLog) -> dict[int, _coco.CocoEntry]:
-    """Return the images to train on that were drawn."""
     split = f"train{year}"
     if not (root / split).is_dir() or not (root / f"annotations/instances_{split}.json").is_file():
         log.remark(split, "the source has no training images; there is no train or validation split")

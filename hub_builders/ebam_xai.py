@@ -222,7 +222,6 @@ def scenes_of(base: Path) -> list[tuple[Path, str]]:
 
 
 def _name(path: Path, base: Path) -> str:
-    """Return the name of a scene."""
     return path.relative_to(base).as_posix()
 
 

@@ -132,7 +132,6 @@ def sample_of(
 
 
 def _places(source: Path, masks: str, labels: str) -> tuple[Path, Path | None, Path | None]:
-    """Return the folders of pictures and masks of a source, and the table of labels."""
     base = base_of(source, "images", "masks")
     base = base if base.is_relative_to(source) else source
     images = base / "images" if (base / "images").is_dir() else base
@@ -192,7 +191,6 @@ def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildL
 
 
 def _list(listing: Path, names: list[str], ids: dict[str, str], log: BuildLog) -> dict[str, FolderRow]:
-    """Return of each picture its row in the table."""
     known, unread = PictureNames(names), _own.unread(log)
     rows: dict[str, FolderRow] = {}
     lacking = dict.fromkeys(names, f"no usable row in {listing.name}")

@@ -93,7 +93,6 @@ def _options(kind: str, name: str, module: ModuleType) -> dict[str, dict[str, An
 
 
 def _explainer(name: str) -> dict[str, str]:
-    """Return what is special of an explainer."""
     from saliency_bench.explainers._costs import SIDE, costs
 
     needs, _, passes = costs(name).partition("; ")
@@ -101,20 +100,17 @@ def _explainer(name: str) -> dict[str, str]:
 
 
 def _metric(name: str) -> dict[str, str]:
-    """Return what is special of a metric."""
     from saliency_bench.bound_metric import registered_metric
 
     return registered_metric(name).facts
 
 
 def _dataset(name: str) -> dict[str, str]:
-    """Return what is special of a dataset."""
     builder = registry.load("hub_builders", name)
     return {"rule": builder.RULE, "licence": licence_of(builder)}
 
 
 def _example(kind: str, name: str) -> str:
-    """Return a command with the item."""
     if kind == "datasets":
         return f"saliency-bench build {name} --help"
     if kind == "metrics" and "first_right" in registry.asked_for("metrics", name):

@@ -292,7 +292,6 @@ def erase(args: Namespace) -> None:
 
 
 def _study(kind: str, args: Namespace) -> "Study":
-    """Return the study that the arguments name."""
     from saliency_bench.studies.answer_store import Store
 
     restored(args)

@@ -67,14 +67,12 @@ def main(published: dict[str, Any]) -> None:
 
 
 def _dataset(repo: str, split: str) -> str:
-    """Load a split of a dataset."""
     from datasets import load_dataset
 
     return f'load_dataset("{repo}"): {len(load_dataset(repo, split=split))} samples of {split}'
 
 
 def _model(repo: str) -> str:
-    """Load a model with its processor."""
     from transformers import AutoImageProcessor, AutoModelForImageClassification
 
     AutoImageProcessor.from_pretrained(repo)
@@ -83,14 +81,12 @@ def _model(repo: str) -> str:
 
 
 def _metric(repo: str) -> str:
-    """Load a metric."""
     import evaluate
 
     return f'evaluate.load("{repo}"): {evaluate.load(repo).name}'
 
 
 def _board(repo: str) -> str:
-    """Read the board and its page *Overall*."""
     from saliency_bench.board.view.live import Live
 
     page = Live(repo).page

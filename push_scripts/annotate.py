@@ -150,7 +150,6 @@ def opened(args: Namespace) -> tuple[Any, Any]:
 
 
 def _is_serving(args: Namespace) -> bool:
-    """Return whether the page is asked for."""
     return not (args.report or args.export or args.imported or args.payments or args.parameters)
 
 
@@ -185,14 +184,12 @@ def _study_name(args: Namespace, store: Any, usual: str, dataset: str, must_exis
 
 
 def _choice(args: Namespace) -> Any:
-    """Return whose answers are taken."""
     from saliency_bench.studies.annotating import AnswerChoice
 
     return AnswerChoice(args.people, args.exclude, args.accepted, args.honeypot_iou)
 
 
 def _show_report(annotating: Any, args: Namespace) -> None:
-    """Print the report."""
     from saliency_bench.studies.annotation_report import annotation_report, report_rows
 
     report = annotation_report(annotating, _choice(args))
@@ -203,7 +200,6 @@ def _show_report(annotating: Any, args: Namespace) -> None:
 
 
 def _export(annotating: Any, args: Namespace) -> None:
-    """Write the masks."""
     from saliency_bench.studies.exporting import export
 
     out, choice = Path(args.export), _choice(args)
@@ -243,7 +239,6 @@ def _import(annotating: Any, imported: Any, args: Namespace) -> None:
 
 
 def _tell(args: Namespace, facts: dict[str, Any], text: str) -> None:
-    """Print facts as JSON or as text."""
     if args.json:
         print(json.dumps(facts))
     elif not args.quiet:

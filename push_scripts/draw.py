@@ -57,5 +57,4 @@ def main(args: Namespace) -> None:
 
 
 def _text(value: object) -> str:
-    """Return a value of the table as text."""
     return f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -102,7 +102,6 @@ def _prompts(given: list[str] | None) -> Any:
 
 
 def _result(args: Namespace, seen: list) -> dict:
-    """Return the explanations as JSON holds them."""
     first = seen[0]
     maps = [
         {

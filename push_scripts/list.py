@@ -85,7 +85,6 @@ def _show(items: list[tuple[str, str]], as_json: bool) -> None:
 
 
 def _lines(kind: str, items: dict[str, str]) -> list[str]:
-    """Return items as lines."""
     width = max(map(len, items))
     sections: dict[str, list[str]] = {title: [] for title in HEADINGS.get(kind, ())}
     paths = registry.files(PLUGINS[kind]) if kind in PLUGINS else {}
@@ -115,7 +114,6 @@ def _section(folder: str, name: str, path: Path) -> str:
 
 
 def _legend() -> str:
-    """Return what the columns mean."""
     from saliency_bench.explainers._costs import SIDE
 
     return (
@@ -140,7 +138,6 @@ def _describe(folder: str, name: str, path: Path) -> Path:
 
 
 def _costs(name: str) -> str:
-    """Return what an explainer costs."""
     from saliency_bench.explainers._costs import costs
 
     try:

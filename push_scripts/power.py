@@ -108,7 +108,6 @@ def _widest(needed: Sequence[Any]) -> list[Any]:
 
 
 def _name(item: Any) -> str:
-    """Return what a curve is of."""
     return f"{item.metric}, {' and '.join(item.explainers)}" if item.metric else f"spread {item.spread:.3g}"
 
 

@@ -198,7 +198,6 @@ KINDS: dict[str, Callable[[Namespace], None]] = {
 
 
 def _publish(args: Namespace, publication) -> None:
-    """Publish, and print what became of it."""
     done = _published(args, publication)
     if args.json:
         print(json.dumps(done.as_dict(), indent=2))

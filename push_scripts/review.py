@@ -62,7 +62,6 @@ def main(args: Namespace) -> int:
 
 
 def _folder(args: Namespace) -> int:
-    """Check the submissions of a board in a folder."""
     from saliency_bench.board.review import review_folder
 
     if args.number is not None or args.comment or args.merge:

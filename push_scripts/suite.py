@@ -84,7 +84,6 @@ def main(args: Namespace) -> int:
 
 
 def _print(result) -> None:
-    """Print the tables."""
     for table in result.tables:
         print(f"{table.name}: {table.table.title}")
         _shared.show_rows(table.printed.texts())

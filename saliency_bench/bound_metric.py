@@ -198,7 +198,6 @@ class Metric:
         }
 
     def _repr_html_(self) -> str:
-        """Return what it is, for notebooks."""
         return notebook_views.facts(
             str(self),
             {
@@ -232,7 +231,6 @@ def _numbers(returned: object) -> np.ndarray:
 
 
 def _shape(values: Any) -> str:
-    """Return a shape as text."""
     return f"an array of shape {np.shape(values)}" if np.shape(values) else "a number"
 
 
@@ -244,7 +242,6 @@ def _check_range(values: np.ndarray, limits: Range) -> None:
 
 
 def _span(limits: Range) -> str:
-    """Return a range as text."""
     low, high = limits
     if (low, high) == (-inf, inf):
         return "unbounded"
@@ -313,7 +310,6 @@ def check_without_people(metric: Metric) -> None:
 
 
 def _without_options(metric: Metric, chosen: dict[str, object]) -> Metric:
-    """Return a metric whose options are bound."""
     if chosen:
         raise UserError("options are for a metric given by name; bind them to the function with functools.partial")
     return metric

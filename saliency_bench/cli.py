@@ -57,7 +57,6 @@ def _silence_broken_pipes() -> bool:
 
 
 def _is_reader_gone(stream: TextIO) -> bool:
-    """Return whether a stream is a pipe whose reader is gone."""
     waiting = select.poll()
     try:
         waiting.register(stream.fileno(), 0)

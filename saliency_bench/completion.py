@@ -64,7 +64,6 @@ def _by_first_word(module: ModuleType, words: list[str]) -> argparse.ArgumentPar
 
 
 def _completer(action: argparse.Action) -> Completer | None:
-    """Return what completes the value of an option."""
     kind, metavar = getattr(action, "kind", action.dest), str(action.metavar)
     if kind in ("explainers", "metrics"):
         return partial(_with_options, kind)
@@ -101,10 +100,8 @@ def _items() -> list[str]:
 
 
 def _or_folder(names: Iterable[str], prefix: str) -> list[str]:
-    """Return names, and folders."""
     return [*names, *DirectoriesCompleter()(prefix)]
 
 
 def _or_file(names: Iterable[str], prefix: str = "", **_: Any) -> list[str]:
-    """Return names, and files."""
     return [*names, *FilesCompleter()(prefix)]

@@ -335,7 +335,6 @@ def paper_line(paper: str) -> str:
 
 
 def _decorator(kind: type) -> str:
-    """Return how a declaration is written."""
     return "@sb.explainer" if kind is ExplainerDeclaration else "@sb.metric"
 
 
@@ -356,7 +355,6 @@ def _check_common(owner: str, declared: ExplainerDeclaration | MetricDeclaration
 
 
 def _is_texts(value: object) -> bool:
-    """Return whether these are several texts."""
     return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(text, str) for text in value)
 
 
@@ -366,7 +364,6 @@ def _is_count(value: object) -> bool:
 
 
 def _is_pair(value: object) -> bool:
-    """Return whether these are two counts."""
     return isinstance(value, Sequence) and len(value) == 2 and all(map(_is_count, value))
 
 

@@ -171,15 +171,12 @@ def _encoded(image: Image.Image, kind: str, **settings: Any) -> bytes:
 
 
 def _show(image: Image.Image) -> str:
-    """Return a picture as pages show it."""
     return data_uri(large(image.convert("RGB")), "jpeg", quality=QUALITY)
 
 
 def _text(text: object) -> str:
-    """Return a text escaped for HTML."""
     return escape(str(text))
 
 
 def _strong(text: object) -> str:
-    """Return a text escaped for HTML, in bold."""
     return f"<strong>{_text(text)}</strong>"

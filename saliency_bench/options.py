@@ -50,7 +50,6 @@ def _pairs(text: str) -> Iterator[str]:
 
 
 def _is_json(text: str) -> bool:
-    """Return whether a text is valid JSON."""
     try:
         json.loads(text)
     except ValueError:

@@ -78,7 +78,6 @@ class Drawing:
         return path
 
     def _repr_png_(self) -> bytes:
-        """Return the picture for notebooks."""
         return png(self.picture)
 
 
@@ -312,23 +311,19 @@ def _raising(explainer: Explainer, make: Callable[[], Any]) -> Any:
 
 
 def _other(sample: SuiteSample) -> RunContext:
-    """Return the run of the other model."""
     assert sample.context.other is not None
     return sample.context.other
 
 
 def _name(context: RunContext, right: np.ndarray) -> str:
-    """Return the classes that are right, by name."""
     return ", ".join(_label(context, number) for number in np.flatnonzero(right[0]).tolist())
 
 
 def _label(context: RunContext, number: int) -> str:
-    """Return the name of a class."""
     return context.classifier.labels[number] if context.classifier.labels else str(number)
 
 
 def _about(sample: SuiteSample, explainer: Explainer) -> dict[str, Any]:
-    """Return sample and explainer."""
     return {"sample": sample.name, "explainer": str(explainer)}
 
 
@@ -338,5 +333,4 @@ def _why(reason: str) -> dict[str, str]:
 
 
 def _number(value: float | None) -> str:
-    """Return a number as text."""
     return "–" if value is None else f"{value:.3f}"

@@ -211,7 +211,6 @@ def distribution_of(kind: str, name: str) -> str:
 
 
 def _called(point: EntryPoint) -> str:
-    """Return name and version of the package that an entry point is of."""
     return "" if point.dist is None else _package(point.dist)
 
 

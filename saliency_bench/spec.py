@@ -240,13 +240,11 @@ class RunSpec(BaseModel):
     @field_validator("only", "prompts", mode="before")
     @classmethod
     def _one_text(cls, value: object) -> object:
-        """Return a single text as a tuple."""
         return (value,) if isinstance(value, str) else value
 
     @field_validator("mask_values", mode="before")
     @classmethod
     def _words(cls, value: object) -> object:
-        """Return the mask values as words."""
         return words_of(value) or None
 
     @field_validator("only")

@@ -136,7 +136,6 @@ def _blocks(lines: list[str]) -> Iterator[tuple[str, int | None]]:
 
 
 def _wrapped(line: str, width: int, hanging: int | None) -> list[str]:
-    """Return a line folded to a width."""
     if hanging is None:
         return [line]
     return wrap(line, width, subsequent_indent=" " * hanging, break_long_words=False, break_on_hyphens=False)

@@ -37,7 +37,6 @@ class SaliencyCrowdAuc(MapOnlyShell, evaluate.Metric):
         return info
 
     def _features(self, size: tuple[int, ...]) -> datasets.Features:
-        """Return the types of what is added."""
         return datasets.Features({"predictions": datasets.Value("float64")})
 
     def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, Any]:

@@ -114,5 +114,4 @@ def saliency_max_sensitivity(
 
 
 def _unit(unit: str | None, relative: bool) -> str:
-    """Return the images that are explained."""
     return unit or ("image" if relative else "normalised")

@@ -127,7 +127,6 @@ class Board:
 
 
 def _show(row: dict) -> str:
-    """Return a score with its interval."""
     if row["value"] is None:
         return "-"
     interval = "" if row["low"] is None else f" [{row['low']:.3f}, {row['high']:.3f}]"
@@ -319,13 +318,11 @@ def contradictions(first: CheckedSubmission, second: CheckedSubmission) -> list[
 
 
 def _as_run(submission: CheckedSubmission) -> RunData:
-    """Return a submission as a run, to compare it with others."""
     recorded = submission.recorded
     return RunData(Path(submission.result.folder), submission.cells, recorded.ids, recorded.groups, recorded.values)
 
 
 def _ranked_rows(rivals: Sequence[BoardEntry]) -> list[Row]:
-    """Return the rows of a question with their ranks."""
     hidden = [candidate for candidate in rivals if candidate.row.status == HIDDEN]
     others = [candidate for candidate in rivals if candidate.row.status not in (CLAIMED, HIDDEN) and candidate.row.n]
     ranked = _to_rank(others)

@@ -75,6 +75,5 @@ def notes(submission: CheckedSubmission, published: Iterable[CheckedSubmission])
 
 
 def _is_constant(scores: np.ndarray) -> bool:
-    """Return whether all scores that there are have one value."""
     finite = scores[np.isfinite(scores)]
     return not len(finite) or bool(np.ptp(finite) == 0)

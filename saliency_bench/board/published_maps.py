@@ -52,7 +52,6 @@ def hashes_of(folder: Path) -> list[str]:
 
 
 def _name(number: int) -> str:
-    """Return the name of a file of maps."""
     return f"maps-{number:05d}.npz"
 
 

@@ -372,7 +372,6 @@ def _ways(
 
 
 def _has_maps(cell: CellResult, maps: Collection[str]) -> bool:
-    """Return whether a cell is about maps that were submitted."""
     return str(cell.explainer_version).startswith(PRECOMPUTED) and cell.explainer in maps
 
 
@@ -473,7 +472,6 @@ def _arithmetic(precision: str) -> dict[str, Any]:
 
 
 def _model(again: RunData) -> KnownModel:
-    """Return the model that was used for recomputing."""
     model = again.summary["model"]
     return KnownModel(id=model["id"], repo=model["repo"], revision=model["revision"], digest=model["digest"])
 
@@ -557,7 +555,6 @@ def _line(listed: KnownDataset | KnownModel, given: Mapping[str, Any]) -> str:
 
 
 def _in_words(cell: Recomputed) -> str:
-    """Return the outcome of a cell in words."""
     if (score := cell.score) is None:
         return f"{counted(cell.samples, 'sample')} by {cell.by}, largest difference {cell.largest:.2g}"
     interval = "" if score.low is None else f" [{score.low:g}, {score.high:g}]"
@@ -565,7 +562,6 @@ def _in_words(cell: Recomputed) -> str:
 
 
 def _lines(status: Status) -> list[str]:
-    """Return a status as lines."""
     if status.refused:
         return [f"{status.folder} is refused: {status.refused}"]
     is_single = len(status.cells) == 1

@@ -310,5 +310,4 @@ def check_texts(content: object, place: str = "") -> None:
 
 
 def _slug(name: str) -> str:
-    """Return a name as a part of a path."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "unnamed"

@@ -245,7 +245,6 @@ def propose(plans: Sequence[SubmissionPlan]) -> str | None:
 
 
 def _write(plans: Sequence[SubmissionPlan], board: Path) -> str:
-    """Write submissions to a local board, each one atomically, and return the path of the board."""
     if plans[0].create:
         for path, made in board_files(board.name).items():
             write_with(board / path, partial(_copy, made))
@@ -264,7 +263,6 @@ def _write(plans: Sequence[SubmissionPlan], board: Path) -> str:
 
 
 def _copy(content: bytes | Path, path: Path) -> None:
-    """Write bytes, or the content of a file, to a path."""
     path.write_bytes(content.read_bytes() if isinstance(content, Path) else content)
 
 
@@ -295,13 +293,11 @@ def _already(count: int, repo: str) -> str:
 
 
 def _line(cell: CellResult) -> str:
-    """Return a cell with its value as a line."""
     value = f"no value ({cell.without})" if cell.value is None else f"{cell.value:.3f}"
     return f"  {cell.explainer_text} by {cell.metric_text}: {value}, n = {cell.n}"
 
 
 def _about(cell: CellResult) -> dict:
-    """Return a cell with its value as plain data."""
     names = {"explainer": cell.explainer_text, "metric": cell.metric_text}
     return {"cell_id": cell.cell_id, **names, "value": cell.value, "n": cell.n}
 
@@ -460,7 +456,6 @@ def _sort_cells(proposed: SubmissionPlan, revision: str | None) -> None:
 
 
 def _published(proposed: SubmissionPlan, revision: str) -> list[CheckedSubmission]:
-    """Return the submissions in the repository that share a cell with this one."""
     result = proposed.submission.result
     ids = {cell.cell_id for cell in result.cells}
     beside = BoardSource(proposed.board or proposed.repo, revision, proposed.api).beside(result)

@@ -190,7 +190,6 @@ def _samples(context: RunContext, images: str | None, progress: bool) -> tuple[l
 
 
 def _write_frame(path: Path, image: torch.Tensor, kind: str) -> None:
-    """Write a prepared frame as .npy or .png."""
     if kind == "npy":
         write_with(path, lambda temporary: _save(temporary, image.cpu().numpy()))
     else:
@@ -199,7 +198,6 @@ def _write_frame(path: Path, image: torch.Tensor, kind: str) -> None:
 
 
 def _save(path: Path, values: np.ndarray) -> None:
-    """Write an array."""
     with path.open("wb") as file:  # numpy adds an ending to the name of a path
         np.save(file, values, allow_pickle=False)
 

@@ -105,7 +105,6 @@ def new_network(model: Any, names: list[str], size: int) -> tuple[Any, Any]:
 
 
 def _name_classes(config: Any, names: list[str]) -> None:
-    """Write the class names into a transformers config."""
     config.id2label, config.label2id = dict(enumerate(names)), {name: index for index, name in enumerate(names)}
     if getattr(config, "label_names", None):  # where timm's wrapper keeps them
         config.label_names = list(names)

@@ -260,7 +260,6 @@ class RunContext:
         ]
 
     def _cell(self, explainer: Explainer, metric: Metric) -> Cell:
-        """Return the cell of an explainer and a metric."""
         columns, declared = self.columns, metric.declaration
         asked_for = {f"column {name}": columns[name] for name in declared.columns if name in columns}
         if "other" in metric.inputs and self.other is not None:

@@ -53,7 +53,6 @@ class Run(PaperTables):
         return self._rows("predictions")
 
     def _rows(self, name: str) -> datasets.Dataset:
-        """Return a table of the folder."""
         return datasets.Dataset(pq.read_table(self.folder / f"{name}.parquet"))
 
     def maps(self) -> dict[str, StoredMaps]:

@@ -133,7 +133,6 @@ def _keep_reliability(of_maps: dict[str, pa.Table], key: CellKey, rows: pa.Table
 
 
 def _write_predictions(context: RunContext, predictions: StoredPredictions) -> None:
-    """Write predictions.parquet."""
     schema = prediction_schema(context)
     tables = _first((table for _, table in read_predictions(context, predictions, schema.names)), context.data.count)
     records.concat(tables, context.out / f"{context.folder}.parquet", schema, PREDICTIONS_AT_ONCE)

@@ -145,6 +145,5 @@ def quoted_id(image_id: str) -> str:
 
 
 def _content(image: torch.Tensor, weights: torch.Tensor) -> bytes:
-    """Return a hash of an image and its target."""
     parts = (tensor.detach().cpu().contiguous().numpy().tobytes() for tensor in (image, weights))
     return blake2b(b"".join(parts), digest_size=8).digest()

@@ -113,7 +113,6 @@ def _check_item(kind: str, text: str) -> None:
 
 
 def _a(noun: str) -> str:
-    """Return a noun with "a" or "an"."""
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 

@@ -149,7 +149,6 @@ def _maps(given: Any, metrics: Sequence[Metric], objects: dict) -> tuple[str | P
 
 
 def _maps_entry(name: str, source: object, metrics: Sequence[Metric], objects: dict) -> str | PythonObject:
-    """Return the maps of a name as a spec holds them."""
     check_method_name(str(name))
     refuse(metrics, name)
     if isinstance(source, str | PathLike):
@@ -162,7 +161,6 @@ def _maps_entry(name: str, source: object, metrics: Sequence[Metric], objects: d
 
 
 def _name(item: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric], objects: dict) -> str | PythonObject:
-    """Return an explainer or metric as a spec holds it."""
     with suppress(UserError):  # no such name, or no such option of it
         if resolve(str(item)) == item:
             return str(item)

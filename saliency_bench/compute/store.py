@@ -51,7 +51,6 @@ class Writer:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin to collect anew."""
         self._waiting: dict[tuple[PartFolder, str], list[StoredResult]] = {}
         self._bytes = 0
         self._since = perf_counter()
@@ -111,6 +110,5 @@ class Writer:
 
 
 def _write_all(waiting: dict[tuple[PartFolder, str], list[StoredResult]]) -> None:
-    """Write a file of each folder and kind."""
     for (folder, _), results in waiting.items():
         folder.write(results)

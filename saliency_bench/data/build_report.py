@@ -184,7 +184,6 @@ def build_report_of(
 
 
 def _summed(counts_of: list[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
-    """Return class counts over all splits."""
     return {
         column: {name: sum(counts[column][name] for counts in counts_of) for name in names}
         for column, names in counts_of[0].items()

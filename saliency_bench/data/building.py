@@ -255,7 +255,6 @@ def encoded_row(sample: dict, features: Features) -> dict:
 
 
 def _stored(picture: pictures.Picture | np.ndarray, name: str) -> dict[str, Any]:
-    """Return a picture as a column of the dataset holds it."""
     if isinstance(picture, pictures.Picture):
         return {"bytes": picture.data, "path": name + picture.suffix}
     return {"bytes": pictures.png(picture), "path": f"{name}.png"}

@@ -147,7 +147,6 @@ def _files(rows: Dataset) -> list[Path] | None:
 
 
 def _beside(pictures: pa.ChunkedArray) -> list[str]:
-    """Return the paths of pictures that are not in the table itself."""
     data, paths = (pc.struct_field(pictures, name) for name in ("bytes", "path"))
     return paths.filter(pc.is_null(data)).drop_null().to_pylist()
 
@@ -202,7 +201,6 @@ def picture_content(data: bytes | None) -> bytes | None:
 
 
 def _add(digest: blake2b, part: bytes | None) -> None:
-    """Take a part with its length."""
     digest.update((-1 if part is None else len(part)).to_bytes(8, "big", signed=True))
     digest.update(part or b"")
 

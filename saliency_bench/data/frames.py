@@ -36,7 +36,6 @@ class AtHand:
 
     @cached_property
     def _stored(self) -> Dataset:
-        """The rows, with pictures as they are stored."""
         return self.rows.cast_column("image", DatasetImage(decode=False))
 
     def picture(self, image_id: str, geometry: Mapping[str, Any]) -> Image.Image | None:

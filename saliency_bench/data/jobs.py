@@ -88,7 +88,6 @@ class Job:
 
 
 def _as_json(value: object) -> object:
-    """Return a value as JSON holds it."""
     if isinstance(value, Path):
         files = sorted(value.iterdir()) if value.is_dir() else [value]
         return [str(value), [[file.name, *_file_state(file)] for file in files]]
@@ -98,7 +97,6 @@ def _as_json(value: object) -> object:
 
 
 def _file_state(file: Path) -> list[int]:
-    """Return size and time of a file."""
     if not file.exists():
         return []
     state = file.stat()
@@ -184,7 +182,6 @@ class JobBatches:
             processes.shutdown(kill_workers=True)
 
     def _submit(self, pool: Executor, number: int, jobs: list[dict | Job]) -> Future[Path]:
-        """Start a batch."""
         batch = (self.folder, number, jobs, self.to_row, self.schema)
         if not self.in_processes:
             return pool.submit(run_batch, *batch, self._count_done)
@@ -199,7 +196,6 @@ class JobBatches:
         self.on_done(count)
 
     def _read(self, path: Path) -> tuple[pa.Table, BuildLog]:
-        """Return the rows and the log of a batch."""
         table = pq.read_table(path)
         notes = json.loads(table.schema.metadata[NOTES])
         return table, BuildLog(left_out=notes["left_out"], remarks=notes["remarks"])

@@ -174,7 +174,6 @@ class FoundDataset:
         return rows, other
 
     def _load(self, split: str) -> Dataset:
-        """Return the split with exactly this name."""
         if isinstance(self.rows, DatasetDict):
             return _with_images(_of_dict(self.rows, split, self.text), self.text)
         if self.rows is not None:
@@ -300,7 +299,6 @@ def _name_of(folder: Path) -> str:
 
 
 def _in_memory(rows: object) -> FoundDataset:
-    """Return a dataset that was given as an object."""
     if not isinstance(rows, Dataset | DatasetDict):
         raise UserError(
             f"a dataset is a name, a folder, a Parquet file or a datasets.Dataset; got {type(rows).__name__}: give its "
@@ -381,7 +379,6 @@ def _local(folder: Path, name: str, split: str) -> Dataset:
 
 
 def _load_folder(folder: Path, split: str, config: str | None = None) -> Dataset:
-    """Load a split of a folder of tables or pictures."""
     place = folder.resolve()
     problem = f"{folder} holds no dataset that can be read; build one with `saliency-bench build`"
     try:
@@ -561,7 +558,6 @@ def _number_of_grid(kind: object) -> Value | None:
 
 
 def _list(names: Iterable[str]) -> str:
-    """Return names in a sentence."""
     return ", ".join(sorted(names))
 
 

@@ -44,7 +44,6 @@ class Shards:
             self.writer = None
 
     def _flush(self) -> None:
-        """Write the rows that wait."""
         table = pa.Table.from_pylist(self.rows, schema=self.features.arrow_schema)
         self._open().write_table(table)
         self.num_examples += len(self.rows)
@@ -55,7 +54,6 @@ class Shards:
             self.abandon()
 
     def _open(self) -> pq.ParquetWriter:
-        """Open the next file."""
         if self.writer is None:
             self.parts.append(self.folder / f"{self.split}-{len(self.parts):05d}.part")
             self.writer = pq.ParquetWriter(self.parts[-1], self.features.arrow_schema, compression="zstd")

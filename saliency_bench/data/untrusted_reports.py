@@ -263,7 +263,6 @@ def _check_labels(rows: Dataset, ids: list[str]) -> None:
 
 
 def _is_class(kind: ClassLabel, label: object) -> bool:
-    """Return whether a label is a number or a name of a class."""
     return isinstance(label, int) and not isinstance(label, bool) and 0 <= label < kind.num_classes
 
 

@@ -67,7 +67,6 @@ def reason(error: BaseException, repo: str, token: str | None) -> str:
 
 
 def _reason(error: BaseException, repo: str) -> str:
-    """Return what went wrong."""
     status, wait = status_of(error), retry_after(error)
     if status == 403 and _was_reading(error):
         return f"this account may not read {repo} (403): request access on its page, or use another token"
@@ -100,7 +99,6 @@ def _was_reading(error: BaseException) -> bool:
 
 
 def _server_message(error: BaseException) -> str:
-    """Return the message of the server."""
     for item in _chain(error):
         if message := getattr(item, "server_message", None):
             return one_line(message)
@@ -108,7 +106,6 @@ def _server_message(error: BaseException) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

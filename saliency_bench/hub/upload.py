@@ -119,7 +119,6 @@ def _send(plan: UploadPlan, api: HfApi) -> str:
 
 
 def _operations(plan: UploadPlan) -> list[CommitOperationAdd | CommitOperationDelete]:
-    """Return what the commit does."""
     files = plan.publication.files
     return [
         CommitOperationDelete(path)

@@ -242,7 +242,6 @@ def _files(root: Path, build_report: dict, readme: str, repo: str, config: str |
 
 
 def _with_picture(readme: str, shown: list[str]) -> str:
-    """Return the card with the picture of samples."""
     text = f"## Samples\n\n![six samples with their masks]({PICTURE})\n\nMasks in red: {', '.join(shown)}.\n\n"
     return readme.replace("## Splits\n", text + "## Splits\n", 1) if PICTURE not in readme else readme
 

@@ -106,6 +106,5 @@ def score_entries(run: RunData, dataset: dict, published: dict, namespace: str) 
 
 
 def _spread(score: Interval) -> list[str]:
-    """Return the ends of an interval as notes."""
     known = [f"n = {score.n}"] if score.n else []
     return known + (["95 % interval {:.4f} to {:.4f}".format(*score.ends)] if score.ends else [])

@@ -65,7 +65,6 @@ def _check_evaluate() -> None:
 
 
 def _install(name: str, texts: dict[str, str]) -> Installed:
-    """Write the files of a metric."""
     from evaluate import loading
 
     folder_of_metric = Path(loading.init_dynamic_modules(), "metrics", f"evaluate-metric--{name}")

@@ -136,7 +136,6 @@ def _published(name: str, images: str, namespace: str, api: HfApi) -> tuple[str 
 
 
 def _run(results: Path, folder: Path) -> RunData:
-    """Return a run on this model."""
     from saliency_bench.compute.classifiers.loading import load_classifier
 
     run = read_run(results)
@@ -147,7 +146,6 @@ def _run(results: Path, folder: Path) -> RunData:
 
 
 def _card(repo: str, log: dict, config: dict, license: str | None, run: RunData | None) -> ModelCard:
-    """Return the card."""
     dataset, base = log["dataset"]["repo"], log["model"]
     data = ModelCardData(
         license=license,
@@ -176,7 +174,6 @@ def _card(repo: str, log: dict, config: dict, license: str | None, run: RunData 
 
 
 def _model_index(log: dict, run: RunData | None) -> list[EvalResult]:
-    """Return the results that the Hub lists."""
     accuracy, trained = _accuracy(log), log["dataset"] | {"id": log["dataset"]["name"], "split": "test"}
     entries = [_entry(trained, ACCURACY, "accuracy", accuracy.value, _spread(accuracy))]
     for cell in run.cells if run else ():
@@ -216,7 +213,6 @@ def _spread(score: Interval) -> dict:
 
 
 def _title(dataset: str) -> str:
-    """Return the title of a dataset."""
     return registry.load("hub_builders", dataset).TITLE if dataset in list_datasets() else dataset
 
 

@@ -64,7 +64,6 @@ def wheel() -> tuple[str, bytes]:
 
 
 def _digest(content: bytes) -> str:
-    """Return a hash as RECORD has it."""
     return urlsafe_b64encode(sha256(content).digest()).rstrip(b"=").decode()
 
 

@@ -51,7 +51,6 @@ def list_spaces(*, studies: bool = True) -> dict[str, Path]:
 
 
 def _tags(folder: Path) -> list[str]:
-    """Return the tags of an app."""
     return RepoCard((folder / "README.md").read_text(encoding="utf-8")).data.get("tags") or []
 
 

@@ -81,7 +81,6 @@ def _needed(main: Path) -> list[Path]:
 
 
 def _imports(text: str) -> list[ast.ImportFrom]:
-    """Return the imports at the top level of a script."""
     return [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)]
 
 

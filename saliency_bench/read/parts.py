@@ -268,7 +268,6 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def _total(counts: dict[str, int]) -> int:
-    """Return the number of rows of a group."""
     return sum(counts.values())
 
 

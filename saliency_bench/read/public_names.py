@@ -96,5 +96,4 @@ def public_maps(entry: str) -> str:
 
 
 def _last(path: str) -> str:
-    """Return the last part of a path."""
     return Path(path).expanduser().resolve().name or "root"

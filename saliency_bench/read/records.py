@@ -232,7 +232,6 @@ def counted_reasons(scores: pa.RecordBatch) -> tuple[Counter[str], Counter[str]]
 
 
 def _times(reasons: pa.Array) -> Counter[str]:
-    """Return how often each reason occurs."""
     plain = reasons.drop_null().cast(pa.string())
     return Counter({counted["values"]: counted["counts"] for counted in plain.value_counts().to_pylist()})
 

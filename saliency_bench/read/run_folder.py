@@ -357,7 +357,6 @@ def read_summary(folder: Path) -> tuple[dict, list[CellResult]]:
 
 
 def _timings(path: Path) -> dict:
-    """Return the content of timings.json."""
     if not path.exists():
         return {}
     timings = _json(path)
@@ -468,7 +467,6 @@ class _Images:
         return np.concatenate([scores, np.full(more, np.nan)]) if more else scores
 
     def _add(self, rows: pa.RecordBatch) -> None:
-        """Add the images of rows that are new."""
         names, groups = rows.column("image_id").to_pylist(), rows.column("group").to_pylist()
         new = dict(zip(reversed(names), reversed(groups), strict=True))  # of rows of one image the first
         self.groups += [new[name] for name in dict.fromkeys(names)]
@@ -510,5 +508,4 @@ def samples_of(folder: Path, ids: pa.Array, cell_id: str) -> dict[str, dict]:
 
 
 def _of_images(rows: pa.RecordBatch | pa.Table, ids: pa.Array) -> list[dict]:
-    """Return the rows of these images."""
     return rows.filter(pc.is_in(rows.column("image_id"), ids)).to_pylist()

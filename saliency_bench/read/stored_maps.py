@@ -51,7 +51,6 @@ def packed(values: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _offsets(lengths: Sequence[int] | np.ndarray) -> pa.Array:
-    """Return the offsets of lists of these lengths."""
     return pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
 
 

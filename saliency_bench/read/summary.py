@@ -387,7 +387,6 @@ def explained(rule: str) -> str:
 
 
 def _accuracy(model: dict) -> str:
-    """Describe the accuracy of a model in a few words."""
     value, five = model["accuracy"]["value"], model["top5"]
     if value is None:
         return f"accuracy unknown ({model['no_accuracy']})" if model["no_accuracy"] else "accuracy unknown"
@@ -460,7 +459,6 @@ def in_order(cells: Sequence[CellResult]) -> list[str]:
 
 
 def _score(cell: CellResult | None, used: int, marked: Set[str]) -> str:
-    """Return the text of a cell in the table."""
     if cell is None:
         return "-"
     if cell.without:

@@ -87,7 +87,6 @@ def honeypot_estimates(annotating: Annotating) -> dict[str, Estimate]:
 
 
 def _plain(estimate: Estimate) -> dict[str, float | int | None]:
-    """Return an estimate as JSON holds it."""
     numbers = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
     return {name: float(number) if np.isfinite(number) else None for name, number in numbers.items()} | {
         "n": estimate.n

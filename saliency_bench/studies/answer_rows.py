@@ -136,7 +136,6 @@ def _add_studies(connection: Connection, rows: list[dict[str, Any]]) -> dict[str
 def _missing(
     connection: Connection, table: Table, rows: list[dict[str, Any]], numbers: dict[str, int]
 ) -> list[dict[str, Any]]:
-    """Return the rows that a table lacks, with the numbers of this store."""
     names = KEYS.get(table.name, ("request",))
     here = set(map(tuple, connection.execute(select(*(table.c[name] for name in names)))))
     if table in OF_ANSWERS:  # those of an answer that was left out are left out, too

@@ -102,5 +102,4 @@ class Store(Database):
         raise UserError(f"{self.text} holds {problem}; it has: {known}")
 
     def _study(self, row: dict[str, Any]) -> Study:
-        """Return the study of a row."""
         return Study(self, **{key: row[key] for key in ("id", "kind", "name", "dataset", "configuration", "seed")})

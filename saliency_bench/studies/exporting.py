@@ -189,7 +189,6 @@ def _check_mask(images: StudyImages, unit: str, mask: np.ndarray) -> None:
 
 
 def _store(annotating: Annotating, unit: str, mask: np.ndarray, person: str) -> Answer:
-    """Store a mask, or that there is no region."""
     study = annotating.study
     digest = sha256(b"\0".join([str(study.id).encode(), person.encode(), unit.encode(), png(mask)])).hexdigest()
     study.assign(person, [unit])

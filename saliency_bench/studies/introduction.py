@@ -109,7 +109,6 @@ def read_text(path: str | Path) -> Text:
 
 
 def _all(tokens: list[Token]) -> Iterator[Token]:
-    """Yield tokens with those inside them."""
     for token in tokens:
         yield token
         yield from _all(token.children or [])

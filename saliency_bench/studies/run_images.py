@@ -200,7 +200,6 @@ def _explained(folder: Path, identity: Identity, labels: dict[str, str], classes
 
 
 def _frame(stored: Any, geometry: Geometry) -> np.ndarray:
-    """Return an image in the prepared frame of the network."""
     picture = open_rgb(stored)
     height, width = geometry.resized(picture.height, picture.width)
     way = getattr(Pillow.Resampling, geometry.resample.upper(), Pillow.Resampling.BILINEAR)

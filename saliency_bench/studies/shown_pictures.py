@@ -82,7 +82,6 @@ def shown(data: bytes) -> Shown:
 
 
 def _folder(name: str) -> Path:
-    """Return the folder of a file in the cache."""
     return cache_folder() / "studies" / name[:2]
 
 

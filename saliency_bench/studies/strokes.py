@@ -103,7 +103,6 @@ class GrabCut:
 
 
 def _draw(cv2: Any, labels: np.ndarray, stroke: Stroke, scale: tuple[float, float], value: int) -> None:
-    """Draw a stroke on the labels of a reduced picture."""
     height, width = labels.shape
     places = np.array(stroke.points) * scale
     places = np.clip(places.astype(np.int32), 0, (width - 1, height - 1))

@@ -280,7 +280,6 @@ class Study:
             return [Assignment(*row) for row in connection.execute(ordered)]
 
     def _append(self, connection: Connection, person: str, units: Iterable[str]) -> None:
-        """Append units to a person's assignments."""
         assigned = self.assignments(person)
         given, first = {assignment.unit for assignment in assigned}, len(assigned)
         new = [check_text("unit", unit) for unit in dict.fromkeys(units) if unit not in given]

@@ -35,17 +35,14 @@ metadata = MetaData()
 
 
 def _key() -> Column[int]:
-    """Return the column of a row's number."""
     return Column("id", Integer, primary_key=True)
 
 
 def _of(table: str) -> Column[int]:
-    """Return a column that names a row of another table."""
     return Column(table, ForeignKey(f"{table}.id"), nullable=False, index=True)
 
 
 def _text(name: str, *, unique: bool | None = None) -> Column[str]:
-    """Return a column of text."""
     return Column(name, Text, nullable=False, unique=unique)
 
 

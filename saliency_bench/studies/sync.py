@@ -161,7 +161,6 @@ class Sync:
         return reason(error, self.repo, token_of(self.api))
 
     def _pending(self) -> list[str]:
-        """Return the rows that the repository lacks."""
         if self.path.exists():
             store = Database(self.path)
             try:
@@ -209,7 +208,6 @@ class Sync:
         return {file.path: file.lfs.sha256 if file.lfs else file.blob_id for file in files}
 
     def _downloaded(self, names: list[str]) -> list[str]:
-        """Return the lines of files of the repository."""
         with TemporaryDirectory(prefix="saliency-bench-") as folder, no_bars():
             got = [self.api.hf_hub_download(self.repo, name, repo_type="dataset", local_dir=folder) for name in names]
             return [line for path in got for line in Path(path).read_text("utf-8").splitlines()]
@@ -230,16 +228,13 @@ class Sync:
             )
 
     def _stores(self) -> str:
-        """Return the names of the stores in the repository, as text."""
         names = {name.partition("/")[0] for name in self.api.list_repo_files(self.repo, repo_type="dataset")}
         return ", ".join(sorted(name for name in names if name.endswith(self.path.suffix))) or "no store"
 
 
 def _digest(line: str) -> bytes:
-    """Return a hash of a line."""
     return sha256(line.encode()).digest()
 
 
 def _answers(lines: list[str]) -> int:
-    """Return how many lines are answers."""
     return sum(line.startswith('{"table": "answer"') for line in lines)

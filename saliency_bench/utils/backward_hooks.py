@@ -118,5 +118,4 @@ def _noise(values: Any) -> tuple[Tensor | None, ...]:
 
 
 def _tuple(values: Any) -> tuple:
-    """Return a tuple as it is, and any other value as a tuple of one."""
     return values if isinstance(values, tuple) else (values,)

@@ -71,7 +71,6 @@ class _Child:
         raise (ReaderDiedError if kind == SPENT else UserError)(answer.decode(errors="replace"))
 
     def _read(self, size: int, deadline: float, seconds: float) -> bytes:
-        """Return so many bytes of the answer."""
         pipe = self.process.stdout
         assert pipe is not None
         received = bytearray()
@@ -184,7 +183,6 @@ def _answer(function: Callable[..., bytes], request: dict[str, Any]) -> tuple[by
 
 
 def _limit(request: dict[str, Any]) -> None:
-    """Set the bounds of a call."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     processor = int(used.ru_utime + used.ru_stime + request["seconds"]) + 1
     bounds = {resource.RLIMIT_CPU: processor, resource.RLIMIT_FSIZE: request["files"], resource.RLIMIT_CORE: 0}
@@ -199,7 +197,6 @@ def _limit(request: dict[str, Any]) -> None:
 
 @atexit.register
 def _end_all() -> None:
-    """End the children that wait."""
     while _idle:
         _idle.pop().end()
 

@@ -149,7 +149,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _items(container: dict | list) -> Iterable:
-    """Return the values of a dict or list."""
     return container.values() if isinstance(container, dict) else container
 
 

@@ -83,7 +83,6 @@ def spelled(foreground: str) -> str:
 
 
 def _spelled(choice: Choice) -> str:
-    """Return the word for a choice."""
     if isinstance(choice, str):
         return choice
     if isinstance(choice, float):

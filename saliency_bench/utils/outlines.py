@@ -79,7 +79,6 @@ def _flat(part: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether a value is a number and not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -37,7 +37,6 @@ def step(line: str) -> None:
 
 
 def _in_notebook() -> bool:
-    """Return whether this process is the kernel of a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return "IPKernelApp" in getattr(shell, "config", ())
 

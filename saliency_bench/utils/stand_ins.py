@@ -55,7 +55,6 @@ def _missing() -> frozenset[str]:
 
 
 def _root(module: str) -> str:
-    """Return the package of a module."""
     return module.partition(".")[0]
 
 

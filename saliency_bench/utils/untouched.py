@@ -115,7 +115,6 @@ def _process() -> Iterator[None]:
 
 @contextmanager
 def _pinned() -> Iterator[None]:
-    """Pin the settings of the process."""
     dtype = torch.get_default_dtype()
     with (
         arithmetic(tf32=False),
@@ -157,7 +156,6 @@ _CHECKPOINTS = {
 
 @contextmanager
 def _without_checkpoints() -> Iterator[None]:
-    """Call checkpointed functions directly."""
     module = torch.utils.checkpoint
     before = {name: getattr(module, name) for name in _CHECKPOINTS if hasattr(module, name)}
     try:

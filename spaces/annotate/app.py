@@ -107,7 +107,6 @@ class Pages:
         return Response(numbers, media_type="application/octet-stream", headers=SAFE | {"Content-Encoding": "gzip"})
 
     def _pieces(self, unit: str) -> bytes:
-        """Return the superpixels of a picture, packed."""
         from saliency_bench.studies.superpixels import superpixels
 
         numbers = superpixels(self.annotating.images.shown(unit).path)

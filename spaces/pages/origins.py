@@ -66,7 +66,6 @@ class OwnHosts:
 
 
 def _is_here(host: str) -> bool:
-    """Return whether a host is this machine."""
     try:
         name = urlsplit(f"//{host}").hostname
     except ValueError:

@@ -138,7 +138,6 @@ class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         self._wait()
 
     def _is_answering(self) -> bool:
-        """Return whether the head of a request is complete and its answer is not."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def _wait(self) -> None:

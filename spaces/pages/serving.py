@@ -133,7 +133,6 @@ class GZipTexts(GZipMiddleware):
 
 
 def _joined(study: Study, sent: dict[str, Any]) -> Person:
-    """Return the person of a request to join."""
     person = study.join(sent.get("request"))
     study.keep_parameters(person.name, sent.get("parameters"))
     return person
@@ -146,8 +145,6 @@ def _act(study: Study, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_owner(method: Method) -> Method:
-    """Return a method that is for the owner alone."""
-
     def checked(person: Person, sent: dict[str, Any]) -> Any:
         return method(person, sent) if person.role == "owner" else refusal(403, "this is for the owner of the study")
 

@@ -142,5 +142,4 @@ def _info(repo: str) -> DatasetInfo:
 
 
 def _minute(time: datetime) -> str:
-    """Return a time as text, to the minute, in UTC."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"

@@ -111,7 +111,6 @@ class Page:
 
     @property
     def _pages(self) -> dict[str, str]:
-        """Return the pages that have something to show."""
         return {name: title for name, title in PAGES.items() if name != "overall" or self.core}
 
     @cached_property
@@ -133,7 +132,6 @@ class Page:
         return words | {"matrix": overview}
 
     def _list(self, view: View) -> dict[str, Any]:
-        """Return what the list of rows needs."""
         rows = chosen(self.archive.rows, view)
         part, at, parts = page_of(rows, view.number)
         before = rows[rows.index(part[0]) - 1] if at > 1 and part else None
@@ -192,7 +190,6 @@ class Page:
         return {"other": other, "pair": result, "plot": plot}
 
     def _plots(self, view: View) -> dict[str, Any]:
-        """Return what the page of plots needs."""
         view, rows = board_plots.plotted(self.archive.rows, view)
         rows, left_out = board_plots.fewer(rows)
         return {
@@ -244,7 +241,6 @@ def _tracks(group: RowGroup) -> list[tuple[ShownRow, tuple[float, float, float] 
 
 
 def _render(name: str, words: dict[str, Any]) -> str:
-    """Return the HTML of a template."""
     return TEMPLATES.get_template(name).render(words)
 
 

@@ -304,12 +304,10 @@ def plotted(rows: Sequence[ShownRow], view: View) -> tuple[View, list[ShownRow]]
 
 
 def _passes(wanted: tuple[str, ...], value: str) -> bool:
-    """Return whether a filter lets a value pass."""
     return not wanted or value in wanted
 
 
 def _value(row: ShownRow) -> float:
-    """Return the value of a row that has one."""
     return 0.0 if row.value is None else row.value
 
 
@@ -329,11 +327,9 @@ def _turned(row: ShownRow) -> bool:
 
 
 def _score_text(row: ShownRow) -> str:
-    """Return the value of a row with its interval."""
     ends = "" if row.low is None or row.high is None else f" [{row.low:.3f}, {row.high:.3f}]"
     return f"{row.value:.3f}{ends}"
 
 
 def _axis_title(row: ShownRow) -> str:
-    """Return the title of the axis of a row's metric."""
     return f"{metric_title(row.metric)}, {'higher' if row.higher_is_better else 'lower'} is better"

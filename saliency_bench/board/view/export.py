@@ -31,7 +31,6 @@ def as_csv(rows: Iterable[ShownRow]) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a value as a cell of CSV."""
     if isinstance(value, tuple):
         is_rank = value and all(isinstance(part, int) for part in value)
         value = rank_text(value) if is_rank else "; ".join(map(str, value))
@@ -63,7 +62,6 @@ def as_tex(rows: Sequence[ShownRow], address: str = "") -> str:
 
 
 def _tex_row(row: ShownRow) -> str:
-    """Return a row of the LaTeX table."""
     name = rf"\textit{{{tex(row.explainer)}}}" if row.baseline else tex(row.explainer)
     name += OWN if row.own_method else ""
     value = "--" if row.value is None else number(row.value).replace("-", "$-$")
@@ -74,7 +72,6 @@ def _tex_row(row: ShownRow) -> str:
 
 
 def _tex_ranks(rank: RankSet) -> str:
-    """Return a rank set with the dash of LaTeX."""
     return rank_text(rank).replace("-", "--")
 
 
@@ -115,5 +112,4 @@ def _url(address: str) -> str:
 
 
 def _slug(name: str) -> str:
-    """Return a name as a part of a BibTeX key."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unnamed"

@@ -56,6 +56,5 @@ class Live:
             complain(f"the board could not be read again: {error}")
 
     def _read(self) -> Page:
-        """Return the page of the newest state."""
         archive = Archive.load(self.location, self.data)
         return Page(archive, self.core or core_of_board(archive.source) or self.default)

@@ -98,17 +98,14 @@ def _scene(row: ShownRow) -> Scene:
 
 
 def _passes(value: str, wanted: tuple[str, ...]) -> bool:
-    """Return whether a filter lets a value pass."""
     return not wanted or value in wanted
 
 
 def _is_baseline(entry: tuple[str, list[MatrixCell | None]]) -> bool:
-    """Return whether an explainer ignores the network."""
     return any(cell is not None and cell.row.baseline for cell in entry[1])
 
 
 def _metrics(rows: Sequence[ShownRow]) -> list[str]:
-    """Return the metrics of rows, those of a family together."""
     families = list(FAMILIES)
     return sorted({row.metric for row in rows}, key=lambda metric: next(
         (families.index(row.family), metric) for row in rows if row.metric == metric))  # fmt: skip

@@ -73,7 +73,6 @@ def ordered(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
 
 
 def _heading(row: ShownRow) -> tuple:
-    """Return what sorts the headings."""
     # With hidden masks all rows are ranked together, and what waits for them is shown with those.
     apart = row.own_method and row.attempts is None and row.n > 0
     family = list(FAMILIES).index(row.family)

@@ -61,7 +61,6 @@ class Standings:
         return self._tables[metric]
 
     def _compute(self, metric: str) -> OverallTable:
-        """Compute the table of a metric."""
         rows_of_metric = [
             entry for entry in self._in_core if entry[1].metric == metric and entry[1].status in (RUN, CHECKED)
         ]

@@ -119,7 +119,6 @@ class View:
 
 
 def _written(value: object) -> str:
-    """Return the value of a field as text of an address."""
     if isinstance(value, tuple):
         return ".".join(value)
     return "yes" if value is True else str(value)

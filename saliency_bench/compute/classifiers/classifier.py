@@ -536,7 +536,6 @@ class Classifier(nn.Module):
 
 
 def _bytes(value: Tensor) -> memoryview:
-    """Return the bytes of a tensor."""
     return value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 

@@ -183,7 +183,6 @@ class ContentHasher:
             self._open.pop()
 
     def _is_large_and_plain(self, value: Any) -> bool:
-        """Return whether a value is a container of plain values that is hashed in one step."""
         if type(value) not in (list, tuple, dict) or not ("many" in self._modes or len(value) > LARGE):
             return False
         if "unordered" in self._modes:
@@ -193,7 +192,6 @@ class ContentHasher:
         )
 
     def _parts(self, value: Any) -> Iterator[str | bytes]:
-        """Yield the hashes of the parts of a value."""
         kind = type(value)
         replaced = self._special(self, value)
         if isinstance(replaced, bytes):
@@ -308,7 +306,6 @@ class ContentHasher:
                         yield from self.hash_place(parent, name, part)
 
     def _object(self, value: Any) -> Iterator[str | bytes]:
-        """Yield the class, attributes and items of an object."""
         kind = type(value)
         yield from ("object", self._hash(kind))
         if isinstance(value, Mapping) and hasattr(value, "items"):
@@ -341,14 +338,12 @@ class ContentHasher:
             yield from pair
 
     def _sequence(self, value: list | tuple) -> Iterator[bytes]:
-        """Yield the items of a sequence."""
         with self.inside("whole", "many") if len(value) > LARGE else nullcontext():
             for index, item in enumerate(value):
                 is_place = isinstance(value, list)
                 yield from self.hash_place(value, f"{ITEM}{index}", item)[1:] if is_place else [self._hash(item)]
 
     def _set(self, value: set | frozenset) -> list[bytes]:
-        """Return the sorted hashes of the items of a set."""
         before = self._cycles
         with self.inside("whole"):
             hashes = sorted(map(self._hash, value))
@@ -414,7 +409,6 @@ def _reaches(hasher: ContentHasher, value: int, places: Collection[Place]) -> bo
 
 
 def _digest(*parts: str | bytes) -> bytes:
-    """Return a hash of parts, each preceded by its length."""
     digest = blake2b(digest_size=16)
     for part in parts:
         content = part.encode(errors="surrogatepass") if isinstance(part, str) else part
@@ -424,7 +418,6 @@ def _digest(*parts: str | bytes) -> bytes:
 
 
 def _tensor(value: torch.Tensor) -> Iterator[str | bytes]:
-    """Yield the dtype, shape and bytes of a tensor."""
     yield from ("tensor", str(value.dtype), str(tuple(value.shape)))
     if value.device.type == "meta":
         return
@@ -554,7 +547,6 @@ def _composed(words: set[str], kind: type) -> set[str]:
 
 
 def _is_own_function(value: object) -> bool:
-    """Return whether a value is a function that does not come from a library."""
     return isinstance(value, types.FunctionType) and not is_library(str(value.__globals__.get("__name__", "")))
 
 

@@ -187,7 +187,6 @@ def _leaves_out(classifier: Classifier, image: Images, module: nn.Module | None)
 
 @contextmanager
 def _last_output_of(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Yield a list that receives the outputs of a module, each with a gradient."""
     outputs: list[Tensor] = []
 
     def keep(module: nn.Module, inputs: object, output: Tensor) -> Tensor:

@@ -237,7 +237,6 @@ def _is_stem_placed(classifier: Classifier, images: Images, grid: tuple[int, int
 
 
 def _holds_tokens(classifier: Classifier, images: Images, layer: str) -> bool:
-    """Return whether a layer outputs tokens."""
     layout = layout_of(classifier, images, layer)
     return layout is not None and layout.axes == "BNC"
 

@@ -133,7 +133,6 @@ def _named(
     given: model_objects.Given,
     device: torch.device | None,
 ) -> Classifier:
-    """Load a checkpoint by its name."""
     if name.startswith("torchvision:"):
         _refuse(None, revision, "")
         check_given(given.prompts, name, compares=False)

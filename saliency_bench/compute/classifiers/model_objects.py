@@ -223,7 +223,6 @@ def _processor(model: Any) -> Any:
 
 
 def _tokenizer(model: Any, name: str) -> Any:
-    """Return the tokenizer of a vision-language model object."""
     for folder in _folders(model):
         if any((folder / file).is_file() for file in TOKENIZERS):
             with checkpoints.readable(model.name_or_path):

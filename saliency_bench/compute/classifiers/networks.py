@@ -77,7 +77,6 @@ def _selected(output: Any, select: Select | None, name: str) -> Any:
 
 
 def _describe(output: Any, logits: Any = None) -> str:
-    """Describe an output for a message."""
     if isinstance(shown := output if isinstance(output, Tensor) else logits, Tensor):
         return str(tuple(shown.shape))
     if isinstance(output, Mapping):
@@ -311,7 +310,6 @@ class _Attributes(pickle.Unpickler):
 
 
 def _shape(storage: None, offset: int, size: tuple, *others: object) -> str:
-    """Describe a tensor."""
     return f"tensor {size}"
 
 

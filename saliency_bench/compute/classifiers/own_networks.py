@@ -297,7 +297,6 @@ def _matching(state: "dict[str, Tensor]", names: set[str]) -> "tuple[dict[str, T
 
 
 def _ends_of(key: str) -> Iterator[str]:
-    """Yield a dotted name and its suffixes."""
     parts = key.split(".")
     return (".".join(parts[start:]) for start in range(len(parts)))
 

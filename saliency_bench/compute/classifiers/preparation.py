@@ -117,7 +117,6 @@ def _sample(
 
 
 def _as_rows(rows: Any) -> list[Mapping]:
-    """Return one row, several rows or a slice of a dataset as a list of rows."""
     if isinstance(rows, Mapping) and isinstance(rows.get("image"), list | tuple):
         return [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)]
     rows = [rows] if isinstance(rows, Mapping) else list(rows)

@@ -91,7 +91,6 @@ def _patches_frame(
 
 
 def _lengths(size: Any) -> dict[str, int]:
-    """Return the lengths that a size of transformers gives."""
     return {key: value for key, value in dict(size or {}).items() if value is not None}
 
 
@@ -125,7 +124,6 @@ def pair_of(size: Any) -> int | tuple[int, int] | None:
 
 
 def _sides(size: int | tuple[int, int] | None) -> tuple[int, ...]:
-    """Return the sides that a size has."""
     return () if size is None else size if isinstance(size, tuple) else (size,)
 
 

@@ -203,7 +203,6 @@ def _text_side(model: Any) -> Any:
 
 
 def _tokens(model: Any, tokenizer: Any, texts: list[str]) -> dict[str, Tensor]:
-    """Return the inputs of the text tower, on its device."""
     # SigLIP reads the last token and was trained on texts padded to the full length.
     length = model.config.text_config.max_position_embeddings
     padding = (

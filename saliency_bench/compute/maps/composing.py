@@ -125,7 +125,6 @@ def over_layers(explainer: Inner, layers: Sequence[str]) -> Explainer:
 
 
 def _composed(kind: str, how: Callable[..., Maps | Averaged], explainer: Inner, **parameters: object) -> Explainer:
-    """Return an explainer built from another one."""
     inner = as_explainer(explainer)
     text = ",".join(f"{key}={_as_text(value)}" for key, value in parameters.items())
     version = json.dumps([VERSION, kind, parameters, inner.identity], sort_keys=True)
@@ -139,7 +138,6 @@ def _composed(kind: str, how: Callable[..., Maps | Averaged], explainer: Inner, 
 
 
 def _as_text(value: object) -> str:
-    """Return a parameter as text."""
     return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -44,7 +44,6 @@ def _by_gradient(classifier: Classifier, images: Images) -> tuple[str, str, str 
 
 
 def _has_gradient(classifier: Classifier, images: Images) -> bool:
-    """Return whether a gradient comes back from the logits."""
     with torch.enable_grad():
         image = images[:1].clone().requires_grad_()
         try:

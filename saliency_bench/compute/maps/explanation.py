@@ -74,13 +74,11 @@ class Explanation:
         return lines + [self._reliable] * bool(self._reliable)
 
     def _repr_png_(self) -> bytes:
-        """Return the overlay as a PNG, for notebooks."""
         return notebook_views.png(
             notebook_views.strip([(self.picture, ["as the network sees it"]), (self.overlay, self.caption)])
         )
 
     def _repr_html_(self) -> str:
-        """Return picture and text, for notebooks."""
         names = f"{self.prediction} ({self.probability:.1%})", f"{self.explainer} of {self.target}"
         return notebook_views.pictures(dict(zip(names, (self.picture, self.overlay), strict=True)))
 
@@ -179,7 +177,6 @@ def _terms(
     classes: int,
     groups: ClassGroups | Mapping | str | Path | None,
 ) -> TargetTerms:
-    """Return the target of a question about classes."""
     known = load_groups(groups, names, classes)
     plus = _members(target, names, classes, known)
     if against is None:
@@ -211,5 +208,4 @@ def _members(wanted: Asked, names: list[str] | None, classes: int, groups: Class
 
 
 def _name(index: int, names: list[str] | None) -> str:
-    """Return the name of a class."""
     return names[index] if names else str(index)

@@ -128,7 +128,6 @@ def _in_order(maps: np.ndarray, where: str, files: Mapping[str, str], size: Size
 
 
 def _from_folder(folder: Path, files: Mapping[str, str], size: Size) -> Found:
-    """Yield maps of a folder of files."""
     known = {image_id: image_id for image_id in files}
     known |= {file.removesuffix(".npy"): image_id for image_id, file in files.items() if file}
     readers = READERS | {".png": _picture}
@@ -171,7 +170,6 @@ def _stored(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
 
 
 def _packed(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
-    """Return the array of an .npz file."""
     try:
         arrays = list(load_arrays(path, 32 * prod(shape) + 10_000).values())
     except DAMAGED as error:
@@ -223,7 +221,6 @@ def _picture(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
 
 
 def _from_parquet(path: Path, files: Mapping[str, str], size: Size) -> Found:
-    """Yield maps of a Parquet file."""
     try:
         file = pq.ParquetFile(path)
         _check_parquet(path, file, len(files), size)
@@ -267,7 +264,6 @@ def _check_parquet(path: Path, file: pq.ParquetFile, most: int, size: Size) -> N
 
 
 def _scaled(values: np.ndarray, scale: object, where: str) -> np.ndarray:
-    """Return a map times its scale."""
     if not isinstance(scale, int | float):
         raise UserError(f"{where}: scale is {scale!r}, not a number")
     return values.astype(np.float64) * scale
@@ -305,6 +301,5 @@ def _checked(values: np.ndarray, size: Size, where: str) -> np.ndarray:
 
 
 def _wrong_size(where: object, shape: Sequence[int], size: Size) -> UserError:
-    """Return the error for a map of another size."""
     given = " x ".join(map(str, shape)) or "one number"
     return UserError(f"{where} is {given}, but the prepared frame is {size[0]} x {size[1]}; maps have its size")

@@ -87,7 +87,6 @@ class MapProvider:
         return None
 
     def _made(self, images: Images, target: Target, samples: list[int], classifier: nn.Module) -> np.ndarray:
-        """Return new maps."""
         seeds = [self.seeds[sample] for sample in samples]
         before = _passes(classifier)
         try:

@@ -138,7 +138,6 @@ def captum(attribution: Any, **options: Any) -> Explainer:
 
 
 def _nested(attribution: Any) -> Iterator[Any]:
-    """Yield an attribution and those that it is made of."""
     yield attribution
     for value in vars(attribution).values():
         if callable(getattr(value, "attribute", None)):
@@ -254,7 +253,6 @@ def zennit(attributor: Any, **options: Any) -> Explainer:
 
 
 def _by_zennit(attributor: Any, scored: _ScoredNetwork, given: Tensor, target: Target, options: dict) -> Tensor:
-    """Return the relevance of a batch."""
     scored.classifier.passes += len(given)
     with attributor:
         return attributor(given, target)[1]

@@ -64,7 +64,6 @@ def _layers(classifier: nn.Module) -> list[tuple[str, list[tuple[int, nn.Module]
 
 
 def _has_weights(module: nn.Module) -> bool:
-    """Return whether a module has weights of its own."""
     return isinstance(module, nn.Linear | nn.modules.conv._ConvNd) or any(map(_is_matrix, _own(module)))
 
 
@@ -74,12 +73,10 @@ def _is_matrix(parameter: Tensor) -> bool:
 
 
 def _own(module: nn.Module) -> list[Tensor]:
-    """Return the parameters of a module itself."""
     return [parameter for parameter in module.parameters(recurse=False) if parameter.is_floating_point()]
 
 
 def _copy(classifier: nn.Module) -> nn.Module:
-    """Return a copy of a network."""
     memo: dict[int, object] = {id(classifier.frame): classifier.frame} if isinstance(classifier, Classifier) else {}
     try:
         return copy.deepcopy(classifier, memo)
@@ -93,7 +90,6 @@ def _copy(classifier: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def _reinitialise(module: nn.Module, seed: int) -> None:
-    """Draw the weights of a module anew."""
     drawn = _has_weights(module)
     inputs = max([1, *(_inputs(parameter) for parameter in _own(module) if parameter.ndim > 1)])
     for name, parameter in module.named_parameters(recurse=False):

@@ -120,7 +120,6 @@ def _of_type(storage: Any, offset: Any, shape: Any, strides: Any, grad: Any, hoo
 
 
 def _parameter(tensor: Any, *_: Any) -> Any:
-    """Return the tensor of a parameter."""
     return tensor
 
 

@@ -111,12 +111,10 @@ def read_gathered(target: Path, explainer: Explainer, split: RetrainingSplit) ->
 
 
 def _span_file(folder: Path, explainer: Explainer, split: RetrainingSplit, number: int) -> Path:
-    """Return the file of a span."""
     return folder / "maps" / hash_of(explainer.identity) / split.name / f"{number:06}.npz"
 
 
 def _gathered_file(target: Path, explainer: Explainer, split: RetrainingSplit) -> Path:
-    """Return the file of all spans."""
     return target / f"{hash_of(explainer.identity)}-{split.name}.npy"
 
 

@@ -107,7 +107,6 @@ class MapShell:
         return info
 
     def _features(self, size: tuple[int, ...]) -> datasets.Features:
-        """Return the types of what is added."""
         return datasets.Features(
             {"predictions": datasets.Array2D(size, "float32"), "references": datasets.Array2D(size, "bool")}
         )
@@ -236,11 +235,9 @@ class MapOnlyShell(MapShell):
     ALONE = "looks at the maps alone"
 
     def _features(self, size: tuple[int, ...]) -> datasets.Features:
-        """Return the types of what is added."""
         return datasets.Features({"predictions": datasets.Array2D(size, "float32")})
 
     def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, np.ndarray]:
-        """Return what is scored, checked."""
         self._refuse(references)
         return {"predictions": read_maps(predictions)}
 
@@ -268,7 +265,6 @@ class _InstalledShell(MapShell):
         return options
 
     def _metric(self, options: dict[str, Any]) -> Any:
-        """Return the metric with those of the options that are its own."""
         from saliency_bench.bound_metric import registered_metric
 
         names = _options_of(self.name)
@@ -299,7 +295,6 @@ class ExplainerShell(_InstalledShell):
         return {name: default for name, default in keywords.items() if name != "parts"}
 
     def _features(self, size: tuple[int, ...]) -> datasets.Features:
-        """Return the types of what is added."""
         return datasets.Features(
             {"images": datasets.Array3D((3, *size), "float32"), "references": datasets.Value("int64")}
         )
@@ -386,7 +381,6 @@ class CurveShell(_InstalledShell):
         return defaults(cls.scores) | super().keywords()
 
     def _features(self, size: tuple[int, ...]) -> datasets.Features:
-        """Return the types of what is added."""
         return datasets.Features(
             {"predictions": datasets.Array2D(size, "float32"), "references": datasets.Value("int64")}
         )
@@ -466,7 +460,6 @@ class AreaShell(_InstalledShell):
         return info
 
     def _features(self, size: tuple[int, ...]) -> datasets.Features:
-        """Return the types of what is added."""
         return datasets.Features({"predictions": datasets.Value("float64"), "references": datasets.Value("float64")})
 
     def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, np.ndarray]:
@@ -548,7 +541,6 @@ def _level_of_caller() -> int:
 
 
 def _options_of(name: str) -> list[str]:
-    """Return the names of a metric's options."""
     from saliency_bench.bound_metric import registered_metric
 
     return list(dict(registered_metric(name).options))

@@ -171,7 +171,6 @@ class MetricInputs:
         return maps, explain.faulty
 
     def _seeds(self, purpose: str) -> list[int]:
-        """Return the seeds of all samples for a purpose."""
         return [self.seed_for(sample, purpose) for sample in range(len(self.images))]
 
     def score(self, metric: Metric) -> ScoredBatch:
@@ -303,12 +302,10 @@ class MetricInputs:
         return {need: inputs[need]() for need in metric.inputs}
 
     def _partners(self, metric: Metric, kept: list[int]) -> Partners:
-        """Return the partners of samples."""
         assert self.partners is not None
         return self.partners.partners_of(metric, kept, partial(MapProvider, self.explainer, self.classifier))
 
     def _of_networks(self, metric: Metric) -> np.ndarray:
-        """Return what retrained networks answer."""
         if metric not in self.retrained:
             raise UserError(
                 f"{metric.name} trains networks on a whole dataset, as only a run does; use saliency_bench.run"

@@ -389,7 +389,6 @@ def exposure_area(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
 
 
 def _exposures(exposure: float | None) -> tuple[float, ...]:
-    """Return the exposures."""
     return EXPOSURES if exposure is None else (exposure,)
 
 
@@ -482,7 +481,6 @@ def folded_gaussian(size: int, sigma: float) -> Tensor:
 
 
 def _mean_of(classifier: nn.Module, images: Images) -> Tensor:
-    """Return the normalisation mean of a classifier, shaped like images."""
     colour = getattr(classifier, "mean", None)
     if not isinstance(colour, Tensor):
         raise UserError(

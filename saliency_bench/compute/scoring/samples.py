@@ -262,7 +262,6 @@ def _other(
 
 
 def _classified(classifier: Classifier, images: Images, labels: np.ndarray) -> OtherModel:
-    """Return what the second classifier says of images."""
     with untouched(classifier), torch.no_grad():
         logits = classifier(images).cpu()
     right = right_classes(labels, logits.shape[1])

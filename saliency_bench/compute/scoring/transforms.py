@@ -46,17 +46,14 @@ def rotated(pictures: Tensor, degrees: float) -> Tensor:
 
 
 def _shift(down: float, right: float) -> Transform:
-    """Return a shift."""
     return Transform(lambda x: shifted(x, down, right), lambda x: shifted(x, -down, -right))
 
 
 def _rotation(degrees: float) -> Transform:
-    """Return a rotation."""
     return Transform(lambda x: rotated(x, degrees), lambda x: rotated(x, -degrees))
 
 
 def _flip(axis: int) -> Transform:
-    """Return a flip."""
     return Transform(lambda x: x.flip(axis), lambda x: x.flip(axis))
 
 

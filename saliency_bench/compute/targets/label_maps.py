@@ -167,5 +167,4 @@ def _plain(name: str) -> str:
 
 
 def _list(value: object) -> list:
-    """Return an entry of a label map as a list."""
     return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]

@@ -113,5 +113,4 @@ def worse_lines(verdict: Verdict, title: Callable[[str], str]) -> list[str]:
 
 
 def _are(names: list[str]) -> str:
-    """Return names with their verb."""
     return f"{listed(names)} {'is' if len(names) == 1 else 'are'}"

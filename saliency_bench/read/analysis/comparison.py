@@ -237,7 +237,6 @@ def merge_runs(runs: list[RunData]) -> RunData:
 
 
 def _merged_facts(runs: list[RunData], cells: list[CellResult]) -> dict:
-    """Return the facts of a merged summary that differ from those of each run."""
     return {
         "command": one_after_the_other(run.summary["command"] for run in runs),
         "faults": faults_of(cells),

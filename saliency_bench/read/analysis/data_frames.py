@@ -76,10 +76,8 @@ def power(
 
 
 def _folder(run: Any) -> Path:
-    """Return the folder of a run, given as an object or a path."""
     return Path(getattr(run, "folder", run))
 
 
 def _read(run: Any) -> RunData:
-    """Return a run read from its folder."""
     return read_run(_folder(run))

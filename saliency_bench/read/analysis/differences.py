@@ -168,7 +168,6 @@ class RunPair:
 
 
 def _sample(image_id: str, first: float, second: float) -> SampleDifference:
-    """Return one sample's scores and their difference."""
     return SampleDifference(image_id, finite_or_none(first), finite_or_none(second), finite_or_none(second - first))
 
 
@@ -405,7 +404,6 @@ def _parts_differ(
 
 
 def _number(cell: CellResult) -> float:
-    """Return the value of a cell, NaN for none."""
     return np.nan if cell.value is None else cell.value
 
 

@@ -206,7 +206,6 @@ def _share(weights: np.ndarray, part: np.ndarray, whole: np.ndarray) -> np.ndarr
 
 
 def _crowd(run: RunData, given: Answers, explainer: str, ids: Sequence[str]) -> tuple:
-    """Return a row of PEOPLE."""
     firsts = given.firsts(explainer, ids)
     codes = run.codes(ids)
     estimate = crowd_auc(firsts, codes, run.summary.get("seed", 0))

@@ -63,7 +63,6 @@ def pair_rows(run: RunData) -> list[tuple[str, list[list[str]]]]:
 
 
 def _row(pair: ExplainerPair) -> list[str]:
-    """Return a pair as a row of text."""
     against = pair.against
     contrast = against.contrast
     ends = "" if contrast.low is None else f" [{contrast.low:+.3f}, {contrast.high:+.3f}]"
@@ -84,7 +83,6 @@ def _row(pair: ExplainerPair) -> list[str]:
 
 
 def _pairs_of(run: RunData, column: MetricColumn, verdict: Verdict) -> Iterator[ExplainerPair]:
-    """Yield the pairs of explainers by one metric."""
     cells = [cell for _, cell in run.cells_of_column(column) if cell.value is not None]
     cells.sort(key=lambda cell: -cell.oriented)  # the better mean first
     for first, second in combinations(cells, 2):

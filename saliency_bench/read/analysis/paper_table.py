@@ -321,7 +321,6 @@ def _escaped(text: str) -> str:
 
 
 def _one_cell(text: str) -> str:
-    """Return a text that stays in its cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")
 
 

@@ -75,5 +75,4 @@ def _cells(runs: Sequence[RunData]) -> Iterator[tuple[RunData, str, str, CellRes
 
 
 def _numbers(part: PartResult) -> tuple[Value, ...]:
-    """Return the number columns of a row."""
     return part.value, part.low, part.high, part.n

@@ -224,7 +224,6 @@ def _settings(run: RunData) -> dict[str, list[MetricColumn]]:
 
 
 def _complete(run: RunData, columns: Sequence[MetricColumn]) -> list[tuple[ExplainerRow, list[CellResult]]]:
-    """Return the explainers that have a value in all columns, with their cells."""
     complete = []
     for row in run.rows:
         cells = [cell for column in columns if (cell := run.cell(row, column)) and cell.value is not None]

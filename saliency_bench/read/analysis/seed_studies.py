@@ -123,7 +123,6 @@ def _check(runs: Sequence[RunData]) -> None:
 
 
 def _name(runs: Sequence[RunData]) -> str:
-    """Return the folders of runs."""
     return ", ".join(str(run.folder) for run in runs)
 
 

@@ -33,7 +33,6 @@ def sweep(runs: Sequence[RunData], option: str | None = None) -> Findings:
 
 
 def _of_explainer(run: RunData, name: str, cells: Sequence[CellResult], wanted: str | None) -> list[tuple[Value, ...]]:
-    """Return the rows of one explainer."""
     families: dict[tuple[str, str, str], list[CellResult]] = {}
     for cell in cells:
         for option in cell.metric_options:
@@ -60,6 +59,5 @@ def _order(value: object) -> tuple[bool, float, str]:
 
 
 def _plain(value: object) -> Value:
-    """Return the value of an option, a number where it is one."""
     is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
     return value if is_plain else json.dumps(value)  # type: ignore[return-value]

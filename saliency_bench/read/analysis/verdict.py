@@ -207,7 +207,6 @@ class Verdict:
         ]
 
     def _named(self, cells: Iterable[CellResult]) -> str:
-        """List the explainers of cells, "" for none."""
         names = [self.names[cell.explainer_id] for cell in cells]
         return listed(names) if names else ""
 

@@ -188,7 +188,6 @@ def _tile(levels: np.ndarray | None, image: Image.Image | None, size: tuple[int,
 
 
 def _save(strip: Image.Image, path: Path) -> None:
-    """Write a picture."""
     packed = BytesIO()
     strip.save(packed, "jpeg", quality=72, subsampling=0)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -227,7 +226,6 @@ def _content(run: RunData, pictures: SamplePictures, sizes: dict[str, tuple[int,
 
 
 def _rounded(values: np.ndarray) -> list[float | None]:
-    """Return scores as JSON holds them."""
     return [round(value, DIGITS) if np.isfinite(value) else None for value in values.tolist()]
 
 

@@ -236,7 +236,6 @@ def _alike(question: dict[str, Any], content: dict[str, Any]) -> str:
 
 
 def _some(names: list[str]) -> str:
-    """List names, of many the first."""
     if len(names) <= MOST_NAMED:
         return listed(names)
     return f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED} more"
@@ -260,27 +259,22 @@ def _unbeaten(answer: dict[str, Any], name: str) -> str:
 
 
 def _verb(subject: str, verb: str) -> str:
-    """Return a subject, one or several, with its verb."""
     return f"{subject} {verb}" if " and " in subject or subject.endswith("maps") else f"{subject} {verb}s"
 
 
 def _label(baseline: str) -> str:
-    """Return what a baseline is called in a sentence."""
     return LABELS.get(baseline, baseline)
 
 
 def _answers(question: dict[str, Any], content: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the answers of the metrics of a question."""
     return [answer for answer in content["metrics"] if answer["metric"] in question["metrics"]]
 
 
 def _baselines(content: dict[str, Any]) -> set[str]:
-    """Return the candidates that ignore the network."""
     return {candidate["name"] for candidate in content["candidates"] if candidate["baseline"]}
 
 
 def _passes(name: str, content: dict[str, Any]) -> str:
-    """Return what a map costs."""
     passes = next(candidate["passes"] for candidate in content["candidates"] if candidate["name"] == name)
     return (
         "cost not known" if not passes else "one pass an image" if passes == 1 else f"{count(passes)} passes an image"
@@ -320,7 +314,6 @@ def _by_reason(not_tried: dict[str, str]) -> list[tuple[str, str]]:
 
 
 def _question_view(question: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
-    """Return a question with the table of its finalists and baselines."""
     answers = _answers(question, content)
     names = dict.fromkeys(name for answer in answers for name in answer["later"])
     order = [name for answer in answers for name in answer["left"]]

@@ -79,7 +79,6 @@ def _merged_sentences(merged: MergedRuns, names: Sequence[str]) -> str:
 def _run_column(
     number: int, run: RunData, comparison: Comparison, differing: list[str], names: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the column of a run in the table of runs."""
     home = next(merged for merged in comparison.merged if number in merged.members)
     settings = settings_of(run)
     return {
@@ -127,14 +126,12 @@ def _labels(merged_runs: list[MergedRuns], names: Sequence[str]) -> list[tuple[s
 
 
 def _label(run: RunData, differing: list[str]) -> str:
-    """Return the differing settings of a run in short."""
     settings = settings_of(run)
     shown = [name for name in differing if FOLLOWS.get(name) not in differing]
     return ", ".join(PREFIXES.get(name, "") + settings[name] for name in shown)
 
 
 def _same_samples(merged_runs: list[MergedRuns]) -> bool:
-    """Return whether all runs cover the same images."""
     datasets = [merged.data.summary["dataset"] for merged in merged_runs]
     return len({(dataset["fingerprint"], dataset["split"], dataset["used"]) for dataset in datasets}) == 1
 
@@ -269,7 +266,6 @@ def difference_verdict(first: str, second: str, pairs: list[RunPair]) -> str:
 
 
 def _tested_verdict(first: str, second: str, pairs: list[RunPair]) -> str:
-    """Say it of the pairs that are tested."""
     better, worse = (sum(pair.direction == sign for pair in pairs) for sign in (1, -1))
     undecided = sum(pair.p is None for pair in pairs)
     alike = len(pairs) - better - worse - undecided

@@ -320,7 +320,6 @@ def _draw_dots(
 def _draw_histograms(
     axes: Axes, rows: Sequence[_Row], scores: Sequence[np.ndarray], limits: tuple[float, float], bins: int
 ) -> None:
-    """Draw a histogram per row, each scaled to its fullest bin."""
     for index, (row, values) in enumerate(zip(rows, scores, strict=True)):
         counts, edges = np.histogram(values, bins=bins, range=limits)
         base = index + 0.45  # the y axis points down
@@ -493,7 +492,6 @@ def _curve(
 
 
 def _panels(count: int) -> tuple[Figure, list[Axes]]:
-    """Return a figure with panels below each other."""
     figure = Figure(figsize=(WIDTH * 0.7, 3.2 * count), layout="constrained")
     return figure, [figure.add_subplot(count, 1, index + 1) for index in range(count)]
 

@@ -98,7 +98,6 @@ def page_path(folders: list[Path], out: Path | None) -> Path:
 
 
 def _coded(text: str, names: list[str]) -> Markup:
-    """Set the names in a text apart from its words."""
     longest_first = sorted((re.escape(str(Markup.escape(name))) for name in names), key=len, reverse=True)
     pattern = rf"(?<![\w-])({'|'.join(longest_first)})(?![\w-]|:\S)"
     return Markup(re.sub(pattern, r"<code>\1</code>", str(Markup.escape(text))))
@@ -201,7 +200,6 @@ def _plots(run: RunData, column: MetricColumn) -> dict[str, Any]:
 
 
 def _table(run: RunData) -> list[dict]:
-    """Return the rows of the table of scores."""
     return [
         {"name": row.name, "baseline": row.baseline, "reliability": run.reliability.get(row.explainer_id),
          "cells": [run.cell(row, column) for column in run.columns]}

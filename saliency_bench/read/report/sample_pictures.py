@@ -43,7 +43,6 @@ def split_strips(groups: list[dict]) -> tuple[list[dict], list[dict]]:
 
 
 def _sample(run: RunData, index: int) -> dict:
-    """Return the template's variables of a sample."""
     image_id = str(run.examples["ids"][index])
     image, mask = run.examples["images"][index], run.examples["masks"][index]
     height, width = image.shape[:2]

@@ -143,7 +143,6 @@ def _oriented(row: NetworkMean) -> float:
 
 
 def _entry(row: NetworkMean | None) -> TableEntry:
-    """Return the cell of an explainer and a metric."""
     if row is None:
         return TableEntry()
     value, low, high = row.estimate.known
@@ -158,7 +157,6 @@ def _entry(row: NetworkMean | None) -> TableEntry:
 
 
 def _text(entry: TableEntry) -> str:
-    """Return a cell as the terminal shows it."""
     if entry.value is None:
         return "-"
     ends = f" [{entry.ends[0]:.3f}, {entry.ends[1]:.3f}]" if entry.ends else ""

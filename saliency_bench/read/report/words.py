@@ -312,7 +312,6 @@ def metric_notes(run: RunData) -> list[dict]:
 
 
 def _metric_note(column: MetricColumn, cell: CellResult) -> dict:
-    """Return the entry of a metric in the glossary."""
     low, high = (f"{bound:g}" for bound in cell.limits)
     limits = "unbounded" if cell.range == (None, None) else f"from {low} to {high}"
     note = {"name": column.name, "options": options(cell.metric_options), "direction": column.direction}
@@ -348,7 +347,6 @@ def explainer_notes(run: RunData) -> list[dict]:
 
 
 def _explainer_about(cell: CellResult, packaged: dict[str, Path]) -> str:
-    """Describe an explainer in a line."""
     if str(cell.explainer_version).startswith(PRECOMPUTED):
         return "Precomputed maps."
     if not registry.is_named(cell.explainer_version):

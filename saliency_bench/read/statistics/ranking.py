@@ -212,7 +212,6 @@ def ranked_among(
 
 
 def _ids(keys: Sequence[CellKey], pair: Pair) -> tuple[str, str]:
-    """Return the cell ids of a pair."""
     return keys[pair[0]].cell_id, keys[pair[1]].cell_id
 
 
@@ -323,7 +322,6 @@ def _differences(matched: Matched, width: int) -> dict[Pair, Estimate]:
 
 
 def _contrast(group: Sequence[CellKey], pair: Pair, estimate: Estimate, p: float | None) -> Contrast:
-    """Return the contrast of two cells of a group."""
     first, second = (group[index] for index in pair)
     _, low, high = estimate.known
     return Contrast(

@@ -201,7 +201,6 @@ class _Field:
 
 
 def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> Choice:
-    """Choose, with settings whose names are checked."""
     decisive = request.metrics or QUESTIONS["faithfulness"].metrics
     given = dict(settings) | {"explainers": request.explainers or ["random"], "metrics": decisive}
     check_settings({key: value for key, value in given.items() if value is not None})
@@ -276,7 +275,6 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
 
 
 def _about(context: RunContext, spec: RunSpec, request: _Request) -> dict[str, Any]:
-    """Return the settings, the dataset and the network."""
     return {
         "format": FORMAT,
         "saliency_bench": __version__,
@@ -297,7 +295,6 @@ def _about(context: RunContext, spec: RunSpec, request: _Request) -> dict[str, A
 
 
 def _describe(candidate: Candidate, layer: str) -> dict[str, Any]:
-    """Return a candidate as plain data."""
     return {
         "name": candidate.name,
         "baseline": candidate.baseline,
@@ -387,7 +384,6 @@ def _maps(context: RunContext, explainer: Explainer) -> Maps | None:
 
 
 def _predicted(context: RunContext, images: Images) -> Target:
-    """Return the predicted class of each image as target."""
     with torch.no_grad():
         logits = context.classifier(images)
     return one_hot(logits.argmax(dim=1), logits.shape[1]).to(images)

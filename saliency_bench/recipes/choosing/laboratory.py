@@ -98,7 +98,6 @@ class RunLaboratory:
         return twin_of
 
     def _run(self, folder: str, names: Sequence[str], metrics: Sequence[Any], images: int) -> None:
-        """Run candidates and metrics on the first images."""
         settings = {
             **self.settings,
             "explainers": [self.explainers[name] for name in names],

@@ -148,7 +148,6 @@ class Results:
 
     @cached_property
     def _counted(self) -> dict[str, dict[str, int]]:
-        """Counts of datasets that were looked at."""
         return {}
 
     def _answers(self, job: SuiteJob, run: RunData) -> Sequence[Answers]:
@@ -162,7 +161,6 @@ class Results:
 
     @cached_property
     def _drawn(self) -> dict[Path, list[Answers]]:
-        """Answers that are drawn, by the folder of their run."""
         return {}
 
     def sized(self, text: str) -> str:

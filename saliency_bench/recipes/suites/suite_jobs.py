@@ -330,5 +330,4 @@ def smoke_text(suite: Suite, text: str) -> str:
 
 
 def _slug(text: str) -> str:
-    """Return a text as a part of a file name."""
     return re.sub(r"[^\w.-]+", "-", text).strip("-.") or "run"

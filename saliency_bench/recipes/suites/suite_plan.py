@@ -290,7 +290,6 @@ def _missing_model(job: SuiteJob) -> str:
 
 
 def _model(job: SuiteJob) -> str:
-    """Return where a run's model is."""
     if job.networks:
         left = [network for network in job.networks if not network.is_done]
         if not left:

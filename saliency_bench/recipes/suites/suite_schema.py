@@ -151,7 +151,6 @@ class Value(Strict):
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
-        """Check that it is exactly one kind of quantity."""
         kinds = self.metric, self.accuracy, self.crowd, self.size, self.text
         if sum(map(bool, kinds)) != 1 or (self.against and not self.metric):
             raise ValueError(

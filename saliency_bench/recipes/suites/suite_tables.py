@@ -267,7 +267,6 @@ def text_of(table: SuiteTable, record: Mapping[str, Any] | None) -> str:
 
 
 def _entry(table: SuiteTable, record: Mapping[str, Any] | None) -> TableEntry:
-    """Return a number as a table for a paper has it."""
     if record is None:
         return TableEntry(text=" ")
     few = f"fewer than {INTERVAL_FROM} images of a run, which have no interval"

@@ -46,5 +46,4 @@ def read_questions(path: str | Path | None = None) -> dict[str, Any]:
 
 
 def _is_text(value: object) -> bool:
-    """Return whether a value is a text that is not empty."""
     return isinstance(value, str) and bool(value.strip()) and len(value) <= LONGEST and value.isprintable()

@@ -113,7 +113,6 @@ def _means(study: Study, kept: pd.DataFrame, everyone: pd.DataFrame) -> list[tup
 
 
 def _of_people(study: Study, stored: Rated) -> list[tuple]:
-    """Return rows of OF_PEOPLE."""
     rows = []
     for person, ratings in stored.ratings.groupby("person"):
         checks = stored.checks.get(person, [])

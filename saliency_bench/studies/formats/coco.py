@@ -43,7 +43,6 @@ def write(out: Path, drawn: Sequence[PersonMask]) -> None:
 
 
 def _content(drawn: Sequence[PersonMask]) -> dict[str, Any]:
-    """Return masks as the content of a file."""
     labels = sorted({entry.label for entry in drawn})
     images = {entry.image_id: entry.mask.shape for entry in drawn}
     numbers = {image_id: number for number, image_id in enumerate(images, 1)}
@@ -67,7 +66,6 @@ def _content(drawn: Sequence[PersonMask]) -> dict[str, Any]:
 
 
 def _annotation(number: int, image: int, category: int, entry: PersonMask) -> dict[str, Any]:
-    """Return a mask as an annotation."""
     return {
         "id": number,
         "image_id": image,
@@ -97,7 +95,6 @@ def read(path: Path, person: str, selection: PersonRegions | None = None) -> dic
 
 
 def _region(number: int, image: dict[str, Any], annotation: dict[str, Any], names: dict[str, str]) -> Region:
-    """Return an annotation as a region."""
     person, name = str(annotation.get("person") or ""), str(image["file_name"])
     outline, label = annotation.get("segmentation"), names.get(str(annotation.get("category_id")))
     if not outline and "keypoints" in annotation:
@@ -107,7 +104,6 @@ def _region(number: int, image: dict[str, Any], annotation: dict[str, Any], name
 
 
 def _empty(number: int, image: dict[str, Any]) -> Iterator[Region]:
-    """Yield an empty region of everybody who found no region on an image."""
     for person in image.get("no_region") or []:
         size = check_size(image["height"], image["width"])
         empty = partial(np.zeros, size, bool)
@@ -135,7 +131,6 @@ def _mask(outline: Any, image: dict[str, Any]) -> np.ndarray:
 
 
 def _outlines(parts: list[Any], height: int, width: int) -> Any:
-    """Return outlines as run lengths of pycocotools."""
     for part in parts:
         if not isinstance(part, list) or len(part) < 6 or len(part) % 2:
             raise UserError("an outline that is not a list of at least three points")
@@ -146,7 +141,6 @@ def _outlines(parts: list[Any], height: int, width: int) -> Any:
 
 
 def _runs(segmentation: dict[str, Any], height: int, width: int) -> np.ndarray:
-    """Return the mask of run lengths."""
     if isinstance(segmentation.get("counts"), list):
         return np.ascontiguousarray(mask_of(segmentation["counts"], width, height).T)
     if segmentation.get("size") != [height, width]:
@@ -155,7 +149,6 @@ def _runs(segmentation: dict[str, Any], height: int, width: int) -> np.ndarray:
 
 
 def _pycocotools() -> Any:
-    """Import pycocotools."""
     try:
         from pycocotools import mask as coco
     except ModuleNotFoundError as error:

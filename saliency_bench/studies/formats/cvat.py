@@ -56,7 +56,6 @@ def write(out: Path, drawn: Sequence[PersonMask]) -> None:
 
 
 def _add(root: ElementTree.Element, number: int, entry: PersonMask) -> None:
-    """Add an image with its mask."""
     rows, columns = entry.mask.shape
     about = {"id": str(number), "name": entry.image_id, "width": str(columns), "height": str(rows)}
     image = ElementTree.SubElement(root, "image", about)
@@ -89,7 +88,6 @@ def read(path: Path, person: str, selection: PersonRegions | None = None) -> dic
 
 
 def _regions(image: Any, number: int) -> Iterator[Region]:
-    """Yield the regions of an image, and other elements to count."""
     name = image.attrib["name"]
     for element in image:
         kind, label = element.tag, element.attrib.get("label")
@@ -105,7 +103,6 @@ def _regions(image: Any, number: int) -> Iterator[Region]:
 
 
 def _size(image: Any) -> tuple[int, int]:
-    """Return the height and width of an image."""
     return check_size(int(image["height"]), int(image["width"]))
 
 
@@ -138,7 +135,6 @@ def _mask(element: Any, image: Any) -> np.ndarray:
 
 
 def _runs(about: Any, height: int, width: int) -> np.ndarray:
-    """Return the mask of a box with run lengths."""
     left, top, wide, high = (int(about[name]) for name in ("left", "top", "width", "height"))
     if left < 0 or top < 0 or wide < 1 or high < 1 or left + wide > width or top + high > height:
         raise UserError("a mask lies outside of its image; export the annotations again")

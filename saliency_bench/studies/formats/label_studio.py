@@ -70,7 +70,6 @@ def write(out: Path, drawn: Sequence[PersonMask]) -> None:
 
 
 def _result(entry: PersonMask) -> list[dict[str, Any]]:
-    """Return a mask as results of an annotation."""
     if not entry.mask.any():
         return []
     height, width = entry.mask.shape
@@ -89,7 +88,6 @@ def _result(entry: PersonMask) -> list[dict[str, Any]]:
 
 
 def _config(drawn: Sequence[PersonMask]) -> str:
-    """Return the configuration of a project with these labels."""
     from xml.sax.saxutils import quoteattr
 
     labels = "".join(f"    <Label value={quoteattr(label)}/>\n" for label in sorted({entry.label for entry in drawn}))
@@ -161,7 +159,6 @@ def read(path: Path, person: str, selection: PersonRegions | None = None) -> dic
 
 
 def _regions(task: Any, number: int) -> Iterator[Region]:
-    """Yield the regions of a task, and other entries to count."""
     if "result" in task and isinstance(task.get("task"), dict):  # cloud storage has one file per annotation
         task = task["task"] | {"annotations": [task]}
     if "data" not in task and ("annotation_id" in task or "annotator" in task):
@@ -209,7 +206,6 @@ def _images(task: dict[str, Any]) -> list[str]:
 
 
 def _is_picture(name: Any) -> bool:
-    """Return whether a text ends like the name of a picture."""
     return isinstance(name, str) and PurePosixPath(name.partition("?")[0] or name).suffix.lower() in ENDINGS
 
 

@@ -44,7 +44,6 @@ def write(out: Path, drawn: Sequence[PersonMask]) -> None:
 
 
 def _save(path: Path, pixels: np.ndarray) -> None:
-    """Write a PNG."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(png(pixels))
 

@@ -162,7 +162,6 @@ class PersonRegions:
         return False
 
     def _skip(self, why: str, region: Region) -> None:
-        """Count an entry that is not drawn."""
         if region.is_region:
             self.skipped[why] += 1
         elif region.why:
@@ -175,7 +174,6 @@ class PersonRegions:
             raise UserError(f"{where} has no region labelled {self.label}; {known}")
 
     def _units(self, region: Region, place: ImagePlace, labels: Counter[str], where: str) -> list[str]:
-        """Return the units that a region belongs to by its labels."""
         if not region.is_region or None in place.units.values():
             return list(place.units)
         if not region.labels:  # of unknown class, if others have a label
@@ -233,7 +231,6 @@ def _same(first: str, second: str) -> bool:
 
 
 def _list(names: list[str]) -> str:
-    """Return the first names as text."""
     return ", ".join(name[:40] for name in names[:SHOWN]) + f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
 
 
@@ -281,7 +278,6 @@ def file_stem(image_id: str) -> str:
 
 
 def _is_name(text: str) -> bool:
-    """Return whether a text is the name of a file and no path."""
     return bool(text) and text.isprintable() and "\\" not in text and len(text.encode()) <= MOST_BYTES
 
 

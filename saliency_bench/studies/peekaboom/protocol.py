@@ -130,7 +130,6 @@ class Peekaboom:
 
     @cached_property
     def _sheets(self) -> list[list[Pair]]:
-        """All sheets of the study."""
         settings = self.study.configuration
         return sheets(
             settings["images"], settings["explainers"], settings["judgements"], settings["pairs"], self.study.seed
@@ -176,7 +175,6 @@ class Peekaboom:
         return missing
 
     def _has_ended(self, steps: Sequence[Answer]) -> bool:
-        """Return whether a judgement has ended."""
         return has_ended(steps, len(self.exposures))
 
     def question(self, person: str) -> PeekaboomQuestion | None:
