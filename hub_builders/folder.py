@@ -156,7 +156,7 @@ def _masks(folder: Path | None, names: list[str], log: BuildLog) -> tuple[dict[s
             f"{wanted} or {wanted.name}; rename the masks"
         )
     for mask in spare:
-        log.leave_out(mask, "mask", "a mask file without a picture of its name")
+        log.leave_out(mask, "mask", "no image has the name of this mask file")
     return chosen, lacking
 
 

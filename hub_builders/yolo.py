@@ -223,7 +223,7 @@ def _labels(
     meant = meant if len(meant) == len(pictures) else {name: name for name in pictures}
     chosen, lacking, spare = _own.masks_for(list(meant), texts, "label")
     for text in spare:
-        log.remark(text, "a label file without a picture of its name")
+        log.remark(text, "no image has the name of this label file")
     return {meant[name]: text for name, text in chosen.items()}, {meant[name]: why for name, why in lacking.items()}
 
 

@@ -1,4 +1,4 @@
-"""Find the explainer to take for your network and your images.
+"""Find out which explainer to use for your network and images.
 
 example:
   saliency-bench choose --dataset shapes-xai --model models/resnet-18-shapes \\
@@ -6,10 +6,10 @@ example:
   saliency-bench choose --dataset my-pictures --model models/mine \\
       --for faithfulness --out choices/mine
 
-All explainers that fit the network are candidates, with a few settings each. Those that are beaten are asked for no
-more images; the others for more, until one is left, the rest are alike, or the time is up. The folder then holds
-choice.html, the answer with its evidence, choice.json, and the run with all scores. Without masks it asks only what
-needs none. Stopped, it resumes; with more time, images or candidates, it extends what is there.
+All explainers that fit the network are candidates, with a few settings each. Candidates that are beaten are dropped;
+the others explain more images until one is left, the rest are alike, or the time is up. The folder then holds
+choice.html (the answer with its evidence), choice.json, and the run with all scores. Without masks, only metrics that
+need none are used. A stopped choice resumes; with more time, images or candidates, an earlier one is extended.
 """
 
 import json
@@ -43,7 +43,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
-    """Find the explainer to take for your network and your images."""
+    """Find out which explainer to use for your network and images."""
     from saliency_bench.recipes.choosing.choose import choose
 
     settings = _shared.given(args, "explainers", "metrics")

@@ -79,7 +79,7 @@ def publish(
         if plan.nothing:
             return Published(plan, url, plan.head, started, False)
         if plan.rights and plan.rights.may is False:
-            raise UserError(f"{plan.rights.line}; give --namespace YOUR-NAME, or log in with a token that may")
+            raise UserError(f"{plan.rights.line}; give --namespace YOUR-NAME, or log in with a token that has this right")
         started = True
         return Published(plan, url, _send(plan, api), True, False)
 
@@ -106,7 +106,7 @@ def _send(plan: UploadPlan, api: HfApi) -> str:
         )
         info = api.repo_info(publication.repo, repo_type=publication.kind)
         if plan.private and not info.private:  # somebody else may have made it meanwhile
-            raise UserError(f"{publication.repo} was to be private and is public; nothing was sent")
+            raise UserError(f"{publication.repo} should be private but is public; nothing was sent")
         head = info.sha
     commit = api.create_commit(
         publication.repo,

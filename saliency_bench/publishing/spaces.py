@@ -31,7 +31,7 @@ COPY --chown=user . .
 EXPOSE 7860
 CMD ["python", "app.py"]
 """  # a process that is the command itself gets the signal to end, so that it can send what is left
-START = '''"""Starts the app `{name}` of saliency-bench, which lies beside this file."""
+START = '''"""Starts the app `{name}` of saliency-bench, which is in the same folder as this file."""
 
 from saliency_bench.spaces.{name}.app import main
 

@@ -350,7 +350,7 @@ def test_a_repository_that_somebody_has_made_public_meanwhile_gets_no_masks(here
     api = here.api(FOUNDER)
     create = api.create_repo
     monkeypatch.setattr(api, "create_repo", lambda repo, **given: create(repo, **given | {"private": False}))
-    with pytest.raises(UserError, match="was to be private and is public; nothing was sent"):
+    with pytest.raises(UserError, match="should be private but is public; nothing was sent"):
         publish(plan, private=True, api=api)
     assert not [path for path in here.files("datasets", PRIVATE) if path.endswith(".parquet")]
 

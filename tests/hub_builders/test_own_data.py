@@ -134,7 +134,7 @@ def test_which_mask_belongs_to_which_picture(tmp_path):
         ("dog/5", "mask"): "its mask file has the name of several pictures",
         ("cat/6", "mask"): "a JPEG mask with blurred values; save masks as PNG, or give a threshold, such as "
         "--foreground 128+ (in Python mask_values=)",
-        ("nobody.png", "mask"): "a mask file without a picture of its name",
+        ("nobody.png", "mask"): "no image has the name of this mask file",
     }
 
 
@@ -155,7 +155,7 @@ def test_nor_is_it_where_its_own_picture_is_missing(tmp_path, beside):
     mask(tmp_path / "masks/3.png")
     mask(tmp_path / "masks/dog/1.png")
     rows, left_out = built(tmp_path, masks=str(tmp_path / "masks"))
-    assert left_out["dog/1.png", "mask"] == "a mask file without a picture of its name"
+    assert left_out["dog/1.png", "mask"] == "no image has the name of this mask file"
     assert [name for name, row in rows.items() if row["mask"]] == ["cat/3"]
 
 

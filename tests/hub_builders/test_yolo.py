@@ -138,7 +138,7 @@ def test_what_cannot_be_used_is_named_and_the_rest_is_kept(tmp_path):
     }
     remarks = {one["id"]: one["text"] for one in report["remarks"]}
     assert remarks["strange"] == "class 9 is not among the names and is skipped"
-    assert remarks["spare.txt"] == "a label file without a picture of its name"
+    assert remarks["spare.txt"] == "no image has the name of this label file"
     assert sb.load_dataset(tmp_path / "out").features["label"].names == ["dog", "cat"]
     assert set(built(tmp_path, drop=("cat",))[0]) == {"strange:dog"}
     assert set(built(tmp_path, classes="image")[0]) == {"good", "confidence", "strange"}

@@ -121,7 +121,7 @@ def choose(
     progress: bool = True,
     **settings: Any,
 ) -> Choice:
-    """Find the explainer to take for a network and a dataset, and write the answer, its evidence and a page.
+    """Find out which explainer to use for a network and a dataset, and write the answer, its evidence and a page.
 
     All candidates are scored on a few images; those that are beaten are asked for no more, the others for more, by a
     test that allows for looking again (`read/analysis/sequential.py`). At most half of the images decide; the scores

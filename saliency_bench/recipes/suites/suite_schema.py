@@ -445,7 +445,7 @@ class Suite(Strict):
             for settings in (run.settings, *(self.datasets[dataset].settings for dataset in run.datasets)):
                 check_names(settings)
                 if reserved := set(settings) & set(RESERVED):
-                    raise ValueError(f"runs.{name}.settings: {min(reserved)} has a place of its own")
+                    raise ValueError(f"runs.{name}.settings: {min(reserved)} is not a setting here; it has its own key")
         for name, table in self.tables.items():
             _check_names(f"tables.{name}.runs", table.runs, self.runs)
             self._check_places(f"tables.{name}", table)
