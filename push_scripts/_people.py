@@ -51,7 +51,7 @@ def page_arguments(group: Any) -> None:
     group.add_argument("--invite", type=int, default=0, metavar="N",
                        help="print links for N more people; from then on nobody else can join")  # fmt: skip
     group.add_argument("--lease", type=float, default=60, metavar="N",
-                       help="minutes after which what an idle person holds goes to others (default: 60)")  # fmt: skip
+                       help="minutes after which the images of an idle person go to others (default: 60)")  # fmt: skip
     group.add_argument("--completion-url", metavar="URL", help="where people who have finished are sent")
     group.add_argument("--completion-code", metavar="TEXT", help="shown to people who have finished")
     group.add_argument("--owner", action="store_true", help="print the link of the owner's page, too")

@@ -6,8 +6,8 @@ example:
   saliency-bench annotate --dataset photos --store study.db --report
   saliency-bench annotate --dataset photos --store study.db --export masks
 
-The first line serves the page at http://127.0.0.1:7860 until Ctrl-C; who opens it is an annotator. Answers go into the
-store, one file, at once; the same command resumes. The store may also be postgresql://USER@HOST/NAME.
+The first line serves the page at http://127.0.0.1:7860 until Ctrl-C; everyone who opens it becomes an annotator. Answers
+are stored at once, in one file; the same command resumes. The store may also be postgresql://USER@HOST/NAME.
 """
 
 import json
@@ -42,19 +42,19 @@ def arguments(parser: ArgumentParser) -> None:
     results = parser.add_argument_group("results, instead of the page")
     results.add_argument("--report", action="store_true", help="show progress, agreement and honeypots")
     results.add_argument("--payments", metavar="FILE", help="write answers, time and checks per person (CSV, Parquet)")
-    results.add_argument("--parameters", metavar="FILE", help="write the parameters of the links that people came by")
+    results.add_argument("--parameters", metavar="FILE", help="write the parameters of the links that people opened")
     results.add_argument("--erase", metavar="FILE", help="write a copy of the store without the people of --exclude")
     results.add_argument("--export", metavar="DIR", help="write masks and their consensus into a new folder")
     results.add_argument("--import", dest="imported", metavar="PATH",
                          help="add masks that --person drew elsewhere")  # fmt: skip
     results.add_argument("--format", choices=("png", "coco", "label-studio", "cvat"), default="png",
-                         help="of --export and --import (default: png)")  # fmt: skip
-    results.add_argument("--person", metavar="NAME", help="pseudonym of who drew what is imported")
+                         help="file format of --export and --import (default: png)")  # fmt: skip
+    results.add_argument("--person", metavar="NAME", help="pseudonym of the person who drew the imported masks")
     results.add_argument("--label", default="", metavar="NAME",
                          help="import the regions with this label (default: the class of the image)")  # fmt: skip
     results.add_argument("--rule", default="half", metavar="RULE",
                          help="consensus of --export: half, majority or staple (default: half)")  # fmt: skip
-    results.add_argument("--people", nargs="+", default=(), metavar="NAME", help="of these people only")
+    results.add_argument("--people", nargs="+", default=(), metavar="NAME", help="only the answers of these people")
     results.add_argument("--exclude", nargs="+", default=(), metavar="NAME", help="people to leave out")
     results.add_argument("--accepted", action="store_true", help="only answers that a reviewer has accepted")
     results.add_argument("--honeypot-iou", type=float, default=0.0, metavar="X",
@@ -66,22 +66,22 @@ def arguments(parser: ArgumentParser) -> None:
 def _study_options(group: _ArgumentGroup) -> None:
     """Add options whose defaults are those of `saliency_bench.studies.annotating`, or of the study that is there."""
     group.add_argument("--annotators", type=int, metavar="N", help="people per image (default: 3)")
-    group.add_argument("--per-person", type=int, metavar="N", help="most images of a person (default: all)")
-    group.add_argument("--only-missing", action="store_true", default=None, help="ask about images without a mask only")
+    group.add_argument("--per-person", type=int, metavar="N", help="most images per person (default: all)")
+    group.add_argument("--only-missing", action="store_true", default=None, help="only ask about images without a mask")
     group.add_argument("--honeypots", type=int, metavar="N",
                        help="images with a known mask, shown to everybody as a check (default: 0)")  # fmt: skip
-    group.add_argument("--honeypot-every", type=int, metavar="N", help="one among so many images (default: 10)")
+    group.add_argument("--honeypot-every", type=int, metavar="N", help="show one every N images (default: 10)")
     group.add_argument("--grow", action="store_true",
-                       help="let the study that is there have more --annotators, --per-person or images")  # fmt: skip
+                       help="allow more --annotators, --per-person or images in an existing study")  # fmt: skip
     group.add_argument("--reviewers", type=int, metavar="N", help="people who have to accept a mask (default: 1)")
     group.add_argument("--protocol", choices=("p0",),
                        help="settings of a paper; p0 (Saliency-Bench): --annotators 5 --reviewers 2")  # fmt: skip
     group.add_argument("--practice", type=int, metavar="N",
                        help="images with a known mask before the real ones, with feedback (default: 0)")  # fmt: skip
     group.add_argument("--practice-iou", type=float, metavar="X",
-                       help="IoU to reach in them within three attempts (default: 0.5)")  # fmt: skip
+                       help="IoU to reach in practice within three attempts (default: 0.5)")  # fmt: skip
     _shared.setting(group, "mask_values")
-    group.add_argument("--seed", type=int, metavar="N", help="of the order of images (default: 0)")
+    group.add_argument("--seed", type=int, metavar="N", help="seed for the order of images (default: 0)")
 
 
 def main(args: Namespace) -> int:

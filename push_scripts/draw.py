@@ -8,10 +8,10 @@ example:
 
 maps: the picture, its mask and the map of each explainer, with the scores that the run gave them. insertion: the
 picture as the top pixels of each map enter it, with the probability of the class. classes: the maps of the most and of
-the least likely class. models: those of the run's model and of its other model, of one picture. object: those of the
-other model with and without the object (image_without_object). Below the last four: the score of the sample by
-saliency_insertion, saliency_class_sensitivity, saliency_mcr with saliency_mcs, or saliency_idr. Several runs stand
-below each other. Dataset and model of a run are loaded again, and the maps made anew.
+the least likely class. models: the maps of the run's model and of its other model. object: the maps of the other model
+with and without the object (image_without_object). Below the last four is the score of the sample by
+saliency_insertion, saliency_class_sensitivity, saliency_mcr with saliency_mcs, or saliency_idr. Several runs are drawn
+below each other. Dataset and model of a run are loaded again, and the maps are computed anew.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Say how many images show a difference between two explainers.
+"""Compute how many images are needed to find a difference between two explainers.
 
 example:
   saliency-bench power --run runs/first --difference 0.02
@@ -6,9 +6,9 @@ example:
   saliency-bench power --spread 0.2 --difference 0.05 \\
       --cluster-size 6 --correlation 0.3 --out power.svg
 
-From the paired differences of a run, of which a small one is enough, or from a spread that is assumed: the images and
-clusters with which the test of reports finds a difference in 80 % of cases. All pairs of a metric are tested together,
-as in a report; --single asks for one pair alone. --out draws the curve.
+Prints the images and clusters with which the test of reports finds a difference in 80 % of cases, from the paired
+differences of a run (a small one is enough) or from an assumed spread. All pairs of a metric are tested together, as in
+a report; --single tests one pair alone. --out draws the curve.
 """
 
 import json
@@ -43,7 +43,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
-    """Say how many images show a difference between two explainers."""
+    """Compute how many images are needed to find a difference between two explainers."""
     from saliency_bench.read.analysis import power
     from saliency_bench.read.run_folder import read_run
 

@@ -26,9 +26,9 @@ SECTION = "publish"
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("repo", metavar="RESULTS", help="NAMESPACE/results on the Hub, or the folder of a board")
-    parser.add_argument("number", type=int, metavar="NUMBER", nargs="?", help="number of the pull request (default: all open ones)")
-    parser.add_argument("--comment", action="store_true", help="post the verdict, unless it stands there already")
-    parser.add_argument("--merge", action="store_true", help="merge what checks out, unless it has changed since")
+    parser.add_argument("number", type=int, metavar="NUMBER", nargs="?", help="number of a pull request (default: all)")
+    parser.add_argument("--comment", action="store_true", help="post the verdict unless it is already there")
+    parser.add_argument("--merge", action="store_true", help="merge if the check passes and nothing has changed since")
     _shared.output(parser)
 
 

@@ -79,7 +79,7 @@ def publish(
         if plan.nothing:
             return Published(plan, url, plan.head, started, False)
         if plan.rights and plan.rights.may is False:
-            raise UserError(f"{plan.rights.line}; give --namespace YOUR-NAME, or log in with a token that has this right")
+            raise UserError(f"{plan.rights.line}; give --namespace YOUR-NAME, or log in with a token that may do so")
         started = True
         return Published(plan, url, _send(plan, api), True, False)
 

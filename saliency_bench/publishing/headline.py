@@ -34,7 +34,7 @@ def eval_yaml(build_report: dict, config: str) -> bytes:
     tasks = [ACCURACY, *(task for task, metric in SCORES.items() if has_masks or metric not in NEEDS_MASKS)]
     content = {
         "name": build_report["dataset"],
-        "description": "Top-1 accuracy of image classifiers, and the quality of their Grad-CAM maps as measured by saliency-bench: "
+        "description": "Top-1 accuracy of image classifiers, and scores of their Grad-CAM maps by saliency-bench: "
         "mIoU with the masks, and insertion.",
         "evaluation_framework": "saliency-bench",
         "tasks": [{"id": task, "config": config, "split": split} for task in tasks],

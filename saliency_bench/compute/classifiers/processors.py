@@ -36,7 +36,7 @@ def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Seq
     """Like `frame_of`, for a processor of transformers."""
     settings, where = processor.to_dict(), f"the image processor of {name}: "
     if settings.get("do_pad"):
-        raise UserError(f"the image processor of {name} pads images (do_pad), which cannot be applied to masks")
+        raise UserError(f"the image processor of {name} pads images (do_pad), which masks cannot do")
     normalised = settings.get("do_normalize", True)
     mean = channels(f"{where}image_mean", settings.get("image_mean") if normalised else 0)
     std = channels(f"{where}image_std", settings.get("image_std") if normalised else 1)
@@ -49,7 +49,7 @@ def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Seq
     if settings.get("do_resize", True):
         resize = (size["height"], size["width"]) if "height" in size else size.get("shortest_edge")
         if resize is None or "longest_edge" in size:
-            raise UserError(f"the image processor of {name} resizes by {one_line(size, 80)}, which cannot be applied to masks")
+            raise UserError(f"the image processor of {name} resizes by {one_line(size, 80)}, which masks cannot do")
         check_sides(f"{where}size", size.values())
         if isinstance(resize, int) and settings.get("crop_pct"):
             # ConvNeXT: enlarge and crop below 384, squash from there on.
