@@ -6,8 +6,8 @@ example:
   saliency-bench annotate --dataset photos --store study.db --report
   saliency-bench annotate --dataset photos --store study.db --export masks
 
-The first line serves the page at http://127.0.0.1:7860 until Ctrl-C; everyone who opens it becomes an annotator. Answers
-are stored at once, in one file; the same command resumes. The store may also be postgresql://USER@HOST/NAME.
+The first line serves the page at http://127.0.0.1:7860 until Ctrl-C; everyone who opens it becomes an annotator.
+Answers are stored at once, in one file; the same command resumes. The store may also be postgresql://USER@HOST/NAME.
 """
 
 import json
