@@ -36,7 +36,7 @@ def gae(classifier: Classifier, images: Images, target: Target, *, start: int = 
         images: (B, 3, H, W) in [0, 1].
         target: (B, K), weights over the logits.
         start: the first block that counts, from 0 (the authors' default as well).
-        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
 
     Returns:
         Maps (B, H, W), non-negative.

@@ -43,7 +43,7 @@ def gradcam(
         images: (B, 3, H, W) in [0, 1].
         target: (B, K), weights over the logits.
         layer: dotted name of a module with a feature map; None: the last one that holds all evidence.
-        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability"); "weighted":
+        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability"); "weighted":
             explain the classes of positive weight against all others (Wang and Wang, 2022; `_contrast.py`).
 
     Returns:

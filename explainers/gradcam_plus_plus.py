@@ -41,7 +41,7 @@ def gradcam_plus_plus(
         images: (B, 3, H, W) in [0, 1].
         target: (B, K), weights over the logits.
         layer: dotted name of a module with a feature map; None: the last one that holds all evidence.
-        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
 
     Returns:
         Maps (B, H, W); non-negative for samples whose target has no negative weight.

@@ -29,7 +29,7 @@ def gradient(
         images: (B, 3, H, W) in [0, 1].
         target: (B, K), weights over the logits.
         reduction: over channels: "max" of the absolute values, or signed "sum".
-        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
 
     Returns:
         Maps (B, H, W): non-negative for reduction "max", signed for "sum".

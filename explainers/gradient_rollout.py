@@ -50,7 +50,7 @@ def gradient_rollout(
         target: (B, K), weights over the logits.
         start: the first block that counts, from 0.
         relu: cut off negative products of gradient and attention; False: keep them.
-        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability"); "weighted":
+        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability"); "weighted":
             explain the classes of positive weight against all others (Wang and Wang, 2022; `_contrast.py`).
 
     Returns:

@@ -64,7 +64,7 @@ def gradient_shap(
             [0, 1]), "blur": the image under a Gaussian of 11 x 11 pixels and sigma 5.
         baselines: size of the bank.
         seed: seed of the bank; None: the run's, else 0.
-        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
         batch_size: path points per pass; None: 10 of 224 x 224, 256 on a GPU.
 
     Returns:

@@ -106,7 +106,7 @@ def iia(
             attention if its features are tokens.
         steps: steps of each path; None: 10, on a vision transformer 5 (36 forward passes, after 6 that find A).
         published: follow the authors' code, whose differences the module's docstring explains.
-        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
         batch_size: points per pass; None: as many as a fixed budget of memory allows.
 
     Returns:

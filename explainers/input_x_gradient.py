@@ -26,7 +26,7 @@ def input_x_gradient(classifier: Classifier, images: Images, target: Target, *, 
         classifier: the network to explain.
         images: (B, 3, H, W) in [0, 1].
         target: (B, K), weights over the logits.
-        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
 
     Returns:
         Maps (B, H, W), signed.

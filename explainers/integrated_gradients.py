@@ -55,7 +55,7 @@ def integrated_gradients(
         steps: points on the path.
         baseline: "zero" (after normalisation), "black" or "white" (in [0, 1]), or "blur": the image under a Gaussian of
             11 x 11 pixels and sigma 5.
-        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
         batch_size: path points per pass; None: 10 of 224 x 224, 256 on a GPU.
 
     Returns:

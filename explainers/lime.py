@@ -66,7 +66,7 @@ def lime(
         ratio: weight of colour against distance in scikit-image's quickshift.
         width: width of the kernel that weights pictures by their distance to the image.
         ridge: weight of the penalty on beta.
-        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
         batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
 
     Returns:

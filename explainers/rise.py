@@ -60,7 +60,7 @@ def rise(
         cells: cells along each side of a mask's grid.
         p: probability that a cell shows the image.
         border: how a grid continues beyond the centres of its outer cells: "replicate", or "reflect" as published.
-        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
         seed: seed of the mask bank; None: the run's, else 0.
         batch_size: masks in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
 

@@ -70,7 +70,7 @@ def scorecam(
         target: (B, K), weights over the logits.
         layer: dotted name of a module with a feature map; None: the last one that holds all evidence.
         align_corners: how masks are enlarged: whether corner pixels are aligned.
-        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
         batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
 
     Returns:

@@ -57,7 +57,7 @@ def smoothgrad(
         samples: noisy copies per image.
         sigma: width of the noise as a share of the image's span.
         reduction: over channels: "max" of the absolute values, or signed "sum".
-        on: whether the target's weights are those of logits ("logit") or of probabilities ("probability").
+        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
         batch_size: noisy images per pass; None: 10 of 224 x 224, 256 on a GPU.
 
     Returns:

@@ -152,7 +152,7 @@ class Explainer:
     def seeded(self, seed: int) -> Explainer:
         """Return the explainer with the run's seed for what is drawn once for all samples (RISE's masks).
 
-        An option `seed` that was set stays as it is.
+        An option `seed` that was set is kept.
         """
         given = dict(self.options)
         if given.get("seed", seed) is not None:
@@ -330,7 +330,7 @@ def _in_file(text: str, further: dict[str, object]) -> Explainer:
 
 @contextmanager
 def same_directory() -> Iterator[None]:
-    """Set the working directory, which relative paths go by, back afterwards, unless it is gone."""
+    """Restore the working directory afterwards, unless it was deleted; relative paths depend on it."""
     try:
         before = os.getcwd()
     except FileNotFoundError:

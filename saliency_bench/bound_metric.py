@@ -295,7 +295,7 @@ def registered_metric(name: str, **chosen: object) -> Metric:
 def _needed(
     name: str, function: Callable, declaration: MetricDeclaration, bound: tuple[tuple[str, object], ...]
 ) -> tuple[str, ...]:
-    """Return what a metric asks for with these options."""
+    """Return the inputs that a metric needs with these options."""
     left_out = declaration.left_out(dict(bound)) if declaration.left_out else ()
     return tuple(needed for needed in inputs_of(name, function) if needed not in left_out)
 
@@ -316,7 +316,7 @@ def _without_options(metric: Metric, chosen: dict[str, object]) -> Metric:
 
 
 def as_metric(given: str | Metric | Callable[..., np.ndarray]) -> Metric:
-    """Return a metric of a name, of your own function, or as it is.
+    """Return a metric for a name, your own function, or a `Metric`.
 
     Raises:
         UserError: It is something else.

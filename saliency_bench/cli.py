@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _silence_broken_pipes() -> bool:
-    """Discard further output to readers that are gone, such as `head`, and return whether there were any."""
+    """Discard further output to pipes that were closed, such as by `head`; return whether there were any."""
     gone = [stream for stream in (sys.stdout, sys.stderr) if _is_reader_gone(stream)]
     for stream in gone:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -143,7 +143,7 @@ def guarded(command: str, argv: list[str]) -> int:
 
 
 def _leave_others() -> None:
-    """End the connection of several processes, whose threads may abort one that ends first."""
+    """Close the connection between processes, so that its threads do not abort the first process that ends."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()

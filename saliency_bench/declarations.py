@@ -1,4 +1,4 @@
-"""`@sb.explainer(...)` and `@sb.metric(...)`: what must be known of an explainer or metric, said where it is defined.
+"""`@sb.explainer(...)` and `@sb.metric(...)`: the properties of an explainer or metric, declared where it is defined.
 
     @sb.explainer(version=1, needs="gradients", passes=1)
     def my_method(classifier, images, target, *, option: float = 1.0): ...   # -> maps (B, H, W)
@@ -7,7 +7,7 @@
     def my_score(maps, masks, *, option: float = 1.0): ...                   # -> scores (B,), or parts (B, P)
 
 The decorator makes a declaration, checks it against the function and attaches it as `my_score.declaration`; the
-function itself stays as it is. What does not fit is a `UserError` where the function is defined. Keyword-only
+function itself is not changed. What does not fit is a `UserError` where the function is defined. Keyword-only
 parameters with defaults are options; the others say what a metric asks for, by the names in `INPUTS`.
 
 This file is copied beside the metrics that are published: it imports nothing but `errors`.

@@ -58,7 +58,7 @@ def _is_json(text: str) -> bool:
 
 
 def _value(text: str) -> object:
-    """Return the value that a text stands for: JSON, Python's None, True and False, or the text itself."""
+    """Return the value of a text: JSON, Python's None, True and False, or the text itself."""
     return json.loads(text) if _is_json(text) else {"None": None, "True": True, "False": False}.get(text, text)
 
 

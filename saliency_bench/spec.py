@@ -339,7 +339,7 @@ class RunSpec(BaseModel):
         return "\n".join([*lines, *(f"    {argument}," for argument in more), ")"])
 
     def _written(self, without: Collection[str]) -> Iterator[tuple[str, Any]]:
-        """Yield the settings but those that are left out."""
+        """Yield the settings, except those that are left out."""
         return ((name, value) for name, value in self if name not in without)
 
 

@@ -33,7 +33,7 @@ def check(*, threshold: float) -> None:
 def saliency_iosr(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarray:
     """Return the intersection over salient region, |S and M| / |S| where S = {map > threshold * max map}.
 
-    Equation 17 of the paper. The map is taken as it is, not normalised: scaling it by a positive factor changes
+    Equation 17 of the paper. The map is not normalised: scaling it by a positive factor changes
     nothing, shifting it does.
 
     Args:

@@ -24,7 +24,7 @@ LOG = "training_log.json"
 
 
 def start_of(model: Any) -> Any:
-    """Return where the pretrained weights of a Hub id or folder are; a transformers config is returned as it is.
+    """Return where the pretrained weights of a Hub id or folder are; a transformers config is returned unchanged.
 
     Raises:
         UserError: The model cannot be found, or transformers cannot save it.

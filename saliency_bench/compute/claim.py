@@ -45,7 +45,7 @@ def write_manifest(context: RunContext, *, ask: bool = False) -> Manifest:
 
 
 def _answers_in(context: RunContext) -> dict[Role, NetworkAnswers]:
-    """Return the answers of the networks of a run, without those that cannot be compared."""
+    """Return the answers of a run's networks, except answers that cannot be compared."""
     samples = context.data.samples
     answers: dict[Role, NetworkAnswers | None] = {
         "model": answers_of(context.classifier, samples),

@@ -31,7 +31,7 @@ def classified(classifier: Classifier, chunk: Chunk) -> tuple[Chunk, torch.Tenso
 
 
 def _logits(classifier: Classifier, images: Images) -> torch.Tensor:
-    """Return the logits of a batch, or where it does not fit in memory those of its halves."""
+    """Return the logits of a batch; if it does not fit in memory, compute its halves one after the other."""
     try:
         return classifier(images).cpu()
     except (RuntimeError, MemoryError) as error:

@@ -59,7 +59,7 @@ class Cell:
 
     @cached_property
     def key(self) -> CellKey:
-        """Return what files say of the cell.
+        """Return the cell as files describe it.
 
         Raises:
             UserError: No file of results can hold a name, such as one with a line break.
@@ -184,7 +184,7 @@ class RunContext:
 
     @property
     def of_both(self) -> "list[RunContext]":
-        """Return this run, and the same of the other model where there is one."""
+        """Return this run and, if there is another model, the run of that model."""
         return [self] if self.other is None else [self, self.other]
 
     def of_other(self, chunk: Chunk) -> Chunk:

@@ -226,6 +226,6 @@ def differ(alone: Maps, together: Maps) -> bool:
 
 
 def images_text(batch: Batch) -> str:
-    """Name the images of a batch in a message; their order is that of the run, so that no range of ids names them."""
+    """Name the images of a batch in a message; a range of ids would not, as they are in the order of the run."""
     first, *rest = batch.ids
     return f"images {first} ... {rest[-1]} ({len(batch)} images)" if rest else f"image {first}"

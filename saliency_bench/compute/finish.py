@@ -73,7 +73,7 @@ def made_of(parts: Parts, facts: dict[str, Any]) -> str:
 
 
 def is_written(out: Path, origin: str) -> bool:
-    """Return whether a finished start has written all files from the same, and nobody has changed them."""
+    """Return whether a finished start wrote all files from the same parts and no file was changed since."""
     try:
         return read_json(out / WRITTEN) == _note(out, origin)
     except (UserError, OSError):
@@ -92,7 +92,7 @@ def _note(out: Path, origin: str) -> dict:
 
 
 def _code() -> str:
-    """Return a hash of all code of the core, which makes summary and page, and of what a page says of methods."""
+    """Return a hash of the code of the core, which makes summary and page, and of the texts about methods on a page."""
     core = (path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".css", ".js", ".j2"})
     metrics = (registry.score_file("metrics", name) for name in registry.names("metrics"))
     return hash_of([sha256_of(path) for path in sorted({*core, *metrics, *registry.files("explainers").values()})])

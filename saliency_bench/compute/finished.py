@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Run(PaperTables):
-    """A finished run; printed, it says what the command says.
+    """A finished run; when printed, it shows the same text as the command.
 
     Attributes:
         folder: where it was written.
@@ -49,7 +49,7 @@ class Run(PaperTables):
         return self._rows("records")
 
     def predictions(self) -> datasets.Dataset:
-        """Return what the classifier says of each sample: logits, predicted class, whether it is right."""
+        """Return the classifier's prediction for each sample: logits, predicted class, whether it is right."""
         return self._rows("predictions")
 
     def _rows(self, name: str) -> datasets.Dataset:
@@ -71,7 +71,7 @@ class Run(PaperTables):
 
     @property
     def lines(self) -> list[str]:
-        """Return the lines below the table, of which the last names the page of the run."""
+        """Return the lines below the table; the last one names the page of the run."""
         about = [maps_line(self.summary, self.cells), reliability_line(self.summary, self.cells)]
         short = in_short(self.summary, self.cells)
         return [*self.verdict, *misfits(self.summary), *filter(None, about), short, f"report: {self.report}"]
@@ -177,7 +177,7 @@ class Run(PaperTables):
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Return the table, with what the command line says below it, for notebooks."""
+        """Return the table and the lines below it as HTML, for notebooks."""
         header, *rows = table_rows(self.cells, covered(self.summary))
         best_at = [
             (row, place) for row, cells in enumerate(rows) for place, text in enumerate(cells) if " best" in text

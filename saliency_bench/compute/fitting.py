@@ -179,7 +179,7 @@ class Training:
         """Continue an interrupted training, if `state_file` exists and is whole.
 
         Raises:
-            UserError: The state is that of a training with other settings.
+            UserError: The state is from a training with other settings.
         """
         if not state_file.exists():
             return

@@ -237,5 +237,5 @@ def _complete_cells(context: RunContext, parts: Sequence[Part], chosen: np.ndarr
 
 
 def _lost(context: RunContext, content: str) -> UserError:
-    """Return the error for a part file that is gone."""
+    """Return the error for a part file that no longer exists."""
     return UserError(f"a part of {content} in {context.out} was damaged or lost during the run; start it again")

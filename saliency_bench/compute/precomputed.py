@@ -1,4 +1,4 @@
-"""Precomputed saliency maps, checked and scored like those of any explainer.
+"""Precomputed saliency maps, checked and scored like the maps of any explainer.
 
 All maps (`compute/maps/map_files.py` says in which forms) are checked before anything is scored, and copied, so that
 what is scored is what was checked.
@@ -128,7 +128,7 @@ def refuse(metrics: Sequence[Metric], name: str) -> None:
 
 
 def wants_more(metric: Metric) -> bool:
-    """Return whether a metric needs more than the explainer's map of each image as it is."""
+    """Return whether a metric needs more than the explainer's map of each unchanged image."""
     return bool({"explain", "partners", "retrained", *OF_PEOPLE} & set(metric.inputs))
 
 

@@ -47,14 +47,14 @@ def prediction_schema(context: RunContext) -> pa.Schema:
 
 @dataclass(frozen=True)
 class PredictedChunk:
-    """Samples of a chunk, with what the networks say of them.
+    """Samples of a chunk with the networks' predictions.
 
     Attributes:
         number: of the chunk.
         first: the position in the run of the chunk's first sample.
         positions: of the samples in the chunk.
         chunk: the samples.
-        rows: what the classifier says of each of them.
+        rows: the classifier's prediction for each of them.
         rows_of_other: what the other model says of each; None where there is none.
         is_whole: whether these are all samples of the chunk.
     """
@@ -98,12 +98,12 @@ class PredictedChunk:
 
     @property
     def readable(self) -> list[dict]:
-        """Return what the classifier says of each sample that could be read."""
+        """Return the classifier's prediction for each sample that could be read."""
         return [self.rows[position] for position in self.chunk.readable]
 
     @property
     def of_other(self) -> list[dict]:
-        """Return what the other model says of each sample that could be read."""
+        """Return the other model's prediction for each sample that could be read."""
         return [] if self.rows_of_other is None else [self.rows_of_other[position] for position in self.chunk.readable]
 
 
@@ -154,7 +154,7 @@ def read_predictions(
 
 
 def predict(context: RunContext, number: int, chunk: Chunk) -> tuple[list[dict], StoredResult]:
-    """Return what the classifier says of a chunk, row by row, and the same as rows of a part file.
+    """Return the classifier's predictions for a chunk, as objects and as rows of a part file.
 
     What could not be read is null, and a sample without probabilities has no prediction.
     """
@@ -166,7 +166,7 @@ def predict(context: RunContext, number: int, chunk: Chunk) -> tuple[list[dict],
 
 
 def answers(context: RunContext, chunk: Chunk) -> list[dict]:
-    """Return what the classifier says of the samples of a chunk, row by row, whatever has been written."""
+    """Return the classifier's predictions for the samples of a chunk, without reading what was written."""
     chunk, logits = classified(context.classifier, chunk)
     index_of = {position: index for index, position in enumerate(chunk.readable)}
     rows, names = [], prediction_schema(context).names

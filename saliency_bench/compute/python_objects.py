@@ -131,7 +131,7 @@ def _entry(
 
 
 def _noted(objects: dict, given: object, kind: str, name: str, digest: str, code: str, about: str = "") -> PythonObject:
-    """Return what stands for an object in a spec, and keep the object under it."""
+    """Return the text that represents an object in a spec, and store the object under it."""
     written = PythonObject(kind=kind, name=name, digest=digest, code=code, about=about)
     objects[written] = given
     return written
@@ -172,7 +172,7 @@ def _name(item: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric]
 
 
 def _name_assumed_direction(item: Explainer | Metric) -> None:
-    """Print a line about a metric of which it is only assumed that higher is better."""
+    """Print a line about a metric for which higher is only assumed to be better."""
     if isinstance(item, Metric) and not is_direction_declared(item):
         complain(
             f"metric {item} does not say which direction is better, so higher is assumed to be better; declare it with "

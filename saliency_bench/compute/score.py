@@ -126,7 +126,7 @@ def _right_classes(context: RunContext, rows: list[dict]) -> np.ndarray | None:
 
 
 def other_of(context: RunContext, batch: Batch, rows: list[dict]) -> OtherModel:
-    """Return what the other model says of samples; `context` is the run of the other model."""
+    """Return the other model's predictions for samples; `context` is the run of the other model."""
     _without_probabilities(context, batch, rows)
     right = _right_classes(context, rows)
     assert right is not None
@@ -154,7 +154,7 @@ def rows_of(
     scores: ScoredBatch | None,
     explained: Explained,
 ) -> Iterator[dict]:
-    """Yield a row per sample of the chunk, also of those that could not be read, each followed by rows of its parts.
+    """Yield a row per sample of the chunk, also of unreadable samples, each followed by the rows of its parts.
 
     Args:
         context: what the run works on.

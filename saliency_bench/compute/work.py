@@ -127,7 +127,7 @@ def _terms(context: RunContext, position: int, row: dict) -> TargetTerms:
 
 
 def _without_infinite(context: RunContext, samples: PredictedChunk, target: Target, explained: Explained) -> Explained:
-    """Return maps without those of targets with an infinite logit, which no image changes.
+    """Return maps, except maps of targets with an infinite logit, which no image changes.
 
     Raises:
         UserError: A target has an infinite logit, and the run is strict.

@@ -107,7 +107,7 @@ def build(
 
 
 def _own_words(name: str, builder: ModuleType, license: str | None, title: str | None) -> dict[str, str]:
-    """Return what the build report says of your own data, by what was given.
+    """Return the texts of the build report about your own data, from the arguments.
 
     Raises:
         UserError: The dataset is not your own data.

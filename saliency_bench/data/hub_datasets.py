@@ -203,7 +203,7 @@ def _downloaded(commit: Commit, config: str | None) -> DatasetBuilder:
 
 
 def _cached(commit: Commit, config: str | None) -> DatasetBuilder:
-    """Return the dataset of this commit and no other, which `datasets` itself would not promise."""
+    """Return the dataset of exactly this commit, which `datasets` itself does not guarantee."""
     owner, _, name = commit.repo.rpartition("/")
     place = Path(datasets.config.HF_DATASETS_CACHE) / "___".join(filter(None, [owner, camelcase_to_snakecase(name)]))
     configs = sorted(path.parts[-3] for path in place.glob(f"*/*/{commit.sha}") if path.is_dir())

@@ -308,7 +308,7 @@ def _in_memory(rows: object) -> FoundDataset:
 
 
 def _of_dict(splits: DatasetDict, split: str, name: str) -> Dataset:
-    """Return one split, whose classes, where labels are text, are those of all splits.
+    """Return one split; if labels are text, its classes are the classes of all splits.
 
     Raises:
         UnknownSplitError: There is no such split.

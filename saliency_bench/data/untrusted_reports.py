@@ -298,7 +298,7 @@ def _inside(path: str, root: Path) -> bool:
 
 
 def complete(build_report: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return a report of which nothing is missing; `where` is its name in messages.
+    """Return a complete report; `where` is its name in messages.
 
     Raises:
         UserError: Something is missing; it is named.

@@ -25,7 +25,7 @@ def snapshot_of(kind: str, repo: str, commit: str) -> Path:
 
 
 def remember(kind: str, repo: str, revision: str | None, commit: str) -> None:
-    """Note what a revision (default "main") stands for."""
+    """Remember the commit of a revision (default "main")."""
     if revision == commit:
         return
     with suppress(UserError):  # no writable cache

@@ -32,7 +32,7 @@ def patiently(
         pauses: in seconds, one after the other, where the Hub names none.
 
     Raises:
-        UserError: The action raises one that no waiting helps, or the Hub stays busy.
+        UserError: The action fails in a way that waiting does not help, or the Hub stays busy.
     """
     for pause in (*pauses, None):
         try:

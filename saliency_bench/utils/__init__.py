@@ -1,1 +1,1 @@
-"""Files, hashes, seeds, pictures, devices: what any layer may use and what knows nothing of saliency."""
+"""Files, hashes, seeds, pictures, devices: helpers that every layer may use and that do not depend on saliency."""

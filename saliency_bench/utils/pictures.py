@@ -247,7 +247,7 @@ def _refuse_giant(image: Image.Image) -> None:
 
 
 def is_plain(image: Image.Image) -> bool:
-    """Return whether a file can go into a dataset as it is: RGB without alpha, one frame, JPEG or PNG."""
+    """Return whether a file can be stored in a dataset unchanged: RGB without alpha, one frame, JPEG or PNG."""
     one_frame = getattr(image, "n_frames", 1) == 1
     return image.format in SUFFIXES and image.mode == "RGB" and one_frame and "transparency" not in image.info
 

@@ -47,7 +47,7 @@ class Alone:
     is_local_main_process: bool = True
 
     def wait_for_everyone(self) -> None:
-        """Return at once, as no other process takes part."""
+        """Return at once, because no other process takes part."""
 
 
 def accelerator_on(device: str | None) -> Accelerator:

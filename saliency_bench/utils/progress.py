@@ -42,7 +42,7 @@ def _in_notebook() -> bool:
 
 
 def _notebook_bar() -> type[tqdm]:
-    """Return a widget, or a bar of text without ipywidgets, of which `tqdm` would warn."""
+    """Return a widget; without ipywidgets, about which `tqdm` would warn, a bar of text."""
     with warnings.catch_warnings(action="ignore"):
         from tqdm.auto import tqdm as kind
     return kind

@@ -248,12 +248,12 @@ def _source(name: str, file: Path) -> bytes:
 
 
 def _is_plain(function: FunctionType) -> bool:
-    """Return whether a function is the one that its `def` made: no decorator has put another one in its place."""
+    """Return whether a function is exactly what its `def` created: no decorator has put another one in its place."""
     return not hasattr(function, "__wrapped__") and function.__code__.co_name == function.__name__
 
 
 def nested(code: CodeType) -> Iterator[CodeType]:
-    """Yield code and that of the functions inside it."""
+    """Yield the code and the code of the functions inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

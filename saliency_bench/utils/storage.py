@@ -132,7 +132,7 @@ def _cache_of(path: Path) -> tuple[str, Path] | None:
 
 
 def _full_folder() -> Path | None:
-    """Return the first folder without room among those that libraries write to unasked."""
+    """Return the first full folder among the folders that libraries write to on their own."""
     for folder in (*cache_folders().values(), Path(tempfile.gettempdir())):
         existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
         with suppress(OSError):

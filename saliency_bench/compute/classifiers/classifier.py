@@ -384,7 +384,7 @@ class Classifier(nn.Module):
         return "\n  ".join(one_line(line, LONGEST_LINE) for line in lines)
 
     def _values(self, statistic: Tensor) -> str:
-        """Return one number for channels of equal mean or std, else that of each."""
+        """Return one number if all channels have the same mean or std, else one per channel."""
         numbers = [f"{value:.4g}" for value in statistic.flatten().tolist()[: self.channels]]
         return numbers[0] if len(set(numbers)) == 1 else f"({', '.join(numbers)})"
 
@@ -575,6 +575,6 @@ def _are_probabilities(logits: Tensor, tolerance: float) -> bool:
 
 
 def _is_channels_last(model: nn.Module) -> bool:
-    """Return whether the convolutions' weights lie in channels-last layout and in no other."""
+    """Return whether all convolution weights are in channels-last layout only."""
     weights = [m.weight for m in model.modules() if isinstance(m, nn.Conv2d) and not is_lazy(m.weight)]
     return any(w.is_contiguous(memory_format=torch.channels_last) and not w.is_contiguous() for w in weights)

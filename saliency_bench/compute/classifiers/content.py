@@ -92,7 +92,7 @@ class ContentHasher:
         return self.hash_in(self, "", value)
 
     def hash_in(self, holder: object, name: str, value: object) -> str:
-        """Return the hash of a value, recorded as that of a place."""
+        """Return the hash of a value and record it for a place."""
         limit = sys.getrecursionlimit()
         sys.setrecursionlimit(limit + FRAMES * DEEPEST)
         self._open.clear()
@@ -286,8 +286,8 @@ class ContentHasher:
     def _class(self, kind: type) -> Iterator[str | bytes]:
         """Yield the name of a library class, or the name, methods and class attributes of your own class.
 
-        For a module, only methods that `forward` can reach count, not those that build or train the network. Your own
-        methods that were patched into a library class count too.
+        For a module, only methods that `forward` can reach count; methods that build or train the network do not. Your
+        own methods that were patched into a library class count too.
         """
         yield from ("class", _class_name(kind))
         metaclass = type(kind)

@@ -31,7 +31,7 @@ def write_efficientnet_lite(folder: Path, variant: int = 0) -> Path:
     """Write a checkpoint folder in the format of the Hub, unless it is there, and return it.
 
     Args:
-        folder: The folder to write, whole or not at all; an existing one is returned as it is.
+        folder: The folder to write, whole or not at all; an existing one is returned unchanged.
         variant: 0, 1 or 2: EfficientNet-Lite0 (4.7 million weights, 224 x 224 pixels) to Lite2 (6.1 million, 260).
 
     Raises:

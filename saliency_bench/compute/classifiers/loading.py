@@ -50,8 +50,8 @@ def load_classifier(
     `mean`, `std`, `size`, `labels` and `name` may follow as options (`compute.classifiers.own_networks`).
 
     A model object is any nn.Module, or a `transformers` pipeline. Normalisation, resizing and class names of a
-    `transformers` or `timm` model are known (see `model_objects`); of any other module, give `mean` and `std`. What is
-    given replaces what the object knows. A module of one channel gets its images in grey, which a line says. What
+    `transformers` or `timm` model are known (see `model_objects`); of any other module, give `mean` and `std`.
+    Arguments override what the object defines. A module of one channel gets its images in grey, which a line says. What
     torch.compile or DataParallel wraps is used unwrapped. TorchScript has outputs and gradients, but no layers, which
     some explainers read.
 

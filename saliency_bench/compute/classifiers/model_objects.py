@@ -35,7 +35,7 @@ Values = float | Sequence[float]  # one for all channels, or one per channel
 
 @dataclass(frozen=True)
 class Given:
-    """What the caller says of a model object; None stands for what the object knows."""
+    """What the caller says of a model object; None means that the object's own value is used."""
 
     mean: Values | None = None
     std: Values | None = None
@@ -166,7 +166,7 @@ def _refuse(model: nn.Module, name: str, given: Given) -> None:
 def _preprocessing(
     model: Any, processor: Any, given: Given, name: str
 ) -> tuple[Geometry, Frame, Sequence[float] | None, Sequence[float] | None]:
-    """Like `frame_of`, preferring what is given over what the model knows; mean and std may be None."""
+    """Like `frame_of`, but arguments override the values of the model; mean and std may be None."""
     geometry: Geometry = Geometry()
     frame: Frame = as_it_is
     mean: Sequence[float] | None = None

@@ -132,7 +132,7 @@ def check_sides(name: str, sides: Iterable[Any]) -> None:
 
     Args:
         name: What they are the sides of, for messages.
-        sides: Sides in pixels; None is ignored, and one side alone is that of a square.
+        sides: Sides in pixels; None is ignored, and a single side means a square.
     """
     given = [side for side in sides if side is not None]
     for side in given:

@@ -114,7 +114,7 @@ def _identity(digest: str, geometry: dict[str, Any], arithmetic: str) -> str:
 
 
 def _of_model(other: Classifier, spec: RunSpec, table: SplitTable) -> Predicted:
-    """Yield what a model says of the samples, in the chunks in which a run of it would predict them."""
+    """Yield a model's predictions in the chunks in which a run of that model would predict the samples."""
     ordered, size = table.samples, spec.batch_size
     for start in bar(range(0, table.count, size), desc=f"predict by {other.id}", unit="batch"):
         positions = range(start, min(start + size, len(ordered.ids)))

@@ -75,7 +75,7 @@ def smoothed(explainer: Inner, draws: int = 50, sigma: float = 0.15) -> Explaine
 
     The noise is sigma times (max - min) of the normalised image wide.
 
-    The noise is drawn from each sample's seed, as that of smoothgrad. Passes: `draws` times those of the explainer.
+    The noise is drawn from each sample's seed, as in smoothgrad. Passes: `draws` times those of the explainer.
 
     Raises:
         UserError: There are fewer draws than one, or sigma is negative or infinite.

@@ -1,4 +1,4 @@
-"""The explainer for a network that nobody chose one for."""
+"""The default explainer for a network."""
 
 import torch
 

@@ -65,13 +65,13 @@ class PeerExplainer:
         return self.description
 
     def explainer(self) -> Explainer:
-        """Return it with what reports say of it."""
+        """Return it with its description for reports."""
         _, package, name, version, *_ = self.description
         options = tuple(sorted(self.options.items()))
         return replace(as_explainer(self), options=options, about=f"{name} of {package} {version}.")
 
     def __call__(self, classifier: Classifier, images: Images, target: Target, **options: Any) -> Maps:
-        """Return the maps of a batch; `options` are those of the peer, as the explainer has them bound."""
+        """Return the maps of a batch; `options` are the peer's options that are bound to the explainer."""
         network = classifier if self.network is None else self.network
         if not any(network is module for module in classifier.modules()):
             raise UserError(
@@ -151,7 +151,7 @@ def _by_captum(attribution: Any, scored: _ScoredNetwork, given: Tensor, target: 
 
 
 def _retarget(attribution: Any, scored: nn.Module) -> Any:
-    """Return a copy of an attribution, and of those that it is made of, that asks another network."""
+    """Return a copy of an attribution and of its parts that uses another network."""
     retargeted = copy.copy(attribution)
     for key, value in vars(attribution).items():
         if key in ("forward_func", "model"):  # model: of those that put hooks on its modules
@@ -282,7 +282,7 @@ def _check_options(owner: str, functions: list[Callable], options: dict[str, Any
 
 
 def _settings(peer: Any, network: Any) -> dict[str, Any]:
-    """Return the settings of an object, the names of its layers in the network, and the same of its parts."""
+    """Return the settings of an object, the names of its layers in the network, and both for its parts."""
     names = {module: name for name, module in network.named_modules()} if isinstance(network, nn.Module) else {}
     settings: dict[str, Any] = {"class": type(peer).__name__}
     for key, value in sorted(vars(peer).items()):

@@ -3,8 +3,8 @@
 A layer is a module with weights of its own: a convolution, a linear layer, an attention, an embedding. What has only
 factors and offsets, such as a normalisation, belongs to the layer before it. Weights and biases are drawn as torch
 draws those of its convolutions and linear layers, uniform in +-1 / sqrt(inputs); a normalisation gets factors of 1,
-offsets of 0 and fresh statistics. The draws are those of a seed and of a module's place in the network, the same on
-every machine and whatever a network is wrapped in.
+offsets of 0 and fresh statistics. The draws depend on a seed and on a module's place in the network, and are the same
+on every machine and in any wrapper.
 """
 
 import copy

@@ -209,7 +209,7 @@ def new_classifier(setup: Setup, number: int, from_base: bool = False) -> Classi
 
 
 def start_from(network: nn.Module, base: Classifier) -> None:
-    """Give a network the weights of a checkpoint, but for those of another shape, which are of its last layer.
+    """Load the weights of a checkpoint, except weights of another shape, which belong to the last layer.
 
     Raises:
         UserError: The checkpoint is of another structure.

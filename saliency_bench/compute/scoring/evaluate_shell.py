@@ -27,7 +27,7 @@ NO_CLASS = -1  # in place of a class that was not given
 class MapShell:
     """Turns `function(maps, masks, *, option=default) -> (B,) or parts (B, P)` of a subclass into a module of evaluate.
 
-    Description, options, range and paper are those of the function and its declaration, so that none is said twice.
+    Description, options, range and paper come from the function and its declaration.
     """
 
     INPUTS = """predictions: saliency maps (B, H, W), higher = more salient.
@@ -505,7 +505,7 @@ def _area(accuracies: np.ndarray, exposures: np.ndarray) -> np.ndarray:
 
 
 def _about(function: Callable[..., np.ndarray]) -> str:
-    """Return the first line of the file of a function, and what its docstring says before its arguments."""
+    """Return the first line of a function's file and its docstring up to the arguments."""
     module = sys.modules[function.__module__].__doc__ or ""
     details = (inspect.getdoc(function) or "").partition("\nArgs:\n")[0]
     return f"{module.partition(chr(10))[0]}\n\n{details.strip()}"
@@ -547,7 +547,7 @@ def _options_of(name: str) -> list[str]:
 
 
 def _known(name: str, options: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Return the options among those that are known; raise UserError for others."""
+    """Return the known options; raise UserError for others."""
     for key in options:
         if key not in known:
             raise unknown(f"option of {name}", key, known)

@@ -17,10 +17,10 @@ NOISE = 0.01  # standard deviation
 
 
 def imputed(images: Images, kept: Tensor, noise: Images | float = 0.0) -> Images:
-    """Return images with pixels that are not kept (Bool (B, 1, H, W)) imputed from those that are, plus noise.
+    """Return images whose pixels that are not kept (Bool (B, 1, H, W)) are imputed from kept ones, plus noise.
 
-    Noisy linear imputation (Rong et al., 2022): each missing pixel is the mean of its neighbours, of which direct ones
-    weigh 1/6 and diagonal ones 1/12, divided by the weights inside the frame. Missing neighbours take part: their
+    Noisy linear imputation (Rong et al., 2022): each missing pixel is the mean of its neighbours (direct ones weigh
+    1/6, diagonal ones 1/12), divided by the weights inside the frame. Missing neighbours take part: their
     values solve one linear system. Nothing kept: black.
     """
     pictures = torch.broadcast_to(images, (len(kept), *images.shape[1:])).double().cpu().numpy()

@@ -137,7 +137,7 @@ class MetricInputs:
         return self._new_curves()
 
     def _new_curves(self) -> Curves:
-        """Return curves of which nothing is computed yet."""
+        """Return curves without any computed values."""
         assert self.maps is not None
         images, target, maps = self.images.clone(), self.target.clone(), self.maps.clone()
         return Curves(self.classifier, images, target, maps, self._seeds("noise"))
@@ -206,7 +206,7 @@ class MetricInputs:
             yield self.other.lacking
 
     def _fill(self, result: ScoredBatch, metric: Metric, scored: list[int], names: Sequence[str]) -> None:
-        """Fill in the scores of samples, or why they have none."""
+        """Fill in the scores of samples, or the reason why a sample has no score."""
         explain = self._provider(scored, metric.asks_of_target)
         try:
             inputs = self._inputs(metric, scored, explain)
@@ -251,7 +251,7 @@ class MetricInputs:
                     values[sample] = None if parts is None else _finite(parts[index, column])
 
     def _is_flat(self, metric: Metric, explain: MapProvider | Partners, index: int, sample: int) -> bool:
-        """Return whether the map that was scored is constant, or one of those that the metric asked for itself."""
+        """Return whether the scored map or a map that the metric requested is constant."""
         if isinstance(explain, Partners):
             return explain.is_flat(index)
         if "explain" in metric.inputs and not {"maps", "curves"} & set(metric.inputs):

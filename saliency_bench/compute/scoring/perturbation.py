@@ -405,7 +405,7 @@ def mean(classifier: nn.Module, images: Images) -> Images:
 def blurred(classifier: nn.Module, images: Images) -> Images:
     """Return images under a Gaussian of 11 x 11 pixels and sigma 5.
 
-    It is that of RISE's authors (Petsiuk et al., 2018).
+    This is the blur of RISE's authors (Petsiuk et al., 2018).
 
     They convolve the normalised image with zero padding of 5, so beyond the border lies the normalisation mean. Their
     kernel is an impulse filtered inside an 11 x 11 window whose edges reflect: the tails are folded back into the
@@ -450,7 +450,7 @@ def gaussian(images: Images, seeds: Sequence[int]) -> Images:
 
 
 def inpainted(images: Images, kept: Tensor) -> Images:
-    """Return images with the pixels that are not kept (Bool (B, 1, H, W)) filled in from those that are.
+    """Return images whose pixels that are not kept (Bool (B, 1, H, W)) are filled in from kept ones.
 
     Pull and push (Gortler et al., The Lumigraph, 1996): kept pixels are averaged over squares of 2, 4, 8 ... pixels a
     side, and a missing pixel takes the colour of the smallest of its squares that holds a kept one; before a coarser

@@ -80,7 +80,7 @@ def retrained_area(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
 
 
 def predicted(options: dict[str, Any], probabilities: np.ndarray, groups: object) -> list[tuple[TargetTerms, ...]]:
-    """Return what a retraining metric asks about, whatever the run's target is: the class that is predicted."""
+    """Return the target of a retraining metric, the predicted class, whatever the run's target is."""
     return [() if np.isnan(row).any() else (TargetTerms((int(row.argmax()),)),) for row in probabilities]
 
 

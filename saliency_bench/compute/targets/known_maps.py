@@ -25,7 +25,7 @@ def known_maps() -> list[str]:
 def resolved(given: Any, dataset: Sequence[str] | None, model: Sequence[str] | None, classes: int) -> Any:
     """Return what `label_maps.match` takes: for a known map's name, {dataset class: numbers of the model's classes}.
 
-    Anything else, and a file of that name, is returned as it is. A model without names has the classes in their usual
+    Anything else, and a file of that name, is returned unchanged. A model without names has the classes in their usual
     order.
 
     Args:

@@ -1,4 +1,4 @@
-"""Match the classes of a dataset with those of a model."""
+"""Match the classes of a dataset with the classes of a model."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -54,7 +54,7 @@ SAME_ON = 2  # images on which the maps of candidates with equal scores are comp
 
 @dataclass(frozen=True, repr=False)
 class Choice:
-    """Answer of `choose`; printed, it says what the command says.
+    """Answer of `choose`; when printed, it shows the same text as the command.
 
     Attributes:
         folder: where it was written.
