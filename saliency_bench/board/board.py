@@ -134,7 +134,7 @@ def _show(row: dict) -> str:
 
 
 def read_board(root: Path, folders: Sequence[str], owners: Known, problems: Sequence[str]) -> Board:
-    """Return the board of submissions, each of which is read, checked and ranked.
+    """Return the board: read, check and rank all submissions.
 
     Args:
         root: of the results.
@@ -345,7 +345,7 @@ def _ranked_rows(rivals: Sequence[BoardEntry]) -> list[Row]:
 
 
 def _to_rank(rows: list[BoardEntry]) -> list[BoardEntry]:
-    """Return all rows that the board has run and `MOST_CHECKED` others, those of people who submit few rows first."""
+    """Return all rows that the board has run and `MOST_CHECKED` others, starting with people who submit few rows."""
     # Anyone can submit rows, and each is compared with each: a flood of one account must not displace other people's.
     checked = [candidate for candidate in rows if not candidate.official]
     if len(checked) <= MOST_CHECKED:
@@ -357,7 +357,7 @@ def _to_rank(rows: list[BoardEntry]) -> list[BoardEntry]:
 
 
 def _not_comparable(candidate: BoardEntry, rivals: Sequence[BoardEntry]) -> str:
-    """Return why a row can be compared with no other row; "" if it can."""
+    """Return why a row cannot be compared with any other row; "" if it can."""
     if known_metric(candidate.row.cell) is None:
         return "its metric is not known here"
     ids = set(candidate.submission.recorded.ids)

@@ -1,4 +1,4 @@
-"""Check what a submission states against its records, and against what the package knows of metrics and explainers.
+"""Check a submission against its records, and against the package's metrics and explainers.
 
 A number that does not follow from the records refuses the submission. What the package knows (names of explainers
 and metrics, which are baselines, directions, ranges) is taken from the package, whatever the submission says.
@@ -192,7 +192,7 @@ def checked(result: Result, recorded: Recorded, path: Path) -> CheckedSubmission
 
 
 def _check_target(result: Result, path: Path) -> None:
-    """Raise UserError if the words for what is explained are those of another rule than that of the setting."""
+    """Raise UserError if the text that describes the target belongs to another rule than the setting."""
     rule, words = result.setting.target.partition(" ")[0], result.target
     rules = (*TARGETS, PREDICTED_BY.rstrip(":"))
     stated = next((name for name in rules if words == name or words.startswith(f"{name}:")), None)

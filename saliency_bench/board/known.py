@@ -189,7 +189,7 @@ def write_known(root: Path, item: KnownDataset | KnownModel | Status) -> Path:
 
 
 def content_of(folder: Path) -> str:
-    """Return the hash of the files of a submission, in full (256 bits), so that nobody can make two with the same hash.
+    """Return the full hash (256 bits) of the files of a submission, so that nobody can make two with the same hash.
 
     Its maps are not read here; their hashes are in its result, so that other maps are no part of this submission.
 

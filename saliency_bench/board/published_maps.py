@@ -193,7 +193,7 @@ def _maps(path: Path, wanted: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def _in_child(function: Callable[..., bytes], path: Path, *args: object) -> bytes:
-    """Return what a function says of a stranger's shard. Raise UserError if the shard is invalid."""
+    """Return the result of a function on a stranger's shard. Raise UserError if the shard is invalid."""
     try:
         return bounded(function, str(path), *args)
     except UserError as error:

@@ -173,7 +173,7 @@ def _masks_of(
     """Return (where the hidden masks are, the dataset as the board lists it then); None where none are hidden.
 
     Raises:
-        UserError: The masks are hidden, and nobody says where they are.
+        UserError: The masks are hidden and their place was not given.
     """
     before = listed.hidden if listed else None
     where = hidden or before

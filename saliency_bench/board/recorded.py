@@ -93,7 +93,7 @@ def recorded(result: Result, table: pa.Table, path: Path) -> Recorded:
         path: names the records in messages.
 
     Raises:
-        UserError: The records are not exactly those of the result's cells.
+        UserError: The records do not match the result's cells exactly.
     """
     try:
         _check_values(table)
@@ -170,7 +170,7 @@ class _SubmittedImages:
 
 
 def _check_schema(schema: pa.Schema) -> None:
-    """Raise ValueError for columns that are not exactly those of records."""
+    """Raise ValueError if the columns differ from the columns of records."""
     if twice := [name for name, times in Counter(schema.names).items() if times > 1]:
         raise ValueError(f"column {twice[0]} comes twice")
     for column in records.SCHEMA:

@@ -37,7 +37,7 @@ class Row:
             and those of its submitter's other rows are true.
         unranked: why there is no official rank; else "".
         best: whether its official rank includes 1, it beats every baseline, and nearly all samples are scored.
-        not_comparable: why it can be compared with no other row; else "".
+        not_comparable: why it cannot be compared with any other row; else "".
         beats: the baselines that it beats, by the test that gives its ranks.
         not_beaten: the other baselines that it was tested against.
         conflict: whether another row of the same cell has other values.

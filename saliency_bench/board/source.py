@@ -170,7 +170,7 @@ def _check_no_scores(submission: CheckedSubmission) -> None:
 
 
 def _check_samples(submission: CheckedSubmission, owners: Known) -> None:
-    """Raise UserError for samples that are not those of the dataset, if the owner of the board has listed it."""
+    """Raise UserError for samples that are not in the dataset, if the owner of the board has listed the dataset."""
     setting = submission.result.setting
     dataset = owners.datasets.get((setting.fingerprint, setting.split))
     if dataset is None:

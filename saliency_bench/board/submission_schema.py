@@ -51,7 +51,7 @@ SEVERAL_LINES = ("note", "command")
 
 
 def _link(text: str) -> str:
-    """Return an address as it is. Raise ValueError unless everybody can see where it leads."""
+    """Return an address unchanged. Raise ValueError unless everybody can see where it leads."""
     parts = urlsplit(text)
     is_plain = text.isascii() and text.isprintable() and not set(text) & set(" <>\"'`\\")
     if text and not (is_plain and parts.scheme == "https" and parts.hostname and "@" not in parts.netloc):
@@ -60,7 +60,7 @@ def _link(text: str) -> str:
 
 
 def _day(text: str) -> str:
-    """Return a day as it is. Raise ValueError if no calendar has it."""
+    """Return a day unchanged. Raise ValueError if no calendar has it."""
     date.fromisoformat(text)
     return text
 

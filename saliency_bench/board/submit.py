@@ -433,7 +433,7 @@ def _rights(account: client.Account | None, repo: str, info: DatasetInfo | None)
 
 
 def _info(api: HfApi, repo: str) -> DatasetInfo | None:
-    """Return what the Hub says of a repository, or None if it does not exist."""
+    """Return the Hub's description of a repository, or None if it does not exist."""
     with asking(repo):
         try:
             return api.dataset_info(repo)

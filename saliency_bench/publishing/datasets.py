@@ -188,7 +188,7 @@ def check_hidden_nowhere(folder: str | Path, repo: str, hide: str | None, api: H
 
 
 def _check_secret(build_report: dict, with_images: str | None) -> None:
-    """Raise UserError for masks that anybody can make, and for images that nobody would get."""
+    """Raise UserError for masks that anyone can make, and for images that would reach nobody."""
     if not is_own_data(build_report["dataset"]):
         raise UserError(
             f"anybody can build {build_report['dataset']} with its masks, so hiding them is worthless; --hide-masks is "

@@ -128,7 +128,7 @@ RankSet = tuple[int, int] | None
 
 
 def rank_text(rank: RankSet) -> str:
-    """Return a rank set as it is printed: "1-3" or "2"; "" where there is none."""
+    """Return a rank set as text: "1-3" or "2"; "" where there is none."""
     if rank is None:
         return ""
     low, high = rank
@@ -221,7 +221,7 @@ class CellResult(Interval, CellKey):
 
     @property
     def ranks(self) -> str:
-        """Return the rank as it is printed, "1-3" or "2"; "" where there is none."""
+        """Return the rank as text, "1-3" or "2"; "" where there is none."""
         return rank_text(self.rank)
 
     @property

@@ -112,7 +112,7 @@ class Manifest(BaseModel):
         return self.model_copy(update=joint)
 
     def _why_another_model(self, earlier: "Manifest") -> str:
-        """Describe how the model differs from that of an earlier start, for an error message; "" if unknown."""
+        """Describe how the model differs from the model of an earlier start, for an error message; "" if unknown."""
         parts = ["prompts"] if self.spec.prompts != earlier.spec.prompts else []
         parts += [
             part for part in self.network.keys() & earlier.network.keys() if self.network[part] != earlier.network[part]
@@ -195,7 +195,7 @@ def differing_settings(first: Identity, other: Identity) -> list[str]:
 
 
 def _first_difference(first: list[list[int]], other: list[list[int]]) -> str:
-    """Say, for a message, which classes of the dataset stand for other classes of the model."""
+    """Name, for a message, the classes of the dataset that are mapped to other classes of the model."""
     if len(first) != len(other):
         return f" ({len(first)} classes of the dataset, not {len(other)})"
     pairs = [(place, *pair) for place, pair in enumerate(zip(first, other, strict=True)) if pair[0] != pair[1]]

@@ -1,4 +1,4 @@
-"""Part files: what a run has computed so far. Each is written once, and believed only if it is what its name says.
+"""Part files: what a run has computed so far. Each file is written once, and used only if its content matches its name.
 
     chunks/000017-HASH.parquet           scores of some chunks, of which 17 is the first
     predictions/000017-HASH.parquet      what the classifier says of some chunks
@@ -65,7 +65,7 @@ class StoredResult:
 
 @dataclass(frozen=True)
 class PartNote:
-    """What the notes of a part file say of results; those that differ in their chunks alone are one entry."""
+    """What the notes of a part file say of results; results that differ only in their chunks are one entry."""
 
     group: str
     keys: tuple[str, ...]
@@ -112,7 +112,7 @@ class Part:
         return tables
 
     def is_whole(self) -> bool:
-        """Return whether the file's bytes are those that its name tells."""
+        """Return whether the file's bytes match its name."""
         return sha256_of(self.path).startswith(self.path.stem[-DIGITS:])
 
 
@@ -272,7 +272,7 @@ def _total(counts: dict[str, int]) -> int:
 
 
 def _entries(results: Iterable[StoredResult]) -> list[PartNote]:
-    """Return the entries of results: those that differ in their chunks alone become one."""
+    """Return the entries of results: entries that differ only in their chunks become one."""
     chunks: dict[str, set[int]] = {}
     for result in results:
         shared = json.dumps([result.group, sorted(result.tables), result.positions, result.about], sort_keys=True)

@@ -45,7 +45,7 @@ def public_label(name: str) -> bool:
 def refused_label(name: str, chosen: Mapping[str, Any]) -> str:
     """Say why a board shows no method or metric of this name and these options; "" if it does.
 
-    Letters of other alphabets look like those of "gradcam", and some signs look like nothing.
+    Letters of other alphabets look like the letters of "gradcam", and some characters are invisible.
     """
     composed = rf"({'|'.join(COMPOSING)})\((?:[\w.:=+\-\"\[\]{{}}(),]|, )+\)"
     if (

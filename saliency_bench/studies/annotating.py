@@ -1,8 +1,8 @@
 """The annotation protocol: people draw the region that justifies the class; several people per image; review.
 
 An answer's payload is {"kind": "mask"}, {"kind": "no_region"} (nothing in the image shows the class) or
-{"kind": "skip", "reason": TEXT}, which leaves the image to others. Masks have the size of the image. A person sees
-nobody else's answers. What a reviewer rejects goes back to its annotator, with the comment; what is drawn then is a new
+{"kind": "skip", "reason": TEXT}, which leaves the image to others. Masks have the size of the image. People do not see
+each other's answers. What a reviewer rejects goes back to its annotator, with the comment; what is drawn then is a new
 revision. A reviewer may also draw the mask in its place: a correction, which names the revision it corrects, counts
 instead of it, and is reviewed like it.
 
@@ -199,7 +199,7 @@ class Annotating:
     # for annotators
 
     def state(self, person: str) -> dict[str, Any]:
-        """Return what the page of a person shows: progress, and the next images; first those of practice."""
+        """Return what the page of a person shows: progress, and the next images; practice images first."""
         if (practising := self._practising(person)) is not None:
             return practising
         self.places.refresh()
@@ -239,7 +239,7 @@ class Annotating:
         return feedback(answer, self._known(answer.unit), self.settings["practice_iou"])
 
     def _given(self, person: str) -> list[str]:
-        """Return the units that a person was given, without those of practice."""
+        """Return the units that a person was given, without practice units."""
         practice = set(self.practice)
         return [unit for unit in self.places.given(person) if unit not in practice]
 
@@ -386,7 +386,7 @@ class Annotating:
         )
 
     def may_see(self, person: Person, unit: str) -> bool:
-        """Return whether a person may see an image: annotators see those that they were given."""
+        """Return whether a person may see an image: annotators see the images that they were given."""
         if unit not in self.images.positions:
             return False
         return person.role == "reviewer" or self.places.is_given(person.name, unit)

@@ -14,7 +14,7 @@ the exposures of one peek-a-boom image. `payload` is any JSON.
 **Nothing is lost, doubled or overwritten.** Rows are only added; triggers in the database refuse anything else.
 `request` is an id that the page makes for each answer: the same request again (a double click, a repeat after a lost
 connection or a restart of the server) stores nothing and returns the stored row. `record` returns once the row is on
-the disk. Writers wait for each other, readers for nobody. A study of the same name is the same study: it resumes.
+the disk. Writers wait for each other; readers never wait. A study of the same name is the same study: it resumes.
 
 Needs `pip install "saliency-bench[studies]"`; for PostgreSQL also `psycopg`.
 """

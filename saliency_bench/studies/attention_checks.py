@@ -44,7 +44,7 @@ def note(checks: Checks, answers: str, with_failed: bool, exclude: Iterable[str]
     Args:
         checks: {person: whether each was right}.
         answers: what people gave, "ratings".
-        with_failed: whether those of people who failed count.
+        with_failed: whether answers of people who failed count.
         exclude: people whose answers are left out anyway.
     """
     lines = []

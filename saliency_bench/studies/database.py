@@ -25,7 +25,7 @@ HASHES = ("dataset", "run")  # that tell nobody anything
 
 
 def now() -> str:
-    """Return the time in UTC, ISO 8601, with microseconds, so that the order of the texts is that of the times."""
+    """Return the time in UTC, ISO 8601, with microseconds, so that texts sort like times."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
@@ -77,7 +77,7 @@ class Database:
             raise UserError(f"{self.text} cannot be used as a store: {_reason(error)}") from error
 
     def _open(self, create: bool) -> None:
-        """Make the tables, or check those that are there.
+        """Create the tables, or check existing ones.
 
         Raises:
             UserError: The database is of another program or of another version.

@@ -50,7 +50,7 @@ class Introduction:
     """The texts of a study.
 
     Attributes:
-        consent: nobody takes part without having agreed to it; None: nothing is asked.
+        consent: people must agree to it before they take part; None: nothing is asked.
         instructions: instead of those of the page; None: those of the page.
     """
 

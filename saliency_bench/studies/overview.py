@@ -6,7 +6,7 @@ A person is
                agreement with others is below half of the median
     stuck      has been given something, and has done nothing for longer than the lease
 Quick and careless by agreement need at least `ENOUGH` answers of the person and `ENOUGH` people. These are hints for
-somebody who looks; nobody is left out by them.
+somebody who looks; they do not exclude anyone.
 """
 
 from collections import Counter, defaultdict

@@ -1,7 +1,7 @@
 """Actions of the owner of a running study: pause, close, open it again, leave a person out, take them in again.
 
 Each is an event, so that nothing is lost: the last one holds, and all of them, with their times, stay in the store.
-A study that is not open takes what people still send and gives nobody anything new. Whoever is left out is given
+A closed study accepts answers that people still send and gives out no new images. Whoever is left out is given
 nothing new either; their answers stay, results are shown with and without them, and their images go to others.
 """
 

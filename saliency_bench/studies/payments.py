@@ -1,4 +1,4 @@
-"""Tables for whoever pays the people of a study: what each has done, and, apart from it, who they are elsewhere."""
+"""Tables for paying the people of a study: what each has done, and, apart from it, who they are elsewhere."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence

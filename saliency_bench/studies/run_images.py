@@ -1,7 +1,7 @@
 """The images and kept maps of a finished run, as people are shown them: by image id, in the prepared frame.
 
 The frame is cut from the picture as the run's geometry says, by the same box; no network is loaded. A run's own frame
-may differ from it in the last digits of a pixel. Maps are those that the run has kept (`load_maps`).
+may differ from it in the last digits of a pixel. Maps are the kept maps of the run (`load_maps`).
 """
 
 import json

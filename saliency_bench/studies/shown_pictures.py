@@ -1,6 +1,6 @@
 """Pictures as the page of a study shows them: upright 8-bit RGB files in a cache, each made once.
 
-A file that is an upright RGB JPEG or PNG is shown as it is. Anything else (turned by EXIF, grey, alpha, palette, CMYK)
+A file that is an upright RGB JPEG or PNG is shown unchanged. Anything else (turned by EXIF, grey, alpha, palette, CMYK)
 becomes a PNG up to `LOSSLESS` pixels, and a JPEG of quality 95 without colour subsampling above: a phone's photograph
 as PNG has 20 MB. Pictures of 16 or 32 bits, such as X-rays, are shown in a window from the 1st to the 99th percentile
 of their values. What people draw has the size of the picture, whatever its file.

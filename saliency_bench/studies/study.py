@@ -166,7 +166,7 @@ class Study:
         return Person(name, role, key)
 
     def invite(self, count: int) -> list[str]:
-        """Return requests to join, one for each person who is invited; from then on nobody else can join."""
+        """Return requests to join, one for each person who is invited; from then on, only invited people can join."""
         tokens = [secrets.token_urlsafe(24) for _ in range(count)]
         rows = [{"study": self.id, "request": _hash(token), "created": now()} for token in tokens]
         with self.store.writing() as connection:
@@ -175,7 +175,7 @@ class Study:
         return tokens
 
     def may_join(self, request: object) -> bool:
-        """Return whether a request is that of an invited person, or nobody was ever invited."""
+        """Return whether a request is from an invited person, or no invitations exist."""
         of_study = select(invites.c.id).where(invites.c.study == self.id)
         with self.store.reading() as connection:
             if connection.scalar(of_study.limit(1)) is None:
@@ -250,7 +250,7 @@ class Study:
         done: Collection[tuple[str, str]],
         lease_hours: float = LEASE_HOURS,
     ) -> list[str]:
-        """Return the first of these units that nobody else holds, which this person holds from now on.
+        """Return the first of these units that no other person holds; this person holds it from now on.
 
         Args:
             person: the pseudonym.

@@ -172,7 +172,7 @@ for _table in (studies, people, assignments, answers, reviews, corrections, invi
 
 
 def prepare_sqlite(engine: Engine) -> None:
-    """Set WAL, so that reading waits for nobody, and FULL, so that an answer is on the disk before it is confirmed.
+    """Set WAL, so that readers do not wait, and FULL, so that an answer is on disk before it is confirmed.
 
     Writing takes the lock at its beginning (BEGIN IMMEDIATE): a transaction that reads first and writes later could
     otherwise fail halfway.

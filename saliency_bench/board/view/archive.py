@@ -83,7 +83,7 @@ class Archive:
         return {shown_row.key: (shown_row, row) for shown_row, row in zip(self.rows, self.board.rows, strict=True)}
 
     def sampled(self, row: Row) -> Scored:
-        """Return the scores of a row's samples. Raise UserError if its files are gone since."""
+        """Return the scores of a row's samples. Raise UserError if its files were deleted since."""
         submission = self._read(row.folder)
         if (outcome := submission.recorded.outcomes.get(row.cell.cell_id)) is None:
             raise UserError(f"{row.folder} no longer holds this row")
@@ -135,7 +135,7 @@ def commit_of(repo: str) -> str:
 
 
 def _info(repo: str) -> DatasetInfo:
-    """Return what the Hub says of a repository of results."""
+    """Return the Hub's description of a repository of results."""
     with asking(repo):
         return client.default_api().dataset_info(repo)
     raise AssertionError  # `asking` has raised

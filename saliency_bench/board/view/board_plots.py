@@ -199,7 +199,7 @@ def scatter(rows: Sequence[ShownRow], x: str, y: str) -> Plot | None:
 def cost(rows: Sequence[ShownRow], y: str, kind: str) -> Plot | None:
     """Plot a metric against the cost of explaining an image.
 
-    Seconds are those on one device, that of most rows, because they cannot be compared with others.
+    Seconds are from the device of most rows, because seconds of different devices cannot be compared.
 
     Args:
         rows: of one dataset and model.

@@ -22,7 +22,7 @@ class Live:
         core: as for `Page`, in the place of the board's own.
         every: seconds between two checks for a newer commit.
         data: as for `Archive.load`.
-        default: the core of a board that has none of its own.
+        default: the core for a board without its own.
 
     Raises:
         UserError: The board cannot be read at first.

@@ -150,7 +150,7 @@ def _alphabetical(values: Iterable[str]) -> list[str]:
 
 
 def only_known(view: View, rows: Sequence[ShownRow]) -> View:
-    """Remove filter values that no row of the board has, such as those of an old address."""
+    """Remove filter values that no row of the board has, such as values from an old address."""
     kept: dict[str, Any] = {}
     for name in FILTERS:
         if wanted := getattr(view, name):

@@ -31,7 +31,7 @@ class ShownRow:
         asks: settings of the question that are not the usual ones, in words: target, seed; else "".
         family: of the metric, one of FAMILIES.
         few: whether the interval rests on few samples.
-        approximate: whether the interval is that of an unbounded score over too few clusters to be exact.
+        approximate: whether the interval is of an unbounded score over too few clusters to be exact.
         rare: whether the interval was widened because its samples do not rule out rare failures.
         passes: images put through the network to explain one image; None if the submission does not say.
         seconds: to explain one image on `device`, as the submitter says; None if the submission does not say.
@@ -144,7 +144,7 @@ def _asks(row: "Row") -> str:
 
 @lru_cache(1000)  # reading the file of a metric takes a millisecond, and a board has thousands of rows
 def family_of(metric: str) -> str:
-    """Return the family of a metric, by what its function asks for."""
+    """Return the family of a metric, from the inputs of its function."""
     if metric not in registry.names("metrics"):
         return "other"
     needs = registry.asked_for("metrics", metric)

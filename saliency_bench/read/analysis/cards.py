@@ -79,7 +79,7 @@ def below(verdict: Verdict) -> dict[str, list[str]]:
 
 
 def worse(verdict: Verdict) -> list[Worse]:
-    """Return which explainers are significantly worse than a baseline, with those that share metrics in one entry."""
+    """Return which explainers are significantly worse than a baseline; explainers that share metrics share an entry."""
     entries = []
     for comparisons in verdict.against_baselines():
         metrics: dict[str, list[str]] = {}

@@ -58,11 +58,11 @@ class CommonNames:
         self.texts = _texts(self._same)
 
     def key(self, cell: CellKey) -> Method:
-        """Return what stands for that of a cell in all runs."""
+        """Return the key of a cell's explainer or metric in all runs."""
         return self._same[self._method_of(cell)]
 
     def text(self, cell: CellKey) -> str:
-        """Return the name of that of a cell."""
+        """Return the name of a cell's explainer or metric."""
         return self.texts[self.key(cell)]
 
 

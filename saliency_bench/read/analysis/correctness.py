@@ -15,7 +15,7 @@ def by_correctness(run: RunData) -> Table:
     """Return the mean of each cell over the correctly classified images and over the misclassified ones.
 
     Both means have the usual intervals of a mean of scores. Images without a known label are in neither group. Cells
-    whose value is not a mean of scores, and those of retraining metrics, have no rows.
+    whose value is not a mean of scores, and cells of retraining metrics, have no rows.
 
     Raises:
         UserError: No image is known to be classified correctly or incorrectly.

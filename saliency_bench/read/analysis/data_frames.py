@@ -56,9 +56,9 @@ def power(
         correlation: With `spread`: of the differences within a cluster.
 
     Returns:
-        A row per pair of explainers and metric, starting with those that need most images. It has `spread`, `clusters`
-        and `images` (missing if more than ten million are needed), and of a run `observed`, the difference in the run,
-        and `seen`, its clusters.
+        A row per pair of explainers and metric, starting with the pairs that need most images. It has `spread`,
+        `clusters` and `images` (missing if more than ten million are needed), and of a run `observed`, the difference
+        in the run, and `seen`, its clusters.
 
     Raises:
         UserError: Neither or both of `run` and `spread` are given, a number is out of range, or no two explainers of

@@ -101,8 +101,8 @@ class PaperTables:
             bold: Whether to set the best explainers of each metric in bold, as `Run.to_pandas` marks them.
             digits: Digits after the decimal point.
             labels: {name of an explainer or metric: what to print instead}. A label or caption with a backslash or a
-                pair of $ is LaTeX and is inserted as it is; other texts are escaped.
-            caption: If given, the table stands in a `table` environment with this caption.
+                pair of $ is LaTeX and is inserted unchanged; other texts are escaped.
+            caption: If given, the table is put into a `table` environment with this caption.
             intervals: Whether to print 95 % intervals.
             ranks: Whether to print the ranks that the paired test leaves open.
 
@@ -200,12 +200,12 @@ class _Markdown:
         return " ".join(parts) + (self.raised(marked) if marked else "")
 
     def number(self, value: float, count: bool = False) -> str:
-        """Return a number; one that rounds to zero has no sign."""
+        """Return a number; a number that rounds to zero has no sign."""
         text = f"{value:,.0f}" if count else f"{value:.{self.digits}f}"
         return self.plain((text.lstrip("-") if not text.strip("-0.") else text).replace("-", "−"))
 
     def plain(self, text: str) -> str:
-        """Return a text as it stands in a cell."""
+        """Return a text as a cell shows it."""
         return text
 
     def strong(self, text: str) -> str:

@@ -209,7 +209,7 @@ def clusters_needed(
 
 
 def of_run(run: RunData, wanted: float, power: float = POWER, together: bool = True) -> list[Needed]:
-    """Return what every two explainers of a run need by each metric, those that need most first.
+    """Return the images that every two explainers of a run need by each metric, largest need first.
 
     Args:
         run: with at least 10 clusters, below which there is no spread.

@@ -81,7 +81,7 @@ def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estim
     """Return (Spearman's rho, Kendall's tau-b) of two orders of explainers, with what the samples leave open of them.
 
     A percentile bootstrap covers 80 % where means are close: the orders of draws are nearer to chance than the true
-    ones. So the interval is that of all pairs of orders that the samples leave open. Two explainers are in order by a
+    ones. So the interval covers all pairs of orders that the samples leave open. Two explainers are in order by a
     metric where |gap| > c se: gaps and their standard errors are of the means, drawn by clusters, and c is the .95
     quantile of the greatest |gap* - gap| / se over all pairs of both orders, so that all decided pairs hold together.
 

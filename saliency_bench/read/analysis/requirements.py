@@ -10,7 +10,7 @@ bounded, the interval allows for rare failures at its full level (`intervals.out
 wider than the interval in a table.
 
 Intervals are those of Holm's method (1979) over the requirements of one call: all m are judged by intervals of level
-1 - .05 / m; those that are decided are set aside, and the k that are left are judged by 1 - .05 / k, until none of them
+1 - .05 / m; decided requirements are set aside, and the k that are left are judged by 1 - .05 / k, until none of them
 is decided. So all verdicts of a call hold together with 95 %, and true requirements fail by chance in 2.5 % of the
 calls, with an earlier run in 5 %: the paired test is two-sided, and one side of it fails. 0/1 scores of single samples
 have exact intervals here, which keep this for every share; others keep it as far as their intervals are right.
@@ -263,7 +263,7 @@ def violation_of_share(bound: float, size: float, tail: float) -> float | None:
 
 
 def verdict(requirement: Requirement, interval: Interval) -> str:
-    """Return what an interval says of a requirement; where all scores are equal there may be none, and one decides."""
+    """Return the verdict of an interval on a requirement; equal scores may have no interval, and one score decides."""
     value = interval.value or 0.0
     low, high = interval.ends or (value, value)
     if requirement.at_least:

@@ -1,6 +1,6 @@
 r"""A race of candidates whose test stays valid however often one looks: each candidate bets against the leader.
 
-Candidates i = 1..K have oriented scores X_i (higher is better) of which two of one sample differ by `span` at most.
+Candidates i = 1..K have oriented scores X_i (higher is better); two scores of one sample differ by `span` at most.
 Clusters of samples are drawn independently. Before a look one opponent j is named, the leader of all data so far. The
 clusters of the look then give candidate i the numbers, each between -1 and 1,
 

@@ -77,7 +77,7 @@ class Analysis:
 
 
 def _check_replaced(folder: Path, analysis: str, names: Sequence[str]) -> None:
-    """Raise UserError for files that are not those of an earlier analysis of this name."""
+    """Raise UserError for files that an earlier analysis of this name did not write."""
     present = [name for name in names if os.path.lexists(folder / name)]
     if present and not _is_analysis(folder / f"{analysis}.json", analysis):
         raise UserError(f"{folder / present[0]} exists and is not of an analysis; choose another --out")

@@ -24,7 +24,7 @@ NO_TIME, ALIKE, ONE_LEFT = "the time was up", "those left are alike", "one is le
 
 
 def sentences(content: dict[str, Any]) -> list[str]:
-    """Return the answers: for each question what to use, what each metric says, and how many images are missing."""
+    """Return the answers: for each question what to use, the result of each metric, and how many images are missing."""
     lines = []
     for question in content["questions"]:
         lines += [headline(question, content), *question_lines(question, content)]
@@ -50,7 +50,7 @@ def not_counted(content: dict[str, Any]) -> list[str]:
 
 
 def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
-    """Return what to use for a question, or why nothing can be said."""
+    """Return what to use for a question, or why there is no answer."""
     about, answers = question["about"], _answers(question, content)
     shown = [answer for answer in answers if answer["outcome"] == "method"]
     if name := question["recommended"]:
@@ -97,14 +97,14 @@ def question_lines(question: dict[str, Any], content: dict[str, Any]) -> list[st
 
 
 def reliability_lines(question: dict[str, Any], content: dict[str, Any]) -> list[str]:
-    """Return the reliability of the recommended maps if they average random draws, and that of equally good ones."""
+    """Return the reliability of the recommended and of equally good explainers that average random draws."""
     known = content.get("reliability", {})
     names = [name for name in (question["recommended"], *question["as_good"]) if name in known]
     return [f"Reliability of the maps of {name}: {Reliability.model_validate(known[name])}." for name in names]
 
 
 def metric_line(answer: dict[str, Any], question: dict[str, Any], content: dict[str, Any]) -> str:
-    """Return what a metric says, in one sentence."""
+    """Return the result of a metric in one sentence."""
     by, outcome = f"By {_metric(answer, content)}", answer["outcome"]
     if outcome == "nothing":
         return f"{by}: no candidate has scores."
@@ -125,7 +125,7 @@ def metric_line(answer: dict[str, Any], question: dict[str, Any], content: dict[
 
 
 def _baseline_leads(answer: dict[str, Any], content: dict[str, Any]) -> str:
-    """Return what a metric says whose best candidate is a baseline."""
+    """Return the result of a metric whose best candidate is a baseline."""
     leader = answer["left"][0]
     if _beats_all(answer, content):
         return f"{_verb(_label(leader), 'beat')} every method tried, although baselines ignore the network"

@@ -405,7 +405,7 @@ def beat_baselines(
 
     Args:
         names: all ranked names.
-        baselines: names of baselines, which ignore the network; those that are not in `names` are ignored.
+        baselines: names of baselines, which ignore the network; explainers that are not in `names` are ignored.
         decided: (the better, the worse) of each significant pair.
     """
     won, others = set(decided), [name for name in names if name in baselines]

@@ -1,4 +1,4 @@
-"""Scores of networks that were trained anew: what they say of the explainer varies with images and with trainings.
+"""Scores of networks that were trained anew: their scores of the explainer vary with images and with trainings.
 
 A part is named "0.05 training 1": an exposure and the number of a training. Each training has its own initial weights
 and order of the images, so that trainings are a sample as images are.

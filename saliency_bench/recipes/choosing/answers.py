@@ -17,7 +17,7 @@ METHOD, BASELINE, OPEN, NOTHING = "method", "baseline", "open", "nothing"
 
 
 def answer_of(contest: Contest, baselines: frozenset[str], later: RoundScores | None) -> dict[str, Any]:
-    """Return what a metric says: which candidates are left, who leads, and how good they are on later images.
+    """Return the result of a metric: which candidates are left, who leads, and how good they are on later images.
 
     Args:
         contest: the race of the metric.

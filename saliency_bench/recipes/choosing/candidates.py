@@ -110,7 +110,7 @@ def _settings(name: str, classifier: Classifier, images: Images) -> Iterator[str
 
 
 def _earlier_layer(classifier: Classifier, images: Images) -> str | None:
-    """Return the last layer whose feature map is larger than the one that Grad-CAM reads, if there is one."""
+    """Return the last layer whose feature map is larger than the map that Grad-CAM reads, if there is one."""
     try:
         layout = layout_of(classifier, images, cam_layer(classifier, images))
     except UserError:  # a network without feature maps, which only some explainers with layers need

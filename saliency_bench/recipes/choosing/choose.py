@@ -123,16 +123,16 @@ def choose(
 ) -> Choice:
     """Find out which explainer to use for a network and a dataset, and write the answer, its evidence and a page.
 
-    All candidates are scored on a few images; those that are beaten are asked for no more, the others for more, by a
-    test that allows for looking again (`read/analysis/sequential.py`). At most half of the images decide; the scores
-    that are reported come from images that did not. A method whose maps stay as they are when the network's weights are
-    random is never recommended.
+    All candidates are scored on a few images; candidates that are beaten are dropped, the others are scored on more
+    images, by a test that allows for looking again (`read/analysis/sequential.py`). At most half of the images decide;
+    the scores that are reported come from images that did not. A method whose maps stay as they are when the network's
+    weights are random is never recommended.
 
     Args:
         for_: questions: "alignment" (needs masks), "faithfulness", "debugging", "stability"; by default the first two,
             or the second alone without masks.
         within: time to spend, by the costs that are measured at the start: "30m", "2h", seconds, or None for no limit.
-        margin: a difference that does not matter; whoever is within it of the best is not dropped.
+        margin: a difference that does not matter; a candidate within this margin of the best is not dropped.
         explainers: candidates, in the place of all that fit the network with a few settings each; the baselines are
             added.
         metrics: that decide, in the place of those of the questions.
@@ -488,7 +488,7 @@ def _passes(
 
 
 def _first(context: RunContext, images: int) -> int:
-    """Return so many images in whole clusters, the last of which is not begun."""
+    """Return so many images in whole clusters; a cluster that does not fit is left out."""
     names = _clusters(context)
     while 0 < images < len(names) and names[images] == names[images - 1]:
         images -= 1

@@ -1,4 +1,4 @@
-"""The rounds of `choose`: all candidates on a few images, then only those that are not beaten on more and more.
+"""The rounds of `choose`: all candidates on a few images, then the unbeaten ones on more and more images.
 
 Every metric has a race of its own (`read/analysis/sequential.py`). A round asks for the scores of all images so far, of
 which a run computes the new ones. What the rounds do is a function of scores, verdicts and costs, so that a start that
@@ -280,7 +280,7 @@ class Narrowing:
         contest.second = ranked[1] if len(ranked) > 1 else contest.leader
 
     def check(self, names: Sequence[str]) -> None:
-        """Exclude those of the candidates whose maps survive random weights."""
+        """Exclude the candidates whose maps survive random weights."""
         self.checked |= set(names)
         self.excluded |= self.laboratory.survivors(names, max(self.first, CHECKED))
         for contest in self.contests.values():

@@ -21,7 +21,7 @@ ROUNDING = 1e-9
 
 
 def crowd_number(answers: Sequence[Answers], run: RunData, explainer: str, value: Value) -> Number:
-    """Return what a value asks of people about the images of a run.
+    """Return the number that a value takes from people's answers about the images of a run.
 
     Args:
         answers: One of each file.

@@ -279,7 +279,7 @@ def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequen
     Args:
         first: Numbers of one metric.
         second: Numbers of the other metric at the same places.
-        signs: -1 for a metric of which lower is better, else 1.
+        signs: -1 for a metric where lower is better, else 1.
         kind: "pearson", "spearman" or "kendall" (tau-b).
 
     Raises:

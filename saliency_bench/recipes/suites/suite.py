@@ -1,7 +1,7 @@
 """`sb.suite` and its command: plan a suite, train and run what is missing, and write its tables and page.
 
-A run that fails is named with its reason and stops no other; started again, only what is missing is done. Several
-processes share the chunks of each run, or make whole runs side by side, whichever ends earlier.
+A run that fails is reported with its reason and does not stop the others; started again, only what is missing is done.
+Several processes share the chunks of each run, or make whole runs side by side, whichever ends earlier.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -121,7 +121,7 @@ def suite(
 ) -> SuiteResult:
     """Make a table of a paper, or all of them: train and run what is missing under `out`, and write the tables.
 
-    Started again, it does what is missing. A run that fails is in `failed` and stops no other.
+    Started again, it does what is missing. A run that fails is listed in `failed` and does not stop the others.
 
     Args:
         name: A suite (`p0`), a table (`p0-table2`), or a YAML file of your own (FILE.yaml, FILE.yaml:TABLE).

@@ -299,7 +299,7 @@ def cell_of(sample: SuiteSample, explainer: Explainer, view: ViewSpec) -> Panel:
 
 
 def _prediction(sample: SuiteSample) -> str:
-    """Return what the classifier says of a sample, with the probability: "cat 0.913"."""
+    """Return the classifier's prediction for a sample, with its probability: "cat 0.913"."""
     row = sample.row
     if row["prediction"] is None:
         return "no prediction"

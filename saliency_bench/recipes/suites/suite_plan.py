@@ -44,7 +44,7 @@ RUN_BYTES = 600_000  # of the report and other files of a run, about
 
 @dataclass(frozen=True)
 class Step:
-    """A run of the plan; None stands for what is not known.
+    """A run of the plan; None means unknown.
 
     Attributes:
         job: The run.

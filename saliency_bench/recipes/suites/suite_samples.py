@@ -35,7 +35,7 @@ class SuiteSample:
 
     Attributes:
         context: the run.
-        predicted: the sample alone, with what the classifiers say.
+        predicted: the sample alone, with the classifiers' predictions.
         target: what its maps explain.
     """
 
@@ -61,12 +61,12 @@ class SuiteSample:
 
     @property
     def row(self) -> dict[str, Any]:
-        """Return what the classifier says."""
+        """Return the classifier's prediction."""
         return self.predicted.rows[0]
 
     @cached_property
     def other(self) -> OtherModel | None:
-        """Return what the other classifier says; None without another."""
+        """Return the other classifier's prediction; None without another."""
         other = self.context.other
         return None if other is None else other_of(other, self.batch, self.predicted.of_other)
 

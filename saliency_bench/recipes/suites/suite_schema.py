@@ -74,7 +74,7 @@ class ModelEntry(Strict):
     Attributes:
         name: A Hub id, folder or torchvision:NAME.
         family: The small network that takes its place under --smoke.
-        train: How it is trained on each dataset; without it, the model is used as it is.
+        train: How it is trained on each dataset; without it, the model is used unchanged.
     """
 
     name: str
@@ -95,7 +95,7 @@ class RunEntry(Strict):
         datasets: Names of datasets.
         models: Names of models.
         explainers: Written as on the command line, `rise:masks=8000`.
-        metrics: Metrics in addition to those of the tables that read this run.
+        metrics: Metrics in addition to the metrics of the tables that read this run.
         other: The second classifier, for metrics that need one.
         settings: Further settings of `saliency-bench run`.
     """
@@ -382,7 +382,7 @@ class Smoke(Strict):
 
     Attributes:
         size: Side of the images in pixels.
-        drawings: Drawings that networks are first trained on, of the same classes as those of the datasets.
+        drawings: Drawings that networks are first trained on, of the same classes as the datasets.
         passes: Epochs of this first training.
         count: Images of a dataset.
         limit: Samples of a run.
@@ -592,7 +592,7 @@ def fill(text: str, variant: dict[str, Scalar]) -> str:
 
 
 def matching_parts(part: str, names: Iterable[str]) -> list[str]:
-    """Return the names of the parts that a value's `part` stands for: "0.05" or "0.05 training *"."""
+    """Return the names of the parts that match a value's `part`: "0.05" or "0.05 training *"."""
     return [name for name in names if fnmatchcase(name, part)]
 
 

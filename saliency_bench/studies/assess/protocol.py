@@ -6,7 +6,8 @@ is {"place": 2, "ratings": {"complete": 4, ...}}, where place is that of the map
 change is a new revision.
 
 Attention checks are images of their own, the same for everybody, whose ratings do not count. One of their maps, the
-unit `[image id, null]`, is that of another image, over that other image: whoever looks gives it the lowest ratings.
+unit `[image id, null]`, is that of another image, over that other image: a person who looks at it gives it the lowest
+ratings.
 """
 
 from collections.abc import Sequence
@@ -51,7 +52,7 @@ def configuration(
         raters: people per map.
         per_person: images of a person.
         checks: attention checks of a person.
-        limit: images to rate; None: all but those of the checks.
+        limit: images to rate; None: all except the images of the checks.
         seed: of all that is drawn.
 
     Raises:

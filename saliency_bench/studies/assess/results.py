@@ -72,7 +72,7 @@ def results(study: Study, *, people: bool = True, with_failed: bool = False, exc
         exclude: people whose ratings are left out anyway.
 
     Raises:
-        UserError: There is no rating that counts, or nobody has a name of `exclude`.
+        UserError: No rating counts, or a name in `exclude` is unknown.
     """
     stored = rated(study)
     exclude = sorted({*exclude, *excluded(study)})
@@ -177,7 +177,7 @@ def export(
         exclude: people whose ratings are left out anyway.
 
     Raises:
-        UserError: The suffix is another one, or nobody has a name of `exclude`.
+        UserError: The suffix is not supported, or a name in `exclude` is unknown.
     """
     stored = rated(study)
     ratings = stored.without(dropped(stored.checks, study.people(), with_failed, {*exclude, *excluded(study)}))

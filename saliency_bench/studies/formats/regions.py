@@ -251,7 +251,7 @@ def check_person(name: str) -> str:
 
 
 def folder_name(person: str) -> str:
-    """Return the name of a person as that of a folder.
+    """Return the name of a person as a folder name.
 
     Raises:
         UserError: It is a path or no name.

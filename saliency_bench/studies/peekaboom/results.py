@@ -119,7 +119,7 @@ def results(study: Study, *, people: bool = True, with_failed: bool = False, exc
         exclude: people whose judgements are left out anyway.
 
     Raises:
-        UserError: No judgement that counts has ended, or nobody has a name of `exclude`.
+        UserError: No judgement that counts has ended, or a name in `exclude` is unknown.
     """
     answers = judged(study)
     exclude = sorted({*exclude, *excluded(study)})
@@ -288,7 +288,7 @@ def export(
         The number of rows.
 
     Raises:
-        UserError: The suffix is another one, or nobody has a name of `exclude`.
+        UserError: The suffix is not supported, or a name in `exclude` is unknown.
     """
     without = dropped(judged(study).checks, study.people(), with_failed, {*exclude, *excluded(study)})
     exposures = len(study.configuration["exposures"])
