@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.read.parts import POSITION
 from saliency_bench.score_notes import MARKS, PARTS_ONLY, has_parts_only
-from saliency_bench.utils.files import check_regular, write_with
+from saliency_bench.utils.files import LARGEST_ARRAYS, check_regular, write_with
 
 ROWS = 100_000  # of a row group
 READ = ROWS  # at once
@@ -144,9 +144,18 @@ def read_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Ta
         if about.num_rows > MOST_ROWS or numbers > MOST_NUMBERS:
             raise ValueError(f"it has {about.num_rows:,} rows with {numbers:,} numbers and texts, more than are read")
         texts = [name for name in columns if schema.field(name).type == pa.string()]
-        return pq.ParquetFile(path, metadata=about, read_dictionary=texts).read(list(columns))
+        table = pq.ParquetFile(path, metadata=about, read_dictionary=texts).read(list(columns))
+        length = sum(_length(chunk) for name in texts for chunk in table[name].chunks)
+        if length > LARGEST_ARRAYS:
+            raise ValueError(f"its texts have {length:,} bytes, of which at most {LARGEST_ARRAYS:,} are read")
+        return table
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise UserError(f"{path} is damaged ({one_line(error)}); start the run again to restore it") from error
+
+
+def _length(texts: pa.DictionaryArray) -> int:
+    """Return the bytes of texts, each as often as it comes."""
+    return pc.sum(pc.binary_length(texts.dictionary).cast(pa.int64()).take(texts.indices)).as_py() or 0
 
 
 def by_cell(

@@ -221,11 +221,18 @@ def gigabytes(path):
     pq.write_table(pq.read_table(path).slice(0, 1).set_column(3, "map", maps), path, compression="zstd")
 
 
+def long_ids(path):
+    """A few kilobytes that stand for texts of a gigabyte."""
+    texts = pa.DictionaryArray.from_arrays(np.zeros(10**6, np.int32), ["x" * 1000])
+    others = {name: pa.nulls(10**6, SCHEMA.field(name).type) for name in ("position", "scale", "map")}
+    pq.write_table(pa.table(others | {"image_id": texts}), path, compression="zstd", store_schema=False)
+
+
 @pytest.mark.parametrize(("spoil", "words"), [
     (column("map", [[1, 2, 3], [1, 2]]), "no map of"), (column("map", []), "no map of"),
     (column("map", None), "no map of"), (column("map", "text"), "column map is not"),
     (column("scale", "text"), "column scale is not"), (pipe, "not a regular file"),
-    (gigabytes, "more than are read"),
+    (gigabytes, "more than are read"), (long_ids, "its texts have"),
 ])  # fmt: skip
 def test_spoilt_maps_of_a_stranger_are_named(tmp_path, spoil, words):
     pq.write_table(table_of([0, 1], ["a", "b"], [np.ones((2, 3), np.float32)] * 2), tmp_path / "0.parquet")
