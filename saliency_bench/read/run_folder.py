@@ -401,6 +401,8 @@ def _checked(path: Path) -> Iterator[Path]:
     try:
         check_regular(path)
         yield path
+    except UserError:
+        raise
     except FileNotFoundError as error:
         raise FileNotFoundError(2, "no such file", str(path)) from error
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
