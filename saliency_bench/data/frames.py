@@ -50,10 +50,10 @@ class AtHand:
             return None
 
 
-def framed(image: Image.Image, geometry: Geometry) -> Image.Image:
+def framed(image: Image.Image, geometry: Geometry, way: Image.Resampling = Image.Resampling.BILINEAR) -> Image.Image:
     """Return a picture in the frame of a geometry. Raise ValueError for a frame that is too large."""
     height, width = geometry.resized(image.height, image.width)
     left, top, right, bottom = geometry.box(height, width)
     if not 0 < height * width <= MOST_PIXELS or not 0 < (right - left) * (bottom - top) <= MOST_PIXELS:
         raise ValueError("the frame is too large")
-    return image.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, right, bottom))
+    return image.resize((width, height), way).crop((left, top, right, bottom))

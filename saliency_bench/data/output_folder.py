@@ -60,6 +60,7 @@ def build_workspace(out: Path, made_by: str) -> Iterator[Path]:
     """
     folder = _workspace(out)
     identity = folder / IDENTITY
+    new = [parent for parent in out.parents if not parent.exists()]
     try:
         if not identity.is_file() or identity.read_bytes() != made_by.encode():
             shutil.rmtree(folder, ignore_errors=True)
@@ -72,6 +73,9 @@ def build_workspace(out: Path, made_by: str) -> Iterator[Path]:
         yield folder
     except Exception as error:
         shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # it holds something else by now
+            for parent in new:
+                parent.rmdir()
         if not isinstance(error, UserError) and (named := storage_error(error)):
             raise named from error
         raise

@@ -10,12 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from saliency_bench.errors import UserError, one_line
 from saliency_bench.read.parts import POSITION
 from saliency_bench.score_notes import MARKS, PARTS_ONLY, has_parts_only
-from saliency_bench.utils.files import write_with
+from saliency_bench.utils.files import LARGEST_ARRAYS, check_regular, write_with
 
 ROWS = 100_000  # of a row group
 READ = ROWS  # at once
+MOST_ROWS, MOST_NUMBERS = 5_000_000, 2**28  # that are read of one file into memory at once
 SCHEMA = pa.schema(
     [
         ("cell_id", pa.string()),
@@ -121,6 +123,41 @@ def _row_groups(tables: Iterable[pa.Table], schema: pa.Schema, rows: int) -> Ite
         yield pa.concat_tables(pending).combine_chunks()
 
 
+def read_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
+    """Read columns of a file into memory; texts are read as dictionaries.
+
+    Args:
+        path: the file.
+        columns: their names.
+        schema: the types that they must have.
+
+    Raises:
+        UserError: The file is missing or damaged, or a few bytes of it stand for more than is read.
+    """
+    try:
+        check_regular(path)
+        about = pq.read_metadata(path)
+        _check_types(about.schema.to_arrow_schema(), columns, schema)
+        parts = (group.column(place) for group in map(about.row_group, range(about.num_row_groups))
+                 for place in range(about.num_columns))  # fmt: skip
+        numbers = sum(part.num_values for part in parts if part.path_in_schema.partition(".")[0] in columns)
+        if about.num_rows > MOST_ROWS or numbers > MOST_NUMBERS:
+            raise ValueError(f"it has {about.num_rows:,} rows with {numbers:,} numbers and texts, more than are read")
+        texts = [name for name in columns if schema.field(name).type == pa.string()]
+        table = pq.ParquetFile(path, metadata=about, read_dictionary=texts).read(list(columns))
+        length = sum(_length(chunk) for name in texts for chunk in table[name].chunks)
+        if length > LARGEST_ARRAYS:
+            raise ValueError(f"its texts have {length:,} bytes, of which at most {LARGEST_ARRAYS:,} are read")
+        return table
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({one_line(error)}); start the run again to restore it") from error
+
+
+def _length(texts: pa.DictionaryArray) -> int:
+    """Return the bytes of texts, each as often as it comes."""
+    return pc.sum(pc.binary_length(texts.dictionary).cast(pa.int64()).take(texts.indices)).as_py() or 0
+
+
 def by_cell(
     path: Path, columns: Sequence[str], cells: Collection[str] | None = None
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -168,12 +205,12 @@ def stretches(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
             yield ids.dictionary[int(codes[start])].as_py(), batch.slice(start, end - start)
 
 
-def _check_types(schema: pa.Schema, columns: Iterable[str]) -> None:
-    """Raise ValueError for a column of another type than records have."""
+def _check_types(schema: pa.Schema, columns: Iterable[str], known: pa.Schema = SCHEMA) -> None:
+    """Raise ValueError for a column of another type than is known of it."""
     for name in columns:
         if name not in schema.names:
             raise ValueError(f"it has no column {name}")
-        expected, kind = SCHEMA.field(name).type, schema.field(name).type
+        expected, kind = known.field(name).type, schema.field(name).type
         if (kind.value_type if pa.types.is_dictionary(kind) else kind) != expected:
             raise ValueError(f"its column {name} is not {expected}")
 

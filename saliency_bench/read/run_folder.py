@@ -141,7 +141,11 @@ class RunData:
         columns = [name for name in ("correct", "target_confidence") if all(name in names for names in there)]
         if not columns:
             return {}
-        rows = [row for file in files for row in pq.read_table(file, columns=["image_id", *columns]).to_pylist()]
+        rows = [
+            row
+            for file in files
+            for row in records.read_columns(file, ["image_id", *columns], records.PREDICTIONS).to_pylist()
+        ]
         by_id = {row["image_id"]: row for row in rows}
         return {name: [by_id.get(image_id, {}).get(name) for image_id in self.ids] for name in columns}
 
@@ -326,7 +330,8 @@ def load_maps(run: Any) -> dict[str, StoredMaps]:
     if not (folder / "summary.json").is_file():
         raise UserError(f"{folder} is not the folder of a finished run (no summary.json); give the --out of a run")
     names = explainer_names(read_manifest(folder).cells.values())
-    ids = pq.read_table(folder / "predictions.parquet", columns=["image_id"])["image_id"].to_pylist()
+    table = records.read_columns(folder / "predictions.parquet", ["image_id"], records.PREDICTIONS)
+    ids = table["image_id"].to_pylist()
     folders = {name: folder / "maps" / explainer_id for explainer_id, name in names.items()}
     kept = {name: StoredMaps(path, ids) for name, path in folders.items() if path.is_dir()}
     if not kept:
@@ -397,6 +402,8 @@ def _checked(path: Path) -> Iterator[Path]:
     try:
         check_regular(path)
         yield path
+    except UserError:
+        raise
     except FileNotFoundError as error:
         raise FileNotFoundError(2, "no such file", str(path)) from error
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
@@ -500,7 +507,7 @@ def samples_of(folder: Path, ids: pa.Array, cell_id: str) -> dict[str, dict]:
         stretches = records.by_cell(path, names, [cell_id])
         about = [row for _, rows_of_cell in stretches for row in _of_images(rows_of_cell, ids)]
     with _checked(folder / "predictions.parquet") as path:
-        about += _of_images(pq.read_table(path, columns=numbers), ids)
+        about += _of_images(records.read_columns(path, numbers, records.PREDICTIONS), ids)
     samples: dict[str, dict] = {}
     for row in about:
         samples.setdefault(row["image_id"], {}).update(row)

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
-from saliency_bench.errors import UserError, one_line
+from saliency_bench.errors import UserError
+from saliency_bench.read.records import read_columns
 from saliency_bench.utils.hashing import sha256_of
 
 SCHEMA = pa.schema(
@@ -76,8 +77,8 @@ class StoredMaps(Mapping[str, np.ndarray]):
         """{image id: (file, row)}, by position."""
         by_position: dict[int, tuple[str, Path, int]] = {}
         for path in sorted(self.folder.glob("*.parquet")):
+            table = read_columns(path, ["position", "image_id", "scale"], SCHEMA)
             _check_bytes(path)
-            table = _read(path, ["position", "image_id", "scale"])
             for row, (position, image_id, scale) in enumerate(zip(*map(pa.ChunkedArray.to_pylist, table), strict=True)):
                 if scale is not None and (self._ids is None or image_id in self._ids):
                     by_position.setdefault(position, (image_id, path, row))
@@ -86,10 +87,13 @@ class StoredMaps(Mapping[str, np.ndarray]):
     def __getitem__(self, image_id: str) -> np.ndarray:
         path, row = self._places[image_id]
         if self._last is None or self._last[0] != path:
-            self._last = path, _read(path, ["scale", "map"])
+            self._last = path, read_columns(path, ["scale", "map"], SCHEMA)
         table = self._last[1]
-        rows = table["map"][row].values
-        values = rows.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), -1)
+        stored = table["map"][row]
+        widths = set(pc.list_value_length(stored.values).to_pylist()) if stored.is_valid else set()
+        if len(widths) != 1 or widths <= {None, 0}:
+            raise UserError(f"{path} has no map of {image_id} as rows of one length; start the run again to restore it")
+        values = stored.values.flatten().to_numpy(zero_copy_only=False).reshape(len(stored), -1)
         return values.astype(np.float32) * np.float32(table["scale"][row].as_py())
 
     def __iter__(self) -> Iterator[str]:
@@ -110,11 +114,3 @@ def _check_bytes(path: Path) -> None:
     known = re.search(r"-([0-9a-f]{16})$", path.stem)
     if known and not sha256_of(path).startswith(known[1]):
         raise UserError(f"{path} is damaged; start the run again to restore it")
-
-
-def _read(path: Path, columns: list[str]) -> pa.Table:
-    """Return columns of a file; raise UserError where it cannot be read."""
-    try:
-        return pq.ParquetFile(path).read(columns)
-    except (pa.ArrowException, OSError, KeyError) as error:
-        raise UserError(f"{path} cannot be read ({one_line(error)}); start the run again to restore it") from error

@@ -27,11 +27,11 @@ def act(study: Study, action: object, request: object, person: object = None, re
         raise UserError(f"action is one of {', '.join((*STATUS, *OF_PEOPLE))}")
     if action in STATUS:
         person = None
-    elif person not in participants(study):
+    elif not isinstance(person, str) or person not in participants(study):
         raise UserError("nobody of this name takes part")
     check_text("request", request, 200)
     payload = {"reason": str(reason or "")[:LONGEST_REASON]}
-    add_event(study, action, payload, person=None if person is None else str(person), request=str(request))
+    add_event(study, action, payload, person=person, request=str(request))
 
 
 def participants(study: Study) -> set[str]:

@@ -5,6 +5,7 @@ may differ from it in the last digits of a pixel. Maps are the kept maps of the 
 """
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -14,23 +15,28 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from datasets import ClassLabel, Dataset, Image
+from huggingface_hub.constants import HF_HUB_CACHE
 from huggingface_hub.errors import EntryNotFoundError
 from PIL import Image as Pillow
+from pydantic import ValidationError
 
 from saliency_bench.data.fingerprints import fingerprint
+from saliency_bench.data.frames import GEOMETRY, framed
 from saliency_bench.data.geometry import Geometry
 from saliency_bench.data.loading import find, with_classes
-from saliency_bench.errors import UserError, unknown
+from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.hub.client import default_api, no_bars, token_of
 from saliency_bench.hub.failures import refuse
 from saliency_bench.hub.repo_names import FORCED, could_be_on_the_hub, hub_name
+from saliency_bench.read.cell import field_line
 from saliency_bench.read.identity import Identity
-from saliency_bench.read.manifest import read_manifest
+from saliency_bench.read.manifest import MANIFEST, read_manifest
+from saliency_bench.read.records import PREDICTIONS, read_columns
 from saliency_bench.read.run_folder import load_maps
 from saliency_bench.studies.human_masks import RunMasks
 from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.messages import complain
 from saliency_bench.utils.pictures import open_rgb
 
 AT_ONCE = 64  # pictures kept in memory
@@ -156,6 +162,8 @@ def run_images(
         raise UserError(f"an explainer of this run is called {HUMAN}, as the masks are; choose others by --explainers")
     manifest = read_manifest(folder)
     identity = manifest.identity
+    if dataset is None:
+        _check_named(folder, manifest.spec.dataset)
     rows = _rows(dataset or manifest.spec.dataset, identity.split, identity.fingerprint, identity.label_column)
     classes = list(rows.features["label"].names)
     known = list(map(str, rows["image_id"] if "image_id" in rows.features else range(len(rows))))
@@ -170,7 +178,7 @@ def run_images(
         raise UserError(f"{folder} has no image with a label and a kept map of each of {', '.join(chosen)}")
     labels = {image: classes[numbers[image]] for image in ids}
     pictures = rows.select_columns(["image"]).cast_column("image", Image(decode=False))
-    geometry = _geometry(identity.geometry)
+    geometry = _geometry(folder, identity.geometry)
     return RunImages(
         run=hash_of(identity.model_dump(mode="json"), sorted(chosen)),
         dataset=identity.fingerprint,
@@ -194,16 +202,35 @@ def _explained(folder: Path, identity: Identity, labels: dict[str, str], classes
     if identity.target != "predicted":
         return {}
     names = {number: classes[index] for index, members in enumerate(identity.labels) for number in members}
-    table = pq.read_table(folder / "predictions.parquet", columns=["image_id", "prediction"]).to_pydict()
+    table = read_columns(folder / "predictions.parquet", ["image_id", "prediction"], PREDICTIONS).to_pydict()
     predicted = dict(zip(table["image_id"], table["prediction"], strict=True))
     return {image: names[predicted[image]] for image in labels if predicted.get(image) in names}
 
 
 def _frame(stored: Any, geometry: Geometry) -> np.ndarray:
     picture = open_rgb(stored)
-    height, width = geometry.resized(picture.height, picture.width)
-    way = getattr(Pillow.Resampling, geometry.resample.upper(), Pillow.Resampling.BILINEAR)
-    return np.asarray(picture.resize((width, height), way).crop(geometry.box(height, width)))
+    ways = Pillow.Resampling.__members__
+    try:
+        return np.asarray(framed(picture, geometry, ways.get(geometry.resample.upper(), Pillow.Resampling.BILINEAR)))
+    except ValueError as error:
+        raise UserError(f"a picture of the run cannot be shown: {error}; run it again with smaller images") from error
+
+
+def _check_named(folder: Path, dataset: Any) -> None:
+    """Say which dataset the run.json of a run opens.
+
+    Raises:
+        UserError: The run is from the Hub and names a file or folder of this machine.
+    """
+    if not isinstance(dataset, str):
+        return
+    is_here = os.path.exists(dataset)
+    if is_here and folder.absolute().is_relative_to(Path(HF_HUB_CACHE).absolute()):
+        raise UserError(
+            f"{folder / MANIFEST} is from the Hub and names {one_line(dataset)}, which is on this machine; give "
+            "--dataset to show its pictures"
+        )
+    complain(f"pictures are those of {one_line(abspath(dataset) if is_here else dataset)}, which run.json names")
 
 
 def _rows(dataset: Any, split: str, expected: str, label: str) -> Dataset:
@@ -228,7 +255,12 @@ def _rows(dataset: Any, split: str, expected: str, label: str) -> Dataset:
     return rows
 
 
-def _geometry(stored: dict[str, Any]) -> Geometry:
-    """Return how the network's images were prepared."""
-    sizes: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
-    return Geometry(**sizes)
+def _geometry(folder: Path, stored: dict[str, Any]) -> Geometry:
+    """Return how the network's images were prepared; raise UserError for what is no geometry."""
+    try:
+        geometry = GEOMETRY.validate_python(stored)
+        framed(Pillow.new("L", (1, 1)), geometry)
+    except ValueError as error:
+        why = field_line(error) if isinstance(error, ValidationError) else one_line(error)
+        raise UserError(f"{folder / MANIFEST} has no usable geometry ({why}); restore the file") from error
+    return geometry

@@ -498,7 +498,7 @@ def _pseudonym(key: str, attempt: int = 0) -> str:
 
 def _hash(text: str) -> str:
     """Return the SHA-256 of a text."""
-    return sha256(text.encode()).hexdigest()
+    return sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def _encoded(mask: np.ndarray) -> bytes:

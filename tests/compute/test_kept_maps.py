@@ -1,8 +1,10 @@
 """Maps that a run keeps: what the explainer made, the same whatever stopped the run on the way."""
 
+import os
 import shutil
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -12,7 +14,7 @@ from saliency_bench.compute import context, store
 from saliency_bench.compute.scoring.inputs import MetricInputs
 from saliency_bench.errors import UserError
 from saliency_bench.read.parts import PartFolder
-from saliency_bench.read.stored_maps import StoredMaps, packed, table_of
+from saliency_bench.read.stored_maps import SCHEMA, StoredMaps, packed, table_of
 
 SETTINGS = {"explainers": ["gradient", "random"], "metrics": ["saliency_miou"], "batch_size": 4, "limit": 22}
 
@@ -193,3 +195,47 @@ def test_a_damaged_file_of_maps_is_named_instead_of_read(done, tmp_path):
     path.write_bytes(content)
     with pytest.raises(UserError, match=f"{path.name} is damaged; start the run again"):
         [np.asarray(maps) for maps in sb.load_maps(folder).values()]
+
+
+def column(name, *values):
+    """Spoil a file of maps: one column of other values."""
+    kind = None if isinstance(values[0], str) else SCHEMA.field(name).type
+
+    def spoil(path):
+        table = pq.read_table(path)
+        array = pa.array([values[0]] * len(table), kind)
+        pq.write_table(table.set_column(SCHEMA.get_field_index(name), name, array), path)
+
+    return spoil
+
+
+def pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def gigabytes(path):
+    """A few kilobytes that stand for 300 million numbers."""
+    rows = pa.ListArray.from_arrays([0, 3 * 10**8], pa.array(np.zeros(3 * 10**8, np.float16)))
+    maps = pa.ListArray.from_arrays([0, 1], rows)
+    pq.write_table(pq.read_table(path).slice(0, 1).set_column(3, "map", maps), path, compression="zstd")
+
+
+def long_ids(path):
+    """A few kilobytes that stand for texts of a gigabyte."""
+    texts = pa.DictionaryArray.from_arrays(np.zeros(10**6, np.int32), ["x" * 1000])
+    others = {name: pa.nulls(10**6, SCHEMA.field(name).type) for name in ("position", "scale", "map")}
+    pq.write_table(pa.table(others | {"image_id": texts}), path, compression="zstd", store_schema=False)
+
+
+@pytest.mark.parametrize(("spoil", "words"), [
+    (column("map", [[1, 2, 3], [1, 2]]), "no map of"), (column("map", []), "no map of"),
+    (column("map", None), "no map of"), (column("map", "text"), "column map is not"),
+    (column("scale", "text"), "column scale is not"), (pipe, "not a regular file"),
+    (gigabytes, "more than are read"), (long_ids, "its texts have"),
+])  # fmt: skip
+def test_spoilt_maps_of_a_stranger_are_named(tmp_path, spoil, words):
+    pq.write_table(table_of([0, 1], ["a", "b"], [np.ones((2, 3), np.float32)] * 2), tmp_path / "0.parquet")
+    spoil(tmp_path / "0.parquet")
+    with pytest.raises(UserError, match=words):
+        np.asarray(StoredMaps(tmp_path))

@@ -131,7 +131,7 @@ def test_an_error_midway_leaves_nothing(monkeypatch, tmp_path):
 
     faulty(monkeypatch, breaks)
     with pytest.raises(RuntimeError, match="midway"):
-        sb.build("shapes-xai", tmp_path / "out", progress=False)
+        sb.build("shapes-xai", tmp_path / "new" / "out", progress=False)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -244,7 +244,7 @@ def test_overwrite_never_replaces_what_it_did_not_build(tmp_path):
 )
 def test_errors_in_one_line(name, options, message, tmp_path):
     with pytest.raises(UserError, match=message) as caught:
-        sb.build(name, tmp_path / "out", progress=False, **options)
+        sb.build(name, tmp_path / "new" / "out", progress=False, **options)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 

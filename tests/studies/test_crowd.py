@@ -1,6 +1,7 @@
 """What a study with a crowd needs: invitations, parameters of the address, leases, completion, tables of payment."""
 
 import csv
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -60,6 +61,8 @@ def test_a_link_is_for_one_person_and_others_cannot_join(annotating, client):
         "this study is by invitation; open the link that you were sent",
     )
     assert join(client, None).status_code == 403
+    half = client.post("/api/join", content=json.dumps({"request": "\ud800" * 20}))
+    assert half.status_code == 403, "half a pair of Unicode is no error of the server"
     assert client.get("/api/state", headers=before).status_code == 200, "who was there stays"
     assert len(annotating.study.people()) == 3
     assert first not in annotating.study.store.path.read_bytes().decode("latin-1"), "the store holds hashes alone"

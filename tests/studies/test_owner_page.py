@@ -93,6 +93,7 @@ def test_who_holds_something_and_does_nothing_is_stuck(annotating):
 def test_who_is_left_out_counts_no_longer_and_can_be_taken_in_again(annotating, client, owner):
     careless = crowd(annotating)[-1]
     body = {"action": "exclude", "person": careless, "reason": "scribbles", "request": "first"}
+    assert client.post("/api/act", json=body | {"person": [careless]}, headers=owner).status_code == 400
     assert client.post("/api/act", json=body, headers=owner).json() == {}
     assert excluded(annotating.study) == {careless: "scribbles"}
     seen = AnnotationOverview(annotating)()

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -194,3 +196,32 @@ def test_wrong_command_lines_are_one_line(command, words, line, capsys, tmp_path
     assert line in error
     assert len(error.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def changed(folder, place, **values):
+    """Write other values into an object of run.json."""
+    content = json.loads((folder / "run.json").read_text())
+    inner = reduce(dict.__getitem__, place, content)
+    inner.update(values)
+    (folder / "run.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("sizes", [
+    {"resize": [60_000, 60_000]}, {"resize": 10**9}, {"resize": -5}, {"resize": "x"}, {"crop": [0, 0]}, {"resample": 5},
+])  # fmt: skip
+def test_an_impossible_frame_is_refused(done, tmp_path, sizes):
+    folder = shutil.copytree(done, tmp_path / "run")
+    changed(folder, ["identity", "geometry"], **sizes)
+    with pytest.raises(UserError, match=r"run\.json has no usable geometry"):
+        run_images(folder)
+
+
+def test_a_run_from_the_hub_opens_no_folder_unasked(done, shapes, tmp_path, monkeypatch, capsys):
+    assert len(run_images(done).ids) == 12
+    assert f"pictures are those of {shapes}, which run.json names" in capsys.readouterr().err
+    run_images(done, dataset=str(shapes))
+    assert "names" not in capsys.readouterr().err
+    monkeypatch.setattr("saliency_bench.studies.run_images.HF_HUB_CACHE", str(done.parent))
+    with pytest.raises(UserError, match=r"is from the Hub and names .*give --dataset"):
+        run_images(done)
+    assert len(run_images(done, dataset=str(shapes)).ids) == 12

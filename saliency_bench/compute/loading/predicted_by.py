@@ -28,6 +28,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.read.manifest import MANIFEST, read_manifest
 from saliency_bench.read.network_answers import NetworkAnswers, check_same_network
 from saliency_bench.read.public_names import public_name
+from saliency_bench.read.records import PREDICTIONS, read_columns
 from saliency_bench.spec import PREDICTED_BY, RunSpec
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
@@ -140,8 +141,8 @@ def _of_run(
                         f"{PREDICTED_BY}MODEL, which predicts the samples first")  # fmt: skip
     if not path.is_file():
         raise UserError(f"{folder} has no predictions yet (no {path.name}); finish that run first")
+    known = set(read_columns(path, ["image_id"], PREDICTIONS)["image_id"].to_pylist())
     file = pq.ParquetFile(path)
-    known = set(file.read(["image_id"])["image_id"].to_pylist())
     if missing := [image_id for image_id in table.samples.ids[: table.count] if image_id not in known]:
         raise UserError(f"{folder} has no prediction of {len(missing)} images, such as {missing[0]}; give that run the "
                         "--limit of this one")  # fmt: skip

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from markupsafe import Markup
 from PIL import Image
 
@@ -25,6 +24,7 @@ from saliency_bench.data.loading import load_dataset
 from saliency_bench.errors import UserError, without_controls
 from saliency_bench.read.manifest import read_manifest
 from saliency_bench.read.parts import run_id, thumbnail_parts, thumbnails
+from saliency_bench.read.records import PREDICTIONS, read_columns
 from saliency_bench.read.report.templates import render, source
 from saliency_bench.read.report.titles import metric_title
 from saliency_bench.read.report.words import count
@@ -106,7 +106,8 @@ class SamplePictures:
         manifest = read_manifest(run.folder)
         parts = thumbnail_parts(run.folder, run_id(run.identity, manifest.spec.batch_size)).parts()
         parts = [part for part in parts if part.is_whole()]
-        ids = pq.read_table(run.folder / "predictions.parquet", columns=["image_id"])["image_id"].to_pylist()
+        table = read_columns(run.folder / "predictions.parquet", ["image_id"], PREDICTIONS)
+        ids = table["image_id"].to_pylist()
         shown = set(run.ids[:MOST])
         position_of = {position: image_id for position, image_id in enumerate(ids) if image_id in shown}
         maps = {
