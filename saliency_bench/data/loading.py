@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import os
 import shutil
 import sys
 import warnings
@@ -358,7 +359,7 @@ def _folder(name: str) -> Path | None:
 
     A known name refers to a folder only if that is a built dataset.
     """
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))  # an unknown ~user stays as it is
     if path.suffix.lower() == PARQUET and not path.is_dir():
         if path.is_file():
             return path

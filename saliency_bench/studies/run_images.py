@@ -224,13 +224,14 @@ def _check_named(folder: Path, dataset: Any) -> None:
     """
     if not isinstance(dataset, str):
         return
-    is_here = os.path.exists(dataset)
+    place = os.path.expanduser(dataset)  # as `find` reads it
+    is_here = os.path.exists(place)
     if is_here and folder.absolute().is_relative_to(Path(HF_HUB_CACHE).absolute()):
         raise UserError(
             f"{folder / MANIFEST} is from the Hub and names {one_line(dataset)}, which is on this machine; give "
             "--dataset to show its pictures"
         )
-    complain(f"pictures are those of {one_line(abspath(dataset) if is_here else dataset)}, which run.json names")
+    complain(f"pictures are those of {one_line(abspath(place) if is_here else dataset)}, which run.json names")
 
 
 def _rows(dataset: Any, split: str, expected: str, label: str) -> Dataset:

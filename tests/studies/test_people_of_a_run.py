@@ -216,6 +216,18 @@ def test_an_impossible_frame_is_refused(done, tmp_path, sizes):
         run_images(folder)
 
 
+@pytest.mark.parametrize(
+    ("name", "line"), [("~/{}", "is from the Hub and names ~/"), ("~nobody-here/x", "is not a folder")]
+)
+def test_a_home_folder_is_not_opened_unasked(done, shapes, tmp_path, monkeypatch, name, line):
+    folder = shutil.copytree(done, tmp_path / "run")
+    changed(folder, ["spec"], dataset=name.format(shapes.name))
+    monkeypatch.setenv("HOME", str(shapes.parent))
+    monkeypatch.setattr("saliency_bench.studies.run_images.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(UserError, match=line):
+        run_images(folder)
+
+
 def test_a_run_from_the_hub_opens_no_folder_unasked(done, shapes, tmp_path, monkeypatch, capsys):
     assert len(run_images(done).ids) == 12
     assert f"pictures are those of {shapes}, which run.json names" in capsys.readouterr().err
