@@ -116,11 +116,33 @@ def literal(x):
         freedom = min(freedom, 2 / concentration)
     between = spread**2 / t
     v = within + between
-    z = stats.t.ppf(0.975, v**2 / (within**2 / freedom + between**2 / (t - 1)))
-    size = m * (1 - m) / v
-    low, high = ((m + z * z / 2 / size + side * z * math.sqrt(m * (1 - m) / size + z * z / 4 / size**2))
-                 / (1 + z * z / size) for side in (-1, 1))  # fmt: skip
+    size, freedom_of_both = m * (1 - m) / v, v**2 / (within**2 / freedom + between**2 / (t - 1))
+
+    def end(side, tail):
+        z = stats.t.ppf(1 - tail, freedom_of_both)
+        return (m + z * z / 2 / size + side * z * math.sqrt(m * (1 - m) / size + z * z / 4 / size**2)) / (
+            1 + z * z / size
+        )
+
+    low, high = (outlasting(lambda tail, side=side: end(side, tail), far, m, n) for side, far in ((-1, 0), (1, 1)))
     return m, spread, low, high, within, between, freedom
+
+
+def outlasting(end, far, mean, clusters):
+    """The end of an interval that a share of images at `far` would need, if the samples show none of them."""
+
+    def moved(chance):
+        bounds = []
+        for point in range(50):
+            tail = chance + (point + 0.5) / 50 * (1 - chance)
+            others = (chance / tail) ** (1 / clusters)
+            bounds.append(others * end(tail) + (1 - others) * far)
+        return min(bounds) if far < mean else max(bounds)
+
+    ordinary, wide = end(0.025), moved(0.025 * min(3, 1.5 + 30 / clusters))
+    if abs(wide - ordinary) > 3 * abs(ordinary - mean):
+        wide = moved(0.025)
+    return min(ordinary, wide) if far < mean else max(ordinary, wide)
 
 
 @pytest.mark.parametrize("count", [2, 3, 6])

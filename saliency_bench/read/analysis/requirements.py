@@ -327,7 +327,7 @@ def _estimate(run: RunData, cell: CellResult, other: CellResult | None, codes: n
         (parts,) = run.values_by_part([cell.cell_id]).values()
         areas = areas_by_training(parts)
         assert areas is not None
-        return crossed(areas, codes, cell.limits, tail)
+        return crossed(areas, codes, cell.limits, tail, gate=True)
     values = run.values[cell.cell_id]
     estimate = interval(values, codes, cell.limits, run.summary["seed"], tail, gate=True)
     return clopper_pearson(estimate, tail) if _is_share(run, cell, estimate) else estimate

@@ -197,15 +197,22 @@ def bounded(
         size = max(size, n)  # no score within a range varies more than one that is 0 or 1
         if hits:
             freedom = np.inf  # the variance of a 0/1 score follows from its mean
+    ends = wilson_ends(mean, size, freedom, limits)
+    bottom, top = (float(end) for end in ends(np.array(tail)))
+    estimate = estimate.between(bottom, top, freedom)
+    # Wilson's interval of 0/1 scores allows for any share of failures; it follows from the mean alone.
+    return estimate if hits else outlasting_rare_scores(estimate, ends, limits, tail, gate)
+
+
+def wilson_ends(mean: float, size: float, freedom: float, limits: tuple[float, float]) -> Ends:
+    """Return Wilson's interval of a share `mean` of `size` samples, mapped to the limits, as a function of the tail."""
+    low, high = limits
 
     def ends(tails: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         shares = _wilson(mean, size, special.stdtrit(freedom, 1 - tails))
         return low + shares[0] * (high - low), low + shares[1] * (high - low)
 
-    bottom, top = (float(end) for end in ends(np.array(tail)))
-    estimate = estimate.between(bottom, top, freedom)
-    # Wilson's interval of 0/1 scores allows for any share of failures; it follows from the mean alone.
-    return estimate if hits else outlasting_rare_scores(estimate, ends, limits, tail, gate)
+    return ends
 
 
 def outlasting_rare_scores(

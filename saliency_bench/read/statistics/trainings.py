@@ -19,8 +19,9 @@ from saliency_bench.read.statistics.intervals import (
     Estimate,
     cluster_error,
     is_bounded,
+    outlasting_rare_scores,
     t_quantile,
-    wilson,
+    wilson_ends,
 )
 
 NAME = re.compile(r"(?P<exposure>[\d.e-]+) training (?P<number>\d+)")
@@ -43,19 +44,23 @@ def areas_by_training(parts: Mapping[str, np.ndarray]) -> np.ndarray | None:
     return np.stack([area(columns, [float(exposure) for exposure in exposures]) for columns in values], axis=1)
 
 
-def crossed(areas: np.ndarray, codes: np.ndarray, limits: tuple[float, float], tail: float = TAIL) -> Estimate:
+def crossed(
+    areas: np.ndarray, codes: np.ndarray, limits: tuple[float, float], tail: float = TAIL, gate: bool = False
+) -> Estimate:
     """Return the mean of areas (n, T) with an interval for other images and other trainings.
 
     se^2 = se_C^2 + s_T^2 / T: the error over clusters of the images' means (`cluster_error`), and the variance between
     the means of the T trainings. Satterthwaite's degrees of freedom are se^4 / (se_C^4 / f_C + s_T^4 / (T^2 (T - 1))).
-    The ends are Wilson's, as of `bounded`; of scores without a range, Student's. With one training there is no s_T, and
-    the interval is for other images alone.
+    The ends are Wilson's, as in `bounded`, and allow for images that all trainings score very differently and that the
+    samples may have missed (`outlasting_rare_scores`). Scores without a range have Student's ends. With one training
+    there is no s_T, and the interval is for other images alone.
 
     Args:
         areas: of each image and training; NaN rows do not count.
         codes: (n,) the cluster of each image.
         limits: (low, high) of the metric; either may be infinite.
-        tail: as of `interval`.
+        tail: as in `interval`.
+        gate: as in `interval`.
     """
     rows = np.isfinite(areas).all(axis=1)
     codes = np.unique(codes[rows], return_inverse=True)[1]
@@ -76,8 +81,9 @@ def crossed(areas: np.ndarray, codes: np.ndarray, limits: tuple[float, float], t
         half = z * float(np.sqrt(variance))
         return estimate.between(max(mean - half, limits[0]), min(mean + half, limits[1]), freedom)
     size = mean * (1 - mean) / variance if variance else estimate.clusters
-    bottom, top = (low + end * (high - low) for end in wilson(mean, size, z))
-    return estimate.between(bottom, top, freedom)
+    ends = wilson_ends(mean, size, freedom, limits)
+    bottom, top = (float(end) for end in ends(np.array(tail)))
+    return outlasting_rare_scores(estimate.between(bottom, top, freedom), ends, limits, tail, gate)
 
 
 def crossed_variances(values: np.ndarray, codes: np.ndarray) -> tuple[float, float, float, float]:
