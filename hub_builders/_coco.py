@@ -141,7 +141,7 @@ def _dicts(content: dict, key: str, log: BuildLog, file: str, fix: str) -> list[
     if not isinstance(listed, list):
         raise UserError(f'the COCO annotation file {file} has no list "{key}"; {fix}')
     if odd := sum(not isinstance(entry, dict) for entry in listed):
-        log.remark(file, f"{odd} of its {key} are no JSON objects and are passed over")
+        log.remark(file, f"{odd} of its {key} are not JSON objects and are skipped")
     return [entry for entry in listed if isinstance(entry, dict)]
 
 

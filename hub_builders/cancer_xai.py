@@ -183,7 +183,7 @@ def healthy(log: BuildLog, case: str, folder: Path, series: str, seed: int) -> d
 def drawn_slice(numbers: list[int], seed: int, case: str) -> int:
     """Return the slice that is drawn of a case."""
     if not numbers:
-        raise UnreadableError("no slice that could be drawn (no tumour, or no usable file)")
+        raise UnreadableError("no usable slice (no tumour, or no usable file)")
     return numbers[seed_of(seed, case, "slice") % len(numbers)]
 
 

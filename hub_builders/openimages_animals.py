@@ -209,7 +209,7 @@ def boxes_of(path: Path, files: dict[str, Path], above: dict, log: BuildLog) -> 
                 raise ValueError
             boxes.setdefault(name, []).append((kind, box))
         except ValueError:
-            log.remark(name, f"{path.name} line {number}: no box of four shares of the image; passed over")
+            log.remark(name, f"{path.name} line {number}: no box of four shares of the image; skipped")
     if absent:
         log.remark(path.name, f"{len(absent)} images with boxes of animals are not in the folder of images")
     return boxes

@@ -82,7 +82,7 @@ class _Declaration:
             UserError: It does not fit the function.
         """
         if not callable(function):
-            raise UserError(f"{_decorator(type(self))}(...) stands above a function; got {function!r}")
+            raise UserError(f"{_decorator(type(self))}(...) decorates a function; got {function!r}")
         self.check_function(getattr(function, "__name__", repr(function)), function)
         function.declaration = self  # type: ignore[attr-defined]
         return function

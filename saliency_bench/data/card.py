@@ -75,7 +75,7 @@ def group_line(builder: ModuleType) -> str:
     """Return what counts as one in statistics."""
     group = getattr(builder, "GROUP", None)
     if group is None:
-        return "Each sample stands for itself: the source names nothing that several share."
+        return "Each sample is a group of its own: the source names nothing that samples share."
     return fill(f"`group` is {group}: samples of one group count as one in statistics and share a split.", 120)
 
 

@@ -162,7 +162,7 @@ def class_name(kind: ClassLabel, label: int | None, image_id: object) -> str | N
     except ValueError as error:
         raise UserError(
             f"label {label} of image {one_line(image_id, 100)} is none of the dataset's {kind.num_classes} classes; "
-            "fix the column; null or -1 stands for no label"
+            "correct the column; null or -1 means no label"
         ) from error
 
 

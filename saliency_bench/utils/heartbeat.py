@@ -74,6 +74,6 @@ def _give_up(silent: list[int], rank: int, count: int) -> None:
     """
     if rank == min(set(range(count)) - set(silent)):
         names = " and ".join(f"process {other}" for other in silent)
-        why = f"gave no sign of life for {SILENCE:g} s (stopped, or its machine is gone)"
+        why = f"did not respond for {SILENCE:g} s (stopped, or its machine is gone)"
         show(f"error: {names} of {count} {why}; start the same command again: complete chunks are kept")
     os._exit(2)

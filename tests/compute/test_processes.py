@@ -257,9 +257,9 @@ def test_a_stopped_process_ends_the_run_in_a_line_that_names_it(rank, shapes, re
             time.sleep(0.1)
         os.kill(process_of(rank, process), signal.SIGSTOP)
         _, shown = process.communicate(timeout=150)
-    lines = [text for text in shown.splitlines() if "sign of life" in text]
+    lines = [text for text in shown.splitlines() if "did not respond" in text]
     assert process.returncode != 0
     assert len(lines) == 1, shown
-    assert f"error: process {rank} of 2 gave no sign of life for 6 s" in lines[0]
+    assert f"error: process {rank} of 2 did not respond for 6 s" in lines[0]
     done = launched(2, out, shapes, resnet, explainers=SLOW)
     assert read_json(done / "summary.json")["cells"]

@@ -82,7 +82,7 @@ def test_what_does_not_fit_an_explainer_is_one_line(declared, words):
     [
         (lambda images: images, r"explainer <lambda> must take \(classifier, images, target\).*it takes \(images\)"),
         (maps_alone, r"it takes \(maps\)"),
-        (3, r"@sb.explainer\(...\) stands above a function; got 3"),
+        (3, r"@sb.explainer\(...\) decorates a function; got 3"),
     ],
 )
 def test_what_is_no_explainer_is_one_line_where_it_is_defined(function, words):

@@ -184,7 +184,7 @@ class Page:
             why = "rows are compared where dataset, model, target and metric are the same"
             return {"problem": f"{other.explainer} was asked another question than {shown.explainer}: {why}"}
         if not (shown.has_samples and other.has_samples):
-            return {"problem": f"{other.explainer} and {shown.explainer} are not both known sample by sample"}
+            return {"problem": f"{other.explainer} and {shown.explainer} do not both have scores of single samples"}
         result = pairwise(self.archive, self.archive.by_key[view.row][1], other_row)
         plot = board_plots.pairs(result.dots.tolist(), shown.explainer, other.explainer)
         return {"other": other, "pair": result, "plot": plot}

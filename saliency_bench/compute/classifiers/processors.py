@@ -168,7 +168,7 @@ def channels(name: str, values: Any) -> Sequence[float]:
     if numbers.max() > (LARGEST_STD if positive else 1):
         fix = ", ".join(f"{number / 255:.4g}" for number in numbers.flat)
         raise UserError(
-            f"{name} is that of images from 0 to 255, and these are from 0 to 1; divide by 255: "
+            f"{name} is for images from 0 to 255, but these images are from 0 to 1; divide by 255: "
             f"{fix} instead of {one_line(repr(values), 80)}"
         )
     return np.broadcast_to(numbers, 3).tolist()

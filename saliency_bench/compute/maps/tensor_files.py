@@ -107,7 +107,7 @@ def _tensor_of(storage: Any, offset: Any, shape: Any, strides: Any, *others: Any
     numbers = shape + strides if isinstance(shape, tuple) and isinstance(strides, tuple) else (None,)
     whole = all(type(number) is int and 0 <= number < 2**48 for number in (offset, *numbers))
     if not whole or len(shape) != len(strides) or len(shape) > MOST_AXES or not isinstance(key, str):
-        raise ValueError("its description is damaged")
+        raise ValueError("its header is damaged")
     kind = kind or named
     if kind not in (*STORAGES.values(), *TYPES.values()) or kind == "bytes":
         raise ValueError(f"it holds a tensor of {one_line(kind, 40) or 'no type'}, not of numbers")
@@ -146,5 +146,5 @@ class _Unpickler(pickle._Unpickler):
     def persistent_load(self, pid: Any) -> tuple[Any, Any]:
         """Return (type, key) of a storage."""
         if not isinstance(pid, tuple) or len(pid) != 5 or pid[0] != "storage":
-            raise ValueError("its description is damaged")
+            raise ValueError("its header is damaged")
         return pid[1], pid[2]

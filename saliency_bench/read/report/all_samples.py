@@ -234,7 +234,7 @@ def _missing(run: RunData, pictures: SamplePictures) -> list[str]:
     """Say what the page does not show, and how to have it."""
     lines = []
     if len(run.ids) > MOST:
-        lines.append(f"Pictures are shown of the first {count(MOST)} samples.")
+        lines.append(f"Pictures are shown for the first {count(MOST)} samples.")
     if without := [row.name for row in run.rows if row.explainer_id not in pictures.maps]:
         lines.append(f"The run has kept no small maps of {', '.join(without)}; start it again to make them.")
     if pictures.images is None:
