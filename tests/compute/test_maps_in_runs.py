@@ -186,7 +186,7 @@ def of_pickle(change):
         (of_pickle(lambda content: b""), {}, "description cannot be read"),
         (of_pickle(lambda content: content[:40]), {}, "description cannot be read"),
         (of_pickle(lambda content: content.replace(b"K\x02K\x03", b"K\xffK\xff", 1)), {}, "smaller than its"),
-        (of_pickle(lambda content: content.replace(b"K\x02", b"J\xff\xff\xff\xff", 1)), {}, "description is damaged"),
+        (of_pickle(lambda content: content.replace(b"K\x02", b"J\xff\xff\xff\xff", 1)), {}, "header is damaged"),
         (of_pickle(lambda _: b"\x80\x02c__builtin__\nbytearray\nJ\xff\xff\xff\x7f\x85R."), {}, "__builtin__.bytearray"),
         (of_pickle(lambda _: b"\x80\x02Nr\xff\xff\xff\x7f."), {}, "it holds a NoneType"),  # a large index of the memo
         (of_pickle(lambda _: b"\x80\x02" + b"(" * 90_000 + b"t" * 90_000 + b"."), {}, "more than 100,000 bytes"),
