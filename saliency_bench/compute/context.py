@@ -168,6 +168,14 @@ class RunContext:
         }
 
     @property
+    def class_names(self) -> list[str] | None:
+        """Return the network's class names; if it has none and follows the dataset's order, the dataset's names."""
+        names = self.question.names
+        if self.question.by_position and names is not None and len(names) == self.question.classes:
+            return names
+        return self.classifier.labels
+
+    @property
     def loaded_dataset(self) -> Loaded:
         """Return where the dataset was loaded from."""
         return Loaded(id=self.data.source.name, repo=self.data.source.repo, revision=self.data.source.revision)

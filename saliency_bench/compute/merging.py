@@ -205,7 +205,7 @@ def _samples(context: RunContext, predictions: StoredPredictions) -> dict[str, p
     columns = ["image_id", "group", "label", "prediction"]
     tables = (table for _, table in read_predictions(context, predictions, columns))
     values = {name: column.combine_chunks() for name, column in zip(columns, pa.concat_tables(tables), strict=True)}
-    names, classes = context.question.names, context.classifier.labels
+    names, classes = context.question.names, context.class_names
     values["label"] = pa.nulls(len(values["label"])) if names is None else pa.array(names).take(values["label"])
     values["prediction"] = pa.array(classes).take(values["prediction"]) if classes else values["prediction"]
     return {name: column.cast(pa.string()) for name, column in values.items()}

@@ -164,7 +164,7 @@ def rows_of(
         scores: of those that could be read; None if there are none.
         explained: the maps; each row of a score includes the reliability of its map.
     """
-    classes, chunk = context.classifier.labels, samples.chunk
+    classes, chunk = context.class_names, samples.chunk
     index_of = {position: index for index, position in enumerate(chunk.readable)}
     targets = _questions(context, cell, samples.readable) or [(term,) for term in terms]
     parts = cell.metric.parts(context.classifier)

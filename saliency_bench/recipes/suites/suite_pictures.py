@@ -285,7 +285,7 @@ def cell_of(sample: SuiteSample, explainer: Explainer, view: ViewSpec) -> Panel:
         if terms is None:
             return Panel(None, (f"no {view.target}",))
         target = terms.row(sample.context.question.classes).to(images.device)
-        line = terms.text(sample.context.classifier.labels)
+        line = terms.text(sample.context.class_names)
         if view.target == "false positive":
             line = f"{line}, {_probability(sample.context.classifier, images, target)}"
     try:
@@ -303,7 +303,7 @@ def _prediction(sample: SuiteSample) -> str:
     row = sample.row
     if row["prediction"] is None:
         return "no prediction"
-    named = TargetTerms((row["prediction"],)).text(sample.context.classifier.labels)
+    named = TargetTerms((row["prediction"],)).text(sample.context.class_names)
     return f"{named} {words.number(row['confidence'])}"
 
 
