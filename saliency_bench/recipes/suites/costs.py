@@ -2,7 +2,7 @@
 
     forward    images through a network: predictions, maps without gradients, pictures that metrics classify, validation
     gradient   images through a network and back, for maps
-    trained    images through a network and back, with a step of the optimiser for each batch
+    trained    images through a network and back to its weights; the steps of the optimiser are not timed
 
 Counts are upper bounds where `passes` of an explainer or metric is one, and leave out metrics that declare none, most
 of which classify nothing. Seconds are those of the counted passes at the speed of a short measurement; an untrained
