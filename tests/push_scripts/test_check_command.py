@@ -324,6 +324,9 @@ def test_met_does_not_rest_on_failures_that_no_sample_shows():
     assert "rare failures possible" in undecided.line("")
     (ahead,) = check(run, [Requirement.read("gradcam:saliency_miou>random")])
     assert ahead.verdict == "undecided"  # one failure in thirty would undo a lead of .03
+    equal = scored_run({"gradcam": narrow, "random": narrow}, 50)
+    judged = check(equal, [Requirement.read(f"gradcam:saliency_miou{sign}random") for sign in "<>"])
+    assert [one.verdict for one in judged] == ["undecided"] * 2
 
 
 def test_a_range_without_an_end_is_named_where_it_decides(run):

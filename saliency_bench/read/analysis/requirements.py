@@ -266,6 +266,8 @@ def verdict(requirement: Requirement, interval: Interval) -> str:
     """Return the verdict of an interval on a requirement; equal scores may have no interval, and one score decides."""
     value = interval.value or 0.0
     low, high = interval.ends or (value, value)
+    if requirement.other and low == high == 0:
+        return UNDECIDED  # equal scores do not show which of the two is better
     if requirement.at_least:
         return MET if low >= requirement.bound else UNDECIDED if high >= requirement.bound else FAILED
     return MET if high <= requirement.bound else UNDECIDED if low <= requirement.bound else FAILED
