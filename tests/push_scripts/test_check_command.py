@@ -327,6 +327,7 @@ def test_met_does_not_rest_on_failures_that_no_sample_shows():
     equal = scored_run({"gradcam": narrow, "random": narrow}, 50)
     judged = check(equal, [Requirement.read(f"gradcam:saliency_miou{sign}random") for sign in "<>"])
     assert [one.verdict for one in judged] == ["undecided"] * 2
+    assert all("undecided" in one.line("") for one in judged)
 
 
 def test_a_range_without_an_end_is_named_where_it_decides(run):
