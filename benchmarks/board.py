@@ -1,4 +1,4 @@
-"""How many seconds of processor time a board takes to open: without anything, from the cache, and from its index.
+"""Measure the processor time in which a board opens: from the submissions, from the cache, and from its index.
 
 example:
   python benchmarks/board.py --folder /tmp/board

@@ -29,6 +29,7 @@ has no second line, seconds are of the clock on the wall with all work waited fo
 """
 
 import argparse
+import os
 import statistics
 import warnings
 from collections.abc import Callable
@@ -48,7 +49,7 @@ from saliency_bench.compute.classifiers.classifier import DTYPES, PRECISIONS
 from saliency_bench.compute.classifiers.layers import cam_layer, detached_at
 from saliency_bench.compute.classifiers.passes import pictures_per_pass
 from saliency_bench.errors import UserError
-from saliency_bench.utils.devices import device_name, peak_memory, reset_peak_memory
+from saliency_bench.utils.devices import peak_memory
 from saliency_bench.utils.untouched import untouched
 
 # So that a round takes seconds; ratios do not depend on it.
@@ -98,7 +99,8 @@ def main() -> None:
     arithmetic = (
         f"{processor()}, {'with' if has_bf16() else 'no'} bf16" if args.device == "cpu" else classifier.arithmetic
     )
-    print(f"{device_name(args.device)}, {arithmetic}; torch {torch.__version__}\n")
+    name = torch.cuda.get_device_name(images.device) if images.is_cuda else f"cpu, {os.cpu_count()} cores"
+    print(f"{name}, {arithmetic}; torch {torch.__version__}\n")
     print(f"{'explainer':<40} {'asks for':<8} {'passes':>6} {'seconds':>8} {'/ floor':>16} {'asked':>5}  / others, MB")
     names = args.explainers or list_explainers()
     if args.together:
@@ -354,7 +356,7 @@ def growth(work: Callable, device: torch.device) -> str:
     status = Path("/proc/self/status")
     if device.type == "cuda":
         start = torch.cuda.memory_allocated(device)
-        reset_peak_memory(device)
+        torch.cuda.reset_peak_memory_stats(device)
         work()
         return f"{(peak_memory(device) - start) / 2**20:.0f}"
 

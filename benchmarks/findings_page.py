@@ -118,7 +118,7 @@ def accuracy_of(run: RunData) -> str:
 
 
 def section(name: str, run: RunData) -> str:
-    """The figure and the table of a set, and what stands out."""
+    """Return the figure, the table and the notable results of a set."""
     n = max(cell.n for cell in run.cells)
     about = f"n = {n}; {accuracy_of(run)} with a class of ImageNet."
     return "\n\n".join([f"## {TITLES[name]}", about, picture(name, TITLES[name]), table(run.cells), remarks(run)])
@@ -191,7 +191,7 @@ def is_peaked(cell: CellResult) -> bool:
 
 
 def small_regions(runs: dict[str, RunData]) -> str:
-    """Return whose maps are judged by hardly a pixel on every set."""
+    """Return the explainers whose maps have hardly a pixel that counts, on every set."""
     peaked = {(cell.explainer, cell.metric) for run in runs.values() for cell in run.cells}
     for run in runs.values():
         peaked &= {(cell.explainer, cell.metric) for cell in run.cells if is_peaked(cell)}
@@ -218,7 +218,7 @@ def more_images(runs: dict[str, RunData]) -> str:
 
 
 def class_alike(runs: dict[str, RunData]) -> str:
-    """Return whose maps hardly depend on the class."""
+    """Return the explainers whose maps hardly depend on the class."""
     cells = runs["lite0-sanity"].cells if "lite0-sanity" in runs else []
     alike = [cell for cell in cells if cell.metric == "saliency_class_sensitivity" and not cell.baseline
              and cell.value is not None and cell.value > ALIKE]  # fmt: skip
@@ -270,8 +270,8 @@ def sanity(runs: dict[str, RunData]) -> str:
         return ""
     run = runs["lite0-sanity"]
     about = (
-        "Similarity of each map with that of the same network with random weights, and correlation of the maps of the "
-        f"most and the least likely class; lower is better for both. n = {max(cell.n for cell in run.cells)}."
+        "Similarity of each map with the map of the same network with random weights, and correlation of the maps of "
+        f"the most and the least likely class; lower is better for both. n = {max(cell.n for cell in run.cells)}."
     )
     return "\n\n".join(["## Do the maps depend on the network and on the class?", about, table(run.cells)])
 

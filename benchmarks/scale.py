@@ -289,7 +289,7 @@ STAGES: dict[str, Callable[[dict], None]] = {
 
 
 def measured(work: Callable[[], object]) -> None:
-    """Print the seconds of `work`, those of the processor, and the peak of resident memory in MiB, as JSON."""
+    """Print the wall time and processor time of `work` in seconds and the peak memory in MiB, as JSON."""
     begun, busy = perf_counter(), process_time()
     work()
     seconds, busy = perf_counter() - begun, process_time() - busy

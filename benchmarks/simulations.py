@@ -1,4 +1,4 @@
-"""What intervals and tests of `saliency_bench/read` promise, by simulation: coverage, false findings, power, cost.
+"""Simulate what intervals and tests of `saliency_bench/read` promise: coverage, false findings, power, cost.
 
 example:
   python benchmarks/simulations.py
@@ -95,7 +95,7 @@ APART = {
     "40 of 50 to 95 % zeros": [rare(share) for share in np.linspace(0.05, 0.5, 40)],
     "5 of 80 to 98 % zeros": [rare(share) for share in np.linspace(0.02, 0.2, 5)],
 }
-# Scores {mean and spread: law}, of which a few fail, that is, are 0.
+# {mean and spread: law} of scores; a few of them fail, that is, are 0.
 NARROW = {
     "mean .75, spread .02": laws.beta(300, 100),
     "mean .5, spread .06": laws.beta(30, 30),
@@ -601,7 +601,7 @@ def show_planned(times: int) -> None:
 
 
 def show_unbounded(times: int) -> None:
-    """Print what unbounded scores near 1, of which 2 % are 50, do to intervals, gates and differences."""
+    """Print how intervals, gates and differences fail for unbounded scores near 1 if 2 % of them are 50."""
     mean, counts = 0.98 + 0.02 * 50, (20, 50, 100, 200)
     rows: dict[str, list[float]] = {"interval holds": [], "`<=` just below the mean met": [], "difference found": []}
     for n in counts:
@@ -614,7 +614,7 @@ def show_unbounded(times: int) -> None:
             hits += estimate.low <= mean <= estimate.high, estimate.high < mean, p < 0.05
         for name, hit in zip(rows, hits / times, strict=True):
             rows[name].append(hit)
-    show("Scores near 1 of which 2 % are 50, without a greatest value, %: samples", counts, rows.items())
+    show("Unbounded scores near 1, but 2 % of them are 50, %: samples", counts, rows.items())
 
 
 def main() -> None:

@@ -67,7 +67,7 @@ Panel = tuple[Image.Image, Sequence[str]]  # a picture and the lines of text bel
 
 @dataclass(frozen=True)
 class StripLayout:
-    """Where the parts of a strip of panels stand, in pixels from the top left.
+    """Positions of the parts of a strip of panels, in pixels from the top left.
 
     Attributes:
         size: Width and height of the strip.

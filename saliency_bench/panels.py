@@ -89,7 +89,7 @@ def draw(
 
         sb.draw("runs/first", "maps", samples=["cat-7"], out="maps.pdf")
 
-    Dataset and model of the run are loaded again, and the maps are made anew.
+    Dataset and model of the run are loaded again, and the maps are computed anew.
 
     Args:
         runs: What `run` returned, its folder, or a list of such, which are drawn below each other.
@@ -98,7 +98,7 @@ def draw(
             "models", the maps of the run's model and of its other model; "object", the maps of the other model with
             and without the object.
         samples: Ids of the samples; by default the first two of the run.
-        explainers: Names of explainers; by default those of the run.
+        explainers: Names of explainers (default: the run's).
         device: As in `run`.
         out: File to write; its suffix says the format: .pdf, .svg, .png, .jpg or .webp.
 

@@ -45,7 +45,7 @@ class Index(StrictModel):
 
     Attributes:
         key: hash of all that the rows follow from.
-        folders: those of valid submissions, in the order of the board.
+        folders: of valid submissions, in the order of the board.
         rows: of the board, without what `result.json` says.
         conflicts: between them.
         refused: (folder, line) of each invalid file or submission.
@@ -115,10 +115,10 @@ def indexed_board(path: Path, key: str, root: Path, contents: Mapping[str, str],
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError):
-        complain(f"{INDEX} is damaged, so the submissions are read; `saliency-bench review` writes it anew")
+        complain(f"{INDEX} is damaged, so the submissions are read; `saliency-bench review` rewrites it")
         return None
     if not _agree(rows, contents, owners):
-        complain(f"{INDEX} contradicts the submissions, which are read; `saliency-bench review` writes it anew")
+        complain(f"{INDEX} contradicts the submissions, so these are read; `saliency-bench review` rewrites it")
         return None
     return Board(rows, index.conflicts, [Refused(*item) for item in index.refused], results)
 
@@ -146,7 +146,7 @@ def load_indexed(
 ) -> Board | None:
     """Return the board of a source from its index; None if that cannot be used.
 
-    Of a repository the index of the main branch is read, because nobody but the owner writes there.
+    For a repository, the index of the main branch is read, because only the owner can write there.
     """
     contents = contents_of(root, folders)
     try:

@@ -240,7 +240,7 @@ def _compute_chunks(context: RunContext, share: dict[int, Stored], shown: bool, 
 def _predicted(
     context: RunContext, number: int, chunk: Chunk, known: dict[str, StoredPredictions], writer: Writer
 ) -> PredictedChunk:
-    """Return a chunk with the networks' predictions: what files hold, or else what they say now, which is written.
+    """Return a chunk with the networks' predictions, read from files or predicted now and written.
 
     Raises:
         UserError: A network raised for a sample, and the run is strict.

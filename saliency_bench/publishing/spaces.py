@@ -2,8 +2,8 @@
 
 Apps that are not made with Gradio are Spaces of the SDK `docker`: the Hub documents it for any web server on a port.
 The SDK `gradio` would install Gradio, which they do not use, and promises to run nothing else. They install every wheel
-by its hash (`spaces/requirements.txt`), but for torch, whose CPU build has an index of its own. The Hub adds packages
-of its own to those of a Gradio Space, so that hashes are not possible there.
+by its hash (`spaces/requirements.txt`), except torch: its CPU build has a separate index. Gradio Spaces cannot use
+hashes, because the Hub installs further packages there.
 
 The package travels with it, so that page and results are read by the same version. Weights, pictures and tests do not.
 """

@@ -65,7 +65,7 @@ class StoredResult:
 
 @dataclass(frozen=True)
 class PartNote:
-    """What the notes of a part file say of results; results that differ only in their chunks are one entry."""
+    """Note of a part file on its results; results that differ only in their chunks share a note."""
 
     group: str
     keys: tuple[str, ...]

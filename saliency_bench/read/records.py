@@ -132,7 +132,7 @@ def read_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Ta
         schema: the types that they must have.
 
     Raises:
-        UserError: The file is missing or damaged, or a few bytes of it stand for more than is read.
+        UserError: The file is missing or damaged, or expands to more than is read.
     """
     try:
         check_regular(path)

@@ -1,7 +1,5 @@
 """The device to compute on, and its memory."""
 
-import os
-import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -33,14 +31,6 @@ def device_of(text: str | torch.device | None) -> torch.device:
     return device
 
 
-def device_name(text: str | torch.device | None) -> str:
-    """Return the name of a device that tells its speed: of a GPU its model, else the kind and number of cores."""
-    device = device_of(text)
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"cpu, {platform.machine()}, {os.cpu_count()} cores"
-
-
 def sent(values: Tensor, device: torch.device) -> Tensor:
     """Return values on a device; from the host to a GPU they are copied while the host goes on."""
     if device.type == "cuda" and values.device.type == "cpu":
@@ -51,7 +41,7 @@ def sent(values: Tensor, device: torch.device) -> Tensor:
 def peak_memory(device: torch.device) -> int | None:
     """Return the peak memory in bytes since it was reset: of torch on a GPU, or of this process on a CPU.
 
-    None if the system does not say.
+    None if the system does not report it.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
@@ -64,15 +54,6 @@ def peak_memory(device: torch.device) -> int | None:
         return None
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def reset_peak_memory(device: torch.device) -> None:
-    """Let `peak_memory` begin with what is in use now, where the system can."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        return
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", "ascii")
 
 
 def is_out_of_memory(error: Exception) -> bool:

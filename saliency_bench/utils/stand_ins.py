@@ -67,7 +67,7 @@ def _import_or_stand_in(name: str, globals: Any = None, locals: Any = None, from
 
 
 class _StandIn(ABCMeta):
-    """The type of stand-ins, which are classes, so that they can be bases and stand in annotations."""
+    """Metaclass of stand-ins: they are classes, so that they can be base classes and annotations."""
 
     def __getattr__(cls, name: str) -> "_StandIn":
         if name.startswith("__"):

@@ -249,7 +249,7 @@ def test_what_must_not_be_merged(make, others, words, board, capsys):
 
 
 def test_a_pull_request_cannot_vouch_for_itself(board, tmp_path):
-    """Its own list of samples, its own status and its own index are not read."""
+    """A pull request's own list of samples, status and index are not read."""
     folder = write(tmp_path, SCORES, "visitor")
     known = know(tmp_path)
     path = known.relative_to(tmp_path).as_posix()

@@ -215,14 +215,14 @@ def pipe(path):
 
 
 def gigabytes(path):
-    """A few kilobytes that stand for 300 million numbers."""
+    """A few kilobytes that expand to 300 million numbers."""
     rows = pa.ListArray.from_arrays([0, 3 * 10**8], pa.array(np.zeros(3 * 10**8, np.float16)))
     maps = pa.ListArray.from_arrays([0, 1], rows)
     pq.write_table(pq.read_table(path).slice(0, 1).set_column(3, "map", maps), path, compression="zstd")
 
 
 def long_ids(path):
-    """A few kilobytes that stand for texts of a gigabyte."""
+    """A few kilobytes that expand to texts of a gigabyte."""
     texts = pa.DictionaryArray.from_arrays(np.zeros(10**6, np.int32), ["x" * 1000])
     others = {name: pa.nulls(10**6, SCHEMA.field(name).type) for name in ("position", "scale", "map")}
     pq.write_table(pa.table(others | {"image_id": texts}), path, compression="zstd", store_schema=False)

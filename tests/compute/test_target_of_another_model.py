@@ -158,7 +158,7 @@ def test_classes_without_names_go_by_number_with_a_message(caplog):
 
 
 def test_the_model_that_a_run_names_is_not_opened(world, tmp_path, monkeypatch):
-    """Its name is a path that whoever made the run may choose."""
+    """The name of the run is a path that its maker chooses."""
     folder = save(tmp_path / "model", sb.load_classifier(world[3]).labels, 1)  # the other model
     chosen = {"limit": 4, "explainers": ["random"]}
     named = run(world, tmp_path / "named", model=folder, target="predicted", **chosen)

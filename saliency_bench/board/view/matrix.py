@@ -1,4 +1,4 @@
-"""What a board opens on: explainers by metrics for one dataset and classifier, of the rows that the board has run."""
+"""The first view of a board: explainers by metrics for one dataset and classifier, from rows that the board has run."""
 
 from collections import Counter
 from collections.abc import Sequence

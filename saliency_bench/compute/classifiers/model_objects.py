@@ -35,7 +35,7 @@ Values = float | Sequence[float]  # one for all channels, or one per channel
 
 @dataclass(frozen=True)
 class Given:
-    """What the caller says of a model object; None means that the object's own value is used."""
+    """Settings that the caller gives for a model object; None means that the object's own value is used."""
 
     mean: Values | None = None
     std: Values | None = None

@@ -11,7 +11,7 @@ MOST_LINES = 4  # about explainers that are worse than a baseline; more are put 
 
 @dataclass(frozen=True)
 class Card:
-    """What the table of a run says of one metric.
+    """Verdict of a run's table on one metric.
 
     Attributes:
         metric: its name in tables.

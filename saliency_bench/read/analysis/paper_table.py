@@ -173,7 +173,7 @@ class PaperTables:
 
 @dataclass(frozen=True)
 class _Markdown:
-    """How numbers are written in Markdown."""
+    """Writer of a table's numbers in Markdown."""
 
     digits: int
     bold: bool
@@ -222,7 +222,7 @@ class _Markdown:
 
 
 class _Latex(_Markdown):
-    """How numbers are written in LaTeX."""
+    """Writer of a table's numbers in LaTeX."""
 
     def plain(self, text: str) -> str:
         """Return a text with the signs of LaTeX escaped."""

@@ -47,7 +47,7 @@ def write_samples(run: RunData, page: Path, data: object = None) -> Path:
     """Write the page of all samples of a run beside its report, and return its path.
 
     Args:
-        run: a single run, or runs as one, of which the thumbnails of the first are shown.
+        run: a single run, or merged runs; the thumbnails of the first one are shown.
         page: of the report.
         data: the dataset, as `load_dataset` takes it, for the images under the maps; None: the run's own if it is a
             folder that is still there.
@@ -83,7 +83,7 @@ def write_samples(run: RunData, page: Path, data: object = None) -> Path:
 
 @dataclass(frozen=True)
 class SamplePictures:
-    """What is there to be drawn.
+    """Pictures and maps that can be drawn.
 
     Attributes:
         maps: {explainer id: {image id: levels of `heat_map` (h, w)}}.

@@ -210,7 +210,7 @@ def _between(answer: dict[str, Any]) -> str:
     least, most = answer["images_at_least"], answer["images_at_most"]
     low = rounded(least) if least is not None else "fewer"
     high = rounded(most) if most is not None and most <= MOST_IMAGES else "any number"
-    return f" (from {low} to {high}, as far as is known)"
+    return f" (from {low} to {high} within two standard errors)"
 
 
 def _rounded(images: int, there: int) -> str:

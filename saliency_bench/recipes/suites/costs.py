@@ -5,7 +5,7 @@
     trained    images through a network and back to its weights; the steps of the optimiser are not timed
 
 Counts are upper bounds where `passes` of an explainer or metric is one, and leave out metrics that declare none, most
-of which classify nothing. Seconds are those of the counted passes at the speed of a short measurement; an untrained
+of which classify nothing. Seconds are the time of the counted passes at the speed of a short measurement; an untrained
 network of the same structure takes as long as a trained one.
 """
 
@@ -187,7 +187,7 @@ def seconds_per_image(work: Callable[[], object], images: int, rounds: int = ROU
 
 
 def speed_of(classifier: Classifier, batch_size: int) -> Speed:
-    """Time a network on a batch of this size: preparing, forward, with gradients, and with those of its weights."""
+    """Time a network on a batch of this size: preparing, forward, gradients of the images, gradients of the weights."""
     classifier.eval()
     rows = [{"image": Image.new("RGB", (SIDE, SIDE))}] * batch_size
     images = classifier.prepare(rows).images

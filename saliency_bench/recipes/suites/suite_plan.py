@@ -1,4 +1,4 @@
-"""What a suite is going to do: what is there, what is missing and how to get it, and what it costs.
+"""Plan of a suite: what exists, what is missing and how to get it, and what the runs cost.
 
 Costs are counted passes (`costs.py`), and their time at the speed of a short measurement of each network here, or of an
 untrained one of its structure. What maps and scores take beside the passes, reading pictures and making reports is not

@@ -134,7 +134,7 @@ class SuiteTable(PaperTables):
 
     @property
     def remarks(self) -> list[str]:
-        """What must be known of the whole table."""
+        """Remarks on the whole table."""
         compared = self.numbers[self.numbers["paper"].notna()]
         notes = [f"The paper: {note.note}" for note in self.table.notes
                  if self.compare and _fits(compared, note.where).any()]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Who judges which image by which explainer: Latin squares, so that no person sees an image under two explainers."""
+"""Assign images and explainers to people by Latin squares, so that no person sees an image under two explainers."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
