@@ -18,7 +18,7 @@ from argparse import ArgumentParser, Namespace
 from saliency_bench.push_scripts import _shared
 
 SECTION = "measure"
-KEPT = "complete chunks", "{out}/run/chunks/*.parquet"  # when it is stopped
+KEPT = "complete batches", "{out}/run/scores/*.parquet"  # when it is stopped
 QUESTIONS = ("alignment", "faithfulness", "debugging", "stability")
 SETTINGS = ("dataset", "model", "prompts", "out", "split", "target", "label_column", "label_map", "groups",
             "activation", "only", "mask_values", "limit", "batch_size", "seed", "precision", "channels_last",

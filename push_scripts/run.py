@@ -20,7 +20,7 @@ from saliency_bench.push_scripts import _shared
 from saliency_bench.spec import RunSpec
 
 SECTION = "measure"
-KEPT = "complete chunks", "{out}/chunks/*.parquet"  # when it is stopped
+KEPT = "complete batches", "{out}/scores/*.parquet"  # when it is stopped
 EXPLAINERS = ("integrated_gradients", "rise:masks=1000", "centre", "random")
 METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")
 

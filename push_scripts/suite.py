@@ -17,7 +17,7 @@ from pathlib import Path
 from saliency_bench.push_scripts import _shared
 
 SECTION = "measure"
-KEPT = "finished runs, networks and complete chunks", "{out}/runs/*/chunks/*.parquet"  # when it is stopped
+KEPT = "finished runs, networks and complete batches", "{out}/runs/*/scores/*.parquet"  # when it is stopped
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -199,7 +199,7 @@ class RunSpec(BaseModel):
         group="samples",
     )
     batch_size: int = _setting(
-        "samples per chunk, the unit that is computed and saved", 16, metavar="N", ge=1, group="computation"
+        "samples per batch, the unit that is computed and saved", 16, metavar="N", ge=1, group="computation"
     )
     seed: int = _setting("seed for everything drawn at random", 0, metavar="N", group="computation")
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = _setting(
@@ -218,7 +218,7 @@ class RunSpec(BaseModel):
         "also keep the maps (float16, in the folder maps), which load_maps reads", False, group="computation"
     )
     strict: bool = _setting(
-        "stop at an explainer that does not fit the network, or at the first sample or chunk that fails, instead of "
+        "stop at an explainer that does not fit the network, or at the first sample or batch that fails, instead of "
         "leaving it out",
         False,
         group="computation",

@@ -9,7 +9,7 @@ On       what a target's weights are applied to
 OnWeighted  like On, plus "weighted": the weighted contrast of Wang and Wang (2022), see `explainers/_contrast.py`
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -98,38 +98,37 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Consecutive samples of a run: those that could be read as a Batch, and for the others the reason.
+class Samples:
+    """Samples of a run that could be read; every attribute has one entry per sample, in the same order.
 
     Attributes:
-        rows: {image_id, label, group and every scalar column of the dataset} of each sample.
-        batch: the samples that could be read; None if there are none.
-        faults: {position: why the sample there is left out}.
+        positions: their places in the run, ascending.
+        rows: {image_id, label, group and every scalar column of the dataset} of each sample; once the network has
+            predicted them, rows of `records.PREDICTIONS`.
+        batch: the samples, prepared.
+        rows_of_other: the other model's predictions; None without another model or before it has predicted.
     """
 
+    positions: list[int]
     rows: list[dict]
-    batch: Batch | None
-    faults: dict[int, str]
+    batch: Batch
+    rows_of_other: list[dict] | None = None
 
-    def part(self, positions: Sequence[int]) -> "Chunk":
-        """Return the chunk with the samples at these positions alone."""
-        faults = {index: self.faults[position] for index, position in enumerate(positions) if position in self.faults}
-        batch, readable = None, self.readable
-        # The batch holds readable samples only, so its indices are not positions in the chunk.
-        if self.batch is not None and (kept := [readable.index(p) for p in positions if p in readable]):
-            batch = self.batch.part(kept)
-        return Chunk([self.rows[position] for position in positions], batch, faults)
+    def __len__(self) -> int:
+        return len(self.positions)
 
-    def without(self, faults: dict[int, str]) -> "Chunk":
-        """Return the chunk with further samples left out.
-
-        Args:
-            faults: {position: the reason}.
-        """
-        kept = [position for position in self.readable if position not in faults]
-        return Chunk(self.rows, self.part(kept).batch if faults else self.batch, self.faults | faults)
-
-    @property
-    def readable(self) -> list[int]:
-        """The positions of the samples of `batch`."""
-        return [position for position in range(len(self.rows)) if position not in self.faults]
+    def at(self, positions: Collection[int]) -> "Samples | None":
+        """Return the samples at these positions of the run; None if there are none."""
+        wanted = set(positions)
+        kept = [index for index, position in enumerate(self.positions) if position in wanted]
+        if len(kept) == len(self):
+            return self
+        others = self.rows_of_other
+        if not kept:
+            return None
+        return Samples(
+            [self.positions[index] for index in kept],
+            [self.rows[index] for index in kept],
+            self.batch.part(kept),
+            None if others is None else [others[index] for index in kept],
+        )

@@ -39,7 +39,7 @@ def run(**settings) -> None:
 
 def names() -> list[str]:
     """Return the names of part files of scores, and of what retraining leaves."""
-    return [path.name for folder in ("chunks", "retraining") for path in Path("run", folder).rglob("*.*")]
+    return [path.name for folder in ("scores", "retraining") for path in Path("run", folder).rglob("*.*")]
 
 
 def merging() -> bool:
@@ -69,7 +69,7 @@ def where() -> str:
         return "while merging"
     if any(name.endswith(".tmp") for name in found):
         return "while writing a part"
-    if Path("run", "retraining").exists() and not Path("run", "chunks").exists():
+    if Path("run", "retraining").exists() and not Path("run", "scores").exists():
         return "while retraining"
     return "between chunks" if found else "before the first chunk"
 

@@ -47,7 +47,7 @@ def run_suite(file: str = "own.yaml") -> None:
 
 def results() -> dict[str, bytes]:
     content_of = contents(OUT)
-    parts = ("/chunks/", "/predictions/", "/thumbnails/")
+    parts = ("/scores/", "/predictions/", "/thumbnails/")
     return {path: content for path, content in content_of.items()
             if not path.endswith(DIFFER) and not any(part in path for part in parts)}  # fmt: skip
 

@@ -151,28 +151,29 @@ def _samples(context: RunContext, images: str | None, progress: bool) -> tuple[l
     rows: list[dict] = []
     sizes: set[tuple[int, int]] = set()
     names = context.classifier.labels
-    for number, _ in bar(
-        ((number, None) for number in context.chunks),
+    for positions, _ in bar(
+        ((positions, None) for positions in context.batches),
         shown=progress,
         desc="samples",
         unit="batch",
-        total=len(context.chunks),
+        total=len(context.batches),
     ):
-        chunk = context.chunk(number)
-        if (batch := chunk.batch) is None:  # a run leaves out what cannot be read as well
+        samples = context.read(positions).samples
+        if samples is None:  # a run leaves out what cannot be read as well
             continue
+        batch = samples.batch
         sizes.add((batch.images.shape[2], batch.images.shape[3]))
         logits, left_out = torch.empty(len(batch.ids), 0), np.zeros(len(batch.ids), dtype=bool)
         if context.question.rule.asks_classifier:
             with torch.no_grad():
                 logits = context.classifier(batch.images).cpu()
             left_out = no_probabilities(logits, context.classifier.activation)
-        for index, (position, image_id) in enumerate(zip(chunk.readable, batch.ids, strict=True)):
-            if number * context.spec.batch_size + position >= context.data.count:
+        for index, (position, image_id) in enumerate(zip(samples.positions, batch.ids, strict=True)):
+            if position >= context.data.count:
                 break
             if left_out[index]:  # by a run as well
                 continue
-            about = chunk.rows[position]
+            about = samples.rows[index]
             target = context.question.target_of(about, logits[index].numpy())
             file = file_of(image_id, len(rows))
             label = context.question.label_of(about)

@@ -1,4 +1,4 @@
-"""The logits of the samples of a chunk, of those that the classifier takes and in parts that fit in memory."""
+"""The logits of samples: of those that the classifier takes, in parts that fit in memory."""
 
 from contextlib import suppress
 
@@ -6,7 +6,7 @@ import torch
 
 from saliency_bench.compute.classifiers.classifier import Classifier, RefusedImagesError
 from saliency_bench.compute.maps.map_provider import reason_of
-from saliency_bench.types import Chunk, Images
+from saliency_bench.types import Images
 from saliency_bench.utils.devices import is_out_of_memory
 from saliency_bench.utils.messages import complain
 
@@ -14,20 +14,21 @@ from saliency_bench.utils.messages import complain
 RAISED = (RuntimeError, ArithmeticError, AssertionError, LookupError, TypeError, AttributeError, MemoryError)
 
 
-def classified(classifier: Classifier, chunk: Chunk) -> tuple[Chunk, torch.Tensor | None]:
-    """Return (the samples that the classifier takes, their logits); where it raises, it gets them one by one."""
-    if chunk.batch is None:
-        return chunk, None
+def classified(classifier: Classifier, images: Images) -> tuple[list[torch.Tensor], dict[int, str]]:
+    """Return (logits (K,) of each image that the classifier takes, {index: what it raised for another image}).
+
+    Where the classifier raises, it gets the images one by one.
+    """
     with torch.no_grad(), suppress(RefusedImagesError, *RAISED):
-        return chunk, _logits(classifier, chunk.batch.images)
+        return list(_logits(classifier, images)), {}
     logits, faults = [], {}
-    for index, position in enumerate(chunk.readable):
+    for index in range(len(images)):
         try:
             with torch.no_grad():
-                logits.append(classifier(chunk.batch.images[index : index + 1]).cpu())
+                logits.append(classifier(images[index : index + 1]).cpu()[0])
         except (RefusedImagesError, *RAISED) as error:
-            faults[position] = reason_of(error, "the model")
-    return chunk.without(faults), torch.cat(logits) if logits else None
+            faults[index] = reason_of(error, "the model")
+    return logits, faults
 
 
 def _logits(classifier: Classifier, images: Images) -> torch.Tensor:

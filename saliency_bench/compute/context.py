@@ -16,7 +16,7 @@ from saliency_bench.bound_metric import Metric
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.loaded import Retraining, RunQuestion
 from saliency_bench.compute.loading.table import SplitTable
-from saliency_bench.compute.reading import OWN_LABEL, Selection, read_chunk, relabelled
+from saliency_bench.compute.reading import OWN_LABEL, ReadBatch, Selection, read_batch, relabelled
 from saliency_bench.compute.scoring.partners import PartnerPlan, PartnerSamples
 from saliency_bench.errors import UserError
 from saliency_bench.read.cell import CellKey, bounds, field_line
@@ -26,7 +26,6 @@ from saliency_bench.read.parts import run_id
 from saliency_bench.read.public_names import public_name, recorded_name
 from saliency_bench.spec import PythonObject, RunSpec
 from saliency_bench.target_weights import TargetRange
-from saliency_bench.types import Chunk
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.mask_values import spelled
 from saliency_bench.utils.seeds import seed_of
@@ -195,18 +194,24 @@ class RunContext:
         """Return this run and, if there is another model, the run of that model."""
         return [self] if self.other is None else [self, self.other]
 
-    def of_other(self, chunk: Chunk) -> Chunk:
-        """Return a chunk with the labels of the other model."""
+    def of_other(self, read: ReadBatch) -> ReadBatch:
+        """Return a batch with the labels of the other model."""
         assert self.other is not None
         column = self.other.spec.label_column
         if column == self.spec.label_column:
-            return chunk
-        return relabelled(chunk, OWN_LABEL if column == "label" else column, self.other.question.names or [])
+            return read
+        return relabelled(read, OWN_LABEL if column == "label" else column, self.other.question.names or [])
+
+    @cached_property
+    def batches(self) -> list[range]:
+        """Return the positions of each batch. Batches are computed whole, also the last one, which a limit may cut."""
+        size = self.spec.batch_size
+        return [range(start, min(start + size, len(self.rows))) for start in range(0, self.data.count, size)]
 
     @property
-    def chunks(self) -> range:
-        """Return the numbers of the chunks."""
-        return range(-(-self.data.count // self.spec.batch_size))
+    def end(self) -> int:
+        """Return the position after the last batch."""
+        return self.batches[-1].stop
 
     @cached_property
     def hashes(self) -> tuple[str, dict[str, str]]:
@@ -245,7 +250,7 @@ class RunContext:
     @cached_property
     def run_id(self) -> str:
         """Return what the part files of the run share."""
-        return run_id(self.identity, self.spec.batch_size)
+        return run_id(self.identity)
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -288,32 +293,30 @@ class RunContext:
         """Return the seed of a sample for a purpose, which does not depend on its batch."""
         return seed_of(self.spec.seed, image_id, purpose)
 
-    def chunk(self, number: int) -> Chunk:
-        """Return the samples of one chunk.
+    def read(self, positions: Sequence[int]) -> ReadBatch:
+        """Read and prepare the samples at these positions.
 
         Raises:
             UserError: One cannot be read, and the run is strict.
         """
-        start = number * self.spec.batch_size
-        stop = min(start + self.spec.batch_size, len(self.rows))
-        return read_chunk(self.data.samples, self.classifier, range(start, stop), self.spec.strict)
+        return read_batch(self.data.samples, self.classifier, positions, self.spec.strict)
 
     def partners(self, positions: Sequence[int]) -> PartnerSamples:
         """Return the samples at these positions, to go with others."""
         positions = tuple(positions)
         if positions not in self._loaded:
-            self._loaded.clear()  # explainers follow each other on the same chunk
-            chunk = read_chunk(self.data.samples, self.classifier, positions, strict=False)
-            for place, reason in chunk.faults.items():  # it could be read when it was predicted
-                raise UserError(f"image {chunk.rows[place]['image_id']}: {reason}")
-            assert chunk.batch is not None
-            right = [self.question.right(row) for row in chunk.rows]
+            self._loaded.clear()  # explainers follow each other on the same batch
+            read = read_batch(self.data.samples, self.classifier, positions, strict=False)
+            for position, reason in read.faults.items():  # it could be read when it was predicted
+                raise UserError(f"image {self.data.samples.ids[position]}: {reason}")
+            assert read.samples is not None
+            batch, right = read.samples.batch, [self.question.right(row) for row in read.rows]
             nothing = np.zeros(self.question.classes, dtype=bool)
             self._loaded[positions] = PartnerSamples(
-                ids=chunk.batch.ids,
-                images=chunk.batch.images,
+                ids=batch.ids,
+                images=batch.images,
                 right=np.stack([nothing if classes is None else classes for classes in right]),
-                seeds=[self.seed_for(image_id, "explain") for image_id in chunk.batch.ids],
+                seeds=[self.seed_for(image_id, "explain") for image_id in batch.ids],
             )
         return self._loaded[positions]
 

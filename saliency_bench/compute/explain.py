@@ -67,7 +67,7 @@ def explain(context: RunContext, batch: Batch, explainer: Explainer, target: Tar
     """Return the maps of a batch.
 
     Raises:
-        UserError: A refusal by name, which holds for every chunk; in a strict run whatever is wrong.
+        UserError: A refusal by name, which holds for every batch; in a strict run whatever is wrong.
     """
     seeds = [context.seed_for(image_id, "explain") for image_id in batch.ids]
     before = context.classifier.passes

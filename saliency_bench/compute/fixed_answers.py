@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from saliency_bench.compute.classifiers.classifier import Classifier
-from saliency_bench.compute.reading import Samples
+from saliency_bench.compute.reading import SplitRows
 from saliency_bench.read.network_answers import MOST, NetworkAnswers
 from saliency_bench.types import Images
 from saliency_bench.utils.messages import complain
@@ -17,7 +17,7 @@ CELLS = (None, 16, 5, 2)  # rows and columns of random colours; None: one colour
 TRIED = 8  # samples to try until one can be read
 
 
-def answers_of(classifier: Classifier, samples: Samples | None = None) -> NetworkAnswers | None:
+def answers_of(classifier: Classifier, samples: SplitRows | None = None) -> NetworkAnswers | None:
     """Return the answers of a network; None, with a message, if they cannot be compared.
 
     Args:
@@ -59,7 +59,7 @@ def _logits(classifier: Classifier, images: Images) -> torch.Tensor:
         return classifier(images).float().cpu()
 
 
-def _size_of(classifier: Classifier, samples: Samples | None) -> tuple[int, int] | None:
+def _size_of(classifier: Classifier, samples: SplitRows | None) -> tuple[int, int] | None:
     """Return the height and width of the first sample that can be read."""
     for row in samples.rows.select(range(min(TRIED, len(samples.rows)))) if samples is not None else ():
         with suppress(Exception):  # a row may hold anything

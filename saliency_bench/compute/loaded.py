@@ -83,7 +83,7 @@ class Retraining:
         base: what the training of the classifier started from; None where no metric starts from it.
         controls: explainers that retraining metrics are compared with, which no other metric scores.
         classes: {cell id: (N, P), the classes that its networks give the samples}; filled by `retraining.stage` before
-            chunks are computed.
+            batches are computed.
     """
 
     rows: dict[str, TrainingRows] = field(default_factory=dict)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from saliency_bench import options
 from saliency_bench.compute.context import RunContext
-from saliency_bench.compute.plan import wanted
+from saliency_bench.compute.plan import chosen_samples
 from saliency_bench.compute.predictions import (
     StoredPredictions,
     prediction_parts,
@@ -41,7 +41,8 @@ class Parts:
         scores: the part files of the scores.
         predictions: the predictions of the classifier, and of the other model where there is one.
         cells: those that have all samples.
-        shown: Bool (samples of all chunks,), which of them have records.
+        shown: Bool (samples of all batches,), which of them have records: also samples that could not be read, which
+            have a reason and no score.
     """
 
     scores: list[Part]
@@ -59,12 +60,13 @@ class Parts:
             UserError: A part was lost since the run computed it.
         """
         predictions = list(map(stored_predictions, context.of_both))
-        if not all(number in chunks for chunks in predictions for number in context.chunks):
+        if not all(known.is_stored.all() for known in predictions):
             raise _lost(context, "predictions")
-        chosen, scores = wanted(context, predictions[0]), score_parts(context).parts()
-        cells = _complete_cells(context, scores, chosen)
-        # Chunks are computed whole, also the last one, whose samples beyond the limit are stored and not shown.
-        return cls(scores, predictions, cells, chosen.ravel() & (np.arange(chosen.size) < context.data.count))
+        scores = score_parts(context).parts()
+        chosen = chosen_samples(context, predictions[0])
+        cells = _complete_cells(context, scores, chosen & predictions[0].is_readable)
+        # Batches are computed whole, also the last one, whose samples beyond the limit are stored and not shown.
+        return cls(scores, predictions, cells, chosen & (np.arange(len(chosen)) < context.data.count))
 
     @property
     def identity(self) -> str:
@@ -89,14 +91,16 @@ def merge(context: RunContext, parts: Parts) -> None:
     for run, predictions in zip(context.of_both, parts.predictions, strict=True):
         _write_predictions(run, predictions)
     samples = _samples(context, parts.predictions[0])
+    unread = _unread(context, parts)
+    names_of_parts = {cell.id: cell.metric.parts(context.classifier) for cell in context.cells}
     of_maps: dict[str, pa.Table] = {}
 
     def cells() -> Iterator[pa.Table]:
         """Yield the records of each cell, and collect the reliability of its maps."""
         for key, rows in _rows_of_cells(parts.scores, parts.cells):
-            shown = _show(context, key, rows, parts.shown)
+            shown = _show(context, key, rows, parts)
             _keep_reliability(of_maps, key, shown, samples["image_id"])
-            yield _cell(context, key, shown, samples)
+            yield _cell(context, key, _with_unread(shown, unread, names_of_parts.get(key.cell_id)), samples)
 
     records.concat(cells(), context.out / "records.parquet", records.SCHEMA)
     if of_maps:
@@ -150,7 +154,7 @@ def _rows_of_cells(parts: Sequence[Part], keys: Iterable[CellKey]) -> Iterator[t
         for part in parts:
             counts.update(part.groups.get(explainer_id, {}))
         # A part is a row group per explainer, so that one reading serves several cells; memory decides how many.
-        at_once = max(1, RECORDS_AT_ONCE // max(counts[key.cell_id] for key in cells))
+        at_once = max(1, RECORDS_AT_ONCE // max(1, *(counts[key.cell_id] for key in cells)))
         for first in range(0, len(cells), at_once):
             tables: dict[str, list[pa.Table]] = {key.cell_id: [] for key in cells[first : first + at_once]}
             for part in parts:
@@ -159,7 +163,8 @@ def _rows_of_cells(parts: Sequence[Part], keys: Iterable[CellKey]) -> Iterator[t
                         # A copy, or else the rows of all other cells stay in memory as well.
                         tables[cell_id].append(records.stored(pa.concat_tables([rows]).combine_chunks()))
             for key in cells[first : first + at_once]:
-                yield key, in_order(tables.pop(key.cell_id))
+                # No rows where no sample of the run could be read.
+                yield key, in_order(tables.pop(key.cell_id) or [records.STORED.empty_table()])
 
 
 def _first(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
@@ -169,18 +174,50 @@ def _first(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
         rows -= min(rows, len(table))
 
 
-def _show(context: RunContext, key: CellKey, table: pa.Table, shown: np.ndarray) -> pa.Table:
-    """Return the rows of a cell in the part files, for samples that have records: `shown` is Bool, one per sample.
+def _show(context: RunContext, key: CellKey, table: pa.Table, parts: Parts) -> pa.Table:
+    """Return the rows of a cell in the part files, for samples that have records.
 
     Raises:
-        UserError: A sample has no rows.
+        UserError: A sample that could be read has no rows.
     """
+    shown = parts.shown & parts.predictions[0].is_readable
     positions = table[POSITION].to_numpy()
     # An earlier start may have had a wider limit.
     table = table.filter((positions < len(shown)) & shown[np.minimum(positions, len(shown) - 1)])
     if table["part"].null_count != shown.sum():
         raise _lost(context, f"{key.explainer_text} by {key.metric_text}")
     return table
+
+
+def _unread(context: RunContext, parts: Parts) -> dict[int, str]:
+    """Return {position: why the sample could not be read or predicted}, of samples that have records."""
+    predictions = parts.predictions[0]
+    without = np.flatnonzero(parts.shown & ~predictions.is_readable).tolist()
+    return {
+        position: predictions.table(range(position, position + 1), ["left_out"])["left_out"][0].as_py()
+        for position in without
+    }
+
+
+def _with_unread(table: pa.Table, unread: dict[int, str], names: Sequence[str] | None) -> pa.Table:
+    """Add the samples that could not be read to the rows of a cell: without scores, with the reason.
+
+    Args:
+        table: rows of the samples that could be read.
+        unread: {position: the reason}.
+        names: of the parts of the cell's scores; None of a cell of an earlier start, whose rows have them.
+    """
+    if not unread:
+        return table
+    if names is None:
+        names = table.filter(pc.equal(table[POSITION], pc.min(table[POSITION])))["part"].drop_null().to_pylist()
+    rows = [
+        {POSITION: position, "part": part, "reason": reason}
+        for position, reason in unread.items()
+        for part in (None, *names)
+    ]
+    table = pa.concat_tables([table, pa.Table.from_pylist(rows, schema=table.schema)]).combine_chunks()
+    return table.take(np.argsort(table[POSITION].to_numpy(), kind="stable"))
 
 
 def _cell(context: RunContext, key: CellKey, table: pa.Table, samples: dict[str, pa.Array]) -> pa.Table:
@@ -217,14 +254,14 @@ def _complete_cells(context: RunContext, parts: Sequence[Part], chosen: np.ndarr
     Args:
         context: what the run works on.
         parts: the part files of the scores.
-        chosen: Bool (chunks, samples of a chunk), those that are explained.
+        chosen: Bool (samples,), those that are explained.
 
     Raises:
         UserError: A cell of this start lacks samples.
     """
     complete: list[CellKey] = []
     of_all_starts, of_this_start = read_manifest(context.out).cells, {cell.id for cell in context.cells}
-    stored = stored_samples(parts, of_all_starts, *chosen.shape)
+    stored = stored_samples(parts, of_all_starts, len(chosen))
     for cell_id, key in of_all_starts.items():
         name = f"{key.explainer_text} by {key.metric_text}"
         if (stored[cell_id] | ~chosen).all():

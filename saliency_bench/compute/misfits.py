@@ -93,7 +93,7 @@ def _misfits(context: RunContext) -> dict[str, str]:
 
 
 def _image(context: RunContext) -> tuple[Images | None, Target | None]:
-    """Return the first image of the first chunk that the network can classify, and its predicted class as target."""
+    """Return the first image of the first batch that the network can classify, and its predicted class as target."""
     for position in range(min(context.data.count, context.spec.batch_size)):
         with suppress(Exception), torch.no_grad():  # files may be damaged, and a network may raise for some images only
             images = context.classifier.prepare([context.rows[position]], mask_values=context.spec.mask_values).images

@@ -1,7 +1,7 @@
 """The one order of a run's samples: whole clusters, drawn by a hash.
 
 Any first part of it is a fair sample of the dataset and a first part of any longer one, so that a limited run computes
-the first chunks of the full one.
+the first batches of the full one.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""Plan of a run: the chunks that lack something, from its cells and from what the folder holds already.
+"""Plan of a run: the batches that lack something, from its cells and from what the folder already holds.
 
-plan       every incomplete chunk, with the samples of each output that files hold
-missing    within a chunk: which outputs of an explainer lack which samples
-selected   the samples of a chunk that are explained (`--only`)
+plan            every incomplete batch, with the samples of each output that files hold
+missing         within a batch: which outputs of an explainer lack which samples
+chosen_samples  the samples that fit `--only`
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,19 +21,20 @@ from saliency_bench.compute.store import map_parts, score_parts
 from saliency_bench.read.cell import CellKey
 from saliency_bench.read.parts import PartNote, files_in, stored_samples
 from saliency_bench.read.summary import summarised_names
+from saliency_bench.types import Samples
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
 
 UNSHOWN = 10  # cells that are listed
-Stored = dict[str, list[int]]  # {cell, or maps that are kept: the positions in a chunk that files hold}
+Stored = dict[str, list[int]]  # {cell, or maps that are kept: positions of the samples of a batch that files hold}
 
 
-def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[int, Stored]]:
-    """Return [(chunk, {output id: positions already on disk})] for every incomplete chunk.
+def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[range, Stored]]:
+    """Return [(batch, {output id: positions already on disk})] for every incomplete batch.
 
-    To be called from the main process only, under the lock. Damaged files are deleted first; so are those with chunks
+    To be called from the main process only, under the lock. Damaged files are deleted first; so are those with batches
     in which one of the run's own explainers raised, which may have been a temporary failure, and if the run is strict
-    those with any fault. Before predictions of a chunk are there, all its samples are taken to be explained.
+    those with any fault.
 
     Args:
         context: what the run works on.
@@ -51,16 +52,22 @@ def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[int, Store
     _name_unshown(context, {key for part in parts for entry in part.entries for key in entry.keys}, keys)
     for folder in sorted(files_in(context.out / "maps")):
         parts += map_parts(context, folder.name).check()
-    chosen = wanted(context, predicted[0])
-    todo: dict[int, Stored] = {
-        number: {} for number in context.chunks if any(number not in chunks for chunks in predicted)
-    }
-    # Parts say which samples they hold, so another --only asks for the rest of a chunk alone.
-    stored = stored_samples(parts, [output.id for output in context.outputs], *chosen.shape)
+    wanted = chosen_samples(context, predicted[0]) & predicted[0].is_readable
+    todo: dict[int, Stored] = {number: {} for known in predicted for number in _with_any(context, ~known.is_stored)}
+    # Parts name the samples that they hold, so another --only or batch size computes the rest of a batch alone.
+    stored = stored_samples(parts, [output.id for output in context.outputs], context.end)
     for output in context.outputs:
-        for number in np.flatnonzero((chosen & ~stored[output.id]).any(axis=1)).tolist():
-            todo.setdefault(number, {})[output.id] = np.flatnonzero(stored[output.id][number]).tolist()
-    return sorted(todo.items())
+        held = stored[output.id]
+        for number in _with_any(context, wanted & ~held):
+            batch = context.batches[number]
+            positions = batch.start + np.flatnonzero(held[batch.start : batch.stop])
+            todo.setdefault(number, {})[output.id] = positions.tolist()
+    return [(context.batches[number], todo[number]) for number in sorted(todo)]
+
+
+def _with_any(context: RunContext, samples: np.ndarray) -> list[int]:
+    """Return the numbers of the batches with at least one of these samples, Bool (n,)."""
+    return np.unique(np.flatnonzero(samples) // context.spec.batch_size).tolist()
 
 
 def _name_unshown(context: RunContext, cells: Collection[str], keys: dict[str, CellKey]) -> None:
@@ -91,36 +98,37 @@ def by_explainer(outputs: Iterable[Output]) -> dict[Explainer, list[Output]]:
 def missing(
     chosen: Sequence[int], outputs: list[Output], stored: Mapping[str, Collection[int]]
 ) -> dict[tuple[int, ...], list[Output]]:
-    """Return {positions of samples in a chunk: the outputs that no file holds of them}.
+    """Return {positions of samples: the outputs that no file holds of them}.
 
     Args:
-        chosen: the positions that are explained.
+        chosen: positions of the samples of a batch that are explained.
         outputs: cells and kept maps of one explainer.
         stored: {output id: the positions that files hold}.
     """
     lacking: dict[tuple[int, ...], list[Output]] = {}
     for output in outputs:
-        if positions := tuple(position for position in chosen if position not in stored.get(output.id, ())):
+        held = set(stored.get(output.id, ()))
+        if positions := tuple(position for position in chosen if position not in held):
             lacking.setdefault(positions, []).append(output)
     return lacking
 
 
-def selected(context: RunContext, number: int, predicted: Sequence[Mapping] | None) -> list[int]:
-    """Return the positions in a chunk of the samples that are explained; all, before its predictions are there."""
-    size = min(context.spec.batch_size, len(context.rows) - number * context.spec.batch_size)
-    if context.selection is None or predicted is None:
-        return list(range(size))
-    return [position for position in range(size) if context.selection.keeps(predicted[position])]
+def selected(context: RunContext, samples: Samples) -> list[int]:
+    """Return the positions of the predicted samples that fit `--only`."""
+    kept = context.selection
+    return [
+        position
+        for position, row in zip(samples.positions, samples.rows, strict=True)
+        if kept is None or kept.keeps(row)
+    ]
 
 
-def wanted(context: RunContext, predictions: StoredPredictions) -> np.ndarray:
-    """Return Bool (chunks, samples of a chunk): those that are explained."""
-    columns = [name for name in prediction_schema(context).names if name != "logits"]
-    chosen = np.zeros((len(context.chunks), context.spec.batch_size), bool)
-    for number in context.chunks:
-        chosen[number, selected(context, number, None)] = True
+def chosen_samples(context: RunContext, predictions: StoredPredictions) -> np.ndarray:
+    """Return Bool (samples,), whether each fits `--only`; samples without a stored prediction are taken to."""
+    chosen = np.ones(context.end, bool)
     if context.selection is not None:
-        for number, table in read_predictions(context, predictions, columns):
-            chosen[number] = False
-            chosen[number, selected(context, number, table.to_pylist())] = True
+        columns = [name for name in prediction_schema(context).names if name != "logits"]
+        for batch, table in read_predictions(context, predictions, columns):
+            kept = [context.selection.keeps(row) for row in table.to_pylist()]
+            chosen[batch.start : batch.stop] = kept
     return chosen

@@ -1,11 +1,12 @@
-"""Predict: what a network says of each sample, chunk by chunk, the same whoever wrote it.
+"""Predict: the network's prediction of each sample, batch by batch.
 
-`predict` passes a chunk through the network; `StoredPredictions` are the rows that part files hold; a `PredictedChunk`,
-samples with what the networks say of them, is what explaining and scoring start from.
+`predict` passes a batch through the network; `StoredPredictions` are the rows that part files hold; `with_predictions`
+adds the rows to the samples, from which explaining and scoring start.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -14,14 +15,14 @@ import torch
 from saliency_bench.compute.classified import classified
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.context import RunContext
-from saliency_bench.compute.reading import scalar_columns, stored
+from saliency_bench.compute.reading import ReadBatch, scalar_columns, stored
 from saliency_bench.compute.scoring.partners import Predictions
 from saliency_bench.compute.targets.rules import ordered_classes
 from saliency_bench.errors import UserError
 from saliency_bench.read import records
-from saliency_bench.read.parts import POSITION, Part, PartFolder, StoredResult
+from saliency_bench.read.parts import POSITION, Part, PartFolder, PartNote, StoredResult
 from saliency_bench.target_weights import no_probabilities, probabilities, recognised
-from saliency_bench.types import Batch, Chunk
+from saliency_bench.types import Samples
 from saliency_bench.utils.hashing import hash_of
 
 GROUP = "predictions"  # the only group and key of the part files
@@ -45,167 +46,144 @@ def prediction_schema(context: RunContext) -> pa.Schema:
     )
 
 
-@dataclass(frozen=True)
-class PredictedChunk:
-    """Samples of a chunk with the networks' predictions.
+class StoredPredictions:
+    """The predictions in part files; one file at a time is in memory.
 
     Attributes:
-        number: of the chunk.
-        first: the position in the run of the chunk's first sample.
-        positions: of the samples in the chunk.
-        chunk: the samples.
-        rows: the classifier's prediction for each of them.
-        rows_of_other: what the other model says of each; None where there is none.
-        is_whole: whether these are all samples of the chunk.
+        is_stored: Bool (samples,), whether a file holds the prediction.
+        is_readable: Bool (samples,), False where the sample could not be read or the network raised for it.
     """
 
-    number: int
-    first: int
-    positions: tuple[int, ...]
-    chunk: Chunk
-    rows: list[dict]
-    rows_of_other: list[dict] | None = None
-    is_whole: bool = True
-
-    def part(self, positions: Sequence[int]) -> "PredictedChunk":
-        """Return the samples at these positions alone, of a whole chunk."""
-        if len(positions) == len(self.rows):
-            return self
-        others = self.rows_of_other
-        return replace(
-            self,
-            positions=tuple(positions),
-            chunk=self.chunk.part(positions),
-            rows=[self.rows[position] for position in positions],
-            rows_of_other=None if others is None else [others[position] for position in positions],
-            is_whole=False,
-        )
-
-    @property
-    def batch(self) -> Batch | None:
-        """Return the samples that could be read, prepared; None if there are none."""
-        return self.chunk.batch
-
-    @property
-    def in_run(self) -> list[int]:
-        """Return the position of each sample in the run."""
-        return [self.first + position for position in self.positions]
-
-    @property
-    def readable_in_run(self) -> list[int]:
-        """Return the position in the run of each sample that could be read."""
-        return [self.in_run[position] for position in self.chunk.readable]
-
-    @property
-    def readable(self) -> list[dict]:
-        """Return the classifier's prediction for each sample that could be read."""
-        return [self.rows[position] for position in self.chunk.readable]
-
-    @property
-    def of_other(self) -> list[dict]:
-        """Return the other model's prediction for each sample that could be read."""
-        return [] if self.rows_of_other is None else [self.rows_of_other[position] for position in self.chunk.readable]
-
-
-class StoredPredictions:
-    """The predictions in part files, chunk by chunk; one file at a time is in memory.
-
-    `number in predictions` says whether there are any of a chunk.
-    """
-
-    def __init__(self, parts: Iterable[Part], chunk_size: int):
-        """Take the part files, and the number of samples of a chunk."""
-        self._part_of = {number: part for part in parts for entry in part.entries for number in entry.chunks}
-        self._size = chunk_size
+    def __init__(self, parts: Sequence[Part], count: int):
+        """Index the predictions of the first `count` samples of the run."""
+        self._parts = parts
+        self._part_at = np.full(count, -1)
+        self.is_readable = np.ones(count, bool)
+        for number, entry in ((number, entry) for number, part in enumerate(parts) for entry in part.entries):
+            positions, unreadable = entry.positions(), entry.positions(entry.about["unreadable"])
+            self._part_at[positions[positions < count]] = number
+            self.is_readable[unreadable[unreadable < count]] = False
+        self.is_stored = self._part_at >= 0
         self._read: tuple[Part, list[str] | None, pa.Table] | None = None
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._part_of
 
     @property
     def parts(self) -> list[Part]:
         """Return the files that hold predictions."""
-        return list(dict.fromkeys(self._part_of.values()))
+        return [self._parts[number] for number in np.unique(self._part_at[self.is_stored])]
 
-    def table(self, number: int, columns: list[str] | None = None) -> pa.Table:
-        """Return the rows of a chunk; all columns unless some are named."""
-        part = self._part_of[number]
+    def table(self, batch: range, columns: list[str] | None = None) -> pa.Table:
+        """Return the stored rows of a batch, in order; all columns unless some are named."""
+        part_at = self._part_at[batch.start : batch.stop]
+        edges = [0, *(np.flatnonzero(np.diff(part_at)) + 1).tolist(), len(part_at)]
+        tables = [
+            self._rows(self._parts[part_at[first]], batch.start + first, batch.start + stop, columns)
+            for first, stop in pairwise(edges)
+            if part_at[first] >= 0
+        ]
+        return pa.concat_tables(tables)
+
+    def _rows(self, part: Part, first: int, stop: int, columns: list[str] | None) -> pa.Table:
+        """Return the rows of a file for the positions from `first` to before `stop`."""
         if self._read is None or self._read[0] is not part or self._read[1] != columns:
             named = None if columns is None else [POSITION, *columns]
             self._read = part, columns, part.read(GROUP, named)[GROUP]
         table = self._read[2]
-        first, end = np.searchsorted(table[POSITION].to_numpy(), [number * self._size, (number + 1) * self._size])
-        return table.slice(first, end - first).drop_columns(POSITION)
+        start, end = np.searchsorted(table[POSITION].to_numpy(), [first, stop])
+        return table.slice(start, end - start).drop_columns(POSITION)
 
 
 def stored_predictions(context: RunContext, *, check: bool = False) -> StoredPredictions:
-    """Return the predictions that files hold; `check` deletes damaged ones: for the main process, under the lock."""
+    """Return the predictions that files hold.
+
+    Args:
+        context: the run.
+        check: delete damaged files and, if the run is strict, files with a sample that has no prediction; for the main
+            process, under the lock.
+    """
     folder = prediction_parts(context)
-    return StoredPredictions(folder.check() if check else folder.parts(), context.spec.batch_size)
+
+    def redo(entry: PartNote) -> bool:
+        return context.spec.strict and bool(entry.about["unreadable"])
+
+    return StoredPredictions(folder.check(redo) if check else folder.parts(), context.end)
 
 
 def read_predictions(
     context: RunContext, predictions: StoredPredictions, columns: list[str]
-) -> Iterator[tuple[int, pa.Table]]:
-    """Yield (chunk, these columns of its predictions) of each chunk that has any, in order."""
-    for number in context.chunks:
-        if number in predictions:
-            yield number, predictions.table(number, columns)
+) -> Iterator[tuple[range, pa.Table]]:
+    """Yield (batch, these columns of its predictions) of each batch whose predictions are stored, in order."""
+    for batch in context.batches:
+        if predictions.is_stored[batch.start : batch.stop].all():
+            yield batch, predictions.table(batch, columns)
 
 
-def predict(context: RunContext, number: int, chunk: Chunk) -> tuple[list[dict], StoredResult]:
-    """Return the classifier's predictions for a chunk, as objects and as rows of a part file.
+def predict(context: RunContext, read: ReadBatch) -> tuple[list[dict], StoredResult]:
+    """Return the classifier's predictions for a batch, as rows and as they are stored.
 
-    What could not be read is null, and a sample without probabilities has no prediction.
+    A sample that could not be read has nulls, and a sample without probabilities has no prediction.
     """
-    table = pa.Table.from_pylist(answers(context, chunk), schema=prediction_schema(context))
-    start = number * context.spec.batch_size
-    rows = table.to_pylist()  # as the file gives it back, so that it does not matter who wrote
-    table = table.add_column(0, POSITION, pa.array(range(start, start + len(rows)), pa.int64()))
-    return rows, StoredResult(GROUP, number, {GROUP: table})
+    table = pa.Table.from_pylist(answers(context, read), schema=prediction_schema(context))
+    rows = table.to_pylist()  # as the file returns them, so that it does not matter who predicted
+    first = read.positions[0]
+    without = [place - first for place, row in zip(read.positions, rows, strict=True) if row["logits"] is None]
+    table = table.add_column(0, POSITION, pa.array(read.positions, pa.int64()))
+    return rows, StoredResult(GROUP, read.positions, {GROUP: table}, {"unreadable": without})
 
 
-def answers(context: RunContext, chunk: Chunk) -> list[dict]:
-    """Return the classifier's predictions for the samples of a chunk, without reading what was written."""
-    chunk, logits = classified(context.classifier, chunk)
-    index_of = {position: index for index, position in enumerate(chunk.readable)}
-    rows, names = [], prediction_schema(context).names
-    for position, about in enumerate(chunk.rows):
-        row = {stored(name): value for name, value in about.items()} | {"left_out": chunk.faults.get(position)}
-        if position in index_of and logits is not None and chunk.batch is not None:
-            row |= _predicted(context, chunk.batch, index_of[position], logits, context.question.right(about))
-            row["target_confidence"] = _target_confidence(context, about, logits[index_of[position]])
-        rows.append({name: row.get(name) for name in names})
+def answers(context: RunContext, read: ReadBatch) -> list[dict]:
+    """Return the classifier's prediction for each row of a batch, without reading what was written."""
+    names, samples = prediction_schema(context).names, read.samples
+    columns: dict[int, dict] = {position: {"left_out": reason} for position, reason in read.faults.items()}
+    if samples is not None:
+        logits, raised = classified(context.classifier, samples.batch.images)
+        columns |= {samples.positions[index]: {"left_out": reason} for index, reason in raised.items()}
+        for index, values in zip((index for index in range(len(samples)) if index not in raised), logits, strict=True):
+            columns[samples.positions[index]] = _predicted(context, samples, index, values)
+    rows = []
+    for position, row in zip(read.positions, read.rows, strict=True):
+        known = {stored(name): value for name, value in row.items()} | columns[position]
+        rows.append({name: known.get(name) for name in names})
     return rows
 
 
-def of_predicted(context: RunContext, chunk: Chunk, predicted: Sequence[Mapping]) -> Chunk:
-    """Return a chunk without the samples for which the model raised.
+def with_predictions(
+    context: RunContext, samples: Samples, rows: Mapping[int, dict], of_other: Mapping[int, dict] | None
+) -> Samples | None:
+    """Return the samples that the network has predicted, with the rows of the predictions; None if there are none.
+
+    Args:
+        context: the run.
+        samples: those that could be read.
+        rows: {position in the run: the classifier's prediction}.
+        of_other: the same of the other model; None without one.
 
     Raises:
-        UserError: There is such a sample, and the run is strict.
+        UserError: The network raised for a sample, and the run is strict.
     """
-    rows = {position: predicted[position] for position in chunk.readable}
-    faults = {position: row["left_out"] for position, row in rows.items() if row["logits"] is None}
-    for position, reason in faults.items():
-        if context.spec.strict:
-            raise UserError(f"image {predicted[position]['image_id']}: {reason}")
-    return chunk.without(faults)
+    raised = [rows[position] for position in samples.positions if rows[position]["logits"] is None]
+    if raised and context.spec.strict:
+        raise UserError(f"image {raised[0]['image_id']}: {raised[0]['left_out']}")
+    kept = samples.at([position for position in samples.positions if rows[position]["logits"] is not None])
+    if kept is None:
+        return None
+    others = None if of_other is None else [of_other[position] for position in kept.positions]
+    return replace(kept, rows=[rows[position] for position in kept.positions], rows_of_other=others)
 
 
-def _predicted(context: RunContext, batch: Batch, index: int, logits: torch.Tensor, right: np.ndarray | None) -> dict:
-    """Return the columns of a sample that follow from its logits; `right` says which classes are right."""
-    reason = batch.left_out[index]
+def _predicted(context: RunContext, samples: Samples, index: int, logits: torch.Tensor) -> dict:
+    """Return the columns of a sample that follow from its logits (K,)."""
+    batch, about, activation = samples.batch, samples.rows[index], context.classifier.activation
+    reason, right = batch.left_out[index], context.question.right(about)
     row = {
         "mask_share": None if reason else float(batch.masks[index].float().mean()),
         "left_out": reason,
-        "logits": logits[index].tolist(),
+        "logits": logits.tolist(),
+        "target_confidence": _target_confidence(context, about, logits),
     }
-    activation = context.classifier.activation
-    p = probabilities(logits[index : index + 1].double(), activation)[0]
+    p = probabilities(logits[None].double(), activation)[0]
     if p.isnan().any():  # `target.no_probabilities`
         return row
-    best = ordered_classes(logits[index].numpy())[0]  # probabilities may both round to 1, logits differ
+    best = ordered_classes(logits.numpy())[0]  # probabilities may both round to 1, logits differ
     row |= {"prediction": best, "confidence": float(p[best])}
     if right is None or not right.any():  # no label, or one that is no class of the model
         return row
@@ -236,14 +214,14 @@ def all_predictions(context: RunContext) -> Predictions:
         UserError: Some were lost during the run.
     """
     predictions = stored_predictions(context)
-    if not all(number in predictions for number in context.chunks):
+    if not predictions.is_stored.all():
         raise UserError(
             f"a part of the predictions in {context.out} was damaged or lost during the run; start it again"
         )
     p = np.full((context.data.count, context.question.classes), np.nan, dtype=np.float32)
     right, ids = np.zeros(p.shape, dtype=bool), []
-    for number, table in read_predictions(context, predictions, ["image_id", "label", "labels", "logits"]):
-        start = number * context.spec.batch_size
+    for batch, table in read_predictions(context, predictions, ["image_id", "label", "labels", "logits"]):
+        start = batch.start
         table = table.slice(0, context.data.count - start)
         ids += table["image_id"].to_pylist()
         for place, row in enumerate(table.drop_columns(["logits", "image_id"]).to_pylist(), start):

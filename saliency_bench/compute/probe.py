@@ -2,9 +2,9 @@
 
 All scores of a run rest on one network. An explainer or metric may change it by accident: a weight, a hook that stays,
 a plain attribute that `forward` reads, a function of torch. What was changed is hard to see, what follows from it is
-not: one image is classified at the start, and again after each explainer has worked on a chunk, and the answers are
+not: one image is classified at the start, and again after each explainer has worked on a batch, and the answers are
 compared bit for bit. Also compared are the gradient at this image, which hooks on backward passes change, and the
-settings of torch below. It costs a forward and a backward pass of one image per chunk and explainer.
+settings of torch below. It costs a forward and a backward pass of one image per batch and explainer.
 
     probe = Probe(classifier, images)
     ...                                  # an explainer and its metrics

@@ -213,7 +213,7 @@ def _written(item: Explainer | Metric) -> tuple[str, str]:
 def name_changed(items: Iterable[Explainer | Metric]) -> None:
     """Print a line about each Python function or object whose state, which its hash covers, has changed.
 
-    It is resumed as another explainer, and what it gives may depend on the order of the chunks.
+    It is resumed as another explainer, and what it gives may depend on the order of the batches.
     """
     for item in items:
         inner = item

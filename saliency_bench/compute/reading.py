@@ -1,4 +1,4 @@
-"""The rows of a dataset as chunks of samples in the prepared frame."""
+"""The rows of a dataset as batches of samples in the prepared frame."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from time import perf_counter
+from typing import NamedTuple
 
 import datasets
 import pyarrow as pa
@@ -17,7 +18,7 @@ from saliency_bench.data.loading import FoundDataset, is_text, with_classes
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.read import records
 from saliency_bench.score_notes import is_expected
-from saliency_bench.types import Batch, Chunk
+from saliency_bench.types import Batch, Samples
 
 PREPARED = ("image", "mask", "label", "image_id")  # columns that `prepare` reads
 OURS = ("image_id", "group", "label", "labels")  # columns of the predictions that are the dataset's
@@ -42,8 +43,8 @@ def readable(rows: datasets.Dataset, further: Collection[str] = ()) -> datasets.
 
 
 @dataclass(frozen=True)
-class Samples:
-    """Hold the samples of a split, read when they are asked for.
+class SplitRows:
+    """Rows of a split, whose pictures are read when they are needed.
 
     Attributes:
         rows: as `readable` gives them.
@@ -60,8 +61,8 @@ class Samples:
     further: Mapping[str, list[str]] = field(default_factory=dict)
     mask_values: tuple[str, ...] | None = None
 
-    def part(self, positions: Sequence[int]) -> list[dict]:
-        """Return the samples at these positions.
+    def at(self, positions: Sequence[int]) -> list[dict]:
+        """Return the rows at these positions.
 
         Raises:
             UserError: A picture is no longer the same.
@@ -99,36 +100,68 @@ def _check_unchanged(sample: dict, columns: Sequence[str], digest: str) -> None:
         sample[name] = {"bytes": data, "path": None}
 
 
-def read_chunk(samples: Samples, classifier: Classifier, positions: Sequence[int], strict: bool) -> Chunk:
-    """Return the samples at these positions.
+class ReadBatch(NamedTuple):
+    """Batch of a run as it was read: all its rows, and the samples that are left.
+
+    Attributes:
+        positions: places of the rows in the run.
+        rows: {image_id, label, labels, group and every scalar column of the dataset} of each row.
+        samples: those that could be read; None if there are none.
+        faults: {position in the run: why the row there could not be read}.
+    """
+
+    positions: Sequence[int]
+    rows: list[dict]
+    samples: Samples | None
+    faults: dict[int, str]
+
+    def at(self, positions: Collection[int]) -> "ReadBatch":
+        """Return the rows at these positions of the run alone."""
+        kept = [index for index, position in enumerate(self.positions) if position in positions]
+        if len(kept) == len(self.rows):
+            return self
+        return ReadBatch(
+            [self.positions[index] for index in kept],
+            [self.rows[index] for index in kept],
+            self.samples and self.samples.at(positions),
+            {position: reason for position, reason in self.faults.items() if position in positions},
+        )
+
+
+def read_batch(data: SplitRows, classifier: Classifier, positions: Sequence[int], strict: bool) -> ReadBatch:
+    """Read and prepare the samples at these positions.
 
     Raises:
         UserError: One cannot be read, and the run is strict.
     """
-    features, part = samples.rows.features, samples.part(positions)
+    features, part = data.rows.features, data.at(positions)
     scalars = scalar_columns(features)
-    about = [
+    rows = [
         {"image_id": sample["image_id"], "label": sample["label"], "labels": classes_of(sample, features)}
         | _scalars(sample, scalars, features)
         for sample in part
     ]
-    further = list(samples.further)
+    further = list(data.further)
     given = [
         {name: sample[name] for name in PREPARED if name in sample}
-        | {name: known.get(name, sample[name]) for name in further}
-        for sample, known in zip(part, about, strict=True)
+        | {name: row.get(name, sample[name]) for name in further}
+        for sample, row in zip(part, rows, strict=True)
     ]
     try:
-        batch = classifier.prepare(given, further, samples.mask_values)
+        batch = classifier.prepare(given, further, data.mask_values)
         _check_usable(batch, strict)
-        return Chunk(about, batch, {})
+        return ReadBatch(positions, rows, Samples(list(positions), rows, batch), {})
     except SampleError:
         if strict:
             raise
-    faults = _faults(classifier, given)
-    readable = [sample for index, sample in enumerate(given) if index not in faults]
-    rest = classifier.prepare(readable, further, samples.mask_values) if readable else None
-    return Chunk(about, rest, faults)
+    reasons = _faults(classifier, given)
+    faults = {positions[index]: reason for index, reason in reasons.items()}
+    kept = [index for index in range(len(rows)) if index not in reasons]
+    if not kept:
+        return ReadBatch(positions, rows, None, faults)
+    batch = classifier.prepare([given[index] for index in kept], further, data.mask_values)
+    samples = Samples([positions[index] for index in kept], [rows[index] for index in kept], batch)
+    return ReadBatch(positions, rows, samples, faults)
 
 
 def _check_usable(batch: Batch, strict: bool) -> None:
@@ -211,10 +244,18 @@ def check_further(rows: datasets.Dataset, columns: Collection[str]) -> None:
             )
 
 
-def relabelled(chunk: Chunk, column: str, names: list[str]) -> Chunk:
-    """Return a chunk whose label is the class, one of `names`, that this column of its rows holds."""
+def relabelled(read: ReadBatch, column: str, names: list[str]) -> ReadBatch:
+    """Return a batch whose label is the class, one of `names`, that this column of its rows holds."""
     numbers = {name: number for number, name in enumerate(names)}
-    return replace(chunk, rows=[row | {"label": numbers.get(row[column]), "labels": None} for row in chunk.rows])
+
+    def with_label(rows: list[dict]) -> list[dict]:
+        return [row | {"label": numbers.get(row[column]), "labels": None} for row in rows]
+
+    samples = read.samples
+    return read._replace(
+        rows=with_label(read.rows),
+        samples=None if samples is None else replace(samples, rows=with_label(samples.rows)),
+    )
 
 
 @dataclass(frozen=True)
@@ -348,21 +389,21 @@ def _scalars(sample: dict, scalars: dict[str, pa.DataType], features: datasets.F
 
 
 def ahead(
-    read: Callable[[int], Chunk], numbers: list[int], waited: Callable[[float], None]
-) -> Iterator[tuple[int, Chunk]]:
-    """Yield (number, chunk) in order, each read by a thread while the one before is worked on.
+    read: Callable[[range], ReadBatch], batches: Sequence[range], waited: Callable[[float], None]
+) -> Iterator[tuple[range, ReadBatch]]:
+    """Yield (positions, batch) in order; a thread reads each batch while the caller works on the one before.
 
     Args:
-        read: reads the chunk of this number.
-        numbers: of the chunks.
-        waited: gets the seconds for which a chunk had to be waited for.
+        read: reads the batch at these positions.
+        batches: positions of each batch.
+        waited: receives the seconds that the caller waited for each batch.
     """
     with ThreadPoolExecutor(max_workers=1) as reader:
-        coming = deque(reader.submit(read, number) for number in numbers[:1])
-        for number, following in zip_longest(numbers, numbers[1:]):
+        coming = deque(reader.submit(read, positions) for positions in batches[:1])
+        for positions, following in zip_longest(batches, batches[1:]):
             start = perf_counter()
-            chunk = coming.popleft().result()
+            batch = coming.popleft().result()
             waited(perf_counter() - start)
             if following is not None:
                 coming.append(reader.submit(read, following))
-            yield number, chunk
+            yield positions, batch

@@ -12,21 +12,21 @@ import torch
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.compute.context import Cell, RunContext
 from saliency_bench.compute.explain import Explained, images_text
-from saliency_bench.compute.predictions import PredictedChunk, probabilities_of
+from saliency_bench.compute.predictions import probabilities_of
 from saliency_bench.compute.scoring.inputs import MetricInputs, OtherModel, ScoredBatch, Value
 from saliency_bench.compute.scoring.partners import PartnerSource
 from saliency_bench.compute.targets.terms import TargetTerms
 from saliency_bench.errors import UserError
 from saliency_bench.read.parts import POSITION
 from saliency_bench.score_notes import NO_PROBABILITIES, lacks
-from saliency_bench.types import Batch, Target
+from saliency_bench.types import Batch, Samples, Target
 
 Scores = dict[str, tuple[ScoredBatch, int]]  # {cell id: (its scores, images that went through the classifier)}
 
 
 def score(
     context: RunContext,
-    samples: PredictedChunk,
+    samples: Samples,
     explainer: Explainer,
     target: Target,
     explained: Explained,
@@ -36,7 +36,7 @@ def score(
 
     Args:
         context: what the run works on.
-        samples: those that could be read are scored.
+        samples: that are scored.
         explainer: made the maps; metrics may ask for further ones.
         target: (B, K), of the maps.
         explained: the maps.
@@ -46,7 +46,6 @@ def score(
         UserError: The run is strict, and a sample has no score for a reason that it should not have.
     """
     batch = samples.batch
-    assert batch is not None
     if explained.maps is None:
         return {cell.id: (left_out(context, cell, explained.faults), 0) for cell in cells}, 0
     inputs = inputs_of(context, samples, explainer, target, explained, cells)
@@ -64,35 +63,34 @@ def score(
 
 def inputs_of(
     context: RunContext,
-    samples: PredictedChunk,
+    samples: Samples,
     explainer: Explainer,
     target: Target,
     explained: Explained,
     cells: Sequence[Cell] = (),
 ) -> MetricInputs:
-    """Return what metrics may ask for, of the samples that could be read; the arguments are those of `score`."""
+    """Return what metrics may ask for; the arguments are those of `score`."""
     batch = samples.batch
-    assert batch is not None
     return MetricInputs(
         classifier=context.classifier,
         explainer=explainer.seeded(context.spec.seed),
         images=batch.images,
         target=target,
-        logits=torch.tensor([row["logits"] for row in samples.readable]),
-        labels=_right_classes(context, samples.readable),
+        logits=torch.tensor([row["logits"] for row in samples.rows]),
+        labels=_right_classes(context, samples.rows),
         seed_for=lambda index, purpose: context.seed_for(batch.ids[index], purpose),
         maps=explained.maps,
         masks=batch.masks.numpy(),
         unusable=batch.left_out,
         groups=context.question.groups,
-        faults=_without_probabilities(context, batch, samples.readable),
+        faults=_without_probabilities(context, batch, samples.rows),
         map_faults=explained.faults,
         columns=batch.columns,
         run_seed=context.spec.seed,
-        other=None if context.other is None else other_of(context.other, batch, samples.of_other),
-        partners=PartnerSource(context.plans, samples.readable_in_run, context.partners, context.spec.batch_size),
+        other=None if context.other is None else other_of(context.other, batch, samples.rows_of_other or []),
+        partners=PartnerSource(context.plans, samples.positions, context.partners, context.spec.batch_size),
         retrained={
-            cell.metric: context.retraining.classes[cell.id][samples.readable_in_run]
+            cell.metric: context.retraining.classes[cell.id][samples.positions]
             for cell in cells
             if cell.metric.declaration.keeps
         },
@@ -149,33 +147,27 @@ def _lacking(context: RunContext, row: dict, labelled: bool) -> str | None:
 def rows_of(
     context: RunContext,
     cell: Cell,
-    samples: PredictedChunk,
+    samples: Samples,
     terms: Sequence[TargetTerms],
-    scores: ScoredBatch | None,
+    scores: ScoredBatch,
     explained: Explained,
 ) -> Iterator[dict]:
-    """Yield a row per sample of the chunk, also of unreadable samples, each followed by the rows of its parts.
+    """Yield a row per sample, each followed by the rows of its parts.
 
     Args:
         context: what the run works on.
         cell: the explainer and metric.
-        samples: of the chunk.
-        terms: the target of each sample that could be read.
-        scores: of those that could be read; None if there are none.
+        samples: of the batch.
+        terms: the target of each sample.
+        scores: of the samples.
         explained: the maps; each row of a score includes the reliability of its map.
     """
-    classes, chunk = context.class_names, samples.chunk
-    index_of = {position: index for index, position in enumerate(chunk.readable)}
-    targets = _questions(context, cell, samples.readable) or [(term,) for term in terms]
+    classes = context.class_names
+    targets = _questions(context, cell, samples.rows) or [(term,) for term in terms]
     parts = cell.metric.parts(context.classifier)
-    for position, in_run in enumerate(samples.in_run):
-        index = index_of.get(position)
-        target = None if index is None else ", ".join(term.text(classes) for term in targets[index]) or None
-        of_sample: dict[str, object] = {POSITION: in_run, "target": target}
-        if index is None or scores is None:
-            unread: dict[str, object] = {"value": None, "reason": chunk.faults[position]}
-            yield from (of_sample | {"part": part} | unread for part in (None, *parts))
-            continue
+    for index, position in enumerate(samples.positions):
+        target = ", ".join(term.text(classes) for term in targets[index]) or None
+        of_sample: dict[str, object] = {POSITION: position, "target": target}
         of_map = {"reliability": explained.reliability_of(index), "draws": explained.draws}
         yield of_sample | of_map | {"part": None, "value": scores.values[index], "reason": scores.reasons[index]}
         for part in parts:

@@ -1,9 +1,9 @@
 """Store: what was computed is written as part files.
 
-Nothing else writes `chunks/`, `maps/`, `predictions/`, `other_predictions/` and `thumbnails/` of a run's folder;
+Nothing else writes `scores/`, `maps/`, `predictions/`, `other_predictions/` and `thumbnails/` of a run's folder;
 `merging.py` makes tables of them, and `plan.py` asks what is there and deletes what is damaged. Parts are written once,
 by each process its own: what about half a minute of work has given, as one file. So a kill loses that half minute, or
-the chunk that was under way if that takes longer; what is complete is never written again.
+the batch that was under way if that takes longer; what is complete is never written again.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,8 +11,8 @@ from contextlib import nullcontext, suppress
 from time import perf_counter
 
 from saliency_bench.compute.context import RunContext
-from saliency_bench.compute.work import ChunkResult
-from saliency_bench.read.parts import PartFolder, StoredResult, chunks_of, files_in, maps_of, thumbnail_parts
+from saliency_bench.compute.work import BatchResult
+from saliency_bench.read.parts import PartFolder, StoredResult, files_in, maps_of, scores_of, thumbnail_parts
 
 SECONDS = 30.0  # of work that a kill loses, at first
 FILES = 64  # of a folder before each file holds more work than the one before
@@ -22,7 +22,7 @@ BYTES = 2**24  # of results that wait to be written
 
 def score_parts(context: RunContext) -> PartFolder:
     """Return the folder of the scores."""
-    return chunks_of(context.out, context.run_id)
+    return scores_of(context.out, context.run_id)
 
 
 def map_parts(context: RunContext, explainer_id: str) -> PartFolder:
@@ -67,22 +67,21 @@ class Writer:
         if self._bytes > BYTES or perf_counter() - self._since >= self.seconds:
             self.write()
 
-    def add_chunk(self, result: ChunkResult) -> None:
-        """Take what an explainer and its metrics give for a chunk: pictures first, so that no score lacks its own.
+    def add_batch(self, result: BatchResult) -> None:
+        """Take what an explainer and its metrics give for a batch: pictures first, so that no score lacks its own.
 
         What may have to be computed again goes to files of its explainer alone, which can be deleted as a whole.
         """
-        context, group, number = self.context, result.explainer_id, result.number
+        context, group, positions = self.context, result.explainer_id, result.positions
         if result.thumbnails is not None:
-            self.add(
-                thumbnail_parts(context.out, context.run_id), StoredResult(group, number, {group: result.thumbnails})
-            )
+            pictures = StoredResult(group, positions, {group: result.thumbnails})
+            self.add(thumbnail_parts(context.out, context.run_id), pictures)
         if result.maps:
-            self.add(map_parts(context, group), StoredResult(group, number, result.maps, result.positions))
+            self.add(map_parts(context, group), StoredResult(group, positions, result.maps))
         if result.scores:
             # A file that may have to be deleted holds no work of others.
             kind = "raised" if result.about["raised"] else "faults" if result.about["faults"] else ""
-            scores = StoredResult(group, number, result.scores, result.positions, result.about)
+            scores = StoredResult(group, positions, result.scores, result.about)
             self.add(score_parts(context), scores, kind and f"{kind} {group}")
 
     def write(self) -> None:

@@ -1,8 +1,7 @@
-"""The work on a chunk: its samples explained by one explainer, and their maps scored by all its metrics.
+"""The work on a batch: its samples explained by one explainer, and their maps scored by all its metrics.
 
 `work` is a function of the networks, the samples and the seed; it writes no file, and reads only pictures that metrics
-ask for as partners. What goes wrong with a sample or a chunk becomes the reason in its records; a strict run
-stops instead.
+ask for as partners. A fault of a sample or a batch becomes the reason in its records; a strict run stops instead.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +17,6 @@ from saliency_bench.bound_explainer import Explainer
 from saliency_bench.compute.context import Cell, KeptMaps, Output, RunContext
 from saliency_bench.compute.examples import thumbnail_rows
 from saliency_bench.compute.explain import Explained, depends_on_batch, explain
-from saliency_bench.compute.predictions import PredictedChunk
 from saliency_bench.compute.probe import FIX, Probe
 from saliency_bench.compute.score import Scores, left_out, rows_of, score
 from saliency_bench.compute.targets.rules import stack
@@ -28,18 +26,17 @@ from saliency_bench.read import records
 from saliency_bench.read.stored_maps import table_of
 from saliency_bench.score_notes import CHANGES_NETWORK, DEPENDS_ON_BATCH, HALVED, INFINITE_LOGIT, is_expected
 from saliency_bench.target_weights import weighs_infinite
-from saliency_bench.types import Target
+from saliency_bench.types import Samples, Target
 from saliency_bench.utils.hashing import hash_of
 
 
 @dataclass(frozen=True)
-class ChunkResult:
-    """What one explainer and its metrics give for samples of a chunk.
+class BatchResult:
+    """What one explainer and its metrics give for samples of a batch.
 
     Attributes:
         explainer_id: hash of the explainer's identity.
-        number: of the chunk.
-        positions: of the samples in the chunk; None: all.
+        positions: of the samples in the run.
         scores: {cell id: rows of `records.STORED`}.
         about: forward passes, halved batches, faults, and whether something raised.
         maps: {id of the kept maps: their rows}; {} for a run that keeps none.
@@ -47,8 +44,7 @@ class ChunkResult:
     """
 
     explainer_id: str
-    number: int
-    positions: tuple[int, ...] | None
+    positions: list[int]
     scores: dict[str, pa.Table]
     about: dict[str, Any]
     maps: dict[str, pa.Table] = field(default_factory=dict)
@@ -56,68 +52,63 @@ class ChunkResult:
 
 
 def work(
-    context: RunContext, samples: PredictedChunk, outputs: Sequence[Output], probes: Sequence[Probe] = ()
-) -> ChunkResult:
-    """Explain samples of a chunk by one explainer and score their maps by all its cells; write no file.
+    context: RunContext,
+    samples: Samples,
+    outputs: Sequence[Output],
+    probes: Sequence[Probe] = (),
+    *,
+    check_mixing: bool = False,
+) -> BatchResult:
+    """Explain samples by one explainer and score their maps by all its cells; write no file.
 
     Args:
         context: what the run works on.
         samples: to be explained.
         outputs: the cells, and the kept maps, of one explainer.
         probes: of the networks; where one finds another network than at the start of the run, it is set back, and the
-            scores of the chunk are not believed.
+            scores of the batch are not believed.
+        check_mixing: whether to test that the explainer gives each sample the same map in another batch.
 
     Raises:
-        UserError: What holds for every chunk, such as an explainer that the network does not fit; in a strict run also
+        UserError: What holds for every batch, such as an explainer that the network does not fit; in a strict run also
             what is wrong with a sample.
     """
     explainer, batch = outputs[0].explainer, samples.batch
     cells = [output for output in outputs if isinstance(output, Cell)]
-    terms = [
-        _terms(context, in_run, row) for in_run, row in zip(samples.readable_in_run, samples.readable, strict=True)
-    ]
-    explained, halved, halved_before = Explained(), 0, _halved(context)
-    scores: Scores = {}
-    if batch is not None:
-        target = stack(terms, len(samples.readable[0]["logits"])).to(batch.images.device)
-        explained = _without_infinite(context, samples, target, explain(context, batch, explainer, target))
-        scores, halved = score(context, samples, explainer, target, explained, cells)
-        # One chunk shows it: what is asked is whether the method mixes samples, not how much.
-        is_first = samples.number == 0 and samples.is_whole
-        last = samples.readable[-1]["logits"]
-        if is_first and depends_on_batch(context, batch, explainer, target, explained.maps, last):
-            _mark(scores, DEPENDS_ON_BATCH)
-    raised = (explained.maps is None and batch is not None) or any(scored.raised for scored, _ in scores.values())
+    terms = [_terms(context, position, row) for position, row in zip(samples.positions, samples.rows, strict=True)]
+    halved_before = _halved(context)
+    target = stack(terms, len(samples.rows[0]["logits"])).to(batch.images.device)
+    explained = _without_infinite(context, samples, target, explain(context, batch, explainer, target))
+    scores, halved = score(context, samples, explainer, target, explained, cells)
+    if check_mixing and depends_on_batch(context, batch, explainer, target, explained.maps, samples.rows[-1]["logits"]):
+        _mark(scores, DEPENDS_ON_BATCH)
+    raised = explained.maps is None or any(scored.raised for scored, _ in scores.values())
     passes = {"explain": explained.passes} | {key: count for key, (_, count) in scores.items()}
     halved += explained.halved + _halved(context) - halved_before
-    # The change happened at some sample of this chunk, and it is not known which: none of its scores is believed.
-    if batch is not None and _set_back(probes, explainer, context.spec.strict):
+    # The change happened at some sample of this batch, and it is not known which: none of its scores is believed.
+    if _set_back(probes, explainer, context.spec.strict):
         reasons = dict.fromkeys(range(len(batch)), CHANGES_NETWORK)
         explained, scores = Explained(), {cell.id: (left_out(context, cell, reasons), 0) for cell in cells}
     if halved:
         _mark(scores, HALVED)
-    rows = {
-        cell.id: list(rows_of(context, cell, samples, terms, scored, explained))
-        for cell in cells
-        for scored in [scores[cell.id][0] if cell.id in scores else None]
-    }
+    rows = {cell.id: list(rows_of(context, cell, samples, terms, scores[cell.id][0], explained)) for cell in cells}
     kept = {output.id: _kept(explained, samples) for output in outputs if isinstance(output, KeptMaps)}
-    return ChunkResult(
+    return BatchResult(
         explainer_id=hash_of(explainer.identity),
-        number=samples.number,
-        positions=None if samples.is_whole else samples.positions,
+        positions=samples.positions,
         scores={key: pa.Table.from_pylist(of_cell, schema=records.STORED) for key, of_cell in rows.items()},
         about={"passes": passes, "halved": halved, "faults": _faults(chain(*rows.values())), "raised": raised}
+        | {"batch_size": context.spec.batch_size}
         | explained.about,
         maps={key: table for key, table in kept.items() if table is not None},
-        thumbnails=None if explained.maps is None else thumbnail_rows(explained.maps, samples.readable_in_run),
+        thumbnails=None if explained.maps is None else thumbnail_rows(explained.maps, samples.positions),
     )
 
 
 def _terms(context: RunContext, position: int, row: dict) -> TargetTerms:
     """Return the target of a sample.
 
-    One that the limit cuts off may have none, and gets its predicted class: its chunk is computed whole, so that the
+    One that the limit cuts off may have none, and gets its predicted class: its batch is computed whole, so that the
     maps of the others do not depend on the limit.
     """
     logits = np.asarray(row["logits"])
@@ -126,16 +117,16 @@ def _terms(context: RunContext, position: int, row: dict) -> TargetTerms:
     return context.question.target_of(row, logits)
 
 
-def _without_infinite(context: RunContext, samples: PredictedChunk, target: Target, explained: Explained) -> Explained:
+def _without_infinite(context: RunContext, samples: Samples, target: Target, explained: Explained) -> Explained:
     """Return maps, except maps of targets with an infinite logit, which no image changes.
 
     Raises:
         UserError: A target has an infinite logit, and the run is strict.
     """
-    logits = torch.tensor([row["logits"] for row in samples.readable])
+    logits = torch.tensor([row["logits"] for row in samples.rows])
     without = np.flatnonzero(weighs_infinite(logits, target)).tolist()
     if without and context.spec.strict:
-        raise UserError(f"image {samples.readable[without[0]]['image_id']}: {INFINITE_LOGIT}")
+        raise UserError(f"image {samples.rows[without[0]]['image_id']}: {INFINITE_LOGIT}")
     if not without or explained.maps is None:
         return explained
     maps = explained.maps.index_fill(0, torch.tensor(without, device=explained.maps.device), 0)
@@ -173,16 +164,10 @@ def _faults(rows: Iterable[dict]) -> int:
     return sum(row["value"] is None and not is_expected(row["reason"]) for row in scores)
 
 
-def _kept(explained: Explained, samples: PredictedChunk) -> pa.Table | None:
-    """Return a row per sample with its map, null where it could not be read or has none; None without any maps.
-
-    A chunk of which nothing could be read has rows without maps, so that it is not asked for again.
-    """
-    if explained.maps is None and samples.batch is not None:
+def _kept(explained: Explained, samples: Samples) -> pa.Table | None:
+    """Return a row per sample with its map, null where it has none; None without any maps."""
+    if explained.maps is None:
         return None
-    maps: list[np.ndarray | None] = [None] * len(samples.in_run)
-    if explained.maps is not None:
-        values = explained.maps.cpu().numpy().copy()
-        for index, position in enumerate(samples.chunk.readable):
-            maps[position] = None if index in explained.faults else values[index]
-    return table_of(samples.in_run, [row["image_id"] for row in samples.rows], maps)
+    values = explained.maps.cpu().numpy().copy()
+    maps = [None if index in explained.faults else values[index] for index in range(len(samples))]
+    return table_of(samples.positions, samples.batch.ids, maps)

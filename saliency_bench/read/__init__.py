@@ -14,4 +14,4 @@ PART = re.compile(rf"[0-9]{{6,}}-[0-9a-f]{{{DIGITS}}}\.parquet")
 
 def has_parts(out: Path) -> bool:
     """Return whether a folder has part files of a run, by their names."""
-    return any(PART.fullmatch(path.name) for path in (*out.glob("predictions/*"), *out.glob("chunks/*")))
+    return any(PART.fullmatch(path.name) for path in (*out.glob("predictions/*"), *out.glob("scores/*")))

@@ -117,7 +117,7 @@ class PartResult(Interval):
 class ForwardPasses(StrictModel):
     """Images put through the classifier: to explain, and by the metric beyond what earlier metrics shared.
 
-    Chunks are computed whole, so both count whole chunks, also where a limit cuts the last one.
+    Batches are computed whole, so both count whole batches, also where a limit cuts the last one.
     """
 
     explain: Count = 0
@@ -140,7 +140,7 @@ class CellKey(StrictModel):
 
     Attributes:
         cell_id: hash of everything the scores depend on.
-        explainer_id: names the folder of the explainer's chunks; equal explainers have equal ids in every run.
+        explainer_id: names the folder of the explainer's maps; equal explainers have equal ids in every run.
         explainer_text, metric_text: what people read: the name with the options that differ from their defaults.
         baseline: whether the explainer ignores the network.
         range: (low, high) of the metric, None where it has no bound.

@@ -102,6 +102,7 @@ class SummaryFacts(Facts):
     precision: str
     seed: int
     batch_size: Annotated[int, Field(ge=1)]
+    batch_sizes: list[Annotated[int, Field(ge=1)]] = Field(default_factory=list)
     faults: dict[str, Count]
     misfits: dict[str, str] = Field(default_factory=dict)
     maps: dict[str, MapFacts] = Field(default_factory=dict)

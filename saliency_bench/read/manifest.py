@@ -86,7 +86,6 @@ class Manifest(BaseModel):
         if earlier is None:
             return self
         differing = differing_settings(self.identity, earlier.identity)
-        differing += ["batch_size"] if earlier.spec.batch_size != self.spec.batch_size else []
         if earlier.other is not None and self.other is None:
             raise UserError(
                 f"{self.spec.out} holds a run with the other model {earlier.other.model.id}; give --other-model and "

@@ -1,9 +1,9 @@
 """Part files: what a run has computed so far. Each file is written once, and used only if its content matches its name.
 
-    chunks/000017-HASH.parquet           scores of some chunks, of which 17 is the first
-    predictions/000017-HASH.parquet      what the classifier says of some chunks
-    maps/EXPLAINER/000017-HASH.parquet   the maps of one explainer, of a run that keeps them
-    thumbnails/000017-HASH.parquet       small maps for the report
+    scores/000000272-HASH.parquet           scores of some samples, the first of which is sample 272 of the run
+    predictions/000000272-HASH.parquet      predictions of the classifier
+    maps/EXPLAINER/000000272-HASH.parquet   maps of one explainer, of a run that keeps them
+    thumbnails/000000272-HASH.parquet       small maps for the report
 
 HASH is of the file's bytes, so that no bit flips unseen. Which results share a file depends on the time that they took,
 so that these files differ between two runs, and what is made of them does not. The rows of a group, such as an
@@ -33,7 +33,7 @@ from saliency_bench.utils.files import write_with
 from saliency_bench.utils.hashing import hash_of, sha256_of
 from saliency_bench.utils.messages import complain
 
-FORMAT = 2
+FORMAT = 3
 NOTES = b"saliency-bench"
 POSITION = "position"  # the column of a sample's place in the run
 LISTED = 3  # names of ignored files that a message lists
@@ -41,20 +41,18 @@ LISTED = 3  # names of ignored files that a message lists
 
 @dataclass(frozen=True)
 class StoredResult:
-    """Rows that were computed at once, from samples of one chunk.
+    """Rows that were computed at once, from samples of one batch.
 
     Attributes:
         group: the explainer's id; of predictions any constant.
-        chunk: its number.
+        positions: places of the samples in the run, ascending.
         tables: {key: rows, sorted by `position`}; keys of scores are ids of cells.
-        positions: of the samples within the chunk; None: all.
         about: whatever else must be known, as JSON holds it.
     """
 
     group: str
-    chunk: int
+    positions: Sequence[int]
     tables: dict[str, pa.Table]
-    positions: tuple[int, ...] | None = None
     about: dict = field(default_factory=dict)
 
     @property
@@ -65,12 +63,20 @@ class StoredResult:
 
 @dataclass(frozen=True)
 class PartNote:
-    """Note of a part file on its results; results that differ only in their chunks share a note."""
+    """Note of a part file on its results; results that differ only in where they start share a note.
+
+    Attributes:
+        group: as in `StoredResult`.
+        keys: of the results' tables.
+        starts: position in the run of the first sample of each result.
+        offsets: of the samples of a result from its start.
+        about: as in `StoredResult`.
+    """
 
     group: str
     keys: tuple[str, ...]
-    chunks: tuple[int, ...]
-    positions: tuple[int, ...] | None = None
+    starts: tuple[int, ...]
+    offsets: tuple[int, ...]
     about: dict = field(default_factory=dict)
 
     @classmethod
@@ -79,10 +85,10 @@ class PartNote:
         lists = {name: tuple(value) for name, value in notes.items() if isinstance(value, list)}
         return cls(**(notes | lists))
 
-    def samples(self, size: int) -> np.ndarray:
-        """Return the positions of its samples in a run of chunks of this size."""
-        inside = np.arange(size) if self.positions is None else np.array(self.positions, int)
-        return (np.array(self.chunks, int)[:, None] * size + inside).ravel()
+    def positions(self, offsets: Sequence[int] | None = None) -> np.ndarray:
+        """Return the positions of its samples in the run, or of the samples at other offsets from the starts."""
+        inside = self.offsets if offsets is None else offsets
+        return (np.array(self.starts, int)[:, None] + np.array(inside, int)).ravel()
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,8 +158,8 @@ class PartFolder:
                 table = pa.concat_tables(rows.values())
                 writer.write_table(table, row_group_size=max(1, len(table)))
         written = buffer.getvalue()
-        first = min(result.chunk for result in results)
-        path = self.path / f"{first:06d}-{sha256(written).hexdigest()[:DIGITS]}.parquet"
+        first = min(result.positions[0] for result in results)
+        path = self.path / f"{first:09d}-{sha256(written).hexdigest()[:DIGITS]}.parquet"
         write_with(path, lambda temporary: temporary.write_bytes(written))
         return path
 
@@ -196,20 +202,20 @@ class PartFolder:
             part = Part(path, notes["groups"], [PartNote.read(entry) for entry in notes["entries"]])
             rows = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
             expected = FORMAT, self.run, self.path.name, int(path.name.partition("-")[0]), rows
-            first, counts = min(min(entry.chunks) for entry in part.entries), [*map(_total, part.groups.values())]
+            first, counts = min(min(entry.starts) for entry in part.entries), [*map(_total, part.groups.values())]
             return part if (notes["format"], notes["run"], notes["folder"], first, counts) == expected else None
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
 
-def run_id(identity: Identity, batch_size: int) -> str:
-    """Return what the parts of a run share; in another run the same numbers of chunks mean other samples."""
-    return hash_of(identity.model_dump(mode="json"), batch_size)
+def run_id(identity: Identity) -> str:
+    """Return what the part files of a run share; in another run the same positions mean other samples."""
+    return hash_of(identity.model_dump(mode="json"))
 
 
-def chunks_of(out: Path, run: str) -> PartFolder:
+def scores_of(out: Path, run: str) -> PartFolder:
     """Return the folder of the scores in the run's folder `out`."""
-    return PartFolder(out / "chunks", run)
+    return PartFolder(out / "scores", run)
 
 
 def maps_of(out: Path, explainer_id: str, run: str) -> PartFolder:
@@ -233,15 +239,15 @@ def thumbnails(parts: Sequence[Part], explainer_id: str, positions: Collection[i
     return pictures
 
 
-def stored_samples(parts: Iterable[Part], keys: Iterable[str], chunks: int, size: int) -> dict[str, np.ndarray]:
-    """Return {key: Bool (chunks, size), the samples of which the parts hold it}."""
-    stored = {key: np.zeros((chunks, size), bool) for key in keys}
+def stored_samples(parts: Iterable[Part], keys: Iterable[str], count: int) -> dict[str, np.ndarray]:
+    """Return {key: Bool (count,), whether the parts hold it for each of the first samples of the run}."""
+    stored = {key: np.zeros(count, bool) for key in keys}
     for entry in (entry for part in parts for entry in part.entries):
-        samples = entry.samples(size)
-        samples = samples[samples < chunks * size]
+        positions = entry.positions()
+        positions = positions[positions < count]
         for key in entry.keys:
             if key in stored:
-                stored[key].reshape(-1)[samples] = True
+                stored[key][positions] = True
     return stored
 
 
@@ -272,15 +278,16 @@ def _total(counts: dict[str, int]) -> int:
 
 
 def _entries(results: Iterable[StoredResult]) -> list[PartNote]:
-    """Return the entries of results: entries that differ only in their chunks become one."""
-    chunks: dict[str, set[int]] = {}
+    """Return the notes on results; results that differ only in where they start share one."""
+    starts: dict[str, set[int]] = {}
     for result in results:
-        shared = json.dumps([result.group, sorted(result.tables), result.positions, result.about], sort_keys=True)
-        chunks.setdefault(shared, set()).add(result.chunk)
+        offsets = [position - result.positions[0] for position in result.positions]
+        shared = json.dumps([result.group, sorted(result.tables), offsets, result.about], sort_keys=True)
+        starts.setdefault(shared, set()).add(result.positions[0])
     entries = []
-    for shared in sorted(chunks):
-        group, keys, positions, about = json.loads(shared)
-        entries.append(PartNote(group, tuple(keys), tuple(sorted(chunks[shared])), positions, about))
+    for shared in sorted(starts):
+        group, keys, offsets, about = json.loads(shared)
+        entries.append(PartNote(group, tuple(keys), tuple(sorted(starts[shared])), tuple(offsets), about))
     return entries
 
 

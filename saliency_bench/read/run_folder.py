@@ -188,7 +188,7 @@ class RunData:
 
     @property
     def samples_explained(self) -> int:
-        """Return how many samples were explained: chunks are computed whole, also the last."""
+        """Return how many samples were explained: batches are computed whole, also the last."""
         dataset, size = self.summary["dataset"], self.summary["batch_size"]
         if only := self.summary.get("only"):
             return only["samples"]

@@ -30,7 +30,7 @@ from saliency_bench.read.cell import (
 )
 from saliency_bench.read.identity import Identity
 from saliency_bench.read.manifest import Manifest, read_manifest
-from saliency_bench.read.parts import chunks_of, run_id
+from saliency_bench.read.parts import run_id, scores_of
 from saliency_bench.read.statistics.clusters import cluster_codes
 from saliency_bench.read.statistics.intervals import intervals, is_bounded
 from saliency_bench.read.statistics.ranking import TEST, Standing, aggregated, compare
@@ -104,7 +104,7 @@ def summarise(folder: Path, facts: dict[str, Any]) -> dict:
     clustered = predictions.filter(pc.is_in(predictions["image_id"], pa.array(explained, pa.string())))
     codes = cluster_codes(clustered["image_id"].to_pylist(), clustered["group"].to_pylist())
     keys = [key for key in manifest.cells.values() if key.cell_id in outcomes]
-    passes, halved, of_maps = _passes(folder, manifest, chunks=-(-dataset["used"] // facts["batch_size"]))
+    passes, halved, of_maps, sizes = _passes(folder, manifest, dataset["used"])
     parts = {key.cell_id: outcomes[key.cell_id].columns for key in keys if key.aggregate}
     numbers = {
         name: score
@@ -124,6 +124,7 @@ def summarise(folder: Path, facts: dict[str, Any]) -> dict:
     summary = {
         "format": FORMAT,
         **facts,
+        **({"batch_sizes": sorted(sizes)} if sizes - {facts["batch_size"]} else {}),
         "dataset": dataset | {"chosen_by": _chosen_by(folder / "predictions.parquet", facts["model"]["digest"])},
         "model": facts["model"] | quality(predictions, identity.labels, identity.activation, seed),
         "other_model": other,
@@ -192,24 +193,28 @@ def faults_of(cells: Sequence[CellResult]) -> dict[str, int]:
     return {reason: count for reason, count in sorted(total.items()) if not is_expected(reason)}
 
 
-def _passes(folder: Path, manifest: Manifest, chunks: int) -> tuple[dict[str, ForwardPasses], int, dict[str, dict]]:
-    """Return statistics that part files hold, summed over whole chunks.
+def _passes(
+    folder: Path, manifest: Manifest, used: int
+) -> tuple[dict[str, ForwardPasses], int, dict[str, dict], set[int]]:
+    """Return statistics that part files hold, summed over whole batches.
 
     Returns:
         ({cell id: forward passes}, how often a batch was halved to fit into memory, {explainer id: {"cells": (height,
-        width) of its maps before enlargement or None, "negative": whether a map has negative values}}). The last one
-        lacks maps that were made by an earlier version.
+        width) of its maps before enlargement or None, "negative": whether a map has negative values}}, the batch sizes
+        with which the scores were computed).
     """
     explain, metric = Counter[str](), Counter[str]()
     halved = 0
     of_maps: dict[str, dict] = {}
+    sizes: set[int] = set()
     shown = {key.explainer_id for key in manifest.cells.values()}
-    parts = chunks_of(folder, run_id(manifest.identity, manifest.spec.batch_size)).parts()
+    parts = scores_of(folder, run_id(manifest.identity)).parts()
     for entry in (entry for part in parts for entry in part.entries if entry.group in shown):
-        # An earlier start with a wider limit may have left more chunks than this one covers.
-        count = sum(number < chunks for number in entry.chunks)
+        # An earlier start with a wider limit may have left more batches than this one covers.
+        count = sum(start < used for start in entry.starts)
         halved += count * entry.about["halved"]
-        if count and "negative" in entry.about:
+        if count:
+            sizes.add(entry.about["batch_size"])
             known = of_maps.setdefault(entry.group, {"cells": None, "negative": False})
             known["cells"] = known["cells"] or entry.about["cells"]
             known["negative"] |= entry.about["negative"]
@@ -217,7 +222,7 @@ def _passes(folder: Path, manifest: Manifest, chunks: int) -> tuple[dict[str, Fo
             explain[cell_id] += count * entry.about["passes"].get("explain", 0)
             metric[cell_id] += count * entry.about["passes"].get(cell_id, 0)
     passes = {cell: ForwardPasses(explain=explain[cell], metric=metric[cell]) for cell in manifest.cells}
-    return passes, halved, dict(sorted(of_maps.items()))
+    return passes, halved, dict(sorted(of_maps.items())), sizes
 
 
 def numbers_of(

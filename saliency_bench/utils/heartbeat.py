@@ -1,7 +1,7 @@
 """Heartbeats of the processes of a group, so that a stopped process does not make the others wait for ever.
 
 The launcher notices a process that died. A process that was stopped or swapped out, or whose machine is gone, does not
-die. The others then wait in a collective operation, whose own timeout would have to be longer than the longest chunk.
+die. The others then wait in a collective operation, whose own timeout would have to be longer than the longest batch.
 Therefore a thread of each process increments a counter in a store that all processes share, whatever is being computed,
 and checks the counters of the others.
 """
@@ -75,5 +75,5 @@ def _give_up(silent: list[int], rank: int, count: int) -> None:
     if rank == min(set(range(count)) - set(silent)):
         names = " and ".join(f"process {other}" for other in silent)
         why = f"did not respond for {SILENCE:g} s (stopped, or its machine is gone)"
-        show(f"error: {names} of {count} {why}; start the same command again: complete chunks are kept")
+        show(f"error: {names} of {count} {why}; start the same command again: complete batches are kept")
     os._exit(2)

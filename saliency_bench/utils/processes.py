@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class ProcessGroup(Protocol):
-    """Processes that share the chunks of a run, as accelerate's Accelerator says of all that were launched."""
+    """Processes that share the batches of a run, as accelerate's Accelerator says of all that were launched."""
 
     device: torch.device
     num_processes: int
@@ -103,5 +103,5 @@ def _none_lost() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise UserError(
-            "a process of this run ended before the others; start the same command again: complete chunks are kept"
+            "a process of this run ended before the others; start the same command again: complete batches are kept"
         ) from error

@@ -54,7 +54,7 @@ def heeded():
 
 
 def parts(tmp_path):
-    return list((tmp_path / "run").glob("chunks/*.parquet"))
+    return list((tmp_path / "run").glob("scores/*.parquet"))
 
 
 def wait_for(condition, process):
@@ -231,7 +231,7 @@ def test_what_a_handler_raises_ends_a_run_and_is_no_fault_of_a_sample(kind, inte
     settings = {"dataset": str(shapes), "explainers": [explainer], "metrics": "saliency_miou", "out": tmp_path / "run"}
     with pytest.raises(kind, match="the launcher ends"):
         sb.run(**settings, model=model, limit=4, device="cpu", progress=False)
-    assert list((tmp_path / "run").glob("chunks/*.parquet")) == []
+    assert list((tmp_path / "run").glob("scores/*.parquet")) == []
 
 
 @pytest.mark.parametrize("where", ["explainer", "model"])

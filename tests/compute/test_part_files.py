@@ -43,7 +43,7 @@ def about(**changes):
 
 @pytest.fixture
 def folder(tmp_path):
-    return PartFolder(tmp_path / "chunks", "run")
+    return PartFolder(tmp_path / "scores", "run")
 
 
 def result(number, group="explainer", cells=CELLS, positions=None, **changes):
@@ -99,7 +99,7 @@ def test_results_of_many_chunks_and_explainers_are_one_file(folder):
 @given(st.permutations(range(6)), st.integers(1, 6), st.lists(st.integers(0, 5), max_size=3))
 def test_rows_are_the_same_whatever_files_they_are_in(tmp_path_factory, order, at_once, twice):
     """In any order, some of them twice, as after a copy of a folder."""
-    folder = PartFolder(tmp_path_factory.mktemp("parts") / "chunks", "run")
+    folder = PartFolder(tmp_path_factory.mktemp("parts") / "scores", "run")
     for first in range(0, 6, at_once):
         folder.write([result(number) for number in order[first : first + at_once]])
     for number in twice:
@@ -262,7 +262,7 @@ def undisturbed(shapes, resnet, tmp_path_factory):
 
 
 def all_files(out):
-    return [path for name in ("chunks", "thumbnails", "predictions") for path in (out / name).iterdir()]
+    return [path for name in ("scores", "thumbnails", "predictions") for path in (out / name).iterdir()]
 
 
 def test_records_are_sorted_by_explainer_cell_sample_and_part(undisturbed):
@@ -292,7 +292,7 @@ def test_the_order_of_explainers_and_metrics_changes_nothing(undisturbed, shapes
 
 
 def test_a_short_run_writes_one_file_of_each_kind(undisturbed):
-    assert [len(list((undisturbed / name).iterdir())) for name in ("chunks", "thumbnails", "predictions")] == [1, 1, 1]
+    assert [len(list((undisturbed / name).iterdir())) for name in ("scores", "thumbnails", "predictions")] == [1, 1, 1]
 
 
 def test_several_starts_change_nothing(undisturbed, shapes, resnet, tmp_path, at_once):
@@ -313,7 +313,7 @@ def test_several_starts_change_nothing(undisturbed, shapes, resnet, tmp_path, at
 def test_many_files_give_the_same_results(undisturbed, shapes, resnet, tmp_path, at_once):
     """The pictures of the page and the counts of passes, too."""
     other = go(tmp_path / "run", shapes, resnet)
-    assert len(list((other.folder / "chunks").iterdir())) == 11 * len(EXPLAINERS)
+    assert len(list((other.folder / "scores").iterdir())) == 11 * len(EXPLAINERS)
     expected = json.loads((undisturbed / "summary.json").read_text())
     assert other.summary["cells"] == expected["cells"]
     assert (other.folder / "examples.npz").read_bytes() == (undisturbed / "examples.npz").read_bytes()
@@ -402,14 +402,14 @@ def test_strays_are_named_once_and_change_nothing(undisturbed, shapes, resnet, t
     """Copies, notes, and the folder of an explainer, which an earlier version of the package has written."""
     out = tmp_path / "run"
     shutil.copytree(undisturbed, out)
-    (part,) = (out / "chunks").iterdir()
+    (part,) = (out / "scores").iterdir()
     strays = [
-        out / "chunks" / f"{part.stem} (1).parquet", out / "chunks" / f"._{part.name}",
+        out / "scores" / f"{part.stem} (1).parquet", out / "scores" / f"._{part.name}",
         out / "predictions" / "copy.parquet",
     ]  # fmt: skip
     for stray in strays:
         shutil.copy(part, stray)
-    (out / "chunks" / ("f" * 16)).mkdir()
+    (out / "scores" / ("f" * 16)).mkdir()
     capsys.readouterr()
     go(out, shapes, resnet)
     shown = capsys.readouterr().err
@@ -451,7 +451,7 @@ def test_damage_during_a_run_ends_it_and_the_next_start_mends_it(undisturbed, sh
 
     def damaging(*args):
         done = compute(*args)
-        (path, *_) = sorted((tmp_path / "run" / "chunks").glob("*.parquet"))
+        (path, *_) = sorted((tmp_path / "run" / "scores").glob("*.parquet"))
         path.write_bytes(path.read_bytes()[:-1])
         return done
 
@@ -486,7 +486,7 @@ def test_records_are_those_of_a_slow_second_writing(undisturbed, shapes, resnet)
     predictions = pq.read_table(undisturbed / "predictions.parquet").to_pylist()
     plan = json.loads((undisturbed / "run.json").read_text())["cells"]
     rows = []
-    for path in (undisturbed / "chunks").iterdir():
+    for path in (undisturbed / "scores").iterdir():
         stored = pq.read_table(path)
         groups = json.loads(stored.schema.metadata[parts.NOTES])["groups"]
         cells = [(group, cell) for group, of_group in groups.items() for cell, n in of_group.items() for _ in range(n)]

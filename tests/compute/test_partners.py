@@ -251,7 +251,7 @@ def test_two_processes_give_the_records_of_one(undisturbed, shapes, resnet, tmp_
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("processes", "what", "enough"), [(1, "predictions/*", 3), (2, "predictions/*", 3),
-                                                           (1, "chunks/*", 5), (2, "chunks/*", 5)])  # fmt: skip
+                                                           (1, "scores/*", 5), (2, "chunks/*", 5)])  # fmt: skip
 def test_killed_and_started_again_it_ends_with_the_same_bytes(
     processes, what, enough, undisturbed, shapes, resnet, tmp_path
 ):

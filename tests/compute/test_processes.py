@@ -90,7 +90,7 @@ def bytes_of(folder, names=RECORDS):
 
 def chunks(folder):
     """Part files of scores: here one per chunk and explainer."""
-    return list(folder.glob("chunks/*.parquet"))
+    return list(folder.glob("scores/*.parquet"))
 
 
 def wait_for_chunks(folder, enough, process):
@@ -253,7 +253,7 @@ def test_a_stopped_process_ends_the_run_in_a_line_that_names_it(rank, shapes, re
     line = [str(script) if word == str(AT_ONCE) else word for word in command(2, out, shapes, resnet, explainers=SLOW)]
     with subprocess.Popen(line, cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 120
-        while not list(out.glob("chunks/*.parquet")) and process.poll() is None and time.monotonic() < deadline:
+        while not list(out.glob("scores/*.parquet")) and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.1)
         os.kill(process_of(rank, process), signal.SIGSTOP)
         _, shown = process.communicate(timeout=150)

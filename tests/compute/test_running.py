@@ -131,9 +131,9 @@ def test_what_is_missing_is_computed_and_nothing_else(done, shapes, resnet, tmp_
     monkeypatch.setattr(store, "SECONDS", 0)
     again = go(tmp_path / "again", shapes, resnet)
     expected = (again.folder / "records.parquet").read_bytes()
-    part = sorted((again.folder / "chunks").glob("000001-*.parquet"))[0]
+    part = sorted((again.folder / "scores").glob("000001-*.parquet"))[0]
     part.unlink()
-    times = {path: path.stat().st_mtime_ns for path in (again.folder / "chunks").glob("*.parquet")}
+    times = {path: path.stat().st_mtime_ns for path in (again.folder / "scores").glob("*.parquet")}
     go(again.folder, shapes, resnet)
     assert part.exists()
     assert all(path.stat().st_mtime_ns == time for path, time in times.items())
@@ -151,7 +151,7 @@ def test_limit_first_then_more_is_the_same_as_more_at_once(done, shapes, resnet,
 def test_adding_a_metric_adds_cells_and_redoes_none(shapes, resnet, tmp_path):
     first = go(tmp_path / "run", shapes, resnet, explainers=["gradcam"], metrics=["saliency_miou"])
     old = {row["image_id"]: row for row in rows_of(first.folder)}
-    part = next((first.folder / "chunks").glob("000000-*.parquet"))
+    part = next((first.folder / "scores").glob("000000-*.parquet"))
     before = part.stat().st_mtime_ns
     second = go(tmp_path / "run", shapes, resnet, explainers=["gradcam"], metrics=["saliency_pointing_game"])
     assert part.stat().st_mtime_ns == before
@@ -421,7 +421,7 @@ def test_a_chunk_is_written_while_the_next_explainer_is_at_work(shapes, resnet, 
     write = PartFolder.write
 
     def waits(folder, results):
-        if folder.path.name == "chunks":
+        if folder.path.name == "scores":
             assert second.wait(60)
         write(folder, results)
 
@@ -439,7 +439,7 @@ def test_a_chunk_that_cannot_be_written_ends_the_run_and_nothing_follows(shapes,
     write, tried = PartFolder.write, []
 
     def fails(folder, results):
-        if folder.path.name == "chunks":
+        if folder.path.name == "scores":
             tried.extend(result.chunk for result in results)
             raise OSError(28, "No space left on device")
         write(folder, results)
@@ -455,7 +455,7 @@ def test_a_chunk_that_cannot_be_written_ends_the_run_and_nothing_follows(shapes,
 def test_a_torn_part_is_named_and_done_again(shapes, resnet, tmp_path, capsys):
     done = go(tmp_path / "run", shapes, resnet)
     expected = (done.folder / "records.parquet").read_bytes()
-    torn = [next((done.folder / folder).glob("000000-*.parquet")) for folder in ("chunks", "predictions")]
+    torn = [next((done.folder / folder).glob("000000-*.parquet")) for folder in ("scores", "predictions")]
     torn[0].write_bytes(torn[0].read_bytes()[:-40])
     torn[1].write_bytes(b"PAR1 nonsense PAR1")
     go(tmp_path / "run", shapes, resnet)

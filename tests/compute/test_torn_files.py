@@ -98,7 +98,7 @@ def test_cells_that_are_not_in_the_table_are_named_in_one_line(folder, shapes, r
 @pytest.mark.parametrize("kind", ["empty", "half"])
 def test_without_parts_a_torn_run_json_is_refused(kind, folder, shapes, resnet):
     tear(folder / "run.json", kind)
-    for name in ("chunks", "predictions"):
+    for name in ("scores", "predictions"):
         shutil.rmtree(folder / name)
     with pytest.raises(UserError, match=r"run\.json cannot be read"):
         go(folder, shapes, resnet)

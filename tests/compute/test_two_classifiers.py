@@ -68,5 +68,5 @@ def test_two_processes_and_a_resumed_run_end_with_the_same_bytes(alone, shapes, 
     command(shapes, trained, out, "--limit", "9")
     for path in sorted((out / "other_predictions").iterdir())[:1]:
         path.unlink()
-    next((out / "chunks").iterdir()).unlink()
+    next((out / "scores").iterdir()).unlink()
     assert command(shapes, trained, out, processes=2) == expected

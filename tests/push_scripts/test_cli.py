@@ -206,7 +206,7 @@ def test_a_restart_makes_no_further_links_once_they_were_printed(capsys, monkeyp
 
 
 KEPT = {
-    "run": ("complete chunks", "out/chunks/000000-0123456789abcdef.parquet"),
+    "run": ("complete batches", "out/scores/000000-0123456789abcdef.parquet"),
     "train": ("complete epochs", "out.training.pt"),
     "build": ("finished batches", ".out.building/batches/0.parquet"),
 }

@@ -592,7 +592,7 @@ def test_two_launchers_end_with_the_bytes_of_one_process(batch_size, side, tmp_p
     def files(name):
         names = ("records.parquet", "predictions.parquet", "*.csv", "*.md", "model.safetensors")
         return {path.relative_to(tmp_path / name): path.read_bytes() for one in names
-                for path in (tmp_path / name).rglob(one) if "chunks" not in path.parts}  # fmt: skip
+                for path in (tmp_path / name).rglob(one) if "scores" not in path.parts}  # fmt: skip
 
     assert len(files("alone")) > 4
     assert files("both") == files("alone")

@@ -195,10 +195,10 @@ def test_a_second_start_computes_nothing_and_edited_code_is_a_new_cell(shapes, r
 
     common = settings(shapes, resnet, explainers=["random"])
     first = sb.run(**common | {"metrics": [own(1)]}, out=tmp_path / "run")
-    parts = sorted((tmp_path / "run" / "chunks").rglob("*.parquet"))
+    parts = sorted((tmp_path / "run" / "scores").rglob("*.parquet"))
     again = sb.run(**common | {"metrics": [own(1)]}, out=tmp_path / "run")
     assert again.summary == first.summary
-    assert sorted((tmp_path / "run" / "chunks").rglob("*.parquet")) == parts
+    assert sorted((tmp_path / "run" / "scores").rglob("*.parquet")) == parts
     both = sb.run(**common | {"metrics": [own(2)]}, out=tmp_path / "run")
     assert [cell.metric for cell in both.cells] == ["amount", "amount"]
     assert len({cell.metric_version for cell in both.cells}) == 2

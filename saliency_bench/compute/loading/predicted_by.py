@@ -20,7 +20,7 @@ from saliency_bench.compute.fixed_answers import answers_of
 from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.loading.texts import load_with_texts, texts_for
 from saliency_bench.compute.python_objects import Objects
-from saliency_bench.compute.reading import read_chunk
+from saliency_bench.compute.reading import read_batch
 from saliency_bench.compute.targets.label_maps import Members, is_unnamed, same_classes
 from saliency_bench.compute.targets.rules import TargetRule, ordered_classes
 from saliency_bench.compute.targets.terms import TargetTerms
@@ -115,13 +115,15 @@ def _identity(digest: str, geometry: dict[str, Any], arithmetic: str) -> str:
 
 
 def _of_model(other: Classifier, spec: RunSpec, table: SplitTable) -> Predicted:
-    """Yield a model's predictions in the chunks in which a run of that model would predict the samples."""
+    """Yield a model's predictions in the batches in which a run of that model would predict the samples."""
     ordered, size = table.samples, spec.batch_size
     for start in bar(range(0, table.count, size), desc=f"predict by {other.id}", unit="batch"):
         positions = range(start, min(start + size, len(ordered.ids)))
-        chunk, logits = classified(other, read_chunk(ordered, other, positions, spec.strict))
-        if chunk.batch is not None and logits is not None:
-            yield from zip(chunk.batch.ids, logits.tolist(), strict=True)
+        samples = read_batch(ordered, other, positions, spec.strict).samples
+        if samples is not None:
+            logits, faults = classified(other, samples.batch.images)
+            ids = [image_id for index, image_id in enumerate(samples.batch.ids) if index not in faults]
+            yield from zip(ids, (row.tolist() for row in logits), strict=True)
 
 
 def _of_run(

@@ -13,7 +13,7 @@ from saliency_bench.compute.loading.predicted_by import predicted_by
 from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.maps.map_provider import reason_of
 from saliency_bench.compute.python_objects import Objects, object_of
-from saliency_bench.compute.reading import ALL, Samples, Selection, label_names, read_chunk, selection_of
+from saliency_bench.compute.reading import ALL, Selection, SplitRows, label_names, read_batch, selection_of
 from saliency_bench.compute.targets import known_maps
 from saliency_bench.compute.targets.class_groups import load_groups
 from saliency_bench.compute.targets.label_maps import Members, is_unnamed, match
@@ -39,7 +39,7 @@ def question_of(
         UserError: Files do not fit, or a sample is without the label or class that the target needs.
     """
     rows, names, selection = table.rows, table.names, table.selection
-    classes = logits_of(spec, model, Samples(rows, table.ids))
+    classes = logits_of(spec, model, SplitRows(rows, table.ids))
     mapped = known_maps.resolved(object_of(spec.label_map, objects), names, model.labels, classes)
     members, unlabelled = _members(spec.target, metrics, rows, model.labels, classes, mapped)
     by_position = members is not None and mapped is None and (model.labels is None or is_unnamed(model.labels))
@@ -150,17 +150,17 @@ def class_names(rows: datasets.Dataset) -> list[str]:
     )
 
 
-def logits_of(spec: RunSpec, classifier: Classifier, data: Samples) -> int:
+def logits_of(spec: RunSpec, classifier: Classifier, data: SplitRows) -> int:
     """Return the number of logits, from the first sample that can be read and that the model takes."""
     failures: list[Exception] = []
     unread = ""
     for number in range(len(data.ids)):
-        chunk = read_chunk(data, classifier, [number], spec.strict)
-        unread = unread or next((f": {data.ids[number]}: {reason}" for reason in chunk.faults.values()), "")
-        if (batch := chunk.batch) is not None:
+        read = read_batch(data, classifier, [number], spec.strict)
+        unread = unread or next((f": {data.ids[number]}: {reason}" for reason in read.faults.values()), "")
+        if read.samples is not None:
             try:
                 with torch.no_grad():
-                    logits, again = (classifier.eval()(batch.images) for _ in range(2))
+                    logits, again = (classifier.eval()(read.samples.batch.images) for _ in range(2))
                 scale = float(logits.nan_to_num(0, 0, 0).abs().max())
                 if not torch.allclose(logits, again, rtol=0, atol=SAME * scale, equal_nan=True):
                     complain(f"{classifier.id} {UNSTEADY}")

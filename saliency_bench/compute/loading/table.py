@@ -10,8 +10,8 @@ import datasets
 from saliency_bench.bound_metric import Metric
 from saliency_bench.compute.ordering import Order, order_of
 from saliency_bench.compute.reading import (
-    Samples,
     Selection,
+    SplitRows,
     check_further,
     group_names,
     label_names,
@@ -94,10 +94,10 @@ class SplitTable:
         return self.order.first(self.spec.limit)
 
     @cached_property
-    def samples(self) -> Samples:
+    def samples(self) -> SplitRows:
         """Return all samples in the run's order."""
         places, digests = self.order.positions, self.content[1]
-        return Samples(
+        return SplitRows(
             self.rows.select(places),
             [self.ids[place] for place in places],
             [digests[place] for place in places],

@@ -7,16 +7,17 @@ gathered/images.json     their identity; the mean colour of the training images;
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from saliency_bench.compute.reading import ahead, read_chunk
+from saliency_bench.compute.reading import ahead, read_batch
 from saliency_bench.compute.retraining.splits import RetrainingSplit, Setup, Splits
 from saliency_bench.errors import UserError
-from saliency_bench.types import Chunk, Images
+from saliency_bench.types import Images, Samples
 from saliency_bench.utils.files import new_array, read_json, write_json, write_with
 from saliency_bench.utils.progress import bar
 
@@ -98,14 +99,14 @@ def _gather(
     def write(path: Path) -> None:
         nonlocal scale, pixels
         array = None
-        for start, chunk in _chunks(setup, split):
+        for samples in _batches(setup, split):
             advance()
-            if chunk.batch is None:
+            if samples is None:
                 continue
-            places = [start + place for place in chunk.readable]
+            places = samples.positions
             with torch.no_grad():
-                predicted[places] = setup.classifier(chunk.batch.images).argmax(dim=1).cpu().numpy()
-            images = chunk.batch.images.cpu()
+                predicted[places] = setup.classifier(samples.batch.images).argmax(dim=1).cpu().numpy()
+            images = samples.batch.images.cpu()
             if array is None:
                 scale = _scale_of(images)
                 kind, shape = np.float32 if scale is None else np.uint8, (len(split.labels), *images.shape[1:])
@@ -123,14 +124,12 @@ def _gather(
     return predicted, scale, (sums / pixels).tolist()
 
 
-def _chunks(setup: Setup, split: RetrainingSplit) -> Iterator[tuple[int, Chunk]]:
-    """Yield (first position, samples) of each batch, prepared in a thread while the one before is worked on."""
+def _batches(setup: Setup, split: RetrainingSplit) -> Iterator[Samples | None]:
+    """Yield the readable samples of each batch, prepared in a thread while the caller works on the one before."""
     size, count = setup.batch_size, len(split.labels)
-
-    def read(start: int) -> Chunk:
-        return read_chunk(split.samples, setup.classifier, range(start, min(start + size, count)), False)
-
-    return ahead(read, list(range(0, count, size)), lambda waited: None)
+    batches = [range(start, min(start + size, count)) for start in range(0, count, size)]
+    read = partial(read_batch, split.samples, setup.classifier, strict=False)
+    return (batch.samples for _, batch in ahead(read, batches, lambda waited: None))
 
 
 def _scale_of(images: Images) -> str | None:

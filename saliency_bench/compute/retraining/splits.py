@@ -7,7 +7,7 @@ import numpy as np
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.ordering import first_positions
-from saliency_bench.compute.reading import Samples, readable
+from saliency_bench.compute.reading import SplitRows, readable
 from saliency_bench.data.loading import sample_ids
 from saliency_bench.errors import UserError
 
@@ -42,7 +42,7 @@ class RetrainingSplit:
     """Images of a split; `labels` is Int (N,), the class of the model each is trained for, -1 where there is none."""
 
     name: str
-    samples: Samples
+    samples: SplitRows
     labels: np.ndarray
 
 
@@ -73,7 +73,7 @@ class Splits:
             limit = images if name == "train" else None
             positions = first_positions(source.rows, limit, context.spec.seed, source.content)
             rows = source.rows.select(positions)
-            samples = Samples(readable(rows), sample_ids(rows), [source.digests[position] for position in positions])
+            samples = SplitRows(readable(rows), sample_ids(rows), [source.digests[position] for position in positions])
             splits[name] = RetrainingSplit(name, samples, _labels(context, samples))
             if (splits[name].labels < 0).all():
                 raise UserError(f"the split {name} of {context.spec.dataset} has no labelled image to train on")
@@ -95,7 +95,7 @@ def _check_classes(context: RunContext) -> None:
             )
 
 
-def _labels(context: RunContext, samples: Samples) -> np.ndarray:
+def _labels(context: RunContext, samples: SplitRows) -> np.ndarray:
     """Return the class of the model of each sample, -1 where there is none."""
     member = [members[0] if members else -1 for members in context.question.members or []]
     labels = samples.rows["label"]

@@ -1,4 +1,4 @@
-"""Retrain what the metrics of a run ask for, before its chunks: maps of all images, then one training after the other.
+"""Retrain what the metrics of a run ask for, before its batches: maps of all images, then one training after the other.
 
     OUT/retraining/IMAGES/gathered/  maps/  states/  outcomes/
 

@@ -104,7 +104,7 @@ class SamplePictures:
         if run.identity is None:
             return cls({}, None, kept, {})
         manifest = read_manifest(run.folder)
-        parts = thumbnail_parts(run.folder, run_id(run.identity, manifest.spec.batch_size)).parts()
+        parts = thumbnail_parts(run.folder, run_id(run.identity)).parts()
         parts = [part for part in parts if part.is_whole()]
         table = read_columns(run.folder / "predictions.parquet", ["image_id"], PREDICTIONS)
         ids = table["image_id"].to_pylist()

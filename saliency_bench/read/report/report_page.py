@@ -221,7 +221,7 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
         "Classifier digest": model["digest"],
         "Geometry": model["geometry"],
         "Target rule": summary["target"],
-        "Precision, seed, batch size": f"{summary['precision']}, {summary['seed']}, {summary['batch_size']}",
+        "Precision, seed, batch size": f"{summary['precision']}, {summary['seed']}, {_batch_sizes(summary)}",
         "Software": f"saliency-bench {made_with.get('saliency_bench')}, Python {made_with.get('python')}, "
         f"{made_with.get('system')}",
         "Libraries": libraries,
@@ -235,6 +235,11 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
         facts["Of which waiting for data"] = words.part_of(waiting, run.timings.get("seconds"))
     facts["Batches halved to fit into memory"] = words.count(summary["halved_chunks"])
     return [(label, str(value)) for label, value in facts.items()]
+
+
+def _batch_sizes(summary: dict) -> str:
+    """Return the batch size of a run, or the batch sizes of all its starts."""
+    return " and ".join(map(str, summary.get("batch_sizes") or [summary["batch_size"]]))
 
 
 def _seconds(run: RunData, row: ExplainerRow) -> float | None:

@@ -136,7 +136,7 @@ def choose(
         explainers: candidates, in the place of all that fit the network with a few settings each; the baselines are
             added.
         metrics: that decide, in the place of those of the questions.
-        batch_size: samples per chunk; the first round has one of 8.
+        batch_size: samples per batch; the first round has one of 8.
         progress: show bars and a line per round.
         **settings: SETTINGS
 
@@ -506,10 +506,10 @@ def _images(context: RunContext) -> Images:
     Raises:
         UserError: None of them can be read.
     """
-    batch = context.chunk(0).batch
-    if batch is None:
+    samples = context.read(context.batches[0]).samples
+    if samples is None:
         raise UserError(f"the first images of {context.dataset} cannot be read")
-    return batch.images
+    return samples.batch.images
 
 
 def _layer(context: RunContext) -> str:

@@ -1,7 +1,7 @@
 """`sb.suite` and its command: plan a suite, train and run what is missing, and write its tables and page.
 
 A run that fails is reported with its reason and does not stop the others; started again, only what is missing is done.
-Several processes share the chunks of each run, or make whole runs side by side, whichever ends earlier.
+Several processes share the batches of each run, or make whole runs side by side, whichever ends earlier.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -129,7 +129,7 @@ def suite(
         data: Folder that holds built datasets by name.
         select: Parts of it, "dataset=pet-xai explainer=gradcam" (axes dataset, model, explainer, metric).
         limit: Samples of all runs, at most.
-        batch_size: Samples per chunk of all runs.
+        batch_size: Samples per batch of all runs.
         device: Device of all runs.
         smoke: Make the same tables in minutes, on drawn pictures with small networks.
         answers: Files with answers of people (`peekaboom export`), for tables that show what they make of the maps.

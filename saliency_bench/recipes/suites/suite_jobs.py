@@ -40,7 +40,7 @@ class SuiteChoice:
         select: {axis: names}; everything where an axis is missing.
         limit: Samples of all runs, at most; None for the suite's own, as for `device` and `batch_size`.
         device: Device of all runs.
-        batch_size: Samples per chunk of all runs.
+        batch_size: Samples per batch of all runs.
         smoke: Whether drawn pictures and small networks take the place of datasets and models.
         answers: Answers of people, for values with `crowd`.
     """

@@ -165,19 +165,19 @@ def _trainings(
 
 
 def side_by_side(steps: Sequence[Step], processes: int) -> list[list[int]] | None:
-    """Return the runs that each process makes by itself, or None if sharing the chunks of each run ends earlier.
+    """Return the runs that each process makes by itself, or None if sharing the batches of each run ends earlier.
 
-    A shared run takes as long as the process with most of its chunks; by themselves, the longest runs come first, each
+    A shared run takes as long as the process with most of its batches; by themselves, the longest runs come first, each
     to whoever is free. Where both take equally long, whole runs are made: a network is then loaded once, not by all.
     """
     if processes == 1:
         return None
     is_known = all(step.passes is not None for step in steps)
     costs = [step.passes if is_known and step.passes is not None else step.cells - step.done for step in steps]
-    shared = 0.0  # cost if all processes share the chunks of each run: that of whoever has most of them
+    shared = 0.0  # cost if all processes share the batches of each run: that of whoever has most of them
     for step, cost in zip(steps, costs, strict=True):
-        chunks = ceil(step.images / step.job.spec.batch_size) if step.images else processes
-        shared += cost * ceil(chunks / processes) / chunks
+        batches = ceil(step.images / step.job.spec.batch_size) if step.images else processes
+        shared += cost * ceil(batches / processes) / batches
     shares: list[list[int]] = [[] for _ in range(processes)]
     for number in sorted(range(len(steps)), key=lambda number: -costs[number]):
         min(shares, key=lambda share: sum(costs[item] for item in share)).append(number)

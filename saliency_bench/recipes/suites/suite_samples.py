@@ -15,9 +15,9 @@ from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.explain import Explained
 from saliency_bench.compute.loading.load import load
 from saliency_bench.compute.maps.map_provider import MapProvider
-from saliency_bench.compute.predictions import PredictedChunk, all_predictions, answers
+from saliency_bench.compute.predictions import all_predictions, answers
 from saliency_bench.compute.python_objects import entries_of
-from saliency_bench.compute.reading import read_chunk
+from saliency_bench.compute.reading import read_batch
 from saliency_bench.compute.score import inputs_of, other_of
 from saliency_bench.compute.scoring.inputs import MetricInputs, OtherModel
 from saliency_bench.compute.scoring.partners import PartnerSamples, plan_of
@@ -25,7 +25,7 @@ from saliency_bench.compute.targets.rules import stack
 from saliency_bench.errors import UserError
 from saliency_bench.read.manifest import Manifest, differing_settings
 from saliency_bench.spec import PythonObject
-from saliency_bench.types import Batch, Images, Maps, Target
+from saliency_bench.types import Batch, Images, Maps, Samples, Target
 from saliency_bench.utils.overlays import eight_bit, overlay
 
 
@@ -40,23 +40,23 @@ class SuiteSample:
     """
 
     context: RunContext
-    predicted: PredictedChunk
+    predicted: Samples
     target: Target
 
     @classmethod
     def at(cls, context: RunContext, position: int) -> "SuiteSample":
         """Return the sample at a position of a run."""
-        chunk, other = read_chunk(context.data.samples, context.classifier, [position], strict=True), context.other
-        rows = answers(context, chunk)
-        of_other = None if other is None else answers(other, context.of_other(chunk))
+        read, other = read_batch(context.data.samples, context.classifier, [position], strict=True), context.other
+        assert read.samples is not None
+        rows = answers(context, read)
+        of_other = None if other is None else answers(other, context.of_other(read))
         terms = context.question.target_of(rows[0], np.asarray(rows[0]["logits"]))
         target = stack([terms], context.question.classes).to(context.classifier.device)
-        return cls(context, PredictedChunk(0, position, (0,), chunk, rows, of_other), target)
+        return cls(context, replace(read.samples, rows=rows, rows_of_other=of_other), target)
 
     @property
     def batch(self) -> Batch:
         """Return the sample alone, prepared."""
-        assert self.predicted.batch is not None
         return self.predicted.batch
 
     @property
@@ -68,12 +68,12 @@ class SuiteSample:
     def other(self) -> OtherModel | None:
         """Return the other classifier's prediction; None without another."""
         other = self.context.other
-        return None if other is None else other_of(other, self.batch, self.predicted.of_other)
+        return None if other is None else other_of(other, self.batch, self.predicted.rows_of_other or [])
 
     @cached_property
     def partner(self) -> PartnerSamples | None:
         """Return the first sample that this one is paired with by a metric of the run; None without one."""
-        (position,) = self.predicted.readable_in_run
+        (position,) = self.predicted.positions
         plans = self.context.plans.values()
         places = next((plan.partners[position] for plan in plans if position in plan.partners), ())
         return self.context.partners(places[:1]) if places else None

@@ -34,12 +34,13 @@ def accuracy_under(context: RunContext, transform: str = "") -> dict[str, Any]:
     if transform and transform not in TRANSFORMS:
         raise unknown("transform", transform, TRANSFORMS)
     rows = []
-    for number in context.chunks:
-        chunk = context.chunk(number)
-        if transform and chunk.batch is not None:
-            images = TRANSFORMS[transform].there(chunk.batch.images)
-            chunk = replace(chunk, batch=replace(chunk.batch, images=images))
-        rows += answers(context, chunk)
+    for batch in context.batches:
+        read = context.read(batch)
+        if transform and read.samples is not None:
+            images = TRANSFORMS[transform].there(read.samples.batch.images)
+            changed = replace(read.samples, batch=replace(read.samples.batch, images=images))
+            read = read._replace(samples=changed)
+        rows += answers(context, read)
     table = pa.Table.from_pylist(rows[: context.data.count], schema=prediction_schema(context))
     return quality(table, context.identity.labels, context.identity.activation, context.spec.seed)
 
