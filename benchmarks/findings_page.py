@@ -324,8 +324,8 @@ def passes_of(run: RunData) -> dict[str, float]:
     passes: dict[str, int] = {}
     for cell in run.cells:
         passes[cell.explainer_text] = max(passes.get(cell.explainer_text, 0), cell.forward_passes.explain)
-    chunk = run.summary.get("batch_size", 8)
-    shown = -(-run.summary["dataset"]["used"] // chunk) * chunk
+    size = run.summary.get("batch_size", 8)
+    shown = -(-run.summary["dataset"]["used"] // size) * size
     return {name: count / shown for name, count in passes.items()}
 
 

@@ -5,7 +5,7 @@ example:
   python benchmarks/kills.py --runs 10 --only runs
   python benchmarks/kills.py --only studies --clock
 
-The number of a run, build, training or upload seeds when it is killed: at the start, between two chunks (batches,
+The number of a run, build, training or upload seeds when it is killed: at the start, between two batches (
 epochs, requests), while parts become spans, while results are merged or moved into place; many are killed several
 times. Runs are also widened between two kills (--limit, --only, explainers, metrics) and done by two processes, of
 which one is killed, or both. Compared are records, predictions, summary and examples; the folder of a dataset; weights

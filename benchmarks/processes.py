@@ -4,7 +4,7 @@ example:
   python benchmarks/processes.py
 
 The work is the demo's: shapes of 64 pixels, a small ResNet, RISE and the main metrics. Both runs are measured by the
-same clock, the seconds in timings.json: "computing" from the first chunk to the last, when all processes are done;
+same clock, the seconds in timings.json: "computing" from the first batch to the last, when all processes are done;
 "seconds" with loading (most of it imports) and the report, which more processes do not make faster. They take turns, so
 that what else the machine does disturbs both alike. The number that counts is the ratio of computing.
 """
@@ -81,7 +81,7 @@ for turn in range(args.rounds):
         timings[processes].append(read_json(out / "timings.json"))
         records[processes] = (out / "records.parquet").read_bytes()
 
-print(f"{args.limit} samples in chunks of {args.batch_size}, {', '.join(args.explainers)}; {args.rounds} rounds\n")
+print(f"{args.limit} samples in batches of {args.batch_size}, {', '.join(args.explainers)}; {args.rounds} rounds\n")
 print(f"{'processes':>9}  {'computing':>9}  {'in all':>6}  {'waiting for data':>16}  computing, each round")
 seconds = {processes: [one["computing"] for one in found] for processes, found in timings.items()}
 in_all = {processes: [one["seconds"] for one in found] for processes, found in timings.items()}

@@ -26,7 +26,7 @@ from time import perf_counter, process_time
 import numpy as np
 
 BATCH, CLASSES, SIDE = 16, 37, 32
-AT_ONCE = 512  # chunks of a part file
+AT_ONCE = 512  # batches of a part file
 EXPLAINERS, METRICS, PARTS = 23, 20, 8
 BESIDES = {"groups", "other", "retrained", "first_right"}  # needs that these samples have nothing for
 WITH_PARTS, MASKED, OWN = (0, 1, 2), 4, 3  # metrics with parts; every so many misses masks; misses others by explainer
@@ -135,67 +135,64 @@ def make(chosen: dict) -> None:
     manifest.write(context.out)
     cells = by_explainer(context.cells)
     with Writer(context) as writer:
-        for first in range(0, len(context.chunks), AT_ONCE):
-            chunks = range(first, min(first + AT_ONCE, len(context.chunks)))
-            predictions(context, chunks, writer)
+        for first in range(0, len(context.batches), AT_ONCE):
+            batches = context.batches[first : first + AT_ONCE]
+            predictions(context, batches, writer)
             for number, (explainer, of_explainer) in enumerate(cells.items()):
-                scored = {cell.id: scores(context, number, index, chunks) for index, cell in enumerate(of_explainer)}
-                add_scores(context, hash_of(explainer.identity), chunks, scored, writer)
+                scored = {cell.id: scores(context, number, index, batches) for index, cell in enumerate(of_explainer)}
+                add_scores(context, hash_of(explainer.identity), batches, scored, writer)
             writer.write()
 
 
-def add_scores(context, explainer_id: str, chunks: range, scored: dict, writer) -> None:
-    """Give the writer the scores of an explainer, chunk by chunk."""
+def add_scores(context, explainer_id: str, batches: list[range], scored: dict, writer) -> None:
+    """Give the writer the scores of an explainer, batch by batch."""
     from saliency_bench.compute.store import score_parts
     from saliency_bench.read.parts import POSITION, StoredResult
 
-    about = {"faults": 0, "raised": False, "halved": 0, "passes": {"explain": BATCH}}
-    bounds = [number * BATCH for number in range(chunks.start, chunks.stop + 1)]
+    about = {"faults": 0, "raised": False, "halved": 0, "passes": {"explain": BATCH}, "batch_size": BATCH}
+    about |= {"cells": None, "negative": False}
+    bounds = [*(batch.start for batch in batches), batches[-1].stop]
     edges = {key: np.searchsorted(table[POSITION].to_numpy(), bounds) for key, table in scored.items()}
-    for place, number in enumerate(chunks):
+    for place, batch in enumerate(batches):
         tables = {
             key: table.slice(edges[key][place], edges[key][place + 1] - edges[key][place])
             for key, table in scored.items()
         }
-        writer.add(score_parts(context), StoredResult(explainer_id, number, tables, None, about))
+        writer.add(score_parts(context), StoredResult(explainer_id, batch, tables, about))
 
 
-def positions_of(context, chunks: range) -> np.ndarray:
-    return np.arange(chunks.start * BATCH, min(chunks.stop * BATCH, len(context.rows)))
-
-
-def predictions(context, chunks: range, writer) -> None:
-    """Give the writer the predictions of these chunks."""
+def predictions(context, batches: list[range], writer) -> None:
+    """Give the writer the predictions of these batches."""
     import pyarrow as pa
 
     from saliency_bench.compute.predictions import GROUP, prediction_parts, prediction_schema
     from saliency_bench.read.parts import POSITION, StoredResult
 
     schema = prediction_schema(context)
-    for number in chunks:
-        positions = positions_of(context, range(number, number + 1))
+    for positions in batches:
         rows = [
             {
                 "image_id": f"sample-{place:06d}", "label": place % CLASSES, "prediction": place * 7 % CLASSES,
                 "confidence": 0.5, "correct": place * 6 % CLASSES == 0, "top5": True, "mask_share": 0.1,
                 "logits": [0.0] * CLASSES,
             }
-            for place in positions.tolist()
+            for place in positions
         ]  # fmt: skip
         table = pa.Table.from_pylist(rows, schema=schema)
         table = table.add_column(0, POSITION, pa.array(positions, pa.int64()))
-        writer.add(prediction_parts(context), StoredResult(GROUP, number, {GROUP: table}))
+        writer.add(prediction_parts(context), StoredResult(GROUP, positions, {GROUP: table}, {"unreadable": []}))
 
 
-def scores(context, explainer: int, index: int, chunks: range):
+def scores(context, explainer: int, index: int, batches: list[range]):
     """Rows of a cell: explainers differ a little, all find the same samples hard."""
     import pyarrow as pa
 
     from saliency_bench.read.records import STORED
 
-    positions = positions_of(context, chunks)
-    rng = np.random.default_rng([explainer, index, chunks.start])
-    hard = np.random.default_rng([index, chunks.start]).beta(2, 3, len(positions))
+    first = batches[0].start // BATCH
+    positions = np.arange(batches[0].start, batches[-1].stop)
+    rng = np.random.default_rng([explainer, index, first])
+    hard = np.random.default_rng([index, first]).beta(2, 3, len(positions))
     values = np.clip(0.7 * hard + 0.3 * rng.beta(2 + 0.05 * explainer, 3, len(positions)), 0, 1)
     low, high = context.metrics[index].limits(context.target_range)
     if np.isfinite([low, high]).all():
@@ -247,10 +244,10 @@ def report(chosen: dict) -> None:
     maps = torch.linspace(0, 1, SIDE * SIDE).reshape(1, SIDE, SIDE)
     with Writer(context) as writer:
         for image_id, _ in choose(context.out, cells):
-            number, place = divmod(int(image_id.partition("-")[2]), BATCH)
-            rows = thumbnail_rows(maps, [number * BATCH + place])
+            position = int(image_id.partition("-")[2])
+            rows = thumbnail_rows(maps, [position])
             for key in dict.fromkeys(cell.explainer_id for cell in cells):
-                writer.add(thumbnail_parts(context.out, context.run_id), StoredResult(key, number, {key: rows}))
+                writer.add(thumbnail_parts(context.out, context.run_id), StoredResult(key, [position], {key: rows}))
 
     def all_of_it() -> None:
         write_examples(

@@ -28,7 +28,7 @@ from saliency_bench.push_scripts import _all, _first_rows, _native, _shared, _st
 from saliency_bench.utils.messages import complain, counted
 
 SECTION = "publish"
-KEPT = "files that arrived and complete chunks of runs", ""  # when it is stopped
+KEPT = "files that arrived and complete batches of runs", ""  # when it is stopped
 BOARD = "results"
 # Seconds after each repository that was written. One takes about 15 requests; the Hub grants a free account 1,000 in
 # five minutes.

@@ -44,7 +44,7 @@ def arguments(parser: ArgumentParser) -> None:
     )
     maps.add_argument("--partial", action="store_true", help="leave out images without a map instead of stopping")
     _shared.setting(maps, "out", default=None, text="folder of the run that scores them (default: next to the maps)")
-    _shared.setting(maps, "batch_size", default=None, text="samples per chunk (default: the template's)")
+    _shared.setting(maps, "batch_size", default=None, text="samples per batch (default: the template's)")
     _shared.setting(maps, "device")
     _shared.output(parser)
 

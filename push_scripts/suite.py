@@ -34,7 +34,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--select", nargs="+", metavar="AXIS=NAME", default=[], action="extend",
                         help="only these: dataset=, model=, explainer=, metric=")  # fmt: skip
     _shared.settings(parser, "limit", "device")
-    _shared.setting(parser, "batch_size", default=None, text="samples per chunk of every run (default: 16)")
+    _shared.setting(parser, "batch_size", default=None, text="samples per batch of every run (default: 16)")
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument("--plan", action="store_true", help="only show what exists, what is missing and its cost")
     ways.add_argument("--train-only", action="store_true", help="only train the networks, in a single process")

@@ -32,7 +32,7 @@ MERGED = (*RESULTS, "timings.json")
 
 
 def run(**settings) -> None:
-    """A run that writes a few chunks at a time, so that the small one here has many files."""
+    """A run that writes a few batches at a time, so that the small one here has many files."""
     store.SECONDS = 0.05
     sb.run(**settings)
 
@@ -43,12 +43,12 @@ def names() -> list[str]:
 
 
 def merging() -> bool:
-    """Whether something that comes after the last chunk is written, or is being written."""
+    """Whether something that comes after the last batch is written, or is being written."""
     return any(path.name.strip(".").startswith(MERGED) for path in Path("run").glob("*"))
 
 
 def moment(number: int, dice: random.Random) -> tuple[Moment, float]:
-    """(moment, delay) of a kill: while it starts, between chunks, while it merges."""
+    """(moment, delay) of a kill: while it starts, between batches, while it merges."""
     kind = number % 4
     if kind == 0:
         return at_once, dice.uniform(0, 0.5)
@@ -71,7 +71,7 @@ def where() -> str:
         return "while writing a part"
     if Path("run", "retraining").exists() and not Path("run", "scores").exists():
         return "while retraining"
-    return "between chunks" if found else "before the first chunk"
+    return "between batches" if found else "before the first batch"
 
 
 def results() -> dict[str, bytes]:
@@ -113,7 +113,7 @@ def runs(
                 if children.killed_at(*moment(number // 6 + number + 5 * start, dice), run, asked):
                     outcome.kills[where()] += 1
                 if start == 0 and "only" in narrow:
-                    # Which samples of a chunk are explained together decides about the last bits.
+                    # Which samples of a batch are explained together decides about the last bits.
                     children.to_the_end(run, asked)
                 if start == 0 and not Path("run", "run.json").exists():
                     history = 0  # what was asked first is not known any more

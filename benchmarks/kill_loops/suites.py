@@ -27,7 +27,7 @@ SUITE = {
 }  # fmt: skip
 STAGES = {"tables": "while writing tables", "accuracies": "after the run", "runs": "while running",
           "models": "while training", "data": "while building"}  # fmt: skip
-# Times of this run; how its chunks were grouped; their hashes.
+# Times of this run; how its batches were grouped; their hashes.
 DIFFER = ("timings.json", "written.json", "report.html", ".lock")
 
 

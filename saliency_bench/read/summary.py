@@ -213,8 +213,8 @@ def _passes(
         # An earlier start with a wider limit may have left more batches than this one covers.
         count = sum(start < used for start in entry.starts)
         halved += count * entry.about["halved"]
-        if count:
-            sizes.add(entry.about["batch_size"])
+        sizes |= {entry.about["batch_size"]} if count else set()
+        if count and "negative" in entry.about:  # not where an explainer gave no map
             known = of_maps.setdefault(entry.group, {"cells": None, "negative": False})
             known["cells"] = known["cells"] or entry.about["cells"]
             known["negative"] |= entry.about["negative"]

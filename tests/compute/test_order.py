@@ -92,31 +92,33 @@ def test_a_run_reads_the_dataset_in_this_order(rows, resnet, tmp_path):
     data = in_memory(rows, groups)
     context = loaded(data, resnet, tmp_path)
     expected = literal(data["image_id"], groups, 0, fingerprint(data))
-    read = [sample["image_id"] for number in context.chunks for sample in context.chunk(number).rows]
+    read = [sample["image_id"] for batch in context.batches for sample in context.read(batch).rows]
     assert read == [data["image_id"][position] for position in expected]
     assert context.identity.fingerprint == fingerprint(data)
-    assert context.chunk(0).batch.ids == read[:4]
+    assert context.read(range(4)).samples.batch.ids == read[:4]
     for limit in range(1, 14):
         few = loaded(data, resnet, tmp_path, limit=limit)
         clusters = [groups[position] or position for position in expected]
         whole = next((n for n in range(limit, 12) if clusters[n] != clusters[n - 1]), 12)
-        assert (few.data.count, list(few.chunks)) == (whole, list(range(-(-whole // 4))))
-        assert [sample["image_id"] for sample in few.chunk(0).rows] == read[:4]
+        assert (few.data.count, len(few.batches)) == (whole, -(-whole // 4))
+        assert [sample["image_id"] for sample in few.read(range(4)).rows] == read[:4]
     other = loaded(data, resnet, tmp_path, seed=1)
-    assert [sample["image_id"] for sample in other.chunk(0).rows] != read[:4]
+    assert [sample["image_id"] for sample in other.read(range(4)).rows] != read[:4]
     assert other.identity.fingerprint == context.identity.fingerprint
 
 
 def test_a_limit_of_sorted_rows_takes_all_classes(rows, resnet, tmp_path):
     sorted_rows = rows.sort("label")
     context = loaded(sorted_rows, resnet, tmp_path, limit=16)
-    assert len({sample["label"] for number in context.chunks for sample in context.chunk(number).rows}) > 4
+    assert len({sample["label"] for batch in context.batches for sample in context.read(batch).rows}) > 4
 
 
 def test_ids_that_are_positions_are_those_in_the_dataset(rows, resnet, tmp_path):
     nameless = rows.remove_columns("image_id").select(range(10))
     context = loaded(nameless, resnet, tmp_path)
-    by_id = {sample["image_id"]: sample["label"] for number in range(3) for sample in context.chunk(number).rows}
+    by_id = {
+        sample["image_id"]: sample["label"] for batch in context.batches[:3] for sample in context.read(batch).rows
+    }
     assert by_id == {str(position): label for position, label in enumerate(nameless["label"])}
 
 

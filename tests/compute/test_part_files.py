@@ -22,7 +22,8 @@ from saliency_bench.read import parts, records
 from saliency_bench.read.parts import PartFolder, PartNote, StoredResult, in_order
 
 CELLS = ["a" * 16, "b" * 16]
-SIZE = 4  # samples of a chunk
+WHOLE = (0, 1, 2, 3)  # offsets of the samples of a batch
+SIZE = 4  # samples of a batch
 RESULTS = ("records.parquet", "predictions.parquet")
 
 
@@ -50,7 +51,7 @@ def result(number, group="explainer", cells=CELLS, positions=None, **changes):
     inside = range(SIZE) if positions is None else positions
     samples = [number * SIZE + place for place in inside]
     rows = {cell: table(samples, CELLS.index(cell) if cell in CELLS else 0) for cell in cells}
-    return StoredResult(group, number, rows, positions and tuple(positions), about(**changes))
+    return StoredResult(group, samples, rows, about(**changes))
 
 
 def content(folder, group="explainer"):
@@ -67,32 +68,31 @@ def files(folder):
 def test_a_part_gives_back_what_was_written(folder):
     folder.write([result(3)])
     (part,) = folder.parts()
-    assert part.path.name.startswith("000003-")
+    assert part.path.name.startswith("000000012-")
     assert list(part.groups["explainer"]) == CELLS
-    assert part.entries == [PartNote("explainer", tuple(CELLS), (3,), None, about())]
+    assert part.entries == [PartNote("explainer", tuple(CELLS), (12,), WHOLE, about())]
     for number, cell in enumerate(CELLS):
         assert part.read("explainer")[cell].to_pylist() == table(range(12, 16), number).to_pylist()
     assert part.read("another") == {}
     assert part.is_whole()
 
 
-def test_results_of_many_chunks_and_explainers_are_one_file(folder):
+def test_results_of_many_batches_and_explainers_are_one_file(folder):
     many = [result(number, group) for number in range(20) for group in ("one", "two")]
     folder.write([*many, result(2, "one", ["c" * 16], [0, 3], faults=1)])
     (part,) = folder.parts()
     assert list(part.groups) == ["one", "two"]
     assert part.entries == [
-        PartNote("one", tuple(CELLS), tuple(range(20)), None, about()),
-        PartNote("one", ("c" * 16,), (2,), (0, 3), about(faults=1)),
-        PartNote("two", tuple(CELLS), tuple(range(20)), None, about()),
+        PartNote("one", tuple(CELLS), tuple(range(0, 80, SIZE)), WHOLE, about()),
+        PartNote("one", ("c" * 16,), (8,), (0, 3), about(faults=1)),
+        PartNote("two", tuple(CELLS), tuple(range(0, 80, SIZE)), WHOLE, about()),
     ]
     for group in ("one", "two"):
         for number, cell in enumerate(CELLS):
             assert part.read(group)[cell].to_pylist() == table(range(80), number).to_pylist()
-    stored = parts.stored_samples([part], [*CELLS, "c" * 16], 21, SIZE)
-    assert stored[CELLS[0]][:20].all()
-    assert not stored[CELLS[0]][20].any()
-    assert np.argwhere(stored["c" * 16]).tolist() == [[2, 0], [2, 3]]
+    stored = parts.stored_samples([part], [*CELLS, "c" * 16], 84)
+    assert np.flatnonzero(stored[CELLS[0]]).tolist() == list(range(80))
+    assert np.flatnonzero(stored["c" * 16]).tolist() == [8, 11]
 
 
 @pytest.mark.slow
@@ -108,29 +108,31 @@ def test_rows_are_the_same_whatever_files_they_are_in(tmp_path_factory, order, a
     assert content(folder) == expected
 
 
-def test_predictions_are_read_chunk_by_chunk_from_any_file(folder):
+def test_predictions_are_read_from_any_file(folder):
+    """Also in batches of another size than they were written in."""
+
     def predicted(number):
         samples = range(number * SIZE, (number + 1) * SIZE)
-        return StoredResult(
-            GROUP, number, {GROUP: pa.table({"position": samples, "logit": [float(one) for one in samples]})}
-        )
+        rows = pa.table({"position": samples, "logit": [float(one) for one in samples]})
+        return StoredResult(GROUP, samples, {GROUP: rows}, {"unreadable": [1] if number == 3 else []})
 
     folder.write([predicted(number) for number in (0, 2, 3)])
     folder.write([predicted(number) for number in (1, 5)])
-    predictions = StoredPredictions(folder.parts(), SIZE)
-    assert [number in predictions for number in range(6)] == [True, True, True, True, False, True]
+    predictions = StoredPredictions(folder.parts(), 6 * SIZE)
+    assert np.flatnonzero(~predictions.is_stored).tolist() == [16, 17, 18, 19]
+    assert np.flatnonzero(~predictions.is_readable).tolist() == [13]
     assert len(predictions.parts) == 2
-    for number in (0, 1, 2, 3, 5):
-        expected = [float(sample) for sample in range(number * SIZE, (number + 1) * SIZE)]
-        assert predictions.table(number).to_pydict() == {"logit": expected}
-        assert predictions.table(number, ["logit"]).to_pydict() == {"logit": expected}
+    for batch in (range(4), range(3, 9), range(15, 21), range(1, 24)):
+        expected = [float(sample) for sample in batch if sample not in range(16, 20)]
+        assert predictions.table(batch).to_pydict() == {"logit": expected}
+        assert predictions.table(batch, ["logit"]).to_pydict() == {"logit": expected}
 
 
 def test_rows_that_do_not_fit_the_notes_are_no_part(folder):
     """Even if the name fits: whoever rewrites a file can rename it."""
     path = folder.write([result(0)])
     pq.write_table(pq.read_table(path), path, row_group_size=1)
-    path.rename(path.with_name(f"{path.name[:7]}{sha256(path.read_bytes()).hexdigest()[:16]}.parquet"))
+    path.rename(path.with_name(f"{path.name[:10]}{sha256(path.read_bytes()).hexdigest()[:16]}.parquet"))
     assert folder.parts() == []
 
 
@@ -177,8 +179,8 @@ def test_a_folder_or_link_with_an_exact_name_is_no_part(folder, capsys):
     assert capsys.readouterr().err.count(f"-{'0' * 16}.parquet") == 2
 
 
-def spoil_chunk(folder, path):
-    return path.with_name("000005" + path.name[6:])
+def spoil_start(folder, path):
+    return path.with_name("000000005" + path.name[9:])
 
 
 def spoil_folder(folder, path):
@@ -205,7 +207,7 @@ def rewritten(path, **changes):
     return f"000000-{parts.sha256_of(path)[:16]}.parquet"
 
 
-@pytest.mark.parametrize("spoil", [spoil_chunk, spoil_folder, spoil_run, spoil_format, spoil_notes])
+@pytest.mark.parametrize("spoil", [spoil_start, spoil_folder, spoil_run, spoil_format, spoil_notes])
 def test_a_whole_file_of_something_else_is_named_and_not_believed(spoil, folder, capsys):
     folder.write([result(0)])
     path = folder.path / files(folder)[0]
@@ -296,13 +298,13 @@ def test_a_short_run_writes_one_file_of_each_kind(undisturbed):
 
 
 def test_several_starts_change_nothing(undisturbed, shapes, resnet, tmp_path, at_once):
-    """Metrics and explainers are added, the limit is widened, and so is the selection."""
+    """Metrics and explainers are added, the limit and the selection are widened, and the batch size changes."""
     out = tmp_path / "run"
     go(out, shapes, resnet, explainers=["random"], metrics=METRICS[:1], limit=9, only=["correct"])
     go(out, shapes, resnet, explainers=["random"], metrics=METRICS[:1], limit=13)
     go(out, shapes, resnet, explainers=["random"], metrics=METRICS[1:], limit=21)
-    go(out, shapes, resnet, explainers=["gradient"], limit=21, only=["masked"])
-    go(out, shapes, resnet)
+    go(out, shapes, resnet, explainers=["gradient"], limit=21, only=["masked"], batch_size=5)
+    assert go(out, shapes, resnet).summary["batch_sizes"] == [2, 5]
     assert bytes_of(out) == bytes_of(undisturbed)
     summaries = [json.loads((folder / "summary.json").read_text()) for folder in (out, undisturbed)]
     by_id = [{cell["cell_id"]: cell["value"] for cell in one["cells"]} for one in summaries]
@@ -349,10 +351,11 @@ def test_a_file_holds_half_a_minute_of_work(writer):
         store.perf_counter.now += 1
         writer.add(folder, result(number))
     writer.wait()
-    assert [part.entries[0].chunks for part in folder.parts()] == [tuple(range(30))]
+    assert [part.entries[0].starts for part in folder.parts()] == [tuple(range(0, 30 * SIZE, SIZE))]
     writer.write()
     writer.wait()
-    assert [part.entries[0].chunks for part in folder.parts()] == [tuple(range(30)), tuple(range(30, 45))]
+    starts = tuple(range(0, 45 * SIZE, SIZE))
+    assert [part.entries[0].starts for part in folder.parts()] == [starts[:30], starts[30:]]
 
 
 def test_a_month_of_work_is_a_few_hundred_files(writer):
@@ -447,7 +450,7 @@ def test_damaged_pictures_are_left_out(undisturbed, shapes, resnet, tmp_path):
 def test_damage_during_a_run_ends_it_and_the_next_start_mends_it(undisturbed, shapes, resnet, tmp_path, monkeypatch):
     from saliency_bench.compute import run as running
 
-    compute = running._compute_chunks
+    compute = running._compute_batches
 
     def damaging(*args):
         done = compute(*args)
@@ -455,7 +458,7 @@ def test_damage_during_a_run_ends_it_and_the_next_start_mends_it(undisturbed, sh
         path.write_bytes(path.read_bytes()[:-1])
         return done
 
-    monkeypatch.setattr(running, "_compute_chunks", damaging)
+    monkeypatch.setattr(running, "_compute_batches", damaging)
     with pytest.raises(UserError, match="was damaged or lost during the run; start it again"):
         go(tmp_path / "run", shapes, resnet)
     monkeypatch.undo()

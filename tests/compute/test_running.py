@@ -100,7 +100,7 @@ def test_summary_is_made_of_the_records(done):
     assert done.summary == json.loads((done.folder / "summary.json").read_text())
     assert "saliency-bench run --dataset" in done.summary["command"]
     passes = {cell["explainer"]: cell["forward_passes"]["explain"] for cell in done.summary["cells"]}
-    assert passes == {"gradcam": 24, "rise": 20 * 24, "random": 0}  # three whole chunks of 8
+    assert passes == {"gradcam": 24, "rise": 20 * 24, "random": 0}  # three whole batches of 8
 
 
 def test_the_table_and_the_report_show_every_cell(done):
@@ -131,7 +131,7 @@ def test_what_is_missing_is_computed_and_nothing_else(done, shapes, resnet, tmp_
     monkeypatch.setattr(store, "SECONDS", 0)
     again = go(tmp_path / "again", shapes, resnet)
     expected = (again.folder / "records.parquet").read_bytes()
-    part = sorted((again.folder / "scores").glob("000001-*.parquet"))[0]
+    part = sorted((again.folder / "scores").glob("000000008-*.parquet"))[0]
     part.unlink()
     times = {path: path.stat().st_mtime_ns for path in (again.folder / "scores").glob("*.parquet")}
     go(again.folder, shapes, resnet)
@@ -141,7 +141,7 @@ def test_what_is_missing_is_computed_and_nothing_else(done, shapes, resnet, tmp_
 
 
 def test_limit_first_then_more_is_the_same_as_more_at_once(done, shapes, resnet, tmp_path):
-    """20 samples end inside a chunk, which is computed whole, so that a later start goes on with the same values."""
+    """20 samples end inside a batch, which is computed whole, so that a later start goes on with the same values."""
     few = go(tmp_path / "grown", shapes, resnet, limit=3)
     assert {cell["n"] for cell in few.summary["cells"]} == {3}
     grown = go(tmp_path / "grown", shapes, resnet)
@@ -151,7 +151,7 @@ def test_limit_first_then_more_is_the_same_as_more_at_once(done, shapes, resnet,
 def test_adding_a_metric_adds_cells_and_redoes_none(shapes, resnet, tmp_path):
     first = go(tmp_path / "run", shapes, resnet, explainers=["gradcam"], metrics=["saliency_miou"])
     old = {row["image_id"]: row for row in rows_of(first.folder)}
-    part = next((first.folder / "scores").glob("000000-*.parquet"))
+    part = next((first.folder / "scores").glob("000000000-*.parquet"))
     before = part.stat().st_mtime_ns
     second = go(tmp_path / "run", shapes, resnet, explainers=["gradcam"], metrics=["saliency_pointing_game"])
     assert part.stat().st_mtime_ns == before
@@ -286,15 +286,15 @@ def nan(classifier, images, target):
 
 
 def failing(classifier, images, target):
-    """Fails on the second chunk alone."""
-    failing.calls = getattr(failing, "calls", 0) + (len(images) == 8)  # once, half of the first chunk comes again
+    """Fails on the second batch alone."""
+    failing.calls = getattr(failing, "calls", 0) + (len(images) == 8)  # once, half of the first batch comes again
     if len(images) == 8 and failing.calls % 2 == 0:
         raise ZeroDivisionError("by design")
     return images.mean(dim=1)
 
 
 @pytest.mark.slow
-def test_a_map_that_is_not_finite_and_a_chunk_that_raises_are_left_out_with_their_reason(shapes, resnet, tmp_path):
+def test_a_bad_map_and_a_batch_that_raises_are_left_out(shapes, resnet, tmp_path):
     failing.calls = 0
     result = go(tmp_path / "run", shapes, resnet, explainers=[nan, failing, "random"], limit=16)
     cells = {(cell["explainer"], cell["metric"]): cell for cell in result.summary["cells"]}
@@ -369,7 +369,7 @@ def test_samples_that_cannot_be_read_do_not_end_a_run(shapes, resnet, tmp_path, 
 @pytest.mark.parametrize(
     "message", ["CUDA out of memory. Tried to allocate", "DefaultCPUAllocator: can't allocate memory"]
 )
-def test_a_chunk_that_does_not_fit_is_halved_inside_and_that_is_recorded(message, shapes, resnet, tmp_path):
+def test_a_batch_too_large_for_memory_is_halved(message, shapes, resnet, tmp_path):
     def small_memory(classifier, images, target):
         if len(images) > 3:
             raise RuntimeError(message)
@@ -378,7 +378,7 @@ def test_a_chunk_that_does_not_fit_is_halved_inside_and_that_is_recorded(message
     result = go(
         tmp_path / "run", shapes, resnet, explainers=[small_memory, my_own], metrics=["saliency_miou"], limit=16
     )
-    assert result.summary["halved_chunks"] == 6  # two chunks: 8 to 4 + 4, and each 4 to 2 + 2
+    assert result.summary["halved_chunks"] == 6  # two batches: 8 to 4 + 4, and each 4 to 2 + 2
     assert result.summary["faults"] == {}
     small, own = sorted(result.cells, key=lambda cell: cell.explainer == "my_own")
     assert small.value == own.value
@@ -416,7 +416,7 @@ def test_a_network_that_answers_otherwise_when_asked_again_is_named(steady, shap
 
 
 @pytest.mark.slow
-def test_a_chunk_is_written_while_the_next_explainer_is_at_work(shapes, resnet, tmp_path, monkeypatch):
+def test_writing_overlaps_the_next_explainer(shapes, resnet, tmp_path, monkeypatch):
     second = threading.Event()
     write = PartFolder.write
 
@@ -435,12 +435,12 @@ def test_a_chunk_is_written_while_the_next_explainer_is_at_work(shapes, resnet, 
     assert [cell.n for cell in done.cells] == [16, 16]
 
 
-def test_a_chunk_that_cannot_be_written_ends_the_run_and_nothing_follows(shapes, resnet, tmp_path, monkeypatch):
+def test_a_failed_write_ends_the_run(shapes, resnet, tmp_path, monkeypatch):
     write, tried = PartFolder.write, []
 
     def fails(folder, results):
         if folder.path.name == "scores":
-            tried.extend(result.chunk for result in results)
+            tried.extend(result.positions[0] for result in results)
             raise OSError(28, "No space left on device")
         write(folder, results)
 
@@ -455,7 +455,7 @@ def test_a_chunk_that_cannot_be_written_ends_the_run_and_nothing_follows(shapes,
 def test_a_torn_part_is_named_and_done_again(shapes, resnet, tmp_path, capsys):
     done = go(tmp_path / "run", shapes, resnet)
     expected = (done.folder / "records.parquet").read_bytes()
-    torn = [next((done.folder / folder).glob("000000-*.parquet")) for folder in ("scores", "predictions")]
+    torn = [next((done.folder / folder).glob("000000000-*.parquet")) for folder in ("scores", "predictions")]
     torn[0].write_bytes(torn[0].read_bytes()[:-40])
     torn[1].write_bytes(b"PAR1 nonsense PAR1")
     go(tmp_path / "run", shapes, resnet)

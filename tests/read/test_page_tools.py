@@ -109,8 +109,8 @@ def with_thumbnails(folder):
     """The run with small maps of its explainers; the last sample of each lacks one."""
     run, spec = read_run(folder), read_manifest(folder).spec
     maps = torch.linspace(0, 1, 36).reshape(1, 6, 6).repeat(len(run.ids) - 1, 1, 1)
-    parts = thumbnail_parts(folder, run_id(run.identity, spec.batch_size))
-    parts.write([StoredResult(row.explainer_id, 0, {row.explainer_id: thumbnail_rows(maps, range(len(maps)))})
+    parts = thumbnail_parts(folder, run_id(run.identity))
+    parts.write([StoredResult(row.explainer_id, range(len(maps)), {row.explainer_id: thumbnail_rows(maps, range(len(maps)))})
                  for row in run.rows])  # fmt: skip
     return folder
 

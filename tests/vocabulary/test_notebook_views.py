@@ -207,7 +207,7 @@ def test_thumbnails_keep_the_signs_of_their_maps(tmp_path):
     maps[0, :56], maps[0, 56:] = 2, -1
     maps[1, :56] = 5
     folder = thumbnail_parts(tmp_path, "run")
-    folder.write([StoredResult("mine", 2, {"mine": thumbnail_rows(maps, [8, 10])})])
+    folder.write([StoredResult("mine", [8, 10], {"mine": thumbnail_rows(maps, [8, 10])})])
     assert thumbnails(folder.parts(), "another", [8]) == {}
     stored = {place - 8: values for place, values in thumbnails(folder.parts(), "mine", [8, 9, 10]).items()}
     assert {place: values.shape for place, values in stored.items()} == {0: (56, 56), 2: (56, 56)}
