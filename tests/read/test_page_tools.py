@@ -21,7 +21,6 @@ from test_reporting import METHODS, make_run, page_of
 
 from saliency_bench.compute.examples import thumbnail_rows
 from saliency_bench.errors import UserError
-from saliency_bench.read.manifest import read_manifest
 from saliency_bench.read.parts import StoredResult, run_id, thumbnail_parts
 from saliency_bench.read.report import words
 from saliency_bench.read.report.plots import DOT
@@ -107,11 +106,12 @@ def test_samples_are_filtered_by_a_score(folder, tmp_path):
 
 def with_thumbnails(folder):
     """The run with small maps of its explainers; the last sample of each lacks one."""
-    run, spec = read_run(folder), read_manifest(folder).spec
+    run = read_run(folder)
     maps = torch.linspace(0, 1, 36).reshape(1, 6, 6).repeat(len(run.ids) - 1, 1, 1)
     parts = thumbnail_parts(folder, run_id(run.identity))
-    parts.write([StoredResult(row.explainer_id, range(len(maps)), {row.explainer_id: thumbnail_rows(maps, range(len(maps)))})
-                 for row in run.rows])  # fmt: skip
+    places = range(len(maps))
+    rows = thumbnail_rows(maps, places)
+    parts.write([StoredResult(row.explainer_id, places, {row.explainer_id: rows}) for row in run.rows])
     return folder
 
 
