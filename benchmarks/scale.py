@@ -123,7 +123,7 @@ def context_of(chosen: dict):
 def make(chosen: dict) -> None:
     """run.json, and part files of all predictions and scores."""
     from saliency_bench.compute.plan import by_explainer
-    from saliency_bench.compute.store import Writer
+    from saliency_bench.compute.writing import Writer
     from saliency_bench.read.manifest import Manifest
     from saliency_bench.utils.hashing import hash_of
 
@@ -134,7 +134,7 @@ def make(chosen: dict) -> None:
     )  # fmt: skip
     manifest.write(context.out)
     cells = by_explainer(context.cells)
-    with Writer(context) as writer:
+    with Writer(context.store) as writer:
         for first in range(0, len(context.batches), AT_ONCE):
             batches = context.batches[first : first + AT_ONCE]
             predictions(context, batches, writer)
@@ -146,7 +146,6 @@ def make(chosen: dict) -> None:
 
 def add_scores(context, explainer_id: str, batches: list[range], scored: dict, writer) -> None:
     """Give the writer the scores of an explainer, batch by batch."""
-    from saliency_bench.compute.store import score_parts
     from saliency_bench.read.parts import POSITION, StoredResult
 
     about = {"faults": 0, "raised": False, "halved": 0, "passes": {"explain": BATCH}, "batch_size": BATCH}
@@ -158,17 +157,17 @@ def add_scores(context, explainer_id: str, batches: list[range], scored: dict, w
             key: table.slice(edges[key][place], edges[key][place + 1] - edges[key][place])
             for key, table in scored.items()
         }
-        writer.add(score_parts(context), StoredResult(explainer_id, batch, tables, about))
+        writer.add(context.store.scores, StoredResult(explainer_id, batch, tables, about))
 
 
 def predictions(context, batches: list[range], writer) -> None:
     """Give the writer the predictions of these batches."""
     import pyarrow as pa
 
-    from saliency_bench.compute.predictions import GROUP, prediction_parts, prediction_schema
+    from saliency_bench.compute.predictions import GROUP
     from saliency_bench.read.parts import POSITION, StoredResult
 
-    schema = prediction_schema(context)
+    schema = context.schema
     for positions in batches:
         rows = [
             {
@@ -180,7 +179,7 @@ def predictions(context, batches: list[range], writer) -> None:
         ]  # fmt: skip
         table = pa.Table.from_pylist(rows, schema=schema)
         table = table.add_column(0, POSITION, pa.array(positions, pa.int64()))
-        writer.add(prediction_parts(context), StoredResult(GROUP, positions, {GROUP: table}, {"unreadable": []}))
+        writer.add(context.prediction_parts, StoredResult(GROUP, positions, {GROUP: table}, {"unreadable": []}))
 
 
 def scores(context, explainer: int, index: int, batches: list[range]):
@@ -233,26 +232,24 @@ def report(chosen: dict) -> None:
     from saliency_bench.compute.examples import choose, thumbnail_rows, write_examples
     from saliency_bench.compute.finish import made_of, note_written, run_facts
     from saliency_bench.compute.merging import Parts
-    from saliency_bench.compute.store import Writer
+    from saliency_bench.compute.writing import Writer
     from saliency_bench.read.cell import read_cells
-    from saliency_bench.read.parts import StoredResult, thumbnail_parts
+    from saliency_bench.read.parts import StoredResult
     from saliency_bench.read.report.report_page import report
     from saliency_bench.utils.files import read_json
 
     context = context_of(chosen)
     cells = read_cells(read_json(context.out / "summary.json")["cells"])
     maps = torch.linspace(0, 1, SIDE * SIDE).reshape(1, SIDE, SIDE)
-    with Writer(context) as writer:
+    with Writer(context.store) as writer:
         for image_id, _ in choose(context.out, cells):
             position = int(image_id.partition("-")[2])
             rows = thumbnail_rows(maps, [position])
             for key in dict.fromkeys(cell.explainer_id for cell in cells):
-                writer.add(thumbnail_parts(context.out, context.run_id), StoredResult(key, [position], {key: rows}))
+                writer.add(context.store.thumbnails, StoredResult(key, [position], {key: rows}))
 
     def all_of_it() -> None:
-        write_examples(
-            context.out, context.run_id, cells, lambda index: context.classifier.prepare([context.rows[index]])
-        )
+        write_examples(context.store, cells, lambda index: context.classifier.prepare([context.rows[index]]))
         report([context.out])
         note_written(context.out, made_of(Parts.read(context), run_facts(context, len(context.rows))))
 

@@ -10,7 +10,7 @@ from children import Children
 
 import saliency_bench as sb
 from kill_loops.common import Moment, Outcome, at_once, bad_luck, working_in
-from saliency_bench.compute import store
+from saliency_bench.compute import writing
 
 RUN = {
     "explainers": ["gradcam", "rise:masks=100", "integrated_gradients:steps=4", "random"],
@@ -33,7 +33,7 @@ MERGED = (*RESULTS, "timings.json")
 
 def run(**settings) -> None:
     """A run that writes a few batches at a time, so that the small one here has many files."""
-    store.SECONDS = 0.05
+    writing.SECONDS = 0.05
     sb.run(**settings)
 
 

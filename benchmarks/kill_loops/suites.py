@@ -8,7 +8,7 @@ import yaml
 from children import Children
 
 from kill_loops.common import Moment, Outcome, at_once, bad_luck, contents, times, working_in
-from saliency_bench.compute import store
+from saliency_bench.compute import writing
 
 OUT = Path("out")
 SUITE = {
@@ -39,7 +39,7 @@ def run_suite(file: str = "own.yaml") -> None:
     """Run the suite in a child."""
     from saliency_bench.recipes.suites.suite import suite
 
-    store.SECONDS = 0.05
+    writing.SECONDS = 0.05
     result = suite(file, out=OUT, smoke=True, batch_size=2, device="cpu", progress=False)
     if result.failed:
         raise RuntimeError(str(result.failed))

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 import datasets
 import numpy as np
+import pyarrow as pa
 from pydantic import ValidationError
 
 from saliency_bench import options
@@ -16,13 +17,14 @@ from saliency_bench.bound_metric import Metric
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.loaded import Retraining, RunQuestion
 from saliency_bench.compute.loading.table import SplitTable
+from saliency_bench.compute.predictions import StoredPredictions, for_plans, prediction_schema
 from saliency_bench.compute.reading import OWN_LABEL, ReadBatch, Selection, read_batch, relabelled
-from saliency_bench.compute.scoring.partners import PartnerPlan, PartnerSamples
+from saliency_bench.compute.scoring.partners import PartnerPlan, PartnerSamples, plan_of
 from saliency_bench.errors import UserError
 from saliency_bench.read.cell import CellKey, bounds, field_line
 from saliency_bench.read.identity import PARTNERS, Identity
 from saliency_bench.read.manifest import Loaded
-from saliency_bench.read.parts import run_id
+from saliency_bench.read.parts import PartFolder, PartNote, Store
 from saliency_bench.read.public_names import public_name, recorded_name
 from saliency_bench.spec import PythonObject, RunSpec
 from saliency_bench.target_weights import TargetRange
@@ -248,9 +250,50 @@ class RunContext:
         return TargetRange.of_classes(plus, minus, self.classifier.activation)
 
     @cached_property
-    def run_id(self) -> str:
-        """Return what the part files of the run share."""
-        return run_id(self.identity)
+    def schema(self) -> pa.Schema:
+        """Return the columns of predictions."""
+        return prediction_schema(self.rows.features)
+
+    @property
+    def prediction_parts(self) -> PartFolder:
+        """Return the folder of the part files of predictions."""
+        return self.store.predictions(self.folder, self.schema)
+
+    def predictions(self, *, check: bool = False) -> StoredPredictions:
+        """Return the predictions that files hold.
+
+        Args:
+            check: delete damaged files and, if the run is strict, files with a sample that has no prediction; for the
+                main process, under the lock.
+        """
+
+        def redo(entry: PartNote) -> bool:
+            return self.spec.strict and bool(entry.about["unreadable"])
+
+        folder = self.prediction_parts
+        return StoredPredictions(folder.check(redo) if check else folder.parts(), self.end)
+
+    def with_plans(self) -> "RunContext":
+        """Return the run with the plans of the metrics that need partners, made from its predictions.
+
+        Raises:
+            UserError: Some predictions were lost.
+        """
+        planning = [metric for metric in self.metrics if metric.declaration.plan is not None]
+        if not planning:
+            return self
+        predictions = self.predictions()
+        if not predictions.is_stored.all():
+            raise UserError(
+                f"a part of the predictions in {self.out} was damaged or lost during the run; start it again"
+            )
+        known = for_plans(predictions, self.data.count, self.classifier, self.question, self.spec.seed)
+        return replace(self, plans={metric: plan_of(metric, known) for metric in planning})
+
+    @cached_property
+    def store(self) -> Store:
+        """Return the part files of the run."""
+        return Store.of(self.out, self.identity)
 
     @cached_property
     def cells(self) -> list[Cell]:

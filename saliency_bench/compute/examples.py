@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from saliency_bench.read import records
 from saliency_bench.read.cell import CellResult, of_samples
-from saliency_bench.read.parts import POSITION, thumbnail_parts, thumbnails
+from saliency_bench.read.parts import POSITION, Store, thumbnails
 from saliency_bench.read.run_folder import SCORES, CellScores
 from saliency_bench.types import Batch, Maps
 from saliency_bench.utils.files import save_arrays
@@ -68,15 +68,15 @@ def choose(folder: Path, cells: Sequence[CellResult]) -> list[tuple[str, str]]:
     return list(chosen.items())
 
 
-def write_examples(folder: Path, run: str, cells: Sequence[CellResult], prepared: Callable[[int], Batch]) -> None:
+def write_examples(store: Store, cells: Sequence[CellResult], prepared: Callable[[int], Batch]) -> None:
     """Write examples.npz: ids, kinds, images (n, H, W, 3) and masks of chosen samples, and thumbnails per explainer.
 
     Args:
-        folder: of the run.
-        run: `run_id` of the run.
+        store: part files of the run.
         cells: of the run.
         prepared: position of a sample in the run -> a batch of it alone.
     """
+    folder = store.out
     chosen = choose(folder, cells)
     if not chosen:
         return
@@ -90,7 +90,7 @@ def write_examples(folder: Path, run: str, cells: Sequence[CellResult], prepared
         "images": np.stack([eight_bit(batch.images[0]) for batch in batches]),
         "masks": np.stack([batch.masks[0].numpy() for batch in batches]),
     }
-    parts = [part for part in thumbnail_parts(folder, run).parts() if part.is_whole()]
+    parts = [part for part in store.thumbnails.parts() if part.is_whole()]
     for explainer_id in dict.fromkeys(cell.explainer_id for cell in cells):
         pictures = thumbnails(parts, explainer_id, positions)
         if pictures.keys() >= set(positions):

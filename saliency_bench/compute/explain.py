@@ -13,13 +13,13 @@ from torch import Tensor
 
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.compute.classifiers.classifier import Classifier
-from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.maps.map_provider import halving, not_finite, reason_of
 from saliency_bench.compute.precomputed import PrecomputedMaps
 from saliency_bench.errors import UserError
 from saliency_bench.score_notes import NOT_FINITE
 from saliency_bench.types import Batch, Images, Maps, Target
 from saliency_bench.utils.messages import complain
+from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.untouched import untouched
 
 # Relative to the contrast of a map. The batch size changes only the last bits, 1e-5 of a map's norm; but these decide
@@ -63,35 +63,51 @@ class Explained:
         return None if index is None or self.maps is None or index in self.faults else self.reliability[index]
 
 
-def explain(context: RunContext, batch: Batch, explainer: Explainer, target: Target) -> Explained:
+def explain(
+    classifier: Classifier, batch: Batch, explainer: Explainer, target: Target, seed: int, *, strict: bool
+) -> Explained:
     """Return the maps of a batch.
+
+    Args:
+        classifier: the network.
+        batch: the samples.
+        explainer: makes the maps.
+        target: (B, K) or (1, K).
+        seed: of the run.
+        strict: whether to stop at the first map that is wrong.
 
     Raises:
         UserError: A refusal by name, which holds for every batch; in a strict run whatever is wrong.
     """
-    seeds = [context.seed_for(image_id, "explain") for image_id in batch.ids]
-    before = context.classifier.passes
+    seeds = [seed_of(seed, image_id, "explain") for image_id in batch.ids]
+    before = classifier.passes
     try:
-        made, halved = halving(explainer.seeded(context.spec.seed), context.classifier, batch.images, target, seeds)
+        made, halved = halving(explainer.seeded(seed), classifier, batch.images, target, seeds)
     except UserError as error:
         raise UserError(f"{explainer}: {error}") from error
     except Exception as error:
         reason = reason_of(error)
-        if context.spec.strict:
+        if strict:
             raise UserError(f"{explainer}, {images_text(batch)}: {reason}") from error
-        return Explained(None, dict.fromkeys(range(len(batch)), reason), context.classifier.passes - before)
+        return Explained(None, dict.fromkeys(range(len(batch)), reason), classifier.passes - before)
     maps = made.maps
     bad = not_finite(maps)
     reason = getattr(explainer.function, "not_finite", NOT_FINITE)
-    if bad and context.spec.strict:
+    if bad and strict:
         raise UserError(f"{explainer}, image {batch.ids[bad[0]]}: {reason}")
     maps = maps.nan_to_num(0, 0, 0) if bad else maps
-    passes, faults = context.classifier.passes - before, dict.fromkeys(bad, reason)
+    passes, faults = classifier.passes - before, dict.fromkeys(bad, reason)
     return Explained(maps, faults, passes, halved, made.reliability, made.draws, made.cells)
 
 
 def depends_on_batch(
-    context: RunContext, batch: Batch, explainer: Explainer, target: Target, maps: Maps | None, logits: Sequence[float]
+    classifier: Classifier,
+    batch: Batch,
+    explainer: Explainer,
+    target: Target,
+    maps: Maps | None,
+    logits: Sequence[float],
+    seed: int,
 ) -> bool:
     """Return whether images of a batch get other maps when they are explained without the rest of it.
 
@@ -100,12 +116,13 @@ def depends_on_batch(
     that the explainer makes of an image, because the network would mix these too.
 
     Args:
-        context: what the run works on.
+        classifier: the network.
         batch: the samples.
         explainer: that made the maps.
         target: (B, K) or (1, K).
         maps: (B, H, W), of the whole batch; None if there are none.
         logits: (K,), of the last image within the batch.
+        seed: of the run.
     """
     again, groups = _alone(explainer, len(batch)) if explainer.is_bundled else (explainer, [range(len(batch) // 2)])
     if maps is None or explainer.baseline or isinstance(explainer.function, PrecomputedMaps):
@@ -113,18 +130,16 @@ def depends_on_batch(
     if again is explainer and len(groups[0]) in (0, len(batch)):
         return False
     if explainer.is_bundled:
-        if not mixes_images(context.classifier, batch.images, logits):
+        if not mixes_images(classifier, batch.images, logits):
             return False
-        _complain_once(context.classifier)
+        _complain_once(classifier)
     target = target.expand(len(batch), -1)
-    seeds = [context.seed_for(image_id, "explain") for image_id in batch.ids]
-    again = again.seeded(context.spec.seed)
-    with context.classifier.uncounted():
+    seeds = [seed_of(seed, image_id, "explain") for image_id in batch.ids]
+    again = again.seeded(seed)
+    with classifier.uncounted():
         try:
             others = [
-                again(
-                    context.classifier, batch.images[chosen], target[chosen], seeds=[seeds[index] for index in chosen]
-                )
+                again(classifier, batch.images[chosen], target[chosen], seeds=[seeds[index] for index in chosen])
                 for chosen in map(list, groups)
             ]
         except Exception:  # what an explainer raises for fewer images says nothing about its maps

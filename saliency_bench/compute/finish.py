@@ -61,7 +61,7 @@ def finish(context: RunContext, seconds: float, timings: dict) -> dict:
     write_json(out / "timings.json", times | timings)
     cells = read_cells(summary["cells"])
     prepare, mask_values = context.classifier.prepare, context.spec.mask_values
-    write_examples(out, context.run_id, cells, lambda index: prepare([context.rows[index]], mask_values=mask_values))
+    write_examples(context.store, cells, lambda index: prepare([context.rows[index]], mask_values=mask_values))
     report([out])
     note_written(out, origin)
     return summary

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -12,14 +13,7 @@ import pyarrow.compute as pc
 from saliency_bench import options
 from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.plan import chosen_samples
-from saliency_bench.compute.predictions import (
-    StoredPredictions,
-    prediction_parts,
-    prediction_schema,
-    read_predictions,
-    stored_predictions,
-)
-from saliency_bench.compute.store import score_parts
+from saliency_bench.compute.predictions import StoredPredictions
 from saliency_bench.errors import UserError
 from saliency_bench.read import records
 from saliency_bench.read.cell import CellKey
@@ -59,11 +53,11 @@ class Parts:
         Raises:
             UserError: A part was lost since the run computed it.
         """
-        predictions = list(map(stored_predictions, context.of_both))
+        predictions = [run.predictions() for run in context.of_both]
         if not all(known.is_stored.all() for known in predictions):
-            raise _lost(context, "predictions")
-        scores = score_parts(context).parts()
-        chosen = chosen_samples(context, predictions[0])
+            raise _lost(context.out, "predictions")
+        scores = context.store.scores.parts()
+        chosen = chosen_samples(context.selection, predictions[0])
         cells = _complete_cells(context, scores, chosen & predictions[0].is_readable)
         # Batches are computed whole, also the last one, whose samples beyond the limit are stored and not shown.
         return cls(scores, predictions, cells, chosen & (np.arange(len(chosen)) < context.data.count))
@@ -86,21 +80,23 @@ def merge(context: RunContext, parts: Parts) -> None:
     Raises:
         UserError: A part was damaged since the run computed it.
     """
-    if not all(folder.is_whole() for folder in (score_parts(context), *map(prediction_parts, context.of_both))):
-        raise _lost(context, "its files")
+    folders = [context.store.scores, *(run.prediction_parts for run in context.of_both)]
+    if not all(folder.is_whole() for folder in folders):
+        raise _lost(context.out, "its files")
     for run, predictions in zip(context.of_both, parts.predictions, strict=True):
-        _write_predictions(run, predictions)
-    samples = _samples(context, parts.predictions[0])
-    unread = _unread(context, parts)
+        tables = _first((table for _, table in predictions.tables(run.schema.names)), run.data.count)
+        records.concat(tables, run.out / f"{run.folder}.parquet", run.schema, PREDICTIONS_AT_ONCE)
+    samples = _samples(parts.predictions[0], context.question.names, context.class_names)
+    unread = _unread(parts)
     names_of_parts = {cell.id: cell.metric.parts(context.classifier) for cell in context.cells}
     of_maps: dict[str, pa.Table] = {}
 
     def cells() -> Iterator[pa.Table]:
         """Yield the records of each cell, and collect the reliability of its maps."""
         for key, rows in _rows_of_cells(parts.scores, parts.cells):
-            shown = _show(context, key, rows, parts)
+            shown = _show(context.out, key, rows, parts)
             _keep_reliability(of_maps, key, shown, samples["image_id"])
-            yield _cell(context, key, _with_unread(shown, unread, names_of_parts.get(key.cell_id)), samples)
+            yield _cell(context.recorded, key, _with_unread(shown, unread, names_of_parts.get(key.cell_id)), samples)
 
     records.concat(cells(), context.out / "records.parquet", records.SCHEMA)
     if of_maps:
@@ -136,12 +132,6 @@ def _keep_reliability(of_maps: dict[str, pa.Table], key: CellKey, rows: pa.Table
     of_maps[key.explainer_id] = pa.table(columns, schema=records.RELIABILITY)
 
 
-def _write_predictions(context: RunContext, predictions: StoredPredictions) -> None:
-    schema = prediction_schema(context)
-    tables = _first((table for _, table in read_predictions(context, predictions, schema.names)), context.data.count)
-    records.concat(tables, context.out / f"{context.folder}.parquet", schema, PREDICTIONS_AT_ONCE)
-
-
 def _rows_of_cells(parts: Sequence[Part], keys: Iterable[CellKey]) -> Iterator[tuple[CellKey, pa.Table]]:
     """Yield (cell, its rows in all parts) by the ids of explainer and cell.
 
@@ -174,7 +164,7 @@ def _first(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
         rows -= min(rows, len(table))
 
 
-def _show(context: RunContext, key: CellKey, table: pa.Table, parts: Parts) -> pa.Table:
+def _show(out: Path, key: CellKey, table: pa.Table, parts: Parts) -> pa.Table:
     """Return the rows of a cell in the part files, for samples that have records.
 
     Raises:
@@ -185,11 +175,11 @@ def _show(context: RunContext, key: CellKey, table: pa.Table, parts: Parts) -> p
     # An earlier start may have had a wider limit.
     table = table.filter((positions < len(shown)) & shown[np.minimum(positions, len(shown) - 1)])
     if table["part"].null_count != shown.sum():
-        raise _lost(context, f"{key.explainer_text} by {key.metric_text}")
+        raise _lost(out, f"{key.explainer_text} by {key.metric_text}")
     return table
 
 
-def _unread(context: RunContext, parts: Parts) -> dict[int, str]:
+def _unread(parts: Parts) -> dict[int, str]:
     """Return {position: why the sample could not be read or predicted}, of samples that have records."""
     predictions = parts.predictions[0]
     without = np.flatnonzero(parts.shown & ~predictions.is_readable).tolist()
@@ -220,12 +210,12 @@ def _with_unread(table: pa.Table, unread: dict[int, str], names: Sequence[str] |
     return table.take(np.argsort(table[POSITION].to_numpy(), kind="stable"))
 
 
-def _cell(context: RunContext, key: CellKey, table: pa.Table, samples: dict[str, pa.Array]) -> pa.Table:
+def _cell(recorded: dict[str, str], key: CellKey, table: pa.Table, samples: dict[str, pa.Array]) -> pa.Table:
     """Return the records of a cell from its rows in the part files; `samples` is the result of `_samples`."""
     positions = table[POSITION]
     of_cell = {
         "cell_id": key.cell_id,
-        **context.recorded,
+        **recorded,
         "explainer": key.explainer,
         "explainer_options": options.text(tuple(key.explainer_options.items())),
         "metric": key.metric,
@@ -237,12 +227,17 @@ def _cell(context: RunContext, key: CellKey, table: pa.Table, samples: dict[str,
     return pa.table([columns[name] for name in records.SCHEMA.names], schema=records.SCHEMA)
 
 
-def _samples(context: RunContext, predictions: StoredPredictions) -> dict[str, pa.Array]:
-    """Return the columns of records that are the same for all cells: a value per sample."""
+def _samples(predictions: StoredPredictions, names: list[str] | None, classes: list[str] | None) -> dict[str, pa.Array]:
+    """Return the columns of records that are the same for all cells: a value per sample.
+
+    Args:
+        predictions: of the classifier.
+        names: of the dataset's classes.
+        classes: names of the network's classes.
+    """
     columns = ["image_id", "group", "label", "prediction"]
-    tables = (table for _, table in read_predictions(context, predictions, columns))
+    tables = (table for _, table in predictions.tables(columns))
     values = {name: column.combine_chunks() for name, column in zip(columns, pa.concat_tables(tables), strict=True)}
-    names, classes = context.question.names, context.class_names
     values["label"] = pa.nulls(len(values["label"])) if names is None else pa.array(names).take(values["label"])
     values["prediction"] = pa.array(classes).take(values["prediction"]) if classes else values["prediction"]
     return {name: column.cast(pa.string()) for name, column in values.items()}
@@ -267,12 +262,12 @@ def _complete_cells(context: RunContext, parts: Sequence[Part], chosen: np.ndarr
         if (stored[cell_id] | ~chosen).all():
             complete.append(key)
         elif cell_id in of_this_start:
-            raise _lost(context, name)
+            raise _lost(context.out, name)
         else:
             complain(f"{name} was computed for fewer samples before and is not shown; name it again to complete it")
     return complete
 
 
-def _lost(context: RunContext, content: str) -> UserError:
+def _lost(out: Path, content: str) -> UserError:
     """Return the error for a part file that no longer exists."""
-    return UserError(f"a part of {content} in {context.out} was damaged or lost during the run; start it again")
+    return UserError(f"a part of {content} in {out} was damaged or lost during the run; start it again")

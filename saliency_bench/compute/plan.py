@@ -6,18 +6,14 @@ chosen_samples  the samples that fit `--only`
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.compute.context import Output, RunContext
-from saliency_bench.compute.predictions import (
-    StoredPredictions,
-    prediction_schema,
-    read_predictions,
-    stored_predictions,
-)
-from saliency_bench.compute.store import map_parts, score_parts
+from saliency_bench.compute.predictions import StoredPredictions
+from saliency_bench.compute.reading import Selection
 from saliency_bench.read.cell import CellKey
 from saliency_bench.read.parts import PartNote, files_in, stored_samples
 from saliency_bench.read.summary import summarised_names
@@ -47,42 +43,43 @@ def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[range, Sto
         failed = entry.about["raised"] or (context.spec.strict and entry.about["faults"])
         return bool(failed) and entry.group in of_this_start
 
-    predicted = [stored_predictions(run, check=True) for run in context.of_both]
-    parts = score_parts(context).check(redo)
-    _name_unshown(context, {key for part in parts for entry in part.entries for key in entry.keys}, keys)
+    predicted = [run.predictions(check=True) for run in context.of_both]
+    parts = context.store.scores.check(redo)
+    _name_unshown(context.out, {key for part in parts for entry in part.entries for key in entry.keys}, keys)
     for folder in sorted(files_in(context.out / "maps")):
-        parts += map_parts(context, folder.name).check()
-    wanted = chosen_samples(context, predicted[0]) & predicted[0].is_readable
-    todo: dict[int, Stored] = {number: {} for known in predicted for number in _with_any(context, ~known.is_stored)}
+        parts += context.store.maps(folder.name).check()
+    wanted = chosen_samples(context.selection, predicted[0]) & predicted[0].is_readable
+    size = context.spec.batch_size
+    todo: dict[int, Stored] = {number: {} for known in predicted for number in _batches_with(~known.is_stored, size)}
     # Parts name the samples that they hold, so another --only or batch size computes the rest of a batch alone.
     stored = stored_samples(parts, [output.id for output in context.outputs], context.end)
     for output in context.outputs:
         held = stored[output.id]
-        for number in _with_any(context, wanted & ~held):
+        for number in _batches_with(wanted & ~held, size):
             batch = context.batches[number]
             positions = batch.start + np.flatnonzero(held[batch.start : batch.stop])
             todo.setdefault(number, {})[output.id] = positions.tolist()
     return [(context.batches[number], todo[number]) for number in sorted(todo)]
 
 
-def _with_any(context: RunContext, samples: np.ndarray) -> list[int]:
-    """Return the numbers of the batches with at least one of these samples, Bool (n,)."""
-    return np.unique(np.flatnonzero(samples) // context.spec.batch_size).tolist()
+def _batches_with(samples: np.ndarray, size: int) -> list[int]:
+    """Return the numbers of the batches of this size with at least one of these samples, Bool (n,)."""
+    return np.unique(np.flatnonzero(samples) // size).tolist()
 
 
-def _name_unshown(context: RunContext, cells: Collection[str], keys: dict[str, CellKey]) -> None:
+def _name_unshown(out: Path, cells: Collection[str], keys: dict[str, CellKey]) -> None:
     """Print one line about cells that an earlier start has computed and no start names.
 
     Those that were computed anew with other partners are named by the table.
     """
-    names = summarised_names(context.out)
+    names = summarised_names(out)
     shown = {f"{key.explainer_text} by {key.metric_text}" for key in keys.values()}
     listed = sorted({names.get(cell, f"cell {cell}") for cell in cells if cell not in keys} - shown)
     if not listed:
         return
     more = f" and {len(listed) - UNSHOWN} more" if len(listed) > UNSHOWN else ""
     complain(
-        f"{context.out} also holds cells that are not in the table of this start: {', '.join(listed[:UNSHOWN])}{more}; "
+        f"{out} also holds cells that are not in the table of this start: {', '.join(listed[:UNSHOWN])}{more}; "
         "name their explainers and metrics again to show them"
     )
 
@@ -113,22 +110,19 @@ def missing(
     return lacking
 
 
-def selected(context: RunContext, samples: Samples) -> list[int]:
+def selected(selection: Selection | None, samples: Samples) -> list[int]:
     """Return the positions of the predicted samples that fit `--only`."""
-    kept = context.selection
     return [
         position
         for position, row in zip(samples.positions, samples.rows, strict=True)
-        if kept is None or kept.keeps(row)
+        if selection is None or selection.keeps(row)
     ]
 
 
-def chosen_samples(context: RunContext, predictions: StoredPredictions) -> np.ndarray:
+def chosen_samples(selection: Selection | None, predictions: StoredPredictions) -> np.ndarray:
     """Return Bool (samples,), whether each fits `--only`; samples without a stored prediction are taken to."""
-    chosen = np.ones(context.end, bool)
-    if context.selection is not None:
-        columns = [name for name in prediction_schema(context).names if name != "logits"]
-        for batch, table in read_predictions(context, predictions, columns):
-            kept = [context.selection.keeps(row) for row in table.to_pylist()]
-            chosen[batch.start : batch.stop] = kept
+    chosen = np.ones(len(predictions.is_stored), bool)
+    if selection is not None:
+        for positions, table in predictions.tables(selection.columns):
+            chosen[positions.start : positions.stop] = [selection.keeps(row) for row in table.to_pylist()]
     return chosen

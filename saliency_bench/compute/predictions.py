@@ -8,39 +8,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import torch
 
 from saliency_bench.compute.classified import classified
 from saliency_bench.compute.classifiers.classifier import Classifier
-from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.loaded import RunQuestion
 from saliency_bench.compute.reading import ReadBatch, scalar_columns, stored
 from saliency_bench.compute.scoring.partners import Predictions
 from saliency_bench.compute.targets.rules import ordered_classes
 from saliency_bench.errors import UserError
 from saliency_bench.read import records
-from saliency_bench.read.parts import POSITION, Part, PartFolder, PartNote, StoredResult
+from saliency_bench.read.parts import POSITION, Part, StoredResult
 from saliency_bench.target_weights import no_probabilities, probabilities, recognised
 from saliency_bench.types import Samples
-from saliency_bench.utils.hashing import hash_of
 
 GROUP = "predictions"  # the only group and key of the part files
 BEST = 5  # classes that top-5 accuracy looks at
 
 
-def prediction_parts(context: RunContext) -> PartFolder:
-    """Return the folder of the part files of predictions."""
-    # A file of an earlier version has other columns.
-    return PartFolder(context.out / context.folder, hash_of(context.run_id, str(prediction_schema(context))))
-
-
-def prediction_schema(context: RunContext) -> pa.Schema:
-    """Return the columns: `records.PREDICTIONS` and the scalar columns of the dataset.
+def prediction_schema(features: datasets.Features) -> pa.Schema:
+    """Return the columns of predictions: `records.PREDICTIONS` and the scalar columns of the dataset.
 
     A column of the dataset whose name is taken gets "dataset_" in front.
     """
-    scalars = scalar_columns(context.rows.features)
+    scalars = scalar_columns(features)
     return pa.schema(
         [*records.PREDICTIONS, *((stored(name), kind) for name, kind in scalars.items() if name != "group")]
     )
@@ -82,6 +76,13 @@ class StoredPredictions:
         ]
         return pa.concat_tables(tables)
 
+    def tables(self, columns: list[str] | None = None) -> Iterator[tuple[range, pa.Table]]:
+        """Yield (positions, rows) of the stored predictions, in order, each from one file."""
+        edges = [0, *(np.flatnonzero(np.diff(self._part_at)) + 1).tolist(), len(self._part_at)]
+        for first, stop in pairwise(edges):
+            if self.is_stored[first]:
+                yield range(first, stop), self._rows(self._parts[self._part_at[first]], first, stop, columns)
+
     def _rows(self, part: Part, first: int, stop: int, columns: list[str] | None) -> pa.Table:
         """Return the rows of a file for the positions from `first` to before `stop`."""
         if self._read is None or self._read[0] is not part or self._read[1] != columns:
@@ -92,37 +93,14 @@ class StoredPredictions:
         return table.slice(start, end - start).drop_columns(POSITION)
 
 
-def stored_predictions(context: RunContext, *, check: bool = False) -> StoredPredictions:
-    """Return the predictions that files hold.
-
-    Args:
-        context: the run.
-        check: delete damaged files and, if the run is strict, files with a sample that has no prediction; for the main
-            process, under the lock.
-    """
-    folder = prediction_parts(context)
-
-    def redo(entry: PartNote) -> bool:
-        return context.spec.strict and bool(entry.about["unreadable"])
-
-    return StoredPredictions(folder.check(redo) if check else folder.parts(), context.end)
-
-
-def read_predictions(
-    context: RunContext, predictions: StoredPredictions, columns: list[str]
-) -> Iterator[tuple[range, pa.Table]]:
-    """Yield (batch, these columns of its predictions) of each batch whose predictions are stored, in order."""
-    for batch in context.batches:
-        if predictions.is_stored[batch.start : batch.stop].all():
-            yield batch, predictions.table(batch, columns)
-
-
-def predict(context: RunContext, read: ReadBatch) -> tuple[list[dict], StoredResult]:
+def predict(
+    classifier: Classifier, question: RunQuestion, read: ReadBatch, schema: pa.Schema
+) -> tuple[list[dict], StoredResult]:
     """Return the classifier's predictions for a batch, as rows and as they are stored.
 
     A sample that could not be read has nulls, and a sample without probabilities has no prediction.
     """
-    table = pa.Table.from_pylist(answers(context, read), schema=prediction_schema(context))
+    table = pa.Table.from_pylist(answers(classifier, question, read, schema.names), schema=schema)
     rows = table.to_pylist()  # as the file returns them, so that it does not matter who predicted
     first = read.positions[0]
     without = [place - first for place, row in zip(read.positions, rows, strict=True) if row["logits"] is None]
@@ -130,15 +108,15 @@ def predict(context: RunContext, read: ReadBatch) -> tuple[list[dict], StoredRes
     return rows, StoredResult(GROUP, read.positions, {GROUP: table}, {"unreadable": without})
 
 
-def answers(context: RunContext, read: ReadBatch) -> list[dict]:
-    """Return the classifier's prediction for each row of a batch, without reading what was written."""
-    names, samples = prediction_schema(context).names, read.samples
+def answers(classifier: Classifier, question: RunQuestion, read: ReadBatch, names: Sequence[str]) -> list[dict]:
+    """Return these columns of the classifier's prediction for each row of a batch."""
+    samples = read.samples
     columns: dict[int, dict] = {position: {"left_out": reason} for position, reason in read.faults.items()}
     if samples is not None:
-        logits, raised = classified(context.classifier, samples.batch.images)
+        logits, raised = classified(classifier, samples.batch.images)
         columns |= {samples.positions[index]: {"left_out": reason} for index, reason in raised.items()}
         for index, values in zip((index for index in range(len(samples)) if index not in raised), logits, strict=True):
-            columns[samples.positions[index]] = _predicted(context, samples, index, values)
+            columns[samples.positions[index]] = _predicted(classifier.activation, question, samples, index, values)
     rows = []
     for position, row in zip(read.positions, read.rows, strict=True):
         known = {stored(name): value for name, value in row.items()} | columns[position]
@@ -147,21 +125,21 @@ def answers(context: RunContext, read: ReadBatch) -> list[dict]:
 
 
 def with_predictions(
-    context: RunContext, samples: Samples, rows: Mapping[int, dict], of_other: Mapping[int, dict] | None
+    samples: Samples, rows: Mapping[int, dict], of_other: Mapping[int, dict] | None, *, strict: bool
 ) -> Samples | None:
     """Return the samples that the network has predicted, with the rows of the predictions; None if there are none.
 
     Args:
-        context: the run.
         samples: those that could be read.
         rows: {position in the run: the classifier's prediction}.
         of_other: the same of the other model; None without one.
+        strict: whether to stop at a sample for which the network raised.
 
     Raises:
         UserError: The network raised for a sample, and the run is strict.
     """
     raised = [rows[position] for position in samples.positions if rows[position]["logits"] is None]
-    if raised and context.spec.strict:
+    if raised and strict:
         raise UserError(f"image {raised[0]['image_id']}: {raised[0]['left_out']}")
     kept = samples.at([position for position in samples.positions if rows[position]["logits"] is not None])
     if kept is None:
@@ -170,15 +148,15 @@ def with_predictions(
     return replace(kept, rows=[rows[position] for position in kept.positions], rows_of_other=others)
 
 
-def _predicted(context: RunContext, samples: Samples, index: int, logits: torch.Tensor) -> dict:
+def _predicted(activation: str, question: RunQuestion, samples: Samples, index: int, logits: torch.Tensor) -> dict:
     """Return the columns of a sample that follow from its logits (K,)."""
-    batch, about, activation = samples.batch, samples.rows[index], context.classifier.activation
-    reason, right = batch.left_out[index], context.question.right(about)
+    batch, about = samples.batch, samples.rows[index]
+    reason, right = batch.left_out[index], question.right(about)
     row = {
         "mask_share": None if reason else float(batch.masks[index].float().mean()),
         "left_out": reason,
         "logits": logits.tolist(),
-        "target_confidence": _target_confidence(context, about, logits),
+        "target_confidence": _target_confidence(activation, question, about, logits),
     }
     p = probabilities(logits[None].double(), activation)[0]
     if p.isnan().any():  # `target.no_probabilities`
@@ -195,43 +173,34 @@ def _predicted(context: RunContext, samples: Samples, index: int, logits: torch.
     }
 
 
-def _target_confidence(context: RunContext, about: Mapping, logits: torch.Tensor) -> float | None:
+def _target_confidence(activation: str, question: RunQuestion, about: Mapping, logits: torch.Tensor) -> float | None:
     """Return the confidence in the target that a sample's maps explain; None without a target or probabilities.
 
     It is the probability of the target classes minus that of the contrasted classes, as in perturbation curves.
     """
-    p = probabilities(logits[None].double(), context.classifier.activation)[0]
-    if p.isnan().any() or not context.question.has_target(about):
+    p = probabilities(logits[None].double(), activation)[0]
+    if p.isnan().any() or not question.has_target(about):
         return None
-    terms = context.question.target_of(about, logits.numpy())
+    terms = question.target_of(about, logits.numpy())
     return float(p[list(terms.plus)].sum() - p[list(terms.minus)].sum())
 
 
-def all_predictions(context: RunContext) -> Predictions:
-    """Return the predictions of the samples that the run is about, for plans of partners.
-
-    Raises:
-        UserError: Some were lost during the run.
-    """
-    predictions = stored_predictions(context)
-    if not predictions.is_stored.all():
-        raise UserError(
-            f"a part of the predictions in {context.out} was damaged or lost during the run; start it again"
-        )
-    p = np.full((context.data.count, context.question.classes), np.nan, dtype=np.float32)
+def for_plans(
+    predictions: StoredPredictions, count: int, classifier: Classifier, question: RunQuestion, seed: int
+) -> Predictions:
+    """Return the predictions of the first `count` samples of a run, for plans of partners."""
+    p = np.full((len(predictions.is_stored), question.classes), np.nan, dtype=np.float32)
     right, ids = np.zeros(p.shape, dtype=bool), []
-    for batch, table in read_predictions(context, predictions, ["image_id", "label", "labels", "logits"]):
-        start = batch.start
-        table = table.slice(0, context.data.count - start)
+    for positions, table in predictions.tables(["image_id", "label", "labels", "logits"]):
         ids += table["image_id"].to_pylist()
-        for place, row in enumerate(table.drop_columns(["logits", "image_id"]).to_pylist(), start):
-            classes = context.question.right(row)
+        for place, row in zip(positions, table.select(["label", "labels"]).to_pylist(), strict=True):
+            classes = question.right(row)
             right[place] = False if classes is None else classes
         logits = table["logits"].combine_chunks()
-        there = start + np.flatnonzero(logits.is_valid().to_numpy(zero_copy_only=False))
-        known = logits.drop_null().flatten().to_numpy().reshape(len(there), context.question.classes)
-        p[there] = probabilities_of(context.classifier, torch.from_numpy(known.copy()))
-    return Predictions(context.spec.seed, ids, right, p, context.classifier.activation)
+        there = positions.start + np.flatnonzero(logits.is_valid().to_numpy(zero_copy_only=False))
+        known = logits.drop_null().flatten().to_numpy().reshape(len(there), question.classes)
+        p[there] = probabilities_of(classifier, torch.from_numpy(known.copy()))
+    return Predictions(seed, ids[:count], right[:count], p[:count], classifier.activation)
 
 
 def probabilities_of(classifier: Classifier, logits: torch.Tensor) -> np.ndarray:

@@ -324,6 +324,11 @@ class Selection:
     names: list[str] | None
     without: frozenset[int] = frozenset()
 
+    @property
+    def columns(self) -> list[str]:
+        """Return the columns of the predictions that `keeps` reads."""
+        return list(dict.fromkeys(["label", "correct", "mask_share", *self.values]))
+
     def keeps(self, row: Mapping) -> bool:
         """Return whether a row of the predictions fits."""
         if row["label"] in self.without:

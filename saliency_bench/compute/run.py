@@ -7,7 +7,7 @@
     explain  the maps of a batch by one explainer (`explain.py`)
     score    these maps by all metrics (`score.py`)
              Both are called by `work.py`, which writes no file and then tries the network again (`probe.py`).
-    store    results of about half a minute as part files, while the next batches are computed (`store.py`)
+    store    results of about half a minute as part files, while the next batches are computed (`writing.py`)
     finish   tables of the parts (`merging.py`), summary, examples and page (`finish.py`)
 
     OUT/run.json           settings, identity and cells: `Manifest` (`run_folder.py`)
@@ -30,7 +30,6 @@ of output is planned and resumed like the others.
 """
 
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TypeVar, Unpack
@@ -42,22 +41,14 @@ from saliency_bench.compute.finished import Run
 from saliency_bench.compute.loading.load import load
 from saliency_bench.compute.misfits import without_misfits
 from saliency_bench.compute.plan import Stored, by_explainer, missing, plan, selected
-from saliency_bench.compute.predictions import (
-    StoredPredictions,
-    all_predictions,
-    predict,
-    prediction_parts,
-    stored_predictions,
-    with_predictions,
-)
+from saliency_bench.compute.predictions import StoredPredictions, predict, with_predictions
 from saliency_bench.compute.preflight import check_run_folder, check_settings
 from saliency_bench.compute.probe import Probe
 from saliency_bench.compute.python_objects import Objects, describe, modes_kept, name_changed
 from saliency_bench.compute.reading import ReadBatch, ahead
 from saliency_bench.compute.retraining.stage import retrain_for
-from saliency_bench.compute.scoring.partners import plan_of
-from saliency_bench.compute.store import Writer
 from saliency_bench.compute.work import work
+from saliency_bench.compute.writing import Writer
 from saliency_bench.errors import UserError
 from saliency_bench.settings import RunSettings
 from saliency_bench.spec import FIRST, RunSpec, takes_settings
@@ -173,26 +164,24 @@ def _share(batches: list[Item], accelerator: ProcessGroup) -> list[Item]:
 
 def _with_partner_plans(context: RunContext, accelerator: ProcessGroup, shown: bool) -> RunContext:
     """Add the plans of the metrics that ask for partners; for these, all samples are predicted first."""
-    asking = [metric for metric in context.metrics if metric.declaration.plan is not None]
-    if not asking:
+    if all(metric.declaration.plan is None for metric in context.metrics):
         return context
 
     def unpredicted() -> list[range]:
-        known = stored_predictions(context, check=True)
+        known = context.predictions(check=True)
         return [batch for batch in context.batches if not known.is_stored[batch.start : batch.stop].all()]
 
     share = _share(agreed(accelerator, unpredicted), accelerator)
-    known = stored_predictions(context)
+    known = context.predictions()
     with (
         bar(shown=shown and bool(share), total=len(share), desc="predict", unit="batch") as advance,
-        Writer(context, accelerator.num_processes) as writer,
+        Writer(context.store, accelerator.num_processes) as writer,
     ):
         for batch, read in ahead(context.read, share, lambda seconds: None):
             _predictions(context, batch, read, known, writer)
             advance.update()
     wait_for_all(accelerator)
-    predictions = all_predictions(context)
-    return replace(context, plans={metric: plan_of(metric, predictions) for metric in asking})
+    return context.with_plans()
 
 
 def _compute_batches(context: RunContext, share: list[tuple[range, Stored]], shown: bool, processes: int) -> dict:
@@ -213,12 +202,12 @@ def _compute_batches(context: RunContext, share: list[tuple[range, Stored]], sho
         batch: (stored, by_explainer(output for output in context.outputs if output.id in stored))
         for batch, stored in share
     }
-    known = {run.folder: stored_predictions(run) for run in context.of_both}
+    known = {run.folder: run.predictions() for run in context.of_both}
     probes: list[Probe] = []
     total = sum(len(of_explainers) for _, of_explainers in todo.values())
     with (
         bar(shown=shown and bool(todo), total=total, desc="explain", unit="batch") as advance,
-        Writer(context, processes) as writer,
+        Writer(context.store, processes) as writer,
     ):
         for batch, read in ahead(context.read, list(todo), waited.append):
             stored, of_explainers = todo[batch]
@@ -230,7 +219,7 @@ def _compute_batches(context: RunContext, share: list[tuple[range, Stored]], sho
                 start = perf_counter()
                 advance.set_postfix_str(explainer.name)
                 # Outputs that lack the same samples share their maps.
-                lacking = {} if samples is None else missing(selected(context, samples), outputs, stored)
+                lacking = {} if samples is None else missing(selected(context.selection, samples), outputs, stored)
                 for positions, of_outputs in lacking.items():
                     part = samples and samples.at(positions)
                     assert part is not None
@@ -256,7 +245,9 @@ def _predicted(
     of_other = None
     if other is not None:
         of_other = _predictions(other, batch, context.of_other(read), known[other.folder], writer)
-    return None if read.samples is None else with_predictions(context, read.samples, rows, of_other)
+    if read.samples is None:
+        return None
+    return with_predictions(read.samples, rows, of_other, strict=context.spec.strict)
 
 
 def _predictions(
@@ -267,7 +258,7 @@ def _predictions(
     rows = dict(zip(there, known.table(batch).to_pylist(), strict=True)) if there else {}
     if len(rows) < len(batch):
         lacking = read.at([position for position in batch if position not in rows])
-        predicted, result = predict(context, lacking)
-        writer.add(prediction_parts(context), result)
+        predicted, result = predict(context.classifier, context.question, lacking, context.schema)
+        writer.add(context.prediction_parts, result)
         rows |= dict(zip(lacking.positions, predicted, strict=True))
     return rows

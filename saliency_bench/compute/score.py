@@ -10,8 +10,10 @@ import numpy as np
 import torch
 
 from saliency_bench.bound_explainer import Explainer
+from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.context import Cell, RunContext
 from saliency_bench.compute.explain import Explained, images_text
+from saliency_bench.compute.loaded import RunQuestion
 from saliency_bench.compute.predictions import probabilities_of
 from saliency_bench.compute.scoring.inputs import MetricInputs, OtherModel, ScoredBatch, Value
 from saliency_bench.compute.scoring.partners import PartnerSource
@@ -47,7 +49,7 @@ def score(
     """
     batch = samples.batch
     if explained.maps is None:
-        return {cell.id: (left_out(context, cell, explained.faults), 0) for cell in cells}, 0
+        return {cell.id: (left_out(context.classifier, cell, explained.faults), 0) for cell in cells}, 0
     inputs = inputs_of(context, samples, explainer, target, explained, cells)
     scores: Scores = {}
     for cell in cells:
@@ -77,13 +79,13 @@ def inputs_of(
         images=batch.images,
         target=target,
         logits=torch.tensor([row["logits"] for row in samples.rows]),
-        labels=_right_classes(context, samples.rows),
+        labels=_right_classes(context.question, samples.rows),
         seed_for=lambda index, purpose: context.seed_for(batch.ids[index], purpose),
         maps=explained.maps,
         masks=batch.masks.numpy(),
         unusable=batch.left_out,
         groups=context.question.groups,
-        faults=_without_probabilities(context, batch, samples.rows),
+        faults=_without_probabilities(batch, samples.rows, context.spec.strict),
         map_faults=explained.faults,
         columns=batch.columns,
         run_seed=context.spec.seed,
@@ -97,87 +99,77 @@ def inputs_of(
     )
 
 
-def left_out(context: RunContext, cell: Cell, reasons: dict[int, str]) -> ScoredBatch:
+def left_out(classifier: Classifier, cell: Cell, reasons: dict[int, str]) -> ScoredBatch:
     """Return a batch without scores: of each sample the reason why."""
     listed: list[str | None] = [reasons[index] for index in range(len(reasons))]
     empty: list[Value] = [None] * len(listed)
-    names = cell.metric.parts(context.classifier)
+    names = cell.metric.parts(classifier)
     return ScoredBatch(list(empty), list(listed), dict.fromkeys(names, empty), dict.fromkeys(names, listed))
 
 
-def _without_probabilities(context: RunContext, batch: Batch, rows: list[dict]) -> dict[int, str]:
+def _without_probabilities(batch: Batch, rows: list[dict], strict: bool) -> dict[int, str]:
     """Return {index: reason} of samples whose probabilities are not finite.
 
     Raises:
         UserError: There is such a sample, and the run is strict.
     """
     without = [index for index, row in enumerate(rows) if row["prediction"] is None]
-    if without and context.spec.strict:
+    if without and strict:
         raise UserError(f"image {batch.ids[without[0]]}: {NO_PROBABILITIES}")
     return dict.fromkeys(without, NO_PROBABILITIES)
 
 
-def _right_classes(context: RunContext, rows: list[dict]) -> np.ndarray | None:
+def _right_classes(question: RunQuestion, rows: list[dict]) -> np.ndarray | None:
     """Return Bool (B, K), the classes that are right for each sample; None where no labels are known."""
-    right = [classes for classes in map(context.question.right, rows) if classes is not None]
+    right = [classes for classes in map(question.right, rows) if classes is not None]
     return np.stack(right) if right else None
 
 
 def other_of(context: RunContext, batch: Batch, rows: list[dict]) -> OtherModel:
     """Return the other model's predictions for samples; `context` is the run of the other model."""
-    _without_probabilities(context, batch, rows)
-    right = _right_classes(context, rows)
+    question, column = context.question, context.spec.label_column
+    _without_probabilities(batch, rows, context.spec.strict)
+    right = _right_classes(question, rows)
     assert right is not None
-    blank = [0.0] * context.question.classes
+    blank = [0.0] * question.classes
     return OtherModel(
         classifier=context.classifier,
         logits=torch.tensor([row["logits"] or blank for row in rows]),
         labels=right,
-        lacking=[_lacking(context, row, classes.any()) for row, classes in zip(rows, right, strict=True)],
+        lacking=[_lacking(row, column, labelled=classes.any()) for row, classes in zip(rows, right, strict=True)],
     )
 
 
-def _lacking(context: RunContext, row: dict, labelled: bool) -> str | None:
-    """Return why the other model has nothing to say of a sample, else None."""
+def _lacking(row: dict, column: str, *, labelled: bool) -> str | None:
+    """Return why the other model has no prediction or label of a sample, else None; `column` holds its labels."""
     if row["prediction"] is None:
         return f"other model: {row['left_out'] if row['logits'] is None else NO_PROBABILITIES}"
-    return None if labelled else lacks(context.spec.label_column)
+    return None if labelled else lacks(column)
+
+
+def target_texts(context: RunContext, cell: Cell, samples: Samples, terms: Sequence[TargetTerms]) -> list[str | None]:
+    """Return the target of each sample as records name it: the run's, or those that the metric asks about."""
+    targets: Sequence[tuple[TargetTerms, ...]] = [(term,) for term in terms]
+    if not cell.metric.asks_of_target:
+        p = probabilities_of(context.classifier, torch.tensor([row["logits"] for row in samples.rows]))
+        targets = cell.metric.questions(p, context.question.groups) or targets
+    return [", ".join(term.text(context.class_names) for term in of_sample) or None for of_sample in targets]
 
 
 def rows_of(
-    context: RunContext,
-    cell: Cell,
-    samples: Samples,
-    terms: Sequence[TargetTerms],
-    scores: ScoredBatch,
-    explained: Explained,
+    samples: Samples, targets: Sequence[str | None], scores: ScoredBatch, explained: Explained
 ) -> Iterator[dict]:
     """Yield a row per sample, each followed by the rows of its parts.
 
     Args:
-        context: what the run works on.
-        cell: the explainer and metric.
         samples: of the batch.
-        terms: the target of each sample.
+        targets: the target of each sample, as text.
         scores: of the samples.
         explained: the maps; each row of a score includes the reliability of its map.
     """
-    classes = context.class_names
-    targets = _questions(context, cell, samples.rows) or [(term,) for term in terms]
-    parts = cell.metric.parts(context.classifier)
     for index, position in enumerate(samples.positions):
-        target = ", ".join(term.text(classes) for term in targets[index]) or None
-        of_sample: dict[str, object] = {POSITION: position, "target": target}
+        of_sample: dict[str, object] = {POSITION: position, "target": targets[index]}
         of_map = {"reliability": explained.reliability_of(index), "draws": explained.draws}
         yield of_sample | of_map | {"part": None, "value": scores.values[index], "reason": scores.reasons[index]}
-        for part in parts:
-            value, reason = scores.parts[part][index], scores.part_reasons[part][index]
-            yield of_sample | {"part": part, "value": value, "reason": reason}
-
-
-def _questions(context: RunContext, cell: Cell, rows: list[dict]) -> Sequence[tuple[TargetTerms, ...]]:
-    """Return per sample the targets that a metric with its own question asks about; [] of one that asks the run's."""
-    if cell.metric.asks_of_target or not rows:
-        return []
-    p = probabilities_of(context.classifier, torch.tensor([row["logits"] for row in rows]))
-    return cell.metric.questions(p, context.question.groups) or [()] * len(rows)
+        for part, values in scores.parts.items():
+            yield of_sample | {"part": part, "value": values[index], "reason": scores.part_reasons[part][index]}

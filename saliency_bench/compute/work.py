@@ -17,8 +17,9 @@ from saliency_bench.bound_explainer import Explainer
 from saliency_bench.compute.context import Cell, KeptMaps, Output, RunContext
 from saliency_bench.compute.examples import thumbnail_rows
 from saliency_bench.compute.explain import Explained, depends_on_batch, explain
+from saliency_bench.compute.loaded import RunQuestion
 from saliency_bench.compute.probe import FIX, Probe
-from saliency_bench.compute.score import Scores, left_out, rows_of, score
+from saliency_bench.compute.score import Scores, left_out, rows_of, score, target_texts
 from saliency_bench.compute.targets.rules import stack
 from saliency_bench.compute.targets.terms import TargetTerms
 from saliency_bench.errors import UserError
@@ -75,23 +76,33 @@ def work(
     """
     explainer, batch = outputs[0].explainer, samples.batch
     cells = [output for output in outputs if isinstance(output, Cell)]
-    terms = [_terms(context, position, row) for position, row in zip(samples.positions, samples.rows, strict=True)]
-    halved_before = _halved(context)
+    classifier, seed, strict = context.classifier, context.spec.seed, context.spec.strict
+    networks = [run.classifier for run in context.of_both]
+    terms = [
+        _terms(context.question, row, is_cut_off=position >= context.data.count)
+        for position, row in zip(samples.positions, samples.rows, strict=True)
+    ]
+    halved_before = sum(network.halved for network in networks)
     target = stack(terms, len(samples.rows[0]["logits"])).to(batch.images.device)
-    explained = _without_infinite(context, samples, target, explain(context, batch, explainer, target))
+    explained = explain(classifier, batch, explainer, target, seed, strict=strict)
+    explained = _without_infinite(samples, target, explained, strict)
     scores, halved = score(context, samples, explainer, target, explained, cells)
-    if check_mixing and depends_on_batch(context, batch, explainer, target, explained.maps, samples.rows[-1]["logits"]):
+    last = samples.rows[-1]["logits"]
+    if check_mixing and depends_on_batch(classifier, batch, explainer, target, explained.maps, last, seed):
         _mark(scores, DEPENDS_ON_BATCH)
     raised = explained.maps is None or any(scored.raised for scored, _ in scores.values())
     passes = {"explain": explained.passes} | {key: count for key, (_, count) in scores.items()}
-    halved += explained.halved + _halved(context) - halved_before
+    halved += explained.halved + sum(network.halved for network in networks) - halved_before
     # The change happened at some sample of this batch, and it is not known which: none of its scores is believed.
-    if _set_back(probes, explainer, context.spec.strict):
+    if _set_back(probes, explainer, strict):
         reasons = dict.fromkeys(range(len(batch)), CHANGES_NETWORK)
-        explained, scores = Explained(), {cell.id: (left_out(context, cell, reasons), 0) for cell in cells}
+        explained, scores = Explained(), {cell.id: (left_out(classifier, cell, reasons), 0) for cell in cells}
     if halved:
         _mark(scores, HALVED)
-    rows = {cell.id: list(rows_of(context, cell, samples, terms, scores[cell.id][0], explained)) for cell in cells}
+    rows = {
+        cell.id: list(rows_of(samples, target_texts(context, cell, samples, terms), scores[cell.id][0], explained))
+        for cell in cells
+    }
     kept = {output.id: _kept(explained, samples) for output in outputs if isinstance(output, KeptMaps)}
     return BatchResult(
         explainer_id=hash_of(explainer.identity),
@@ -105,19 +116,19 @@ def work(
     )
 
 
-def _terms(context: RunContext, position: int, row: dict) -> TargetTerms:
+def _terms(question: RunQuestion, row: dict, *, is_cut_off: bool) -> TargetTerms:
     """Return the target of a sample.
 
     One that the limit cuts off may have none, and gets its predicted class: its batch is computed whole, so that the
     maps of the others do not depend on the limit.
     """
     logits = np.asarray(row["logits"])
-    if position >= context.data.count and not context.question.has_target(row):
+    if is_cut_off and not question.has_target(row):
         return TargetTerms((int(np.argmax(logits)),))
-    return context.question.target_of(row, logits)
+    return question.target_of(row, logits)
 
 
-def _without_infinite(context: RunContext, samples: Samples, target: Target, explained: Explained) -> Explained:
+def _without_infinite(samples: Samples, target: Target, explained: Explained, strict: bool) -> Explained:
     """Return maps, except maps of targets with an infinite logit, which no image changes.
 
     Raises:
@@ -125,8 +136,8 @@ def _without_infinite(context: RunContext, samples: Samples, target: Target, exp
     """
     logits = torch.tensor([row["logits"] for row in samples.rows])
     without = np.flatnonzero(weighs_infinite(logits, target)).tolist()
-    if without and context.spec.strict:
-        raise UserError(f"image {samples.rows[without[0]]['image_id']}: {INFINITE_LOGIT}")
+    if without and strict:
+        raise UserError(f"image {samples.batch.ids[without[0]]}: {INFINITE_LOGIT}")
     if not without or explained.maps is None:
         return explained
     maps = explained.maps.index_fill(0, torch.tensor(without, device=explained.maps.device), 0)
@@ -151,11 +162,6 @@ def _mark(scores: Scores, reason: str) -> None:
     """Note beside all scores what must be known about them."""
     for scored, _ in scores.values():
         scored.mark(reason)
-
-
-def _halved(context: RunContext) -> int:
-    """Return how often passes of the networks were halved so far."""
-    return sum(run.classifier.halved for run in context.of_both)
 
 
 def _faults(rows: Iterable[dict]) -> int:

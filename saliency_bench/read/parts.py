@@ -11,7 +11,7 @@ explainer, are one row group, sorted by key, such as a cell, and by `position`, 
 notes, JSON in the file's metadata:
 
     format    of part files
-    run       hash of what all parts of a run share, `run_id`
+    run       hash of what all parts of a run share, `Store.run`
     folder    the name of the folder
     groups    {group: {key: its rows}} in the order of the file
     entries   what was computed at once: `PartNote`
@@ -128,7 +128,7 @@ class PartFolder:
 
     Attributes:
         path: the folder.
-        run: `run_id` of the run.
+        run: `Store.run` of the run.
     """
 
     path: Path
@@ -208,24 +208,40 @@ class PartFolder:
             return None
 
 
-def run_id(identity: Identity) -> str:
-    """Return what the part files of a run share; in another run the same positions mean other samples."""
-    return hash_of(identity.model_dump(mode="json"))
+@dataclass(frozen=True)
+class Store:
+    """The part files of a run.
 
+    Attributes:
+        out: the run's folder.
+        run: hash of what all part files share; in another run the same positions mean other samples.
+    """
 
-def scores_of(out: Path, run: str) -> PartFolder:
-    """Return the folder of the scores in the run's folder `out`."""
-    return PartFolder(out / "scores", run)
+    out: Path
+    run: str
 
+    @classmethod
+    def of(cls, out: Path, identity: Identity) -> "Store":
+        """Return the part files of the run with this identity in the folder `out`."""
+        return cls(out, hash_of(identity.model_dump(mode="json")))
 
-def maps_of(out: Path, explainer_id: str, run: str) -> PartFolder:
-    """Return the folder of the maps of an explainer that a run keeps."""
-    return PartFolder(out / "maps" / explainer_id, run)
+    @property
+    def scores(self) -> PartFolder:
+        """Return the folder of the scores."""
+        return PartFolder(self.out / "scores", self.run)
 
+    @property
+    def thumbnails(self) -> PartFolder:
+        """Return the folder of the thumbnails."""
+        return PartFolder(self.out / "thumbnails", self.run)
 
-def thumbnail_parts(out: Path, run: str) -> PartFolder:
-    """Return the folder of the thumbnails in the run's folder `out`."""
-    return PartFolder(out / "thumbnails", run)
+    def maps(self, explainer_id: str) -> PartFolder:
+        """Return the folder of the maps of an explainer that a run keeps."""
+        return PartFolder(self.out / "maps" / explainer_id, self.run)
+
+    def predictions(self, name: str, schema: pa.Schema) -> PartFolder:
+        """Return a folder of predictions with these columns; files with other columns are not of the run."""
+        return PartFolder(self.out / name, hash_of(self.run, str(schema)))
 
 
 def thumbnails(parts: Sequence[Part], explainer_id: str, positions: Collection[int]) -> dict[int, np.ndarray]:

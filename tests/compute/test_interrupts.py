@@ -98,8 +98,8 @@ def test_a_signal_ends_a_run_at_once_with_the_command_that_resumes(name, shapes,
 def test_a_signal_that_is_ignored_stays_so(shapes, resnet, tmp_path):
     """As under nohup."""
     code = (
-        "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); from saliency_bench.compute import store; "
-        "from saliency_bench.cli import main; store.SECONDS = 0; "
+        "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); from saliency_bench.compute import writing; "
+        "from saliency_bench.cli import main; writing.SECONDS = 0; "
     )
     process = started(words(shapes, resnet), tmp_path, ("-c", code + "sys.exit(main())"))
     wait_for(lambda: len(parts(tmp_path)) >= 1, process)

@@ -10,7 +10,7 @@ import pytest
 
 import saliency_bench as sb
 from saliency_bench.cli import main
-from saliency_bench.compute import context, store
+from saliency_bench.compute import context, writing
 from saliency_bench.compute.scoring.inputs import MetricInputs
 from saliency_bench.errors import UserError
 from saliency_bench.read.parts import PartFolder
@@ -83,7 +83,7 @@ def stop_after(monkeypatch, writes):
         done.append(results)
         write(folder, results)
 
-    monkeypatch.setattr(store, "SECONDS", 0)
+    monkeypatch.setattr(writing, "SECONDS", 0)
     monkeypatch.setattr(PartFolder, "write", counted)
 
 
@@ -101,7 +101,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_maps(done, shapes, resnet, tm
 
 @pytest.mark.slow
 def test_several_files_hold_what_one_held(done, shapes, resnet, tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "BYTES", 50_000)  # some chunks of maps
+    monkeypatch.setattr(writing, "BYTES", 50_000)  # some chunks of maps
     go(tmp_path / "run", shapes, resnet, limit=10)
     wider = go(tmp_path / "run", shapes, resnet)
     assert 2 < len(list(wider.folder.glob("maps/*/*.parquet"))) < 2 * 6

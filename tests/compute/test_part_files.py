@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import saliency_bench as sb
-from saliency_bench.compute import store
+from saliency_bench.compute import writing
 from saliency_bench.compute.predictions import GROUP, StoredPredictions
 from saliency_bench.errors import UserError
 from saliency_bench.read import parts, records
@@ -255,7 +255,7 @@ def bytes_of(out):
 @pytest.fixture
 def at_once(monkeypatch):
     """Each result is a file of its own."""
-    monkeypatch.setattr(store, "SECONDS", 0)
+    monkeypatch.setattr(writing, "SECONDS", 0)
 
 
 @pytest.fixture(scope="module")
@@ -339,16 +339,16 @@ def writer(shapes, resnet, tmp_path, monkeypatch):
 
     settings = {"explainers": ["random"], "metrics": METRICS[:1], "batch_size": 2, "limit": 4, "out": tmp_path / "run"}
     context = load(*describe({"dataset": str(shapes), "model": str(resnet), "device": "cpu", **settings}), "cpu")
-    monkeypatch.setattr(store, "perf_counter", Clock())
-    with store.Writer(context) as writer:
+    monkeypatch.setattr(writing, "perf_counter", Clock())
+    with writing.Writer(context.store) as writer:
         yield writer
 
 
 def test_a_file_holds_half_a_minute_of_work(writer):
     """What may have to be computed again is in a file of its explainer alone."""
-    folder = store.score_parts(writer.context)
+    folder = writer.store.scores
     for number in range(45):
-        store.perf_counter.now += 1
+        writing.perf_counter.now += 1
         writer.add(folder, result(number))
     writer.wait()
     assert [part.entries[0].starts for part in folder.parts()] == [tuple(range(0, 30 * SIZE, SIZE))]
@@ -360,20 +360,20 @@ def test_a_file_holds_half_a_minute_of_work(writer):
 
 def test_a_month_of_work_is_a_few_hundred_files(writer):
     """Files hold more and more work, but never more than 2 % of what has been done."""
-    folder = store.score_parts(writer.context)
+    folder = writer.store.scores
     done = 0.0
     while done < timedelta(days=30).total_seconds():
         writer._waiting = {(folder, ""): []}
         writer._files += 1
         done += writer.seconds
-        assert writer.seconds <= max(store.SECONDS, 0.021 * done)
+        assert writer.seconds <= max(writing.SECONDS, 0.021 * done)
     assert writer._files < 450
     writer._waiting = {}
 
 
 def test_results_are_written_when_they_grow_large(writer, monkeypatch):
-    folder = store.score_parts(writer.context)
-    monkeypatch.setattr(store, "BYTES", 3 * result(0).nbytes)
+    folder = writer.store.scores
+    monkeypatch.setattr(writing, "BYTES", 3 * result(0).nbytes)
     for number in range(10):
         writer.add(folder, result(number))
     writer.wait()

@@ -233,8 +233,8 @@ IMPATIENT = """
 import sys
 from saliency_bench.utils import heartbeat
 heartbeat.BEAT, heartbeat.SILENCE = 0.3, 6
-from saliency_bench.compute import store
-store.SECONDS = 0
+from saliency_bench.compute import writing
+writing.SECONDS = 0
 from saliency_bench.cli import main
 sys.exit(main())
 """

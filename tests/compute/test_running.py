@@ -17,7 +17,7 @@ from torch import nn
 
 import saliency_bench as sb
 from saliency_bench import registry
-from saliency_bench.compute import store
+from saliency_bench.compute import writing
 from saliency_bench.errors import UserError
 from saliency_bench.read import records
 from saliency_bench.read.manifest import read_manifest
@@ -128,7 +128,7 @@ def test_another_folder_gives_the_same_bytes(done, shapes, resnet, tmp_path):
 
 def test_what_is_missing_is_computed_and_nothing_else(done, shapes, resnet, tmp_path, monkeypatch):
     """A run that lost a part, as one that was killed, ends with the bytes of an undisturbed one."""
-    monkeypatch.setattr(store, "SECONDS", 0)
+    monkeypatch.setattr(writing, "SECONDS", 0)
     again = go(tmp_path / "again", shapes, resnet)
     expected = (again.folder / "records.parquet").read_bytes()
     part = sorted((again.folder / "scores").glob("000000008-*.parquet"))[0]
@@ -429,7 +429,7 @@ def test_writing_overlaps_the_next_explainer(shapes, resnet, tmp_path, monkeypat
         second.set()
         return images.mean(dim=1)
 
-    monkeypatch.setattr(store, "SECONDS", 0)
+    monkeypatch.setattr(writing, "SECONDS", 0)
     monkeypatch.setattr(PartFolder, "write", waits)
     done = go(tmp_path / "run", shapes, resnet, explainers=["random", tells], metrics=["saliency_miou"], limit=16)
     assert [cell.n for cell in done.cells] == [16, 16]
@@ -444,7 +444,7 @@ def test_a_failed_write_ends_the_run(shapes, resnet, tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
         write(folder, results)
 
-    monkeypatch.setattr(store, "SECONDS", 0)
+    monkeypatch.setattr(writing, "SECONDS", 0)
     monkeypatch.setattr(PartFolder, "write", fails)
     with pytest.raises(OSError, match="No space left"):
         go(tmp_path / "run", shapes, resnet, explainers=["random"], metrics=["saliency_miou"], limit=32)

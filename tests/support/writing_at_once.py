@@ -3,9 +3,9 @@
 import sys
 
 from saliency_bench.cli import main
-from saliency_bench.compute import store
+from saliency_bench.compute import writing
 
-store.SECONDS = 0
+writing.SECONDS = 0
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -37,7 +37,7 @@ from saliency_bench.read.run_folder import RunData
 from saliency_bench.recipes.suites.drawing import mark_smoke
 from saliency_bench.recipes.suites.numbers import Results, cells_by_metric, explainer_text, metric_text
 from saliency_bench.recipes.suites.suite_jobs import SuiteJob
-from saliency_bench.recipes.suites.suite_samples import SuiteSample, loaded, with_partners
+from saliency_bench.recipes.suites.suite_samples import SuiteSample, loaded
 from saliency_bench.recipes.suites.suite_schema import Images, PictureAxis, PictureSpec, ViewSpec
 from saliency_bench.recipes.suites.suite_tables import SMOKE
 from saliency_bench.target_weights import activation_of, probabilities
@@ -127,7 +127,7 @@ def _cells(
     context = loaded(job.folder, manifest, list(dict.fromkeys(metrics.values())), sized, results.choice.device)
     made = {str(explainer): explainer for explainer in context.explainers}
     if any(view.partner or view.kind in PASTED for view in picture.views.values()):
-        context = with_partners(context)
+        context = context.with_plans()
     scores = {name: metric_text(text) for name, text in metrics.items()}
     if picture.images.rule == "false positive":
         ids = _false_positives(context, run, list(scores.values()), next(iter(made)))[: picture.images.count]

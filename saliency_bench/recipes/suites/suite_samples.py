@@ -15,12 +15,12 @@ from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.explain import Explained
 from saliency_bench.compute.loading.load import load
 from saliency_bench.compute.maps.map_provider import MapProvider
-from saliency_bench.compute.predictions import all_predictions, answers
+from saliency_bench.compute.predictions import answers
 from saliency_bench.compute.python_objects import entries_of
 from saliency_bench.compute.reading import read_batch
 from saliency_bench.compute.score import inputs_of, other_of
 from saliency_bench.compute.scoring.inputs import MetricInputs, OtherModel
-from saliency_bench.compute.scoring.partners import PartnerSamples, plan_of
+from saliency_bench.compute.scoring.partners import PartnerSamples
 from saliency_bench.compute.targets.rules import stack
 from saliency_bench.errors import UserError
 from saliency_bench.read.manifest import Manifest, differing_settings
@@ -48,8 +48,11 @@ class SuiteSample:
         """Return the sample at a position of a run."""
         read, other = read_batch(context.data.samples, context.classifier, [position], strict=True), context.other
         assert read.samples is not None
-        rows = answers(context, read)
-        of_other = None if other is None else answers(other, context.of_other(read))
+        names = context.schema.names
+        rows = answers(context.classifier, context.question, read, names)
+        of_other = None
+        if other is not None:
+            of_other = answers(other.classifier, other.question, context.of_other(read), names)
         terms = context.question.target_of(rows[0], np.asarray(rows[0]["logits"]))
         target = stack([terms], context.question.classes).to(context.classifier.device)
         return cls(context, replace(read.samples, rows=rows, rows_of_other=of_other), target)
@@ -150,16 +153,3 @@ def loaded(
     if differing := differing_settings(context.identity, manifest.identity):
         raise UserError(f"the {differing[0]} is no longer that of {folder}; make the run again with another --out")
     return context
-
-
-def with_partners(context: RunContext) -> RunContext:
-    """Return a finished run that knows which samples its metrics pair, by its predictions.
-
-    Raises:
-        UserError: Its predictions are not whole.
-    """
-    asking = [metric for metric in context.metrics if metric.declaration.plan is not None]
-    if not asking:
-        return context
-    predictions = all_predictions(context)
-    return replace(context, plans={metric: plan_of(metric, predictions) for metric in asking})

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.loading.load import load
-from saliency_bench.compute.predictions import answers, prediction_schema
+from saliency_bench.compute.predictions import answers
 from saliency_bench.compute.python_objects import describe
 from saliency_bench.compute.scoring.transforms import TRANSFORMS
 from saliency_bench.errors import unknown
@@ -40,8 +40,8 @@ def accuracy_under(context: RunContext, transform: str = "") -> dict[str, Any]:
             images = TRANSFORMS[transform].there(read.samples.batch.images)
             changed = replace(read.samples, batch=replace(read.samples.batch, images=images))
             read = read._replace(samples=changed)
-        rows += answers(context, read)
-    table = pa.Table.from_pylist(rows[: context.data.count], schema=prediction_schema(context))
+        rows += answers(context.classifier, context.question, read, context.schema.names)
+    table = pa.Table.from_pylist(rows[: context.data.count], schema=context.schema)
     return quality(table, context.identity.labels, context.identity.activation, context.spec.seed)
 
 

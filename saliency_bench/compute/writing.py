@@ -1,4 +1,4 @@
-"""Store: what was computed is written as part files.
+"""Write: what was computed is written as part files.
 
 Nothing else writes `scores/`, `maps/`, `predictions/`, `other_predictions/` and `thumbnails/` of a run's folder;
 `merging.py` makes tables of them, and `plan.py` asks what is there and deletes what is damaged. Parts are written once,
@@ -10,24 +10,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from time import perf_counter
 
-from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.work import BatchResult
-from saliency_bench.read.parts import PartFolder, StoredResult, files_in, maps_of, scores_of, thumbnail_parts
+from saliency_bench.read.parts import PartFolder, Store, StoredResult, files_in
 
 SECONDS = 30.0  # of work that a kill loses, at first
 FILES = 64  # of a folder before each file holds more work than the one before
 GROWTH = 1.02  # by which it does: a kill loses no more than 2 % of the work, and a month is a few hundred files
 BYTES = 2**24  # of results that wait to be written
-
-
-def score_parts(context: RunContext) -> PartFolder:
-    """Return the folder of the scores."""
-    return scores_of(context.out, context.run_id)
-
-
-def map_parts(context: RunContext, explainer_id: str) -> PartFolder:
-    """Return the folder of an explainer's maps, of a run that keeps them."""
-    return maps_of(context.out, explainer_id, context.run_id)
 
 
 class Writer:
@@ -37,15 +26,15 @@ class Writer:
     thread is raised by the next call, or at the end; then nothing further is written.
     """
 
-    def __init__(self, context: RunContext, processes: int = 1):
+    def __init__(self, store: Store, processes: int = 1):
         """Begin with nothing.
 
         Args:
-            context: what the run works on.
+            store: part files of the run.
             processes: how many write to the folder at the same time.
         """
-        self.context, self.processes = context, processes
-        self._files = len(files_in(score_parts(context).path))
+        self.store, self.processes = store, processes
+        self._files = len(files_in(store.scores.path))
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._last: Future[None] | None = None
         self._begin()
@@ -72,23 +61,23 @@ class Writer:
 
         What may have to be computed again goes to files of its explainer alone, which can be deleted as a whole.
         """
-        context, group, positions = self.context, result.explainer_id, result.positions
+        group, positions = result.explainer_id, result.positions
         if result.thumbnails is not None:
             pictures = StoredResult(group, positions, {group: result.thumbnails})
-            self.add(thumbnail_parts(context.out, context.run_id), pictures)
+            self.add(self.store.thumbnails, pictures)
         if result.maps:
-            self.add(map_parts(context, group), StoredResult(group, positions, result.maps))
+            self.add(self.store.maps(group), StoredResult(group, positions, result.maps))
         if result.scores:
             # A file that may have to be deleted holds no work of others.
             kind = "raised" if result.about["raised"] else "faults" if result.about["faults"] else ""
             scores = StoredResult(group, positions, result.scores, result.about)
-            self.add(score_parts(context), scores, kind and f"{kind} {group}")
+            self.add(self.store.scores, scores, kind and f"{kind} {group}")
 
     def write(self) -> None:
         """Begin to write what was taken, once what was taken before is written: memory holds two such lots."""
         self.wait()
         waiting = self._waiting
-        self._files += self.processes * sum(folder == score_parts(self.context) for folder, _ in waiting)
+        self._files += self.processes * sum(folder == self.store.scores for folder, _ in waiting)
         self._begin()
         if waiting:
             self._last = self._thread.submit(_write_all, waiting)
