@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import saliency_bench as sb
-
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # child processes import from there as well
 
 from children import Children
@@ -18,7 +16,7 @@ from kill_loops.builds import builds
 from kill_loops.choices import choices
 from kill_loops.clocks import OtherTimes
 from kill_loops.full_disks import disks
-from kill_loops.launches import launches, nodes
+from kill_loops.launches import nodes
 from kill_loops.pushes import pushes
 from kill_loops.runs import PARTNERS, RETRAINING, runs
 from kill_loops.studies import in_postgres, in_sqlite
@@ -74,13 +72,6 @@ def test_choices_killed_at_any_moment_end_with_the_same_answer(children, shapes,
 
 
 @pytest.mark.thorough
-def test_two_processes_of_which_one_is_killed_end_with_the_bytes_of_one(children, shapes, resnet, tmp_path):
-    done = launches(2, shapes, resnet, tmp_path, children)
-    assert done.differing == []
-    assert done.kills.total() >= 1
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize(("what", "changes"), [("partners", PARTNERS), ("retraining", RETRAINING)])
 def test_runs_that_look_at_other_samples_or_train_are_killed(what, changes, children, shapes, resnet, tmp_path):
     done = runs(2, shapes, resnet, tmp_path, children, what, changes)
@@ -131,16 +122,3 @@ def test_full_disks_are_said_and_lose_nothing(children, shapes, resnet, tmp_path
     done = disks(1, shapes, resnet, tmp_path, children)
     assert done.differing == []
     assert done.kills.total() >= 3
-
-
-def test_a_run_killed_before_it_wrote_what_it_is_can_be_started_again(shapes, resnet, tmp_path):
-    """The folder and its lock are all that is there then."""
-    out = tmp_path / "run"
-    out.mkdir()
-    (out / ".lock").touch()
-    (out / ".run.json.4711.tmp").write_text("{")
-    sb.run(
-        dataset=str(shapes), model=str(resnet), explainers=["random"], metrics=["saliency_miou"], out=out,
-        batch_size=8, limit=8, device="cpu", progress=False,
-    )  # fmt: skip
-    assert (out / "summary.json").exists()

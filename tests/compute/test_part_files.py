@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 import saliency_bench as sb
 from saliency_bench.compute import writing
 from saliency_bench.compute.predictions import GROUP, StoredPredictions
-from saliency_bench.errors import UserError
 from saliency_bench.read import parts, records
 from saliency_bench.read.parts import PartFolder, PartNote, StoredResult, in_order
 
@@ -287,39 +286,8 @@ def test_the_score_comes_before_its_parts(shapes, resnet, tmp_path):
     assert own == names * 3
 
 
-@pytest.mark.slow
-def test_the_order_of_explainers_and_metrics_changes_nothing(undisturbed, shapes, resnet, tmp_path):
-    other = go(tmp_path / "run", shapes, resnet, explainers=EXPLAINERS[::-1], metrics=METRICS[::-1])
-    assert bytes_of(other.folder) == bytes_of(undisturbed)
-
-
 def test_a_short_run_writes_one_file_of_each_kind(undisturbed):
     assert [len(list((undisturbed / name).iterdir())) for name in ("scores", "thumbnails", "predictions")] == [1, 1, 1]
-
-
-def test_several_starts_change_nothing(undisturbed, shapes, resnet, tmp_path, at_once):
-    """Metrics and explainers are added, the limit and the selection are widened, and the batch size changes."""
-    out = tmp_path / "run"
-    go(out, shapes, resnet, explainers=["random"], metrics=METRICS[:1], limit=9, only=["correct"])
-    go(out, shapes, resnet, explainers=["random"], metrics=METRICS[:1], limit=13)
-    go(out, shapes, resnet, explainers=["random"], metrics=METRICS[1:], limit=21)
-    go(out, shapes, resnet, explainers=["gradient"], limit=21, only=["masked"], batch_size=5)
-    assert go(out, shapes, resnet).summary["batch_sizes"] == [2, 5]
-    assert bytes_of(out) == bytes_of(undisturbed)
-    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (out, undisturbed)]
-    by_id = [{cell["cell_id"]: cell["value"] for cell in one["cells"]} for one in summaries]
-    assert by_id[0] == by_id[1]
-
-
-@pytest.mark.slow
-def test_many_files_give_the_same_results(undisturbed, shapes, resnet, tmp_path, at_once):
-    """The pictures of the page and the counts of passes, too."""
-    other = go(tmp_path / "run", shapes, resnet)
-    assert len(list((other.folder / "scores").iterdir())) == 11 * len(EXPLAINERS)
-    expected = json.loads((undisturbed / "summary.json").read_text())
-    assert other.summary["cells"] == expected["cells"]
-    assert (other.folder / "examples.npz").read_bytes() == (undisturbed / "examples.npz").read_bytes()
-    assert bytes_of(other.folder) == bytes_of(undisturbed)
 
 
 class Clock:
@@ -388,19 +356,6 @@ def test_a_start_with_nothing_to_do_reads_no_rows(shapes, resnet, tmp_path, monk
     assert (bytes_of(out), {path: path.stat().st_mtime_ns for path in all_files(out)}) == before
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("name", RESULTS)
-def test_results_that_were_changed_are_merged_again(name, shapes, resnet, tmp_path):
-    out = go(tmp_path / "run", shapes, resnet, explainers=["random"]).folder
-    expected = bytes_of(out)
-    (out / name).write_bytes(expected[RESULTS.index(name)][:-1] + b"x")
-    go(out, shapes, resnet, explainers=["random"])
-    assert bytes_of(out) == expected
-    (out / "written.json").write_text("{")
-    go(out, shapes, resnet, explainers=["random"])
-    assert bytes_of(out) == expected
-
-
 def test_strays_are_named_once_and_change_nothing(undisturbed, shapes, resnet, tmp_path, capsys):
     """Copies, notes, and the folder of an explainer, which an earlier version of the package has written."""
     out = tmp_path / "run"
@@ -421,20 +376,6 @@ def test_strays_are_named_once_and_change_nothing(undisturbed, shapes, resnet, t
     assert bytes_of(out) == bytes_of(undisturbed)
 
 
-@pytest.mark.slow
-def test_damaged_parts_are_recomputed(undisturbed, shapes, resnet, tmp_path, at_once, capsys):
-    out = go(tmp_path / "run", shapes, resnet).folder
-    dice = random.Random(1)
-    for path in dice.sample(sorted(path for path in all_files(out) if path.parent.name != "thumbnails"), 4):
-        spoiled = bytearray(path.read_bytes())
-        spoiled[dice.randrange(len(spoiled))] ^= 1 << dice.randrange(8)
-        path.write_bytes(spoiled)
-    capsys.readouterr()
-    go(out, shapes, resnet)
-    assert capsys.readouterr().err.count("is damaged and is recomputed") == 4
-    assert bytes_of(out) == bytes_of(undisturbed)
-
-
 def test_damaged_pictures_are_left_out(undisturbed, shapes, resnet, tmp_path):
     out = tmp_path / "run"
     shutil.copytree(undisturbed, out)
@@ -444,25 +385,6 @@ def test_damaged_pictures_are_left_out(undisturbed, shapes, resnet, tmp_path):
     go(out, shapes, resnet)
     with np.load(out / "examples.npz") as examples:
         assert set(examples) == {"ids", "kinds", "images", "masks"}
-
-
-@pytest.mark.slow
-def test_damage_during_a_run_ends_it_and_the_next_start_mends_it(undisturbed, shapes, resnet, tmp_path, monkeypatch):
-    from saliency_bench.compute import run as running
-
-    compute = running._compute_batches
-
-    def damaging(*args):
-        done = compute(*args)
-        (path, *_) = sorted((tmp_path / "run" / "scores").glob("*.parquet"))
-        path.write_bytes(path.read_bytes()[:-1])
-        return done
-
-    monkeypatch.setattr(running, "_compute_batches", damaging)
-    with pytest.raises(UserError, match="was damaged or lost during the run; start it again"):
-        go(tmp_path / "run", shapes, resnet)
-    monkeypatch.undo()
-    assert bytes_of(go(tmp_path / "run", shapes, resnet).folder) == bytes_of(undisturbed)
 
 
 def moody(classifier, images, target):

@@ -119,35 +119,6 @@ def test_a_second_start_computes_nothing_and_gives_the_same_bytes(done, shapes, 
     assert [(done.folder / name).read_bytes() for name in names] == before
 
 
-@pytest.mark.slow
-def test_another_folder_gives_the_same_bytes(done, shapes, resnet, tmp_path):
-    again = go(tmp_path / "again", shapes, resnet)
-    for name in ("records.parquet", "predictions.parquet"):
-        assert (again.folder / name).read_bytes() == (done.folder / name).read_bytes()
-
-
-def test_what_is_missing_is_computed_and_nothing_else(done, shapes, resnet, tmp_path, monkeypatch):
-    """A run that lost a part, as one that was killed, ends with the bytes of an undisturbed one."""
-    monkeypatch.setattr(writing, "SECONDS", 0)
-    again = go(tmp_path / "again", shapes, resnet)
-    expected = (again.folder / "records.parquet").read_bytes()
-    part = sorted((again.folder / "scores").glob("000000008-*.parquet"))[0]
-    part.unlink()
-    times = {path: path.stat().st_mtime_ns for path in (again.folder / "scores").glob("*.parquet")}
-    go(again.folder, shapes, resnet)
-    assert part.exists()
-    assert all(path.stat().st_mtime_ns == time for path, time in times.items())
-    assert (again.folder / "records.parquet").read_bytes() == expected
-
-
-def test_limit_first_then_more_is_the_same_as_more_at_once(done, shapes, resnet, tmp_path):
-    """20 samples end inside a batch, which is computed whole, so that a later start goes on with the same values."""
-    few = go(tmp_path / "grown", shapes, resnet, limit=3)
-    assert {cell["n"] for cell in few.summary["cells"]} == {3}
-    grown = go(tmp_path / "grown", shapes, resnet)
-    assert (grown.folder / "records.parquet").read_bytes() == (done.folder / "records.parquet").read_bytes()
-
-
 def test_adding_a_metric_adds_cells_and_redoes_none(shapes, resnet, tmp_path):
     first = go(tmp_path / "run", shapes, resnet, explainers=["gradcam"], metrics=["saliency_miou"])
     old = {row["image_id"]: row for row in rows_of(first.folder)}
@@ -449,19 +420,6 @@ def test_a_failed_write_ends_the_run(shapes, resnet, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         go(tmp_path / "run", shapes, resnet, explainers=["random"], metrics=["saliency_miou"], limit=32)
     assert tried == [0]
-
-
-@pytest.mark.slow
-def test_a_torn_part_is_named_and_done_again(shapes, resnet, tmp_path, capsys):
-    done = go(tmp_path / "run", shapes, resnet)
-    expected = (done.folder / "records.parquet").read_bytes()
-    torn = [next((done.folder / folder).glob("000000000-*.parquet")) for folder in ("scores", "predictions")]
-    torn[0].write_bytes(torn[0].read_bytes()[:-40])
-    torn[1].write_bytes(b"PAR1 nonsense PAR1")
-    go(tmp_path / "run", shapes, resnet)
-    shown = capsys.readouterr().err
-    assert all(f"{part} is damaged and is recomputed" in shown for part in torn)
-    assert (done.folder / "records.parquet").read_bytes() == expected
 
 
 @pytest.mark.slow

@@ -113,31 +113,6 @@ def test_a_whole_run_json_of_something_else_is_refused_whatever_lies_beside_it(f
             go(folder, shapes, resnet)
 
 
-@pytest.mark.sample(5, 4)
-@pytest.mark.parametrize("kind", TORN)
-@pytest.mark.parametrize(
-    "name", ["summary.json", "timings.json", "predictions.parquet", "records.parquet", "written.json", "examples.npz"]
-)
-def test_what_follows_from_the_parts_is_made_again(name, kind, run, folder, shapes, resnet):
-    tear(folder / name, kind)
-    go(folder, shapes, resnet)
-    assert bytes_of(folder) == bytes_of(run)
-    assert json.loads((folder / "timings.json").read_text())["seconds"] > 0
-    ours, theirs = (json.loads((one / "summary.json").read_text()) for one in (folder, run))
-    assert ours["cells"] == theirs["cells"]
-    sb.report(folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["empty", "zeros", "half"])
-def test_torn_predictions_are_made_again(kind, run, folder, shapes, resnet):
-    for path in (folder / "predictions").iterdir():
-        tear(path, kind)
-    (folder / "predictions.parquet").unlink()
-    go(folder, shapes, resnet)
-    assert bytes_of(folder) == bytes_of(run)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["empty", "zeros", "half"])
 def test_a_torn_state_of_a_training_is_said_and_the_training_starts_again(kind, shapes, tmp_path, capsys):
