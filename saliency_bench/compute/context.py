@@ -24,7 +24,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.read.cell import CellKey, bounds, field_line
 from saliency_bench.read.identity import PARTNERS, Identity
 from saliency_bench.read.manifest import Loaded
-from saliency_bench.read.parts import PartFolder, PartNote, Store
+from saliency_bench.read.parts import PartFolder, PartNote, RunStore
 from saliency_bench.read.public_names import public_name, recorded_name
 from saliency_bench.spec import PythonObject, RunSpec
 from saliency_bench.target_weights import TargetRange
@@ -291,9 +291,9 @@ class RunContext:
         return replace(self, plans={metric: plan_of(metric, known) for metric in planning})
 
     @cached_property
-    def store(self) -> Store:
+    def store(self) -> RunStore:
         """Return the part files of the run."""
-        return Store.of(self.out, self.identity)
+        return RunStore.of(self.out, self.identity)
 
     @cached_property
     def cells(self) -> list[Cell]:

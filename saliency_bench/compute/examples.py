@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from saliency_bench.read import records
 from saliency_bench.read.cell import CellResult, of_samples
-from saliency_bench.read.parts import POSITION, Store, thumbnails
+from saliency_bench.read.parts import POSITION, RunStore, thumbnails
 from saliency_bench.read.run_folder import SCORES, CellScores
 from saliency_bench.types import Batch, Maps
 from saliency_bench.utils.files import save_arrays
@@ -68,7 +68,7 @@ def choose(folder: Path, cells: Sequence[CellResult]) -> list[tuple[str, str]]:
     return list(chosen.items())
 
 
-def write_examples(store: Store, cells: Sequence[CellResult], prepared: Callable[[int], Batch]) -> None:
+def write_examples(store: RunStore, cells: Sequence[CellResult], prepared: Callable[[int], Batch]) -> None:
     """Write examples.npz: ids, kinds, images (n, H, W, 3) and masks of chosen samples, and thumbnails per explainer.
 
     Args:

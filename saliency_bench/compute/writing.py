@@ -11,7 +11,7 @@ from contextlib import nullcontext, suppress
 from time import perf_counter
 
 from saliency_bench.compute.work import BatchResult
-from saliency_bench.read.parts import PartFolder, Store, StoredResult, files_in
+from saliency_bench.read.parts import PartFolder, RunStore, StoredResult, files_in
 
 SECONDS = 30.0  # of work that a kill loses, at first
 FILES = 64  # of a folder before each file holds more work than the one before
@@ -26,7 +26,7 @@ class Writer:
     thread is raised by the next call, or at the end; then nothing further is written.
     """
 
-    def __init__(self, store: Store, processes: int = 1):
+    def __init__(self, store: RunStore, processes: int = 1):
         """Begin with nothing.
 
         Args:

@@ -11,7 +11,7 @@ explainer, are one row group, sorted by key, such as a cell, and by `position`, 
 notes, JSON in the file's metadata:
 
     format    of part files
-    run       hash of what all parts of a run share, `Store.run`
+    run       hash of what all parts of a run share, `RunStore.run`
     folder    the name of the folder
     groups    {group: {key: its rows}} in the order of the file
     entries   what was computed at once: `PartNote`
@@ -128,7 +128,7 @@ class PartFolder:
 
     Attributes:
         path: the folder.
-        run: `Store.run` of the run.
+        run: `RunStore.run` of the run.
     """
 
     path: Path
@@ -209,7 +209,7 @@ class PartFolder:
 
 
 @dataclass(frozen=True)
-class Store:
+class RunStore:
     """The part files of a run.
 
     Attributes:
@@ -221,7 +221,7 @@ class Store:
     run: str
 
     @classmethod
-    def of(cls, out: Path, identity: Identity) -> "Store":
+    def of(cls, out: Path, identity: Identity) -> "RunStore":
         """Return the part files of the run with this identity in the folder `out`."""
         return cls(out, hash_of(identity.model_dump(mode="json")))
 

@@ -30,7 +30,7 @@ from saliency_bench.read.cell import (
 )
 from saliency_bench.read.identity import Identity
 from saliency_bench.read.manifest import Manifest, read_manifest
-from saliency_bench.read.parts import Store
+from saliency_bench.read.parts import RunStore
 from saliency_bench.read.statistics.clusters import cluster_codes
 from saliency_bench.read.statistics.intervals import intervals, is_bounded
 from saliency_bench.read.statistics.ranking import TEST, Standing, aggregated, compare
@@ -208,7 +208,7 @@ def _passes(
     of_maps: dict[str, dict] = {}
     sizes: set[int] = set()
     shown = {key.explainer_id for key in manifest.cells.values()}
-    parts = Store.of(folder, manifest.identity).scores.parts()
+    parts = RunStore.of(folder, manifest.identity).scores.parts()
     for entry in (entry for part in parts for entry in part.entries if entry.group in shown):
         # An earlier start with a wider limit may have left more batches than this one covers.
         count = sum(start < used for start in entry.starts)

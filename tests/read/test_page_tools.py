@@ -21,7 +21,7 @@ from test_reporting import METHODS, make_run, page_of
 
 from saliency_bench.compute.examples import thumbnail_rows
 from saliency_bench.errors import UserError
-from saliency_bench.read.parts import Store, StoredResult
+from saliency_bench.read.parts import RunStore, StoredResult
 from saliency_bench.read.report import words
 from saliency_bench.read.report.plots import DOT
 from saliency_bench.read.report.report_page import report
@@ -108,7 +108,7 @@ def with_thumbnails(folder):
     """The run with small maps of its explainers; the last sample of each lacks one."""
     run = read_run(folder)
     maps = torch.linspace(0, 1, 36).reshape(1, 6, 6).repeat(len(run.ids) - 1, 1, 1)
-    parts = Store.of(folder, run.identity).thumbnails
+    parts = RunStore.of(folder, run.identity).thumbnails
     places = range(len(maps))
     rows = thumbnail_rows(maps, places)
     parts.write([StoredResult(row.explainer_id, places, {row.explainer_id: rows}) for row in run.rows])

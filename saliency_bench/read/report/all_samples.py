@@ -23,7 +23,7 @@ from saliency_bench.data.frames import AtHand
 from saliency_bench.data.loading import load_dataset
 from saliency_bench.errors import UserError, without_controls
 from saliency_bench.read.manifest import read_manifest
-from saliency_bench.read.parts import Store, thumbnails
+from saliency_bench.read.parts import RunStore, thumbnails
 from saliency_bench.read.records import PREDICTIONS, read_columns
 from saliency_bench.read.report.templates import render, source
 from saliency_bench.read.report.titles import metric_title
@@ -104,7 +104,7 @@ class SamplePictures:
         if run.identity is None:
             return cls({}, None, kept, {})
         manifest = read_manifest(run.folder)
-        parts = Store.of(run.folder, run.identity).thumbnails.parts()
+        parts = RunStore.of(run.folder, run.identity).thumbnails.parts()
         parts = [part for part in parts if part.is_whole()]
         table = read_columns(run.folder / "predictions.parquet", ["image_id"], PREDICTIONS)
         ids = table["image_id"].to_pylist()
