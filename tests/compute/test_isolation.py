@@ -4,7 +4,6 @@ import os
 import random
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -21,6 +20,7 @@ from saliency_bench.compute.scoring.inputs import MetricInputs
 from saliency_bench.errors import UserError
 from saliency_bench.target_weights import one_hot
 from saliency_bench.types import Batch
+from saliency_bench.utils.seeds import seed_of
 
 
 class Small(nn.Module):
@@ -373,9 +373,6 @@ def test_maps_that_depend_on_the_batch_are_found_and_no_others(mix, size):
     images = torch.rand(size, 3, 6, 5, generator=torch.Generator().manual_seed(1))
     images[:, :, 0, 0], images[:, :, 0, 1] = 0, 1
     classifier = sb.load_classifier(Mixing(mix), mean=0, std=1, size=(6, 5))
-    context = SimpleNamespace(
-        classifier=classifier, spec=SimpleNamespace(seed=0), seed_for=lambda sample, purpose: int(sample)
-    )
     ids = list(map(str, range(size)))
     batch = Batch(images, torch.ones(size, 6, 5) > 0, torch.zeros(size), ids, [None] * size)
     target = one_hot([0] * size, 8)
@@ -383,9 +380,9 @@ def test_maps_that_depend_on_the_batch_are_found_and_no_others(mix, size):
         logits = classifier(images)[-1].tolist()
     for name, depends in MIXED[mix].items():
         explainer = sb.load_explainer(name)
-        maps = explainer(classifier, images, target, seeds=list(range(size)))
+        maps = explainer(classifier, images, target, seeds=[seed_of(0, image_id, "explain") for image_id in ids])
         before = classifier.passes
-        found = depends_on_batch(context, batch, explainer, target, maps, logits)
+        found = depends_on_batch(classifier, batch, explainer, target, maps, logits, seed=0)
         # One image is explained alone anyway, but its own pictures may mix.
         assert found == (depends and (size > 1 or "batch_size" in dict(explainer.options))), name
         assert classifier.passes == before
