@@ -303,3 +303,11 @@ CHECKS = {
     "tutorial.md": check_tutorial,
     "continuous_integration.md": check_continuous_integration,
 }
+
+
+def test_extras_are_listed():
+    """Each extra is a row of the quickstart's table, apart from those of developers."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"].keys() - {"docs", "test"}
+    table = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8").partition("## Extras")[2]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) == extras
