@@ -138,7 +138,8 @@ def with_predictions(
     Raises:
         UserError: The network raised for a sample, and the run is strict.
     """
-    raised = [rows[position] for position in samples.positions if rows[position]["logits"] is None]
+    networks = [rows] if of_other is None else [rows, of_other]
+    raised = [row[position] for row in networks for position in samples.positions if row[position]["logits"] is None]
     if raised and strict:
         raise UserError(f"image {raised[0]['image_id']}: {raised[0]['left_out']}")
     kept = samples.at([position for position in samples.positions if rows[position]["logits"] is not None])

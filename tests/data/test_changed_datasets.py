@@ -317,12 +317,12 @@ def test_a_picture_that_changes_while_the_run_reads_ends_it(tmp_path, resnet, co
     spec, objects = describe({"dataset": rows, "model": resnet, "explainers": ["centre"], "metrics": ["saliency_miou"],
                               "target": "predicted", "out": str(tmp_path / "run"), "batch_size": 2})  # fmt: skip
     context = load(spec, objects, "cpu")
-    for number in context.chunks:
-        context.chunk(number)
+    for batch in context.batches:
+        context.read(batch)
     changed = 1 if column == "image" else 5
     unseen(tmp_path / f"{changed}.bmp", lambda path: picture(path, (250, 0, 0)))
     with pytest.raises(UserError, match="1 changed while"):
-        list(map(context.chunk, context.chunks))
+        list(map(context.read, context.batches))
 
 
 def test_a_dataset_that_was_shortened_is_one_line_with_both_numbers(tmp_path):
