@@ -70,7 +70,7 @@ class Case:
         law: (generator, candidates) -> (IMAGES, candidates).
         safe: how many of the first candidates are within the margin of the best; None: all.
         size: images of a cluster.
-        limits: of the scores.
+        limits: limits of the scores.
     """
 
     law: Law
@@ -251,9 +251,9 @@ def of_run(folder: Path, times: int, images: int | None) -> Iterator[list[str]]:
     """Yield a row per metric of a finished run: how often the best of its full table is found, and what that costs.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         times: simulations.
-        images: of the dataset, its clusters drawn from those of the run with replacement; None: those of the run.
+        images: images of the dataset, its clusters drawn from those of the run with replacement; None: those of the run.
     """
     run = read_run(folder)
     clusters = cluster_names(run.ids, run.groups)

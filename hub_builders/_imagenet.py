@@ -81,7 +81,7 @@ def groups() -> dict[str, tuple[str, list[str]]]:
 
 
 def group_of(wnid: str) -> tuple[str | None, list[str]]:
-    """Return (name of a class's group, WordNet ids of its classes); (None, []) if it is no class of ILSVRC 2012."""
+    """Return (name of a class's group, WordNet ids of its classes), or (None, []) if ILSVRC 2012 lacks the class."""
     return groups().get(wnid, (None, []))
 
 
@@ -119,7 +119,7 @@ def classes_of(root: Path) -> dict[str, str]:
 
 
 def synsets(path: Path) -> list[tuple[int, str, str]]:
-    """Return (number, WordNet id, name) of the classes in the devkit's meta.mat, which also lists groups of them."""
+    """Return (number, WordNet id, name) of the classes in the devkit's meta.mat, which also lists groups."""
     loadmat = library("scipy.io").loadmat
     try:
         rows = loadmat(path, squeeze_me=True, struct_as_record=True)["synsets"]

@@ -25,7 +25,7 @@ class DatasetModel:
     Attributes:
         dataset: folder of the dataset.
         report: its build report.
-        split: that is scored.
+        split: split that is scored.
         model: folder of the classifier.
         digest: hash of its weights.
     """
@@ -115,7 +115,7 @@ def scored(pair: DatasetModel, namespace: str, root: Path, settings: Mapping[str
     Args:
         pair: the dataset, from its folder where its images are not published.
         namespace: on the Hub.
-        root: of the folders of runs.
+        root: root of the folders of runs.
         settings: explainers, metrics, limit and device.
     """
     from saliency_bench.compute.run import run

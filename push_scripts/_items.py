@@ -23,7 +23,7 @@ def kind_of(name: str, among: Sequence[str] = ()) -> tuple[str, str]:
 
     Args:
         name: as a person types it.
-        among: of these kinds; (): of all.
+        among: kinds to search; (): all.
 
     Raises:
         UserError: The name is unknown; has the nearest ones.

@@ -77,7 +77,7 @@ def restored(args: Namespace, *, serving: bool = False) -> "Sync | None":
     """Add to the store what the repository of --sync holds, before the store is opened.
 
     Args:
-        args: of the command.
+        args: arguments of the command.
         serving: the store will be copied to it, too.
     """
     if args.sync is None:
@@ -93,8 +93,8 @@ def run(args: Namespace, kind: str, serve: Callable[[Namespace], None]) -> None:
     """Do what the arguments say.
 
     Args:
-        args: of the command.
-        kind: of the study, a folder of `saliency_bench.studies`.
+        args: arguments of the command.
+        kind: kind of the study, a folder of `saliency_bench.studies`.
         serve: serves the page.
     """
     if args.what == "serve" and not args.run:
@@ -179,10 +179,10 @@ def serve(
 
     Args:
         app: the page.
-        args: of the command.
+        args: arguments of the command.
         sync: keeps the store on the Hub.
-        study: whose people are invited.
-        name: of the address that is printed.
+        study: study whose people are invited.
+        name: name of the address that is printed.
         reviewer: also print the link of a new reviewer.
     """
     from saliency_bench.spaces.pages import serving
@@ -250,11 +250,11 @@ def write_table(study: "Study", kind: str, path: Path, checks: dict[str, list[bo
     """Write the payments or the parameters of a study.
 
     Args:
-        study: of any protocol.
+        study: study of any protocol.
         kind: "payments" or "parameters".
-        path: of the file.
+        path: path of the file.
         checks: {person: whether each check was right}.
-        args: of the command.
+        args: arguments of the command.
     """
     from saliency_bench.studies.payments import PAYMENTS, parameter_table, payment_rows
     from saliency_bench.studies.result_rows import write_rows

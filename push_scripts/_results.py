@@ -21,8 +21,8 @@ def propose(args: Namespace, folder: Path) -> None:
     """Show the plan of a submission, and carry it out.
 
     Args:
-        args: of the command.
-        folder: of a run, or of a suite, whose runs are sent together.
+        args: arguments of the command.
+        folder: folder of a run, or of a suite, whose runs are sent together.
     """
     from saliency_bench.board import submit
     from saliency_bench.read.run_folder import read_summary

@@ -23,8 +23,8 @@ def settings(parser: _ActionsContainer, *names: str, **defaults: object) -> None
     """Add options for these settings of a run, all if none are named; many of them stand under headings.
 
     Args:
-        parser: of the command.
-        names: of the settings.
+        parser: parser of the command.
+        names: names of the settings.
         **defaults: where they are not those of `RunSpec`.
     """
     names = names or tuple(RunSpec.model_fields)
@@ -39,10 +39,10 @@ def setting(parser: _ActionsContainer, name: str, *, default: object = UNCHANGED
     """Add an option for a setting.
 
     Args:
-        parser: of the command.
-        name: of the setting.
+        parser: parser of the command.
+        name: name of the setting.
         default: where it is not that of `RunSpec`.
-        text: of its help, instead of what the setting says of itself and its default.
+        text: help text; default: the setting's description and default.
     """
     field = RunSpec.model_fields[name]
     default = field.default if default is UNCHANGED else default

@@ -8,7 +8,7 @@ example:
   saliency-bench analyse runs/first --what randomisation --bound 0.5
   saliency-bench analyse runs/first --what agreement --answers answers.csv
 
-correlation: of every two metrics over samples, per explainer, and over the means of datasets (three runs or more).
+correlation: correlation of every two metrics over samples, per explainer, and over the means of datasets (three runs or more).
 sensitivity: the rank of each explainer over all settings of a metric in the runs. sweep: a metric along one of its
 options. rank: do metrics agree on the order of explainers? clever-hans: samples recognised with confidence from outside
 the object. randomisation: which explainers do not depend on the weights, by saliency_randomisation. agreement: of

@@ -157,7 +157,7 @@ def _study_name(args: Namespace, store: Any, usual: str, dataset: str, must_exis
     """Return --name, the usual name, or that of the only study of the same images, however their place is written.
 
     Args:
-        args: of the command.
+        args: arguments of the command.
         store: None where there is none yet.
         usual: the name of a study without --name.
         dataset: fingerprint of the images.

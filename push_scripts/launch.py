@@ -84,7 +84,7 @@ class Launch:
     Attributes:
         workspace: an empty folder for temporary files.
         say: prints a line.
-        names: of all repositories that could be published, but for the board's.
+        names: names of all repositories that could be published, except the board's.
         planned: the plan of each repository, as JSON holds it.
         checked: lines of the check as a stranger.
     """

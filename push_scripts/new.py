@@ -81,9 +81,9 @@ def new(kind: str, name: str, folder: Path, asks: str = "masks") -> list[Path]:
 
     Args:
         kind: "explainer", "metric", "dataset" or "command".
-        name: of the item.
-        folder: in a checkout.
-        asks: of a metric, "masks", "maps", "curves" or "explain".
+        name: name of the item.
+        folder: folder in a checkout.
+        asks: input of a metric: "masks", "maps", "curves" or "explain".
 
     Raises:
         UserError: The name is invalid or exists, or the folder is outside a checkout.

@@ -264,7 +264,7 @@ def load_metric(name: str | Callable[..., np.ndarray], **chosen: object) -> Metr
     """Return a metric by name, "saliency_miou", with its options bound, also as text: "saliency_miou:threshold=0.3".
 
     Args:
-        name: of a metric; a function in a file, "./mine.py:my_score"; or your own function (`declarations`).
+        name: name of a metric; a function in a file, "./mine.py:my_score"; or your own function (`declarations`).
         **chosen: options.
 
     Raises:

@@ -44,9 +44,9 @@ def scores_of(
 
     Args:
         model: the network; its modes stay as they are.
-        dataset: as for `run`.
-        explainers: as for `run`.
-        metrics: as for `run`.
+        dataset: see `run`.
+        explainers: see `run`.
+        metrics: see `run`.
         limit: images, the same ones each time.
         load: arguments of `load_classifier`, such as {"mean": 0.5, "std": 0.25}, for a network that does not know its
             normalisation.
@@ -91,7 +91,7 @@ def _check_model(model: Any, load: dict[str, Any] | None, how_to_give: str) -> N
 
     Args:
         model: the network before its training.
-        load: as for `scores_of`.
+        load: see `scores_of`.
         how_to_give: what to write where mean and std are missing.
     """
     try:
@@ -105,9 +105,9 @@ def trainer_callback(trainer: Any, dataset: Any, **options: Any) -> Any:
     """Return a callback for a `transformers.Trainer` that logs `scores_of` its model after each epoch.
 
     Args:
-        trainer: whose `log` gets the scores.
-        dataset: as for `run`.
-        **options: of `scores_of`.
+        trainer: trainer whose `log` gets the scores.
+        dataset: see `run`.
+        **options: options of `scores_of`.
 
     Raises:
         UserError: `run` would refuse the dataset or an option, or `load_classifier` the model.
@@ -156,9 +156,9 @@ def lightning_callback(dataset: Any, *, network: str = "", **options: Any) -> An
     """Return a callback for Lightning that logs `scores_of` the module after each epoch of training.
 
     Args:
-        dataset: as for `run`.
+        dataset: see `run`.
         network: the attribute of the module that holds the network; "": the module itself is called.
-        **options: of `scores_of`; `mean` and `std` are short for `load`.
+        **options: options of `scores_of`; `mean` and `std` are short for `load`.
 
     Raises:
         UserError: Lightning is not installed, or `run` would refuse the dataset or an option; when training begins, the

@@ -263,7 +263,7 @@ def check_call(name: str, explainer: Callable[..., Any], *, is_whole: bool = Tru
     """Check that an explainer can be called with classifier, images and target alone.
 
     Args:
-        name: of the explainer.
+        name: name of the explainer.
         explainer: a function, or the class of callable objects.
         is_whole: False where `functools.partial` may still bind some of its parameters.
 

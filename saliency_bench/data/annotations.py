@@ -75,7 +75,7 @@ def rows_of(folder: Path, part: dict, columns: Iterable[str] | None = None) -> I
     """Yield the rows of one split of a built dataset, pictures as stored.
 
     Args:
-        folder: of the dataset.
+        folder: folder of the dataset.
         part: the entry of the split in the build report.
         columns: to read; None: all.
     """

@@ -67,17 +67,17 @@ def build(
     killed resumes when it is started again. Equal input gives equal bytes, with any number of workers.
 
     Args:
-        name: of the dataset, or of a layout of your own data ("folder", "coco-json", "yolo").
+        name: name of the dataset, or of a layout of your own data ("folder", "coco-json", "yolo").
         out: folder to write.
         source: folder with the raw data as downloaded; None for datasets that need none. Of your own data also
             `images`.
         overwrite: replace `out` if it is a dataset built before; else an existing non-empty folder is refused.
         progress: show a bar.
-        seed: of the split into train, validation and test, and of anything the builder draws at random.
+        seed: seed of the split into train, validation and test, and of anything the builder draws at random.
         workers: threads (for some large sources: processes) that read and write pictures; None: one per core.
         license: of your own data: their licence, as the Hub spells it ("cc-by-4.0"); None: not stated.
         title: what your own data are called in card and reports.
-        **options: of the builder, see `saliency-bench build NAME --help`.
+        **options: options of the builder, see `saliency-bench build NAME --help`.
 
     Raises:
         UserError: A name or option is unknown, a source is missing, or `out` exists.
@@ -162,7 +162,7 @@ def _write_dataset(
 
     Args:
         workspace: folder next to the dataset's.
-        name: of the dataset.
+        name: name of the dataset.
         builder: its module.
         source: the raw data.
         settings: options of the build.

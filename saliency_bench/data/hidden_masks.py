@@ -24,9 +24,9 @@ def hide_masks(folder: Path, build_report: dict[str, Any], split: str, out: Path
     """Write a built dataset without the masks of a split into a folder, and return its build report.
 
     Args:
-        folder: of the dataset.
-        build_report: of the dataset.
-        split: whose masks are hidden.
+        folder: folder of the dataset.
+        build_report: build report of the dataset.
+        split: split whose masks are hidden.
         out: an empty folder.
 
     Raises:
@@ -77,7 +77,7 @@ def join_masks(rows: Dataset, kept: Path, split: str, repo: str | None = None) -
     """Return published rows with all columns that were hidden.
 
     Args:
-        rows: of the split, as they are published.
+        rows: rows of the split, as they are published.
         kept: the folder that `keep_masks` wrote.
         split: its name.
         repo: where they were published, if they are from the Hub.

@@ -119,7 +119,7 @@ class JobBatches:
     Attributes:
         folder: where the batches are stored.
         to_row: makes a row of a sample.
-        schema: of the rows.
+        schema: schema of the rows.
         workers: number of threads, or of processes.
         on_done: called with the number of jobs that have just finished.
         in_processes: use processes; `to_row` must be importable there.

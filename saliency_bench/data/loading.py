@@ -97,8 +97,8 @@ def with_classes(rows: Dataset, names: list[str] | None = None) -> Dataset:
     """Return rows whose `label`, where it is text, is a class instead.
 
     Args:
-        rows: of a split.
-        names: of the classes; None: the texts, sorted.
+        rows: rows of a split.
+        names: names of the classes; None: the texts, sorted.
 
     Raises:
         UserError: A text is none of the names.

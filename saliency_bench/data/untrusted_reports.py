@@ -104,7 +104,7 @@ def check_files(builder: DatasetBuilder, name: str, root: str) -> None:
 
     Args:
         builder: would read them.
-        name: of the dataset.
+        name: name of the dataset.
         root: the folder, or the address of the repository's commit.
 
     Raises:

@@ -29,7 +29,7 @@ def patiently(
         repo: what it is about, for messages.
         api: client of the Hub.
         say: gets a line before each pause.
-        pauses: in seconds, one after the other, where the Hub names none.
+        pauses: pauses in seconds, one after the other, where the Hub names none.
 
     Raises:
         UserError: The action fails in a way that waiting does not help, or the Hub stays busy.

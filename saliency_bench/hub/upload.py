@@ -53,7 +53,7 @@ def publish(
 
     Args:
         publication: what it is to contain.
-        private: for a repository that does not exist yet.
+        private: make a new repository private.
         dry_run: send nothing.
         api: client of the Hub; None: of the account that is logged in.
         say: gets each line of the plan before anything is sent.

@@ -28,7 +28,7 @@ class Publication:
         repo: the repository.
         kind: "dataset", "model" or "space".
         files: {path in the repository: a local file, or its content}.
-        message: of the commit.
+        message: message of the commit.
         owned: patterns of paths that we manage; such a file is removed from the repository once it is not in `files`.
         mark: (a path in `files`, keys of the JSON in it): a repository that holds files already must have this file
             with the same values, else it is somebody's other work. The key is "" where the file alone tells.

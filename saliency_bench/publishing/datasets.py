@@ -47,10 +47,10 @@ def dataset_publication(
     """Return the files to publish of a dataset that `saliency-bench build` wrote.
 
     Args:
-        folder: of the dataset.
+        folder: folder of the dataset.
         namespace: on the Hub.
         workspace: an empty folder for temporary files.
-        name: of the repository; None: the dataset's.
+        name: name of the repository; None: the dataset's.
         with_images: the licence under which to publish images that may not be redistributed otherwise; without it, only
             the annotations of such a dataset are published.
         evaluation: add `eval.yaml` (`headline`), by which the Hub shows scores of models on the dataset's page; it may
@@ -113,8 +113,8 @@ def masks_publication(public: Publication, folder: str | Path, split: str, works
 
     Args:
         public: the dataset without these masks.
-        folder: of the dataset with them.
-        split: whose masks are hidden.
+        folder: folder of the dataset with the masks.
+        split: split whose masks are hidden.
         workspace: an empty folder for temporary files.
     """
     build_report = keep_masks(Path(folder), _checked_report(Path(folder)), split, workspace) | {MASKS_OF: public.repo}
@@ -128,7 +128,7 @@ def check_never_shown(repo: str, split: str, api: HfApi) -> None:
 
     Args:
         repo: the public repository.
-        split: whose masks are to be hidden.
+        split: split whose masks are to be hidden.
         api: client of the Hub.
 
     Raises:
@@ -157,7 +157,7 @@ def check_hidden_nowhere(folder: str | Path, repo: str, hide: str | None, api: H
     the Hub are raised as they are.
 
     Args:
-        folder: of the dataset.
+        folder: folder of the dataset.
         repo: to be published.
         hide: the split whose masks it hides; None: it shows all.
         api: client of the Hub, with a token.

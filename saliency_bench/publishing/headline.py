@@ -51,7 +51,7 @@ def accuracy_entry(repo: str, log: dict, accuracy: Interval) -> EvalResultEntry:
     """Return the accuracy of a model.
 
     Args:
-        repo: of the model.
+        repo: repository of the model.
         log: training_log.json, whose dataset is on the Hub.
         accuracy: on the split test.
     """
@@ -71,10 +71,10 @@ def score_entries(run: RunData, dataset: dict, published: dict, namespace: str) 
     """Return (the scores of a run on a dataset of the Hub, why they are not listed or "").
 
     Args:
-        run: of the model.
+        run: run of the model.
         dataset: {"repo", "revision"}.
         published: its build report.
-        namespace: whose results repository holds the records.
+        namespace: namespace whose results repository holds the records.
     """
     about, split = run.summary["dataset"], run.summary["dataset"]["split"]
     if published.get("splits", {}).get(split, {}).get("fingerprint") != about["fingerprint"]:

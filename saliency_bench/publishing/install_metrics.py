@@ -40,7 +40,7 @@ def install_metrics(names: Iterable[str] = ()) -> list[Installed]:
     evaluate uses the copy whose main script was modified last, so the last installation wins, whatever its version.
 
     Args:
-        names: of the metrics; (): all.
+        names: names of the metrics; (): all.
 
     Raises:
         UserError: A metric is unknown, or this version of evaluate has another cache layout.

@@ -45,9 +45,9 @@ def model_publication(
     one has the same fingerprint; any other dataset is only named.
 
     Args:
-        folder: of the checkpoint.
+        folder: folder of the checkpoint.
         namespace: on the Hub.
-        name: of the repository; None: the folder's.
+        name: name of the repository; None: the folder's.
         license: of the weights, an identifier of the Hub.
         results: folder of a run on this model, for the card's table and model-index.
         eval_results: add the numbers of `headline` in the form that the Hub shows on the dataset's page.

@@ -17,7 +17,7 @@ def check_published_alike(folder: Path, repo: str, hide: str | None) -> None:
     """Check that no other repository hides masks of a folder that this one would show, or shows those it would hide.
 
     Args:
-        folder: of the dataset.
+        folder: folder of the dataset.
         repo: to be published.
         hide: the split whose masks it hides; None: it shows all.
 

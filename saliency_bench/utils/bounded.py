@@ -112,10 +112,10 @@ def bounded(
     """Return `function(*args)`, called in a child process.
 
     Args:
-        function: of a module, so that the child can import it by its name. What it raises becomes a UserError.
+        function: function of a module, so that the child can import it by its name. What it raises becomes a UserError.
         args: what JSON can hold.
         memory: bytes that it may take.
-        seconds: that it may compute.
+        seconds: seconds that it may compute.
         most: bytes that it may return.
         files: bytes of the largest file that it may write.
 

@@ -120,7 +120,7 @@ def parse_json(content: bytes | str, *, unique: bool = False) -> Any:
     """Return the content of a stranger's JSON.
 
     Args:
-        content: of a file.
+        content: content of a file.
         unique: refuse a name that comes twice in an object: readers differ in which of its values they take.
 
     Raises:

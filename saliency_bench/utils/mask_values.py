@@ -96,7 +96,7 @@ def unclear(values: np.ndarray, background: int = 0) -> str:
     They do if they are the background and one other value, only the background, or only one of `FULL`.
 
     Args:
-        values: of a mask, with any shape and dtype.
+        values: values of a mask, with any shape and dtype.
         background: the value of the background.
     """
     if values.dtype == bool or values.size == 0:

@@ -64,8 +64,8 @@ class Picture:
     Attributes:
         data: the encoded bytes.
         suffix: the matching suffix of a file.
-        width: in pixels.
-        height: in pixels.
+        width: width in pixels.
+        height: height in pixels.
         orientation: the EXIF orientation (1 to 8) of the file it was read from.
         is_windowed: whether the file has more than 8 bits a channel, of which `windowed` shows a part.
     """
@@ -90,7 +90,7 @@ def read(path: Path, *, deep: bool = False) -> Picture:
     lossless PNG of the result of `rgb`.
 
     Args:
-        path: of the file.
+        path: path of the file.
         deep: also accept pictures with more than 8 bits, and scale them with `windowed`.
 
     Raises:

@@ -36,7 +36,7 @@ class RefusedError(Exception):
     """A request that is refused.
 
     Args:
-        status: of the answer.
+        status: status of the answer.
         line: text of the answer.
     """
 
@@ -120,7 +120,7 @@ class Guard:
     """Middleware that refuses requests which the page itself does not send.
 
     Args:
-        app: that gets all other requests.
+        app: app that gets all other requests.
         uploads: bounds on uploads; None if nothing is uploaded, as on a laptop.
         calls: {number of a function that a button calls: how many arguments it takes}.
         components: numbers of the components whose functions the page's script calls.

@@ -60,7 +60,7 @@ def application(
     """Return the pages of a study as an application.
 
     Args:
-        study: whose people are known.
+        study: study whose people are known.
         folder: holds page.html and the files it loads; those in this folder are served too.
         get: {name: method} under /api/.
         post: as `get`, of what changes something.
@@ -247,7 +247,7 @@ def serve(app: Starlette, host: str, port: int, say: Callable[[str], object], sy
         host: address to serve at.
         port: to serve at.
         say: is told the address.
-        sync: of the store, whose state is served at /sync.
+        sync: sync of the store, whose state is served at /sync.
 
     Raises:
         UserError: The port cannot be used.

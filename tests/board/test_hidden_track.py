@@ -387,7 +387,7 @@ def test_a_submission_on_part_of_the_images_is_told_nothing_of_the_masks():
     recompute._take_out_parts(ways, 28, further)
     assert ways == {"explainer": cells[:1]}
     assert set(further) == {"b", "c"}
-    assert "this submission is without 28 of them" in further["b"]
+    assert "this submission lacks 28 of them" in further["b"]
 
 
 def test_one_image_moves_a_score_by_one_step_at_most():
@@ -494,7 +494,7 @@ def test_scores_of_ones_own_are_refused_where_masks_are_hidden(tmp_path):
     board = sb.load_results(tmp_path)
     assert [refused.line for refused in board.refused] == [
         f"{board.refused[0].folder}/records.parquet: it has scores by saliency_miou, but the masks of this dataset are "
-        "hidden; submit maps, and no scores of your own"
+        "hidden; submit maps without scores"
     ]
     assert {(row.cell.metric, row.value, row.status) for row in board.rows} == {
         ("saliency_miou", None, "checked"), ("saliency_insertion", 0.5, "checked")

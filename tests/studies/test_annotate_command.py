@@ -109,7 +109,7 @@ def test_masks_that_fit_no_image_are_named(line, tmp_path, capsys):
     ("options", "words"),
     [
         (["--person", "bob"], "has no masks of bob; give --person, one of: ada"),
-        (["--person", "../ada"], "--person is 1 to 100 letters"),
+        (["--person", "../ada"], "--person must be 1 to 100 letters"),
         (["--person", "consensus"], "is reserved"),
         (["--person", "ada", "--format", "coco"], "is a folder without annotations.json"),
     ],
@@ -159,12 +159,12 @@ def test_an_import_ends_with_a_line_that_adds_up(line, tmp_path, capsys):
     options = ["--import", str(tmp_path / "a.xml"), "--format", "cvat", "--person"]
     assert main([*line, *options, "ada"]) == 0
     told = capsys.readouterr()
-    assert "image images/image-005.png is left out: the runs are not those of a mask of 2 x 2 pixels" in told.err
+    assert "image images/image-005.png is left out: the run lengths do not match a mask of 2 x 2 pixels" in told.err
     assert "in the dataset: 1, such as images/image-0099.png; the dataset has image-000" in told.err
     first, second = told.out.splitlines()
     assert first == "masks of 2 images are stored as those of ada"
     assert second == (
-        "6 regions read: 2 drawn, 4 skipped (1 of type points, which has no area, 1 of no image in the dataset, "
+        "6 regions read: 2 drawn, 4 skipped (1 of type points, which has no area, 1 for an image that is not in the dataset, "
         "1 labelled shadow, 1 of an image that was left out)"
     )
     assert main([*line, *options, "bob", "--label", "shadow", "--json"]) == 0

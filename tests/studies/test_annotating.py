@@ -102,7 +102,7 @@ def test_everybody_sees_only_their_own(annotating, client):
     ("changed", "words"),
     [
         ({"unit": "image-999"}, "not given to you"),
-        ({"kind": "draw"}, "kind is one of"),
+        ({"kind": "draw"}, "kind must be one of"),
         ({"runs": [4799]}, "60 x 80"),
         ({"runs": [4800]}, "nothing is marked"),
         ({"runs": {"a": 1}}, "60 x 80"),

@@ -585,7 +585,7 @@ def test_every_kind_of_region_of_cvat_is_drawn_or_counted(tmp_path):
 @pytest.mark.parametrize(
     ("element", "size", "why"),
     [
-        ('<mask label="cat" left="0" top="0" width="2" height="2" rle="0, 3"/>', None, "not those of a mask of 2 x 2"),
+        ('<mask label="cat" left="0" top="0" width="2" height="2" rle="0, 3"/>', None, "do not match a mask of 2 x 2"),
         ('<mask label="cat" left="79" top="0" width="2" height="2" rle="0, 4"/>', None, "outside of its image"),
         ('<mask label="cat" left="0" top="0" width="2" height="2" rle="0, x"/>', None, "a damaged mask"),
         ('<polygon label="cat" points="1,2;3"/>', None, "a damaged polygon"),

@@ -25,7 +25,7 @@ class Candidate:
 
     Attributes:
         name: as a run names it.
-        explainer: with its options bound.
+        explainer: explainer with its options bound.
         passes: forward passes for a map; 0 for what needs none, and for your own function, of which it is not known.
     """
 
@@ -75,8 +75,8 @@ def costs(
 
     Args:
         chosen: the candidates.
-        metrics: that score their maps.
-        side: of the image.
+        metrics: metrics that score their maps.
+        side: side of the image.
     """
     maps, scoring = {}, {}
     for candidate in chosen:

@@ -88,7 +88,7 @@ class Choice:
         """Return the recommended explainer.
 
         Args:
-            question: that it answers, as in `recommended`; by default the first with a recommendation.
+            question: question that it answers, as in `recommended`; by default the first with a recommendation.
 
         Raises:
             UserError: Nothing is recommended, or the question was not answered.
@@ -135,7 +135,7 @@ def choose(
         margin: a difference that does not matter; a candidate within this margin of the best is not dropped.
         explainers: candidates, in the place of all that fit the network with a few settings each; the baselines are
             added.
-        metrics: that decide, in the place of those of the questions.
+        metrics: metrics that decide, in the place of those of the questions.
         batch_size: samples per chunk; the first round has one of 8.
         progress: show bars and a line per round.
         **settings: SETTINGS
@@ -183,7 +183,7 @@ class _Field:
         within_for_all: seconds that would have to be given for all to be tried.
         maps: {candidate: passes of its map}.
         scoring: {(candidate, metric): passes of scoring it}.
-        budget: of time.
+        budget: budget of time.
     """
 
     chosen: list[Candidate]

@@ -56,8 +56,8 @@ def elsewhere(explainer: Explainer, layer: str) -> dict[str, str]:
     Left out is a line that cannot say an option which differs from its default.
 
     Args:
-        explainer: with its options.
-        layer: that Grad-CAM reads, "" if there is none.
+        explainer: explainer with its options.
+        layer: layer that Grad-CAM reads, "" if there is none.
     """
     lines = dict(explainer.declaration.elsewhere)
     values, usual = dict(explainer.options), options.defaults(explainer.function)

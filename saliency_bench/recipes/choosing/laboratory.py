@@ -29,8 +29,8 @@ class RunLaboratory:
     """Scores by runs.
 
     Attributes:
-        folder: of `choose`.
-        settings: of the runs, but for explainers, metrics, limit and folder.
+        folder: folder of `choose`.
+        settings: settings of the runs, but for explainers, metrics, limit and folder.
         objects: the Python objects among them.
         explainers: {candidate: what a run is given for it}.
         metrics: {metric: what a run is given for it}.

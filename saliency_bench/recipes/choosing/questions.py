@@ -71,8 +71,8 @@ def questions_of(names: Sequence[str], metrics: Sequence[Metric], has_masks: boo
     """Return the questions to answer.
 
     Args:
-        names: of questions; () for those that the dataset allows: alignment, where there are masks, and faithfulness.
-        metrics: in the place of those of the questions, each a question of its own if there are several.
+        names: names of questions; () for those that the dataset allows: alignment, where there are masks, and faithfulness.
+        metrics: metrics in the place of those of the questions, each a question of its own if there are several.
         has_masks: whether the dataset has any.
 
     Raises:

@@ -33,7 +33,7 @@ class RoundScores:
 
     Attributes:
         values: {(candidate, metric): (n,) oriented so that higher is better; NaN: none}.
-        ids: of the images, in the run's order.
+        ids: ids of the images, in the run's order.
         groups: their clusters; None: its own.
         ranges: {metric: (lowest, highest) score, as the metric gives them}.
         higher: {metric: whether higher scores are better, as the metric gives them}.
@@ -87,7 +87,7 @@ class Budget:
     """Seconds that may be spent, by the costs of the plan.
 
     Attributes:
-        limit: in seconds.
+        limit: limit in seconds.
         maps: {candidate: seconds of a map}.
         metrics: {(candidate, metric): seconds of scoring a map}.
         spent: so far, in seconds.
@@ -114,15 +114,15 @@ class Contest:
     """A metric's race.
 
     Attributes:
-        metric: of the race.
-        race: of the candidates.
+        metric: metric of the race.
+        race: race of the candidates.
         leader: the best so far.
         second: the next.
         ended: why no more images are asked for; "" while they are.
-        images: that decided.
+        images: images that decided.
         limit: images of the dataset that were gone through for these; more where not all are explained.
-        clusters: of these.
-        scores: of these, of the candidates that were left.
+        clusters: clusters of these images.
+        scores: scores of these, of the candidates that were left.
     """
 
     metric: str
@@ -141,9 +141,9 @@ class Round:
     """Record of a round.
 
     Attributes:
-        limit: of the run.
-        images: that are explained.
-        clusters: of these.
+        limit: limit of the run.
+        images: images that are explained.
+        clusters: clusters of these images.
         lineup: {metric: its candidates}.
         dropped: {metric: those that were beaten}.
     """
@@ -163,8 +163,8 @@ class Narrowing:
         laboratory: gives scores.
         names: {metric: its candidates}.
         baselines: candidates that ignore the network.
-        images: that may decide, at most.
-        budget: of time.
+        images: images that may decide, at most.
+        budget: budget of time.
         margin: candidates within it of the best are as good as the best.
         largest: most images of a cluster.
         first: images of the first round.
