@@ -253,7 +253,7 @@ def of_run(folder: Path, times: int, images: int | None) -> Iterator[list[str]]:
     Args:
         folder: folder of the run.
         times: simulations.
-        images: images of the dataset, its clusters drawn from those of the run with replacement; None: those of the run.
+        images: images of a dataset whose clusters are drawn from the run with replacement; None: the run's images.
     """
     run = read_run(folder)
     clusters = cluster_names(run.ids, run.groups)

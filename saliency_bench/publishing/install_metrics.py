@@ -1,4 +1,4 @@
-"""Installs the metrics so that `evaluate.load("saliency_miou")` works by bare name, from any folder and offline."""
+"""Install the metrics so that `evaluate.load("saliency_miou")` works by bare name, from any folder and offline."""
 
 import inspect
 import os
@@ -89,7 +89,7 @@ def _in_use(folder_of_metric: Path, name: str) -> Path | None:
 
 
 def _cached(name: str, texts: dict[str, str]) -> str:
-    """Write the files into evaluate's cache, unless present; returns the name of their folder, a hash."""
+    """Write the files into evaluate's cache, unless present; return the name of their folder, a hash."""
     from datasets import DownloadMode
     from evaluate import loading
 

@@ -295,7 +295,11 @@ def test_what_is_recomputed_is_ranked_officially(done, shapes, resnet, tmp_path,
         ("contrast:second 0f3a", "contrast:second", "contrast:second"),
         ("predicted-by 0f3a", "predicted-by:google/vit-base-patch16-224", "predicted-by:google/vit-base-patch16-224"),
         ("predicted-by 0f3a", "predicted-by:torchvision:resnet18", "predicted-by:torchvision:resnet18"),
-        ("predicted-by 0f3a", "predicted-by:folder:vit", "folder:vit .* not on the Hub; give --target predicted-by:MODEL"),
+        (
+            "predicted-by 0f3a",
+            "predicted-by:folder:vit",
+            "folder:vit .* not on the Hub; give --target predicted-by:MODEL",
+        ),
         ("predicted-by 0f3a", "predicted-by:..", "on no Hub"),  # a folder of the owner's machine
         ("predicted-by 0f3a", "classes.csv", "the file classes.csv; give your copy with --target FILE"),
         ("0f3a", "predicted-by:google/vit-base-patch16-224", "give your copy with --target FILE"),

@@ -71,9 +71,7 @@ def test_one_sample_an_image_and_images_dropped_by_content(voc):
     assert samples["2007_000001"]["labels"] == ["cat", "person"]
     kept, log = built(voc_val, source, parts="test", drop=("cow", "person"))
     assert sorted(kept) == ["2007_000003:boat", "2007_000005:bus"]
-    assert log.left_out == [
-        {"id": "2007_000001", "what": "image", "reason": "it shows a dropped class (person)"}
-    ]
+    assert log.left_out == [{"id": "2007_000001", "what": "image", "reason": "it shows a dropped class (person)"}]
     with pytest.raises(UserError, match=r"pottedplants.*pottedplant"):
         built(voc_val, source, drop=("pottedplants",))
     with pytest.raises(UserError, match=r"classes=one .*image"):
@@ -103,7 +101,9 @@ def test_voc_2007_with_boxes(tmp_path):
     expected[3:8, 2:10] = expected[0:2, 29:48] = True
     assert (samples["000001:cat"]["mask"] == expected).all()
     assert samples["000001:cat"]["labels"] == ["cat", "person"]
-    assert [remark["text"] for remark in log.remarks] == ["object 'unicorn' is not one of the 20 classes and is left out"]
+    assert [remark["text"] for remark in log.remarks] == [
+        "object 'unicorn' is not one of the 20 classes and is left out"
+    ]
     with pytest.raises(UserError, match=r"VOC2007 is not VOC2012"):
         built(voc_val, root)
     with pytest.raises(UserError, match=r"year is 2012 or 2007"):

@@ -58,8 +58,8 @@ def test_masks_of_two_people_are_reported_and_exported(line, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--import", "x"], "--person NAME are given together"),
-        (["--person", "x"], "--person NAME are given together"),
+        (["--import", "x"], "--person NAME must be given together"),
+        (["--person", "x"], "--person NAME must be given together"),
         (["--report"], "there is no store"),
         (["--annotators", "0"], "--annotators is a number from 1"),
         (["--honeypots", "3"], "but the dataset has 2"),
@@ -162,7 +162,7 @@ def test_an_import_ends_with_a_line_that_adds_up(line, tmp_path, capsys):
     assert "image images/image-005.png is left out: the run lengths do not match a mask of 2 x 2 pixels" in told.err
     assert "in the dataset: 1, such as images/image-0099.png; the dataset has image-000" in told.err
     first, second = told.out.splitlines()
-    assert first == "masks of 2 images are stored as those of ada"
+    assert first == "masks of 2 images are stored for ada"
     assert second == (
         "6 regions read: 2 drawn, 4 skipped (1 of type points, which has no area, 1 for an image that is not in the dataset, "
         "1 labelled shadow, 1 of an image that was left out)"

@@ -185,7 +185,7 @@ def test_the_class_that_maps_explain(shapes, resnet, tmp_path):
 @pytest.mark.parametrize("command", ["peekaboom", "assess"])
 @pytest.mark.parametrize(("words", "line"), [
     (["serve", "--store", "x.db"], "serve needs RUN"),
-    (["results", "runs/first", "--store", "x.db"], "reads the store alone"),
+    (["results", "runs/first", "--store", "x.db"], "reads only the store"),
     (["results", "--store", "none.db"], "there is no store"),
     (["export", "--store", "none.db"], "needs --out"),
 ])  # fmt: skip

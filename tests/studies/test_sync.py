@@ -236,7 +236,9 @@ def test_another_study_is_not_continued(hub, tmp_path):
     hub.api(VISITOR).upload_file(
         path_or_fileobj=b"no row\n", path_in_repo="study.db/a.jsonl", repo_id=REPO, repo_type="dataset"
     )
-    with pytest.raises(UserError, match=r"study.db of visitor/answers cannot be continued here: .*not a copy of a store"):
+    with pytest.raises(
+        UserError, match=r"study.db of visitor/answers cannot be continued here: .*not a copy of a store"
+    ):
         sync_of(hub, tmp_path / "study.db").restore()
 
 
