@@ -68,7 +68,7 @@ def images(body):
 def test_maps_lie_over_the_pictures_of_a_folder_that_is_named(root, shapes, maps):
     archive = Archive.load(root, [shapes])
     shown = images(body := opened(archive))
-    assert f"over pictures of the folder {shapes.name}" in body
+    assert f"over pictures from the folder {shapes.name}" in body
     assert len(shown) >= 10
     rows = sb.load_dataset(shapes)
     for image_id in list(shown)[:3]:

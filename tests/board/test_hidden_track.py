@@ -259,7 +259,7 @@ def test_what_cannot_be_hidden(given, words, own_data, tmp_path):
 
 
 def test_masks_that_anybody_can_make_are_not_hidden(shapes, tmp_path):
-    with pytest.raises(UserError, match="anybody can build shapes-xai with its masks"):
+    with pytest.raises(UserError, match="anyone can build shapes-xai with its masks"):
         dataset_publication(shapes, "saliency-bench", tmp_path, hide="test")
 
 

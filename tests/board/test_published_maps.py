@@ -103,7 +103,7 @@ def test_values_beyond_what_can_be_published_are_not_written(tmp_path):
     largest = np.full((4, 6), 1.7e38, np.float32)
     write_maps(tmp_path / "fine", "mine", [("image 0", largest)])
     assert np.isfinite(maps_in(tmp_path / "fine")["mine"]["image 0"]).all()
-    with pytest.raises(UserError, match="the map of image image 1 has values of 1.7e38 or more"):
+    with pytest.raises(UserError, match=r"the map of image image 1 has values of 1\.7e38 or more"):
         write_maps(tmp_path / "large", "mine", [("image 0", largest), ("image 1", 2 * largest)])
 
 

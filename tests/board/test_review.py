@@ -300,7 +300,7 @@ def test_what_is_recomputed_is_ranked_officially(done, shapes, resnet, tmp_path,
             "predicted-by:folder:vit",
             "folder:vit .* not on the Hub; give --target predicted-by:MODEL",
         ),
-        ("predicted-by 0f3a", "predicted-by:..", "on no Hub"),  # a folder of the owner's machine
+        ("predicted-by 0f3a", "predicted-by:..", "is not on the Hub"),  # a folder of the owner's machine
         ("predicted-by 0f3a", "classes.csv", "the file classes.csv; give your copy with --target FILE"),
         ("0f3a", "predicted-by:google/vit-base-patch16-224", "give your copy with --target FILE"),
     ],
@@ -584,7 +584,7 @@ def test_another_dataset_is_not_taken_for_it(done, resnet, tmp_path):
     sb.build("shapes-xai", tmp_path / "other", size=32, count=60, progress=False)
     with pytest.raises(UserError, match="is not the dataset of"):
         recompute(tmp_path, folder, dataset=str(tmp_path / "other"), model=str(resnet))
-    with pytest.raises(UserError, match="give --model"):
+    with pytest.raises(UserError, match="give your copy with --model"):
         recompute(tmp_path, folder, dataset=str(tmp_path / "other"))
 
 

@@ -164,7 +164,8 @@ def test_an_import_ends_with_a_line_that_adds_up(line, tmp_path, capsys):
     first, second = told.out.splitlines()
     assert first == "masks of 2 images are stored for ada"
     assert second == (
-        "6 regions read: 2 drawn, 4 skipped (1 of type points, which has no area, 1 for an image that is not in the dataset, "
+        "6 regions read: 2 drawn, 4 skipped (1 of type points, which has no area, "
+        "1 for an image that is not in the dataset, "
         "1 labelled shadow, 1 of an image that was left out)"
     )
     assert main([*line, *options, "bob", "--label", "shadow", "--json"]) == 0

@@ -510,7 +510,7 @@ def test_names_of_uploads_and_other_machines_find_their_image(tmp_path):
     found = imported(tmp_path, [task(name, by(result(CAT))) for name in names])
     assert list(found.masks) == ["p1", "p2", "p3"]
     assert found.strange == ["p4.png"]
-    assert found.selection.skipped == {"of no image in the dataset": 1}
+    assert found.selection.skipped == {"for an image that is not in the dataset": 1}
     found = imported(tmp_path, [task(name, by(result(CAT))) for name in ("a/p1.png", "b/p1.png", "p2.png")])
     assert (list(found.masks), found.strange) == (["p2"], ["a/p1.png", "b/p1.png"])
 
