@@ -31,7 +31,12 @@ HOME = "ILSVRC 2012, image-net.org or kaggle.com/c/imagenet-object-localization-
 WNID = re.compile(r"n\d{8}")
 NAMED = re.compile(r"(?:^|_)(n\d{8})(?:_|$)")  # WordNet id in the name of a file or folder
 LISTS = ("LOC_synset_mapping.txt", "synset_words.txt")
-MARKS = ("ILSVRC/Data/CLS-LOC/val", "ILSVRC2012_img_val", "ILSVRC2012_devkit_t12", *LISTS)  # of the source folder
+MARKS = (
+    "ILSVRC/Data/CLS-LOC/val",
+    "ILSVRC2012_img_val",
+    "ILSVRC2012_devkit_t12",
+    *LISTS,
+)  # entries that identify the source folder
 DEVKIT = ("ILSVRC2012_devkit_t12/data", "ILSVRC2012_devkit_t12", "devkit/data", "data")
 BOXES = ("ILSVRC2012_bbox_val_v3/val", "ILSVRC2012_bbox_val_v3", "ILSVRC/Annotations/CLS-LOC/val", "bbox/val", "val")
 Boxes = list[list[float]]

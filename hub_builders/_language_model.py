@@ -23,7 +23,7 @@ PROMPT = (
     "Answer: ‘{answer}’. If yes, respond with ‘yes’. If no, respond with ‘no’."
 )
 WORDING = blake2b(PROMPT.encode(), digest_size=8).hexdigest()
-SECONDS = 60.0  # for one answer
+SECONDS = 60.0  # timeout of an answer
 WAITS = (2.0, 8.0, 30.0)  # seconds before another try, where the service is busy
 BUSY = (429, 500, 502, 503, 504)
 OPENAI = "https://api.openai.com/v1"

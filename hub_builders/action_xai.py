@@ -78,9 +78,9 @@ HOME = (
     "ACT-X, github.com/Seth-Park/MultimodalExplanations, and MPII Human Pose, human-pose.mpi-inf.mpg.de (research use)"
 )
 ANNOTATIONS = "mpii_human_pose_v1_u12_1.mat"
-QUESTION = "What is the person doing?"  # of every ACT-X sample; the files hold the answers only
+QUESTION = "What is the person doing?"  # question of every ACT-X sample; the files hold only the answers
 SPLITS = ("train", "val", "test")
-BYTES = 2**26  # of one file of maps, unpacked
+BYTES = 2**26  # most bytes of an unpacked file of maps
 
 
 def features(classes: dict[str, list[str]]) -> dict:
@@ -203,7 +203,7 @@ def questions(root: Path, log: BuildLog) -> dict[str, tuple[str, dict]]:
 def kept(
     source: Path | None, entries: dict, log: BuildLog, ask: bool, answers: str, service: _language_model.Service
 ) -> dict[_language_model.Pair, bool]:
-    """Return the pairs of question and answer that are kept."""
+    """Return the pairs of question and answer to keep."""
     pairs = [(entry["question"], entry["ans"]) for _, entry in entries.values()]
     if not ask:
         return dict.fromkeys(pairs, True)

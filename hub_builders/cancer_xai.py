@@ -62,7 +62,7 @@ source's case. `slice_index` counts from the feet."""
 
 MSD = "Task07_Pancreas of the Medical Segmentation Decathlon, medicaldecathlon.com (CC BY-SA 4.0)"
 NIH = "NIH Pancreas-CT, The Cancer Imaging Archive (CC BY 3.0)"
-CENTRE, WIDTH = 40, 400  # of the soft-tissue window
+CENTRE, WIDTH = 40, 400  # soft-tissue window
 TUMOUR, LABELS = 2, 2
 
 

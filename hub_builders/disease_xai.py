@@ -64,7 +64,7 @@ reader, and at least a quarter lung. All samples of a patient are in one split. 
 marked the nodule."""
 
 HOME = "LIDC-IDRI, The Cancer Imaging Archive (CC BY 3.0)"
-CENTRE, WIDTH = -600, 1500  # of the lung window
+CENTRE, WIDTH = -600, 1500  # lung window
 AWAY = 10.0  # millimetres from any mark
 LUNG, LUNG_SHARE = (-950.0, -400.0), 0.25
 TRIES = 400

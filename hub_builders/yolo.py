@@ -44,10 +44,10 @@ picture, as in YOLO; with `stored`, to the file regardless of its EXIF orientati
 
 HOME = "the pictures (`--images DIR`) and their labels (`--labels DIR`, `--names data.yaml`)"
 NAMES = ("data.yaml", "data.yml", "dataset.yaml", "obj.names", "classes.txt")  # CVAT writes obj.names for YOLO 1.1
-NOTES = "notes.json"  # of Label Studio, beside classes.txt
+NOTES = "notes.json"  # written by Label Studio next to classes.txt
 YAML = (".yaml", ".yml")
 LARGEST = 2**24  # bytes of a label file, and of the names
-SLACK = 0.01  # by which rounded coordinates may lie outside of the picture, as in Ultralytics
+SLACK = 0.01  # tolerance for rounded coordinates outside the picture, like in Ultralytics
 
 
 def check(*, labels: str, names: str, split: str, **others: object) -> None:

@@ -211,7 +211,7 @@ def summary(build_report: dict, out: Path) -> str:
     )
     lines += remarks(build_report["remarks"])
     if not build_report["redistribute_images"]:
-        lines.append("  licence   the images may not be published")
+        lines.append("  licence   these images may not be redistributed")
     return "\n".join([*lines, "next:", f"  {next_command(build_report, out)}"])
 
 

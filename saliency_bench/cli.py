@@ -30,7 +30,7 @@ from saliency_bench.utils.progress import silent
 from saliency_bench.utils.stand_ins import lacking
 from saliency_bench.utils.storage import storage_error
 
-SECTIONS = ("start here", "prepare", "measure", "people", "publish", "extend")  # of the overview, in this order
+SECTIONS = ("start here", "prepare", "measure", "people", "publish", "extend")  # headings of the overview, in order
 HELP = ("-h", "--help", "help")
 
 

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 LEAST = 224  # pixels of the shorter side of a picture
 MOST = 512  # pixels of its longer side, unless the shorter one would be too short
-QUALITY = 88  # of JPEG
+QUALITY = 88  # JPEG quality
 SIDE = 224  # pixels of the longer side of a picture in a strip, at least
 MARGIN, SIZE, LINE = 10, 14, 20  # pixels of a strip: around pictures, of letters, from line to line
 

@@ -33,7 +33,7 @@ from saliency_bench.types import Images, Target
 from saliency_bench.utils.files import write_with
 from saliency_bench.utils.overlays import eight_bit, overlay
 
-SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # of the pixels that have entered
+SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # shares of inserted pixels
 OBJECT = "image_without_object"
 DOTS = 96  # pixels of an inch, of PDF and SVG
 METRICS = {"maps": (), "insertion": ("saliency_insertion",), "classes": ("saliency_class_sensitivity",),

@@ -45,7 +45,7 @@ GROUPS = {
 }
 # In the version of a plugin's item, "3 of their-package 1.2.0, code 5f0c2a1b3c4d5e6f".
 OF, CODE = " of ", ", code "
-DECLARED = ("explainers", "metrics")  # whose functions have a declaration
+DECLARED = ("explainers", "metrics")  # kinds whose functions have a declaration
 PART = {"explainers": "", "metrics": "score"}  # the file of an item's folder that holds its function
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 DASHED = ("hub_builders", "push_scripts")  # their public names have dashes: shapes-xai, install-metrics

@@ -1,6 +1,6 @@
 """Texts of the records: why a sample has no score, or remarks on a valid score."""
 
-FLAT = "flat map"  # the reason beside a value that stands: a constant map was scored as zeros
+FLAT = "flat map"  # remark on a valid value: a constant map was scored as zeros
 FLAT_UNRANKED = "flat map, not ranked"  # no value, where a constant map would be the best possible
 UNDEFINED = "not defined for this sample"  # what the metric says of it may follow after a colon
 HALVED = "computed in smaller passes to fit in memory"  # beside a value, whose last bits may differ
@@ -9,9 +9,9 @@ DEPENDS_ON_BATCH = "depends on its batch"  # beside a value: other images of the
 TIED = "more than a tenth of its pixels tie"  # beside a value that goes by the order of the map's pixels
 PEAKED = "under 1 % of its pixels above half of its range"  # beside a value that goes by the pixels above it
 NO_LABEL = "no label"
-NO_PART = "takes no part"  # in what a metric makes of chosen samples
-PARTS_ONLY = "only its parts count"  # of a sample whose metric has one value over all samples (`aggregate`)
-NO_MAP = "no map was handed in"  # of maps that were made elsewhere
+NO_PART = "takes no part"  # reason of a metric that uses only chosen samples
+PARTS_ONLY = "only its parts count"  # for a metric with one value over all samples (`aggregate`)
+NO_MAP = "no map was handed in"  # for maps made elsewhere
 NOT_FINITE = "the map holds NaN or infinite values"
 INFINITE_LOGIT = "a class of its target has an infinite logit, as if it were masked out"
 NO_PROBABILITIES = "the classifier gave NaN or infinite values"

@@ -23,12 +23,12 @@ from saliency_bench.errors import UserError, did_you_mean, one_line, unknown
 from saliency_bench.utils.mask_values import words_of
 
 F = TypeVar("F", bound=Callable)
-ARRAYS = "maps in memory"  # the kind of the Python objects among `maps`
-IN_FILE = "function in a file"  # the kind of FILE.py:NAME, which is its name: no reader of a spec imports the file
+ARRAYS = "maps in memory"  # kind of the Python objects in `maps`
+IN_FILE = "function in a file"  # kind of FILE.py:NAME; readers of a spec never import the file
 SHOWN = 60  # characters of a refused value
 TARGETS = ("label", "predicted", "contrast:second")  # the rules; else --target is a file, or
 MAP_FORMS = "a folder of .npy, .npz, .pt or grey .png files, or one .npy, .npz, .pt or Parquet file (image_id, map)"
-PREDICTED_BY = "predicted-by:"  # with a model, or the folder of a run of one
+PREDICTED_BY = "predicted-by:"  # followed by a model or the folder of its run
 # Good first choices, for users who leave a list out.
 FIRST = {
     "explainers": "; good first choices: gradcam integrated_gradients rise:masks=1000, with centre random as baselines",

@@ -1,6 +1,6 @@
-"""Runs, some widened between two kills: records, predictions, summary, examples, maps as of an undisturbed run.
+"""Kill runs, some extended between two kills: records, predictions, summary, examples and maps must not change.
 
-So are runs whose metrics look at other samples (`PARTNERS`) or train networks (`RETRAINING`).
+This includes runs whose metrics use other samples (`PARTNERS`) or train networks (`RETRAINING`).
 """
 
 import random
@@ -32,7 +32,7 @@ MERGED = (*RESULTS, "timings.json")
 
 
 def run(**settings) -> None:
-    """A run that writes a few chunks at a time, so that the small one here has many files."""
+    """Run with few chunks per write, so that this small run has many files."""
     store.SECONDS = 0.05
     sb.run(**settings)
 
@@ -43,12 +43,12 @@ def names() -> list[str]:
 
 
 def merging() -> bool:
-    """Whether something that comes after the last chunk is written, or is being written."""
+    """Return whether files that follow the last chunk are written or being written."""
     return any(path.name.strip(".").startswith(MERGED) for path in Path("run").glob("*"))
 
 
 def moment(number: int, dice: random.Random) -> tuple[Moment, float]:
-    """(moment, delay) of a kill: while it starts, between chunks, while it merges."""
+    """Return (moment, delay) of a kill: while it starts, between chunks, or while it merges."""
     kind = number % 4
     if kind == 0:
         return at_once, dice.uniform(0, 0.5)
@@ -59,7 +59,7 @@ def moment(number: int, dice: random.Random) -> tuple[Moment, float]:
 
 
 def where() -> str:
-    """Where the last kill fell."""
+    """Return the phase of the last kill."""
     found = names()
     if not Path("run", "run.json").exists():
         return "at the start"
@@ -75,7 +75,7 @@ def where() -> str:
 
 
 def results() -> dict[str, bytes]:
-    """Also the kept maps, whatever files they are in."""
+    """Return the results, including kept maps from any files."""
     files = {name: Path("run", name).read_bytes() for name in RESULTS}
     return files | {
         f"maps of {name}": b"".join(image_id.encode() + values.tobytes() for image_id, values in maps.items())
@@ -95,7 +95,7 @@ def runs(
     count: int, dataset: Path, model: Path, folder: Path, children: Children, what: str = "runs",
     changes: dict | None = None,
 ) -> Outcome:  # fmt: skip
-    """Kill runs at chosen moments; `changes` are of the settings `RUN`, and runs with any are not widened."""
+    """Kill runs at chosen moments; `changes` modify the settings `RUN`, and runs with changes are not extended."""
     settings = {"dataset": str(dataset), "model": str(model)} | RUN | (changes or {})
     histories = [{}] if changes else NARROWER
     outcome, expected = Outcome(what, count), {}
@@ -113,10 +113,10 @@ def runs(
                 if children.killed_at(*moment(number // 6 + number + 5 * start, dice), run, asked):
                     outcome.kills[where()] += 1
                 if start == 0 and "only" in narrow:
-                    # Which samples of a chunk are explained together decides about the last bits.
+                    # The last bits depend on which samples of a chunk are explained together.
                     children.to_the_end(run, asked)
                 if start == 0 and not Path("run", "run.json").exists():
-                    history = 0  # what was asked first is not known any more
+                    history = 0  # the first request is no longer known
             children.to_the_end(run, settings)
             compare(outcome, f"{what} {number} {narrow or ''}", expected[history])
     return outcome

@@ -33,7 +33,7 @@ from saliency_bench.utils.hashing import hash_of
 NUMBERS = ("value", "low", "high", "clusters")
 COUNTS = ("left_out", "flat", "marked")
 RANKS = ("rank", "unranked", "scored")
-MOST_METHODS = 100  # of one metric in a submission: each is compared with each
+MOST_METHODS = 100  # methods per metric in a submission: all pairs are compared
 LOADED = 1000  # cached explainers and metrics with options: a board needs the same ones for every row
 
 

@@ -22,13 +22,13 @@ from saliency_bench.errors import UserError
 from saliency_bench.read.cell import CellResult
 from saliency_bench.utils.messages import counted
 
-MOST_METRICS = 10  # of a method: each is told about the same maps
+MOST_METRICS = 10  # metrics per method, because each reveals information about the masks
 PER_DAY, PER_WEEK = 1, 3  # attempts of a submitter on a dataset
-STEP = 0.01  # of the range of a metric
+STEP = 0.01  # share of a metric's range
 WEEK = timedelta(days=7)
-BITS, GRID, NEARLY = 1024, 8, 0.95  # of a sketch: its length, the side of a coarse map, the correlation that is marked
+BITS, GRID, NEARLY = 1024, 8, 0.95  # sketch: its length, the side of a coarse map, the correlation that is marked
 VIEWS = 3  # number of views of a map that are compared
-TINY = 1e-9  # of a step: 0.29 / 0.01 is just below 29
+TINY = 1e-9  # share of a step: 0.29 / 0.01 is just below 29
 
 
 def kept_masks(location: str, api: HfApi) -> Path:

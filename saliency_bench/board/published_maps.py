@@ -26,9 +26,9 @@ from saliency_bench.utils.hashing import known_sha256, sha256_of
 SHARD = re.compile(r"maps-[0-9]{5}\.npz")
 LARGEST_SHARD = 64_000_000  # bytes, packed and unpacked
 PER_SHARD = 256  # maps at most
-MOST_VALUES = 12_000_000  # of a shard
+MOST_VALUES = 12_000_000  # values per shard
 MOST_SHARDS = 2000
-PUBLISHED = "published-maps"  # in the folder of the run that scores them
+PUBLISHED = "published-maps"  # subfolder of the run that scores them
 LARGEST_SCALE = 2.0**127  # the largest power of two that float32 holds
 # Of name, ids, values and scale: types, and numbers of axes.
 KINDS, AXES = ("U", "U", np.float16, np.float32), (0, 1, 3, 1)

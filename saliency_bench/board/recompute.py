@@ -59,7 +59,7 @@ from saliency_bench.spec import PREDICTED_BY, TARGETS
 from saliency_bench.target_weights import asked_activation
 from saliency_bench.utils.messages import counted
 
-TOLERANCE = 1e-4  # of a score, relative where it is above 1
+TOLERANCE = 1e-4  # tolerance of a score, relative if it is above 1
 # Maps that no known explainer makes: nearly the masks, or one map for all images.
 LIKE_MASKS, MOST_IMAGES = 0.95, 0.5
 MATCH = "saliency_miou"

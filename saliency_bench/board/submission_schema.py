@@ -39,8 +39,8 @@ LARGEST = 8_000_000  # bytes of a result.json
 LONGEST = 2000  # characters of a note
 LONGEST_TEXT = 10_000  # characters of any text
 MOST_CELLS = 2000
-MOST_NAMES = 1000  # of an object of JSON
-MOST_VALUES = 500_000  # of JSON
+MOST_NAMES = 1000  # names in a JSON object
+MOST_VALUES = 500_000  # values in a JSON file
 MOST_ERRORS = 1000
 MOST_SEED = 2**53  # largest integer that JSON, floats and tables represent exactly
 # The format of `Classifier.arithmetic`.

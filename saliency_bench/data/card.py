@@ -17,7 +17,7 @@ from saliency_bench.errors import UserError
 
 SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 FOLDERS = {"default": "data", "annotations": "annotations"}  # {config: folder of its Parquet files}
-MOST_CLASSES = 50  # whose shares the card lists
+MOST_CLASSES = 50  # most classes whose shares the card lists
 CONFIG = "default"  # images and masks
 ANNOTATIONS = "annotations"  # the config without images, for sources whose images may not be redistributed
 

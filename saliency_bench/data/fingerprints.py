@@ -15,7 +15,7 @@ from saliency_bench.utils.pictures import UnreadableError, decode
 
 PNG = b"\x89PNG\r\n\x1a\n"
 READ = 100  # rows at once
-FORMAT = 2  # of what is remembered; another one makes all fingerprints anew
+FORMAT = 2  # version of the cache; a new version recomputes all fingerprints
 
 
 def fingerprint(dataset: Dataset) -> str:

@@ -14,7 +14,7 @@ from saliency_bench.data.geometry import Geometry
 from saliency_bench.data.loading import sample_ids
 from saliency_bench.utils.pictures import open_rgb
 
-MOST_PIXELS = 16_000_000  # of a picture when it is resized for the network
+MOST_PIXELS = 16_000_000  # of a picture after resizing for the network
 GEOMETRY = TypeAdapter(Geometry)
 
 

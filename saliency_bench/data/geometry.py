@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from saliency_bench.types import Images, Maps
 
-CELL_STEPS, PIXEL_STEPS = 2**15, 2**8  # of a small map's range; of one of these steps, in what it is enlarged to
-TINY = 1e-300  # in the place of the largest value of a map of zeros
+CELL_STEPS, PIXEL_STEPS = 2**15, 2**8  # per range of a small map; per such step in the enlarged map
+TINY = 1e-300  # replaces the largest value of a map of zeros
 
 
 @dataclass(frozen=True)

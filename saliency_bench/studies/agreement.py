@@ -24,7 +24,7 @@ from saliency_bench.registry import install_hint
 if TYPE_CHECKING:
     from saliency_bench.read.statistics.intervals import Estimate
 
-RULES = ("half", "majority", "staple")  # of the consensus
+RULES = ("half", "majority", "staple")  # consensus rules
 LIMITS = {"IoU": (0.0, 1.0), "Dice": (0.0, 1.0), "Cohen's kappa": (-1.0, 1.0), "Krippendorff's alpha": (-1.0, 1.0)}
 
 

@@ -40,7 +40,7 @@ TABLES = (
     events,
 )  # rows refer only to earlier tables
 OF_ANSWERS = (reviews, corrections)  # tables whose rows name an answer
-SETTINGS = ("kind", "dataset", "configuration", "seed")  # of a study
+SETTINGS = ("kind", "dataset", "configuration", "seed")  # columns of a study
 KEYS = {"assignment": ("study", "person", "unit")}  # columns that identify a row; for other tables the request
 Marks = dict[str, int]  # {table: number of its last row}
 

@@ -18,10 +18,10 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.studies.study_tables import FORMAT, metadata, prepare_sqlite, versions
 
 POSTGRES = ("postgresql://", "postgres://", "postgresql+psycopg://")
-CONNECTIONS = 40  # at once, of one server
+CONNECTIONS = 40  # simultaneous connections per server
 LOCK = 20231008537  # the number of the lock that writers of a PostgreSQL store take
 LONGEST_VALUE = 40  # characters of a setting in a message
-HASHES = ("dataset", "run")  # that tell nobody anything
+HASHES = ("dataset", "run")  # settings that are hashes, whose values are not shown
 
 
 def now() -> str:

@@ -40,7 +40,7 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.pictures import open_rgb
 
 AT_ONCE = 64  # pictures kept in memory
-HUMAN = "human mask"  # in the place of an explainer: the mask that the dataset holds
+HUMAN = "human mask"  # used like an explainer for the dataset's masks
 OF_A_RUN = ["run.json", "summary.json", "predictions.parquet", "maps/*"]  # what is read here
 
 

@@ -28,7 +28,7 @@ from saliency_bench.utils.pictures import (
 from saliency_bench.utils.processors import cores
 from saliency_bench.utils.storage import cache_folder
 
-VERSION = 1  # of what is made here
+VERSION = 1  # version of these conversions
 LOSSLESS = 2**20  # pixels
 QUALITY = 95
 MEDIA = {".jpg": "image/jpeg", ".png": "image/png"}

@@ -21,7 +21,7 @@ MOST_STROKES = 60
 MOST_POINTS = 400  # points of all strokes together; a page thins out longer strokes
 LONGEST = 320  # pixels of the longest side on which GrabCut works
 WIDTH = 3  # pixels of a stroke on that picture
-ROUNDS = 3  # of GrabCut: models of colours, then a cut
+ROUNDS = 3  # GrabCut rounds: colour models, then a cut
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ LARGEST_PAYLOAD = 2**20  # characters of JSON
 LONGEST = 86_400.0  # seconds that one answer may have taken
 LONGEST_COMMENT = 2000  # characters
 ROLES = ("annotator", "reviewer", "owner")
-MOST_PARAMETERS = 30  # of an address
-LEASE_HOURS = 1.0  # after which what was given to somebody who does nothing is given to others, too
+MOST_PARAMETERS = 30  # most parameters of an address
+LEASE_HOURS = 1.0  # after which images of an inactive person are also given to others
 VERDICTS = ("accept", "reject")
 CORRECTED = "correct"  # the verdict of a reviewer who drew another mask
 

@@ -65,7 +65,7 @@ class _Child:
         head = self._read(9, deadline, request["seconds"])
         kind, size = head[:1], int.from_bytes(head[1:], "little")
         if size > most:
-            raise ReaderDiedError(f"it unfolds to more than {most:,} bytes")
+            raise ReaderDiedError(f"it unpacks to more than {most:,} bytes")
         answer = self._read(size, deadline, request["seconds"])
         if kind == DONE:
             return answer

@@ -15,10 +15,10 @@ from PIL import Image
 if TYPE_CHECKING:
     from torch import Tensor
 
-STRENGTH = 0.6  # of a map over its picture
-LEVELS = 255  # from zero to the end of a scale
-PERCENTILE = 99.0  # of a signed map's absolute values: single pixels of a gradient are many times as large as the rest
-ROUNDING = 1e-6  # of a map's largest absolute value: below zero by less, a map is not signed
+STRENGTH = 0.6  # opacity of a map over its picture
+LEVELS = 255  # levels from zero to the end of a scale
+PERCENTILE = 99.0  # of a signed map's absolute values: single pixels of a gradient are far larger than the rest
+ROUNDING = 1e-6  # share of a map's largest absolute value below which negative values do not make it signed
 
 
 def eight_bit(image: Tensor) -> np.ndarray:

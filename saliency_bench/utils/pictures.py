@@ -39,7 +39,7 @@ SUFFIXES = {"JPEG": ".jpg", "PNG": ".png"}
 ORIENTATION = 0x0112
 MAX_PIXELS = 64_000_000
 WINDOW = (1, 99)  # percentiles of the values of a picture of more than 8 bits, which are shown black and white
-ROWS = 256  # of a picture in float64
+ROWS = 256  # rows converted to float64 at a time
 LARGEST = 2**29  # bytes of a file: so many pixels without compression, and to spare
 FLIPS = {  # orientation: rows reversed, columns reversed; from 5 on rows and columns are then exchanged
     1: (False, False),

@@ -13,8 +13,8 @@ from saliency_bench.errors import UserError, one_line
 
 CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of a file system without fsync
 FULL = (errno.ENOSPC, errno.EDQUOT)
-CLOSED = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)  # the last two: a file instead of a folder Messages
-# of libraries whose errors have no number (safetensors, `datasets`, SQLite).
+CLOSED = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)  # the last two: a file instead of a folder
+# Messages of libraries whose errors have no number (safetensors, `datasets`, SQLite).
 WORDS = (*map(os.strerror, (*FULL, errno.EROFS)), "Not enough disk space", "database or disk is full")
 ROOM = 2**20  # bytes; a folder with less free space counts as full
 

@@ -30,7 +30,7 @@ from saliency_bench.studies.study import Person
 from saliency_bench.utils.pictures import png
 
 LARGEST = 2**24  # bytes of one request, which may hold a mask
-STRENGTH, COLOUR = 0.75, (255, 64, 129)  # of what everybody has marked
+STRENGTH, COLOUR = 0.75, (255, 64, 129)  # of pixels that everyone has marked
 THUMBNAIL = 480  # pixels of the longer side, on the page of the owner
 PIECES_KEPT = 256  # images whose pieces are kept in memory, at most a few hundred KB each
 Segmenter = Callable[[Path, Sequence[Stroke]], np.ndarray]  # (picture, strokes) -> region, bool (H, W)

@@ -76,7 +76,7 @@ def tab(live: Live) -> None:
     gr.HTML(ABOUT)
     gr.LoginButton("Sign in with the Hub")
     archive = gr.File(label="Folder of a run, as .zip", file_types=[".zip"], type="filepath")
-    maps = gr.Checkbox(label="Also publish the maps", info=f"those in {PUBLISHED}/, which submit --with-maps writes")
+    maps = gr.Checkbox(label="Also publish the maps", info=f"the maps in {PUBLISHED}/, which submit --with-maps writes")
     note = gr.Textbox(label="Note for readers (optional)", max_length=500)
     link = gr.Textbox(label="Code or paper of your own method (optional)", max_length=500, placeholder="https://")
     folder = gr.State(None, time_to_live=KEPT_FOR, delete_callback=remove)

@@ -30,7 +30,7 @@ MOST_PACKED = 100_000_000  # largest size of an archive in bytes {file of a run:
 WANTED = {"summary.json": 8_000_000, "run.json": 8_000_000, "timings.json": 1_000_000, "records.parquet": 200_000_000}
 OPTIONAL = ("timings.json",)
 MOST_MAPS = 400_000_000  # bytes of all maps, unpacked
-UPLOADS, PULLS = 20, 5  # of one account in 24 hours
+UPLOADS, PULLS = 20, 5  # per account and 24 hours
 DAY = 24 * 3600.0
 
 

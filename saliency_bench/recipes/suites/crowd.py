@@ -16,7 +16,7 @@ from saliency_bench.recipes.suites.number import NoNumberError, Number
 from saliency_bench.recipes.suites.suite_schema import Value
 from saliency_bench.utils.seeds import random_bits, seed_of
 
-DRAWS = 1000  # of fewer judgements
+DRAWS = 1000  # draws of fewer judgements
 ROUNDING = 1e-9
 
 

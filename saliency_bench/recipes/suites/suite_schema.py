@@ -25,8 +25,8 @@ Axis = Literal["dataset", "model", "explainer", "variant", "value"]
 Family = Literal["resnet", "vgg", "vit", "convnext", "inception"]
 Scalar = str | int | float | bool
 PictureAxis = Literal["dataset", "model", "explainer", "image", "view"]
-CROWD = "crowd"  # as the second metric of a correlation Settings of a run that the suite itself fills in and that
-# `settings` must not contain.
+CROWD = "crowd"  # as the second metric of a correlation
+# Settings of a run that the suite itself fills in and that `settings` must not contain.
 RESERVED = ("dataset", "model", "explainers", "metrics", "out", "other_model", "other_label")
 # Settings that extend a run or do not change its scores: runs that differ only in these share a folder.
 FREE = ("explainers", "metrics", "maps", "out", "limit", "batch_size", "device", "keep_maps", "strict")
@@ -545,7 +545,7 @@ def read_suite(path: Path) -> Suite:
         raise UserError(f"{path}: {_first_error(error)}") from error
 
 
-MESSAGES = {  # in place of pydantic's
+MESSAGES = {  # replacements of pydantic's messages
     "too_short": "is empty",
     "missing": "is missing",
     "model_type": "must be a mapping, as in {key: value}",

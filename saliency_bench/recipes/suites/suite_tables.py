@@ -22,7 +22,7 @@ from saliency_bench.utils.files import write_json, write_text
 BEST, FEW = "*", "†"
 BOLD = "Bold: among the best of its run by this metric, and better than every baseline of the run, by the paired test"
 SHOWN = ("value", "low", "high", "n", "least", "best", "missing", "text", "cell")
-QUANTITY = "quantity"  # the axis `value` as a column, beside the number itself
+QUANTITY = "quantity"  # the axis `value` as a column, next to the number itself
 JOIN = ", "
 SMOKE = "Smoke size: drawn pictures and small networks, not the data and networks of the paper. No number is a result."
 

@@ -28,7 +28,7 @@ from saliency_bench.utils.pictures import png
 from saliency_bench.utils.seeds import seed_of
 
 KIND = "assess"
-MAPS = 5  # of an image at once
+MAPS = 5  # most maps per image
 RATERS, PER_PERSON, CHECKS = 3, 20, 1
 
 

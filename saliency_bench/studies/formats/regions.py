@@ -14,8 +14,8 @@ from saliency_bench.utils.pictures import ENDINGS, MAX_PIXELS
 
 FORMATS = ("png", "coco", "label-studio", "cvat")
 MODULES = {"png": "png_folders", "coco": "coco", "label-studio": "label_studio", "cvat": "cvat"}
-OTHERS = "coco, label-studio"  # which need no file names
-MOST_BYTES = 200  # of a file name
+OTHERS = "coco, label-studio"  # formats without file names
+MOST_BYTES = 200  # length of a file name
 CONSENSUS = "consensus"  # name of the person to whom the consensus mask is ascribed
 
 
