@@ -380,7 +380,7 @@ def soft_iou(values: np.ndarray, mask: np.ndarray) -> float:
 
 
 def readings_of(maps: dict, masks: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
-    """Return {reading: {explainer: mean over the photographs}} by foreground IoU, and by its mean with background IoU."""
+    """Return {reading: {explainer: mean over the photographs}} by foreground IoU, and its mean with the background."""
     sums: dict[str, dict[str, list[float]]] = {}
     for explainer, of_images in maps.items():
         for image_id, mask in masks.items():

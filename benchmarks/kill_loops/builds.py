@@ -1,4 +1,4 @@
-"""Kill builds, from a source and drawn, new and replacing older ones: the folder must be the same, without leftovers."""
+"""Kill builds, from a source and drawn, new and replacing older ones: folders must be equal, without leftovers."""
 
 import os
 import random
