@@ -82,7 +82,7 @@ def work(page: Page, masks: Path, kind: str, number: int) -> str:
         seconds = 0.5 if kind == "bot" else 20 + number
         answer = {"unit": unit, "kind": "mask", "runs": runs_of(draw(truth, kind, number)), "seconds": seconds}
         state = page.call("answer", answer | {"request": f"person {number} draws {unit}"})
-    raise AssertionError("a person has no end")
+    raise AssertionError("a person never finishes")
 
 
 def campaign(photos: Path, masks: Path, folder: Path, people: int = 12, honeypots: int = 4, port: int = 7861) -> dict:

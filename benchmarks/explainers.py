@@ -375,7 +375,7 @@ def growth(work: Callable, device: torch.device) -> str:
 def others(
     name: str, classifier, images, labels, options: dict, passes: int, layer_name: str | None
 ) -> dict[str, Callable]:
-    """{library: the same work}: normalising the images, then as many passes of the bare model, the same layer."""
+    """Return {library: function for the same work}: normalise the images, then run as many passes of the bare model."""
     import captum.attr as captum
     import pytorch_grad_cam
     from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget

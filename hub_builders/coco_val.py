@@ -65,7 +65,7 @@ def samples(
         seed: seed of the random choice and of the parts train and validation.
     """
     if year not in (2017, 2014) or train_images < 0:
-        raise UserError("coco-val: year is 2017 or 2014, train_images a number of images from 0")
+        raise UserError("coco-val: year must be 2017 or 2014, and train_images a number of images from 0")
     training = with_training("coco-val", parts)
     root = _coco.root_of(source, "coco-val")
     _coco.splits_of(root, ("instances",), f"val{year}")

@@ -103,7 +103,7 @@ def samples(
         seed: seed of the places.
     """
     if not 1 <= min_readers <= 4 or not 5 <= crop_mm <= 500:
-        raise UserError("disease-xai: min_readers is 1 to 4, crop_mm 5 to 500 millimetres")
+        raise UserError("disease-xai: min_readers must be 1 to 4, and crop_mm 5 to 500 millimetres")
     root = needed(source, "disease-xai", HOME)
     series, patients = series_of(root, log), patients_of(root)
     readings = files_below(root, ".xml")

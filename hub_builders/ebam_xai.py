@@ -127,7 +127,7 @@ def samples(
         seed: seed of the pairs, sizes and places.
     """
     if min(least, least_pixels, per_pair) < 1:
-        raise UserError("ebam-xai: least, least_pixels and per_pair are numbers from 1")
+        raise UserError("ebam-xai: least, least_pixels and per_pair must be at least 1")
     stock = stock_of(source, log, detector, least, least_pixels, seed)
     objects, scenes = stock.classes("object"), stock.classes("scene")
     log.expected = len(objects) * len(scenes) * per_pair

@@ -69,7 +69,7 @@ def samples(
         seed: seed of the random choice.
     """
     if per_class < 0:
-        raise UserError("environment-xai: per_class is a number of images from 0")
+        raise UserError("environment-xai: per_class must be a number of images from 0")
     root = needed(source, "environment-xai", f"{_places.HOME}, or {_release.HOME}")
     if release := _release.root_in(root):
         yield from _release.jobs(release, log, ALIASES)

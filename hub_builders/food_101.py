@@ -99,7 +99,7 @@ def samples(
         seed: seed of the random choice and of the parts train and validation.
     """
     if per_class < 0 or train_per_class < 0:
-        raise UserError("food-101: per_class and train_per_class are numbers of pictures from 0")
+        raise UserError("food-101: per_class and train_per_class must be numbers of pictures from 0")
     splits = {"test": per_class} | ({"train": train_per_class} if with_training("food-101", parts) else {})
     root = base_of(needed(source, "food-101", HOME), "images", "meta")
     part(root, "images/", HOME)

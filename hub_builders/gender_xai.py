@@ -83,7 +83,7 @@ def samples(
         seed: seed of the random choice.
     """
     if not 0 <= min_area < 1 or per_class < 0:
-        raise UserError("gender-xai: min_area is a share from 0 to 1, per_class a number of images from 0")
+        raise UserError("gender-xai: min_area must be a share from 0 to 1, and per_class a number of images from 0")
     root = needed(source, "gender-xai", f"{_coco.HOME}, or {_release.HOME}")
     if release := _release.root_in(root):
         for job in _release.jobs(release, log, ALIASES):

@@ -58,7 +58,7 @@ def check(*, annotations: str, rule: str, honeypot_iou: float, **others: object)
     if rule not in RULES:
         raise unknown("consensus rule", rule, RULES)
     if not 0 <= honeypot_iou <= 1:
-        raise UserError(f"honeypot_iou is a number from 0 to 1; got {honeypot_iou}")
+        raise UserError(f"honeypot_iou must be a number from 0 to 1; got {honeypot_iou}")
 
 
 def features(classes: dict[str, list[str]]) -> dict:

@@ -94,7 +94,7 @@ def samples(
         seed: seed of the random choice and of the parts train and validation.
     """
     if kinds < 1 or min(per_class, train_per_class) < 0:
-        raise UserError("openimages-animals: kinds is a number from 1, per_class and train_per_class from 0")
+        raise UserError("openimages-animals: kinds must be at least 1, and per_class and train_per_class at least 0")
     training = with_training("openimages-animals", parts)
     root = base_of(needed(source, "openimages-animals", HOME), HIERARCHY)
     shown = images(root, log)

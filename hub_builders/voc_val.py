@@ -81,7 +81,7 @@ def samples(
         seed: seed of the parts train and validation.
     """
     if year not in EVALUATED or lists not in _voc.LISTS:
-        raise UserError("voc-val: year is 2012 or 2007, lists is segmentation or detection")
+        raise UserError("voc-val: year must be 2012 or 2007, and lists segmentation or detection")
     without = _multilabel.dropped("voc-val", classes, drop, _voc.CLASSES)
     training = with_training("voc-val", parts)
     root = _voc.root_of(source, "voc-val", lists, year)

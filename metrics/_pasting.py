@@ -127,7 +127,7 @@ def has_five(activation: str, classes: int) -> bool:
 def check(*, k: int, pairings: int, threshold: float, by: By, **others: object) -> None:
     """Raise UserError if an option is out of range."""
     if k < 1 or pairings < 1:
-        raise UserError(f"k and pairings are at least 1; got k={k}, pairings={pairings}")
+        raise UserError(f"k and pairings must be at least 1; got k={k}, pairings={pairings}")
     check_threshold(threshold, by)
 
 

@@ -94,9 +94,9 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     """Raise UserError for invalid settings."""
     for key, least in LEAST.items():
         if settings.get(key, least) < least:
-            raise UserError(f"--{key.replace('_', '-')} is a number from {least}")
+            raise UserError(f"--{key.replace('_', '-')} must be a number from {least}")
     if settings.get("practice_iou", 0) > 1:
-        raise UserError("--practice-iou is a number from 0 to 1")
+        raise UserError("--practice-iou must be a number from 0 to 1")
 
 
 def new_configuration(images: StudyImages, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def act(study: Study, action: object, request: object, person: object = None, re
         UserError: There is no such action, or no such person.
     """
     if action not in (*STATUS, *OF_PEOPLE) or not isinstance(action, str):
-        raise UserError(f"action is one of {', '.join((*STATUS, *OF_PEOPLE))}")
+        raise UserError(f"action must be one of {', '.join((*STATUS, *OF_PEOPLE))}")
     if action in STATUS:
         person = None
     elif not isinstance(person, str) or person not in participants(study):

@@ -155,9 +155,9 @@ class Study:
         """
         request = check_text("request", secrets.token_urlsafe(24) if request is None else request, 200)
         if len(request) < 16:
-            raise UserError("a request to join is a random text of at least 16 characters")
+            raise UserError("a request to join must be a random text of at least 16 characters")
         if role not in ROLES:
-            raise UserError(f"role is one of {', '.join(ROLES)}, not {role}")
+            raise UserError(f"role must be one of {', '.join(ROLES)}, not {role}")
         key = sha256(f"{self.id} {role} {request}".encode()).hexdigest()
         with self.store.writing() as connection:
             if known := self.person(key):

@@ -106,7 +106,7 @@ def test_voc_2007_with_boxes(tmp_path):
     ]
     with pytest.raises(UserError, match=r"VOC2007 is not VOC2012"):
         built(voc_val, root)
-    with pytest.raises(UserError, match=r"year is 2012 or 2007"):
+    with pytest.raises(UserError, match=r"year must be 2012 or 2007"):
         built(voc_val, source, year=2010)
     for name in ("train", "val"):  # the archive of the test images alone
         (root / f"ImageSets/Main/{name}.txt").unlink()
