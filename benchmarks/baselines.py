@@ -31,7 +31,7 @@ BASELINES = ("random", "centre", "edges")
 METHODS = {"gradcam": "Grad-CAM", "upside_down": "Grad-CAM times -1", "mask": "the mask"}
 PHOTOGRAPHED = ("saliency_insertion:steps=8", "saliency_deletion:steps=8", "saliency_cds",
                 "saliency_class_sensitivity", "saliency_single_deletion")  # fmt: skip
-UNMEASURED = {"retrained": "trains networks", "first_right": "asks people"}  # by what a metric asks for
+UNMEASURED = {"retrained": "trains networks", "first_right": "asks people"}  # by the inputs of a metric
 BEGIN, END = "<!-- baselines: python benchmarks/baselines.py -->", "<!-- end of baselines -->"
 SETS = {
     "shapes-xai": f"{LIMIT} drawings of shapes-xai",
@@ -56,17 +56,17 @@ def main() -> None:
 
 
 def upside_down(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Grad-CAM times -1: what was most salient is least salient."""
+    """Return Grad-CAM times -1, so that the most salient pixels become the least salient."""
     return -sb.load_explainer("gradcam")(classifier, images, target)
 
 
 def the_mask(classifier: Classifier, dataset: str) -> Callable[..., Maps]:
-    """Return an explainer whose map of each image is its mask; it knows no changed images."""
+    """Return an explainer whose map of each image is its mask; changed images are not supported."""
     batch = classifier.prepare(list(sb.load_dataset(dataset, split="test")))
     masks = {image.numpy().tobytes(): mask.float() for image, mask in zip(batch.images, batch.masks, strict=True)}
 
     def mask(classifier: Classifier, images: Images, target: Target) -> Maps:
-        """The mask of the object."""
+        """Return the mask of the object."""
         keys = [image.numpy().tobytes() for image in images]
         if not masks.keys() >= set(keys):
             raise ValueError("the mask of a changed image is not known")
@@ -132,7 +132,7 @@ def card_of(name: str) -> Path:
 
 
 def block(metric: Metric, table: dict[str, dict[str, Means]]) -> str:
-    """Return the lines of a card on baselines."""
+    """Return the lines about baselines for a card."""
     for need, reason in UNMEASURED.items():
         if need in metric.inputs:
             text = f"Scores of baselines are not given here, as the metric {reason}: put baselines into the same run."
@@ -150,7 +150,7 @@ def block(metric: Metric, table: dict[str, dict[str, Means]]) -> str:
 
 
 def verdict(metric: Metric, values: Means) -> str:
-    """Say which baselines reach the best score on the drawings."""
+    """Return a sentence on the baselines that reach the best score on the drawings."""
     sign = 1 if metric.higher_is_better else -1
     best = max(sign * value for value in values.values() if value is not None)
     reached = [name for name in BASELINES if (value := values.get(name)) is not None and sign * value >= best]
@@ -162,12 +162,12 @@ def verdict(metric: Metric, values: Means) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a mean with three digits; a dash where there is none."""
+    """Return a mean with three digits, or a dash if missing."""
     return "–" if value is None else f"{value:.3g}".replace("-", "\N{MINUS SIGN}")
 
 
 def with_block(card: str, text: str) -> str:
-    """Return a card with these lines at the end of its limitations, in place of older ones."""
+    """Return a card with these lines at the end of its limitations, replacing older ones."""
     card = re.sub(rf"{re.escape(BEGIN)}.*?{re.escape(END)}\n\n", "", card, flags=re.DOTALL)
     return card.replace("## Further references", f"{text}\n\n## Further references", 1)
 

@@ -1,11 +1,11 @@
-"""Whether a change of the code changes a number: two commits score the same pictures, and the records are compared.
+"""Test whether a change of the code changes a number: two commits score the same pictures, and records are compared.
 
 example:
   python benchmarks/before_and_after.py --before HEAD~1 --after HEAD
 
-Each commit is checked out (`git worktree`), laid out as a wheel would lay it out, and runs every explainer that fits a
-small ResNet and a small ViT of random weights by every metric on the embedded drawings. The last lines say how many
-scores both have, how many cell ids agree, and the largest difference. Exit code 1 if a score differs by more than
+Each commit is checked out (`git worktree`), arranged like in a wheel, and runs every explainer that fits a
+small ResNet and a small ViT of random weights by every metric on the embedded drawings. The last lines show the number
+of common scores, the number of equal cell ids, and the largest difference. Exit code 1 if a score differs by more than
 1e-12, or is missing on one side.
 """
 
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 ROOT = Path(__file__).parents[1]
 PLUGINS = ("explainers", "metrics", "hub_builders", "model_cards", "push_scripts", "spaces", "suites")
-LARGEST = 1e-12  # difference of two scores that are the same
+LARGEST = 1e-12  # difference up to which scores count as equal
 COLUMNS = ("explainer", "explainer_options", "metric", "metric_options", "target", "image_id")
 
 # Only public names: both commits run this.
@@ -90,7 +90,7 @@ def main() -> int:
 
 
 def scores(commit: str, folder: Path, count: int) -> dict[tuple, tuple[str, float | None]]:
-    """{explainer, metric, image ...: (cell id, score)} of one commit."""
+    """Return {explainer, metric, image ...: (cell id, score)} of one commit."""
     tree, package = folder / "tree", folder / "site" / "saliency_bench"
     subprocess.run(["git", "worktree", "add", "--detach", tree, commit], cwd=ROOT, check=True, capture_output=True)
     try:

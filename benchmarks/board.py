@@ -1,13 +1,13 @@
-"""Measure the processor time in which a board opens: from the submissions, from the cache, and from its index.
+"""Measure the CPU time of opening a board from the submissions, from the cache, and from its index.
 
 example:
   python benchmarks/board.py --folder /tmp/board
   python benchmarks/board.py --folder /tmp/board --rows 100 1000
 
-Scores are drawn at random: on each dataset, with a network of its own, 7 people submit 12 explainers by 4 metrics on
-100 images, as many datasets as the rows need. The board has run the explainers of one person on each dataset, so that
-all others are ranked beside these. Each opening is a process of its own, children included; imports are measured by
-themselves, as they take the same time for every board.
+Scores are drawn at random: on each dataset, with its own network, 7 people submit 12 explainers by 4 metrics on 100
+images; there are as many datasets as the rows need. The board has run the explainers of one person on each dataset, so
+all others are ranked relative to these. Each opening is a separate process, measured with its children; imports are
+measured separately, because they take the same time for every board.
 """
 
 import argparse
@@ -37,7 +37,7 @@ IMPORTS = "import saliency_bench.board.index; print(0)"
 
 
 def make(root: Path, rows: int) -> None:
-    """Write a board of at least one and about `rows` rows."""
+    """Write a board of approximately `rows` rows, at least one."""
     ids = [f"image {number:03d}" for number in range(SAMPLES)]
     for number in range(max(1, round(rows / PER_DATASET))):
         scene = f"saliency-bench/data-{number}", f"{number:064x}", f"{number:032x}"
@@ -47,7 +47,7 @@ def make(root: Path, rows: int) -> None:
             submitted = [f"method-{person}-{index}@1" for index in range(EXPLAINERS)]
             names = [*boards.METHODS, "gae", "lime", "iia"] if person == 0 else submitted
             scores = boards.scores_of(names[:EXPLAINERS], boards.METRICS, number * PEOPLE + person, SAMPLES)
-            # One image is as hard for everybody, and some methods are better than others.
+            # An image is equally hard for all, and some methods are better than others.
             levels = np.random.default_rng(person).uniform(-0.2, 0.2, len(scores))
             better = {
                 name: np.clip(column + level, 0, 1)
@@ -61,7 +61,7 @@ def make(root: Path, rows: int) -> None:
 
 
 def opened(code: str, root: Path, cache: Path) -> tuple[int, float, float]:
-    """Return (rows, seconds on the wall, seconds of the processor) of code in a new process."""
+    """Return (rows, wall-clock seconds, CPU seconds) of code in a new process."""
     start = time.perf_counter()
     environment = os.environ | {"SALIENCY_BENCH_CACHE": str(cache)}
     process = subprocess.Popen([sys.executable, "-c", code, root], stdout=subprocess.PIPE, env=environment)
@@ -74,7 +74,9 @@ def opened(code: str, root: Path, cache: Path) -> tuple[int, float, float]:
 def main() -> None:
     """Print a row of seconds per board."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="where the boards are, or are made")
+    parser.add_argument(
+        "--folder", type=Path, required=True, metavar="DIR", help="folder of the boards, created if missing"
+    )
     parser.add_argument("--rows", type=int, nargs="+", default=[100, 1000, 5000], metavar="N", help="of the boards")
     args = parser.parse_args()
     *_, imports = opened(IMPORTS, args.folder, args.folder)

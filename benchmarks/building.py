@@ -1,10 +1,10 @@
-"""How much faster a build is with more workers: the same source, workers in turns.
+"""Measure how much faster a build is with more workers: the same source, alternating numbers of workers.
 
 example:
   python benchmarks/building.py --datasets pet-xai disease-xai
 
-The sources are those of the tests, drawn into a temporary folder; equal bytes are checked. What one thread does alone
-(reading the lists, hashing and writing the shards) is inside the clock.
+The sources are those of the tests, drawn into a temporary folder; equal bytes are checked. The single-threaded part
+(reading the lists, hashing and writing the shards) is included in the time.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""Go from photographs to a scored table by the commands of docs/studies.md, with simulated people who draw.
+"""Run the commands of docs/studies.md from photographs to a scored table, with simulated people who draw.
 
 example:
   python benchmarks/campaign.py --photos photos --masks masks --work /tmp/campaign
 
-`photos` has a folder for each class; `masks` a PNG for each photograph, by name, in its upright size, not empty: what
-the simulated people see. The masks of `--honeypots` photographs are known to the owner, too. Of the people one is
-careless and draws at a wrong place, one is a bot that marks everything at once, and one leaves after an image. The
-owner leaves out whom the page calls careless or quick, and the others do what is left. It fails if those three change
-the masks or the agreement.
+`photos` has a folder per class; `masks` a PNG per photograph, by name, in its upright size and not empty: the region
+that the simulated people see. The owner also has the masks of `--honeypots` photographs. One person is careless and
+draws at a wrong place, one is a bot that marks everything at once, and one leaves after an image. The owner excludes
+people whom the page calls careless or quick, and the others finish the rest. The script fails if those three change the
+masks or the agreement.
 """
 
 import argparse
@@ -30,7 +30,7 @@ LEASE = 0.2  # minutes
 
 
 def command(*words: object) -> str:
-    """Run a command; print it, and return what it prints."""
+    """Print and run a command, and return its output."""
     line = [str(word) for word in words]
     print("$ saliency-bench", *line, flush=True)
     done = subprocess.run([sys.executable, "-m", "saliency_bench", *line], capture_output=True, text=True)
@@ -40,7 +40,7 @@ def command(*words: object) -> str:
 
 
 class Page:
-    """The page of a person, as the browser uses it."""
+    """Client of a person's page, used like by the browser."""
 
     def __init__(self, link: str):
         self.url, _, fragment = link.partition("#")
@@ -60,7 +60,7 @@ class Page:
 
 
 def draw(truth: np.ndarray, kind: str, number: int) -> np.ndarray:
-    """Return what a person draws: the object a few pixels off, something else, or everything."""
+    """Return a person's mask: the object a few pixels off, something else, or everything."""
     if kind == "bot":
         return np.ones_like(truth)
     step = max(1, max(truth.shape) // 100)
@@ -72,7 +72,7 @@ def draw(truth: np.ndarray, kind: str, number: int) -> np.ndarray:
 
 
 def work(page: Page, masks: Path, kind: str, number: int) -> str:
-    """Answer what a person is given; return the pseudonym."""
+    """Answer a person's questions and return the pseudonym."""
     state = page.call("state")
     for count in range(1, 10_000):
         if not state["tasks"] or (kind == "leaver" and count > 1):
@@ -82,11 +82,11 @@ def work(page: Page, masks: Path, kind: str, number: int) -> str:
         seconds = 0.5 if kind == "bot" else 20 + number
         answer = {"unit": unit, "kind": "mask", "runs": runs_of(draw(truth, kind, number)), "seconds": seconds}
         state = page.call("answer", answer | {"request": f"person {number} draws {unit}"})
-    raise AssertionError("a person has no end")
+    raise AssertionError("a person never finishes")
 
 
 def campaign(photos: Path, masks: Path, folder: Path, people: int = 12, honeypots: int = 4, port: int = 7861) -> dict:
-    """Do it all in a new folder; return the report of the study, who was left out, and the table of the run."""
+    """Run everything in a new folder; return the report of the study, the excluded people, and the table of the run."""
     known, data, store = folder / "known", folder / "data", folder / "study.db"
     known.mkdir(parents=True)
     for path in sorted(masks.glob("*.png"))[:: max(1, len(list(masks.glob("*.png"))) // honeypots)][:honeypots]:
@@ -113,7 +113,7 @@ def campaign(photos: Path, masks: Path, folder: Path, people: int = 12, honeypot
                 owner.call(
                     "act", {"action": "exclude", "person": name, "reason": "honeypots", "request": f"out {name}"}
                 )
-            time.sleep(60 * LEASE + 1)  # what the leaver holds goes to others
+            time.sleep(60 * LEASE + 1)  # images of the person who left go to others
             for number in range(len(spoilers), people):
                 work(pages[number], masks, "good", number)
         finally:
@@ -136,7 +136,7 @@ def campaign(photos: Path, masks: Path, folder: Path, people: int = 12, honeypot
 
 
 def save_model(folder: Path, classes: list[str]) -> None:
-    """Save a small network with random weights, in the place of the owner's."""
+    """Save a small network with random weights instead of the owner's."""
     from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
     names = {"id2label": dict(enumerate(classes)), "label2id": {name: index for index, name in enumerate(classes)}}
@@ -153,7 +153,9 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--photos", type=Path, required=True, metavar="DIR", help="a folder for each class")
-    parser.add_argument("--masks", type=Path, required=True, metavar="DIR", help="what people see, by name")
+    parser.add_argument(
+        "--masks", type=Path, required=True, metavar="DIR", help="masks of the region that people see, by name"
+    )
     parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="new folder")
     parser.add_argument("--people", type=int, default=12, metavar="N", help="default: 12")
     parser.add_argument("--honeypots", type=int, default=4, metavar="N", help="default: 4")

@@ -1,6 +1,6 @@
-"""Child processes of the benchmarks that kill or mistreat the package: forked from a server that has imported it.
+"""Child processes for benchmarks that kill or mistreat the package, forked from a server that has imported it.
 
-A child starts in a few milliseconds instead of ten seconds, and whatever happens to it happens to nobody else.
+A child starts in a few milliseconds instead of ten seconds, and its failure does not affect other processes.
 """
 
 import multiprocessing
@@ -30,7 +30,7 @@ IMPORTED = [
 
 
 class Children:
-    """Child processes with caches of their own, of which `killed_at` kills one at a given moment."""
+    """Child processes with separate caches; `killed_at` kills one at a given moment."""
 
     def __init__(self, cache: Path, **environment: str):
         caches = {"HF_DATASETS_CACHE": "datasets", "SALIENCY_BENCH_CACHE": "saliency-bench", "HF_HOME": "hf",
@@ -41,7 +41,7 @@ class Children:
         self.context.set_forkserver_preload(IMPORTED)
 
     def start(self, function: Callable, settings: dict):
-        """function: of a module; it is called with these settings in a process of its own."""
+        """Start a function of a module with these settings in a separate process."""
         before = dict(os.environ)
         os.environ.update(self.environment)  # the server keeps the environment of the moment it is started in
         try:
@@ -61,7 +61,7 @@ class Children:
             raise RuntimeError(f"{function.__name__} in {Path.cwd()} ended with exit code {child.exitcode}")
 
     def killed_at(self, moment: Callable[[], bool], delay: float, function: Callable, settings: dict) -> bool:
-        """Kill a child `delay` seconds after `moment()` first holds; False if it had ended by then."""
+        """Kill a child `delay` seconds after `moment()` is first true; return False if it had already ended."""
         child = self.start(function, settings)
         while child.is_alive() and not moment():
             time.sleep(0.001)

@@ -1,18 +1,18 @@
-"""Simulate what `choose` promises: how often it drops or finds the best, and at what cost.
+"""Simulate the guarantees of `choose`: how often it drops or finds the best, and at what cost.
 
 example:
   python benchmarks/choose.py
   python benchmarks/choose.py --times 500 --candidates 10
   python benchmarks/choose.py --run runs/full --images 1000
 
-Scores of candidates are drawn from laws whose best is known, and the rounds of `choose` are gone through with them
-(`saliency_bench/recipes/choosing/rounds.py`), 500 images of which may decide. A false drop is a look at which the best,
-or a candidate within the margin of it, was dropped; at most 5 % of the simulations may have one. `plain` does the same
-with a paired t-test at 5 % at every look. `equal budget` is how often the best mean is the right one if all candidates
-share the same passes. About ten minutes.
+Scores of candidates are drawn from distributions with a known best, and the rounds of `choose`
+(`saliency_bench/recipes/choosing/rounds.py`) are run with them; 500 images may decide. A false drop means that the
+best, or a candidate within the margin of it, was dropped; at most 5 % of the simulations may have one. `plain` does the
+same with a paired t-test at 5 % at every look. `equal budget` is how often the best mean is the right one if all
+candidates share the same passes. About ten minutes.
 
-With `--run RUN`, the scores are those of a finished run with many explainers, whose best is that of its full table; its
-clusters are drawn in a new order each time, or with `--images` with replacement, and half of the images may decide.
+With `--run RUN`, the scores come from a finished run with many explainers, and the best is the best of its full table;
+its clusters are drawn in a new order each time, or with `--images` with replacement, and half of the images may decide.
 """
 
 import argparse
@@ -40,7 +40,7 @@ Law = Callable[[np.random.Generator, int], np.ndarray]
 
 @dataclass
 class Drawn:
-    """A laboratory whose scores are drawn beforehand, (images, candidates)."""
+    """Laboratory with predrawn scores (images, candidates)."""
 
     columns: np.ndarray
     groups: Sequence[str | None]
@@ -64,13 +64,13 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Case:
-    """A law, and the candidates that must never be dropped; the first is the best.
+    """A distribution and the candidates that must never be dropped; the first is the best.
 
     Attributes:
         law: (generator, candidates) -> (IMAGES, candidates).
-        safe: how many of the first candidates are within the margin of the best; None: all.
+        safe: number of first candidates within the margin of the best; None: all.
         size: images of a cluster.
-        limits: of the scores.
+        limits: limits of the scores.
     """
 
     law: Law
@@ -79,7 +79,7 @@ class Case:
     limits: tuple[float, float] = UNIT
 
     def drawn(self, rng: np.random.Generator, candidates: int) -> Drawn:
-        """Return a laboratory with scores of this law."""
+        """Return a laboratory with scores from this distribution."""
         groups = [f"g{index // self.size}" for index in range(IMAGES)] if self.size > 1 else [None] * IMAGES
         return Drawn(self.law(rng, candidates), groups, self.limits)
 
@@ -90,7 +90,7 @@ def means(candidates: int, first: int, gap: float) -> np.ndarray:
 
 
 def beta(rng: np.random.Generator, wanted: np.ndarray, spread: float = 4.0) -> np.ndarray:
-    """Return scores in [0, 1] with these means, of which those of an image depend on each other."""
+    """Return scores in [0, 1] with these means; scores of the same image are correlated."""
     shared = rng.normal(0, 0.8, (IMAGES, 1))
     uniform = stats.norm.cdf(shared + rng.normal(0, 0.6, (IMAGES, len(wanted))))
     return stats.beta.ppf(uniform, spread * wanted, spread * (1 - wanted))
@@ -102,13 +102,13 @@ def ahead(rng: np.random.Generator, candidates: int) -> np.ndarray:
 
 
 def tied(rng: np.random.Generator, candidates: int) -> np.ndarray:
-    """Return scores with equal means, of which some vary more than others."""
+    """Return scores with equal means; some vary more than others."""
     wide, narrow = beta(rng, np.full(candidates, 0.5), 1.0), beta(rng, np.full(candidates, 0.5), 20.0)
     return np.where(np.arange(candidates) % 2 == 0, wide, narrow)
 
 
 def within_margin(rng: np.random.Generator, candidates: int) -> np.ndarray:
-    """Return scores of which four more are exactly the margin behind the best."""
+    """Return scores with four more candidates exactly the margin behind the best."""
     wanted = means(candidates, 5, 0.15)
     wanted[1:5] -= MARGIN
     return beta(rng, wanted)
@@ -127,7 +127,7 @@ def rarely_better(rng: np.random.Generator, candidates: int) -> np.ndarray:
 
 
 def clustered(rng: np.random.Generator, candidates: int) -> np.ndarray:
-    """Return tied 0/1 scores, of which those of a cluster of six mostly agree."""
+    """Return tied 0/1 scores that mostly agree within a cluster of six."""
     by_cluster = np.repeat(rng.random((-(-IMAGES // SIZE), candidates)), SIZE, axis=0)[:IMAGES]
     fresh = rng.random((IMAGES, candidates))
     return (np.where(rng.random((IMAGES, candidates)) < 0.6, by_cluster, fresh) < 0.5).astype(float)
@@ -169,7 +169,7 @@ class Outcome:
 
 
 def simulate(case: Case, candidates: int, seed: int) -> Outcome:
-    """Go through the rounds once."""
+    """Run the rounds once."""
     laboratory = case.drawn(np.random.default_rng([seed, candidates]), candidates)
     names = [str(index) for index in range(candidates)]
     budget = Budget(inf, dict.fromkeys(names, 1.0), {})
@@ -248,12 +248,12 @@ def rows(candidates: int, times: int) -> Iterator[list[str]]:
 
 
 def of_run(folder: Path, times: int, images: int | None) -> Iterator[list[str]]:
-    """Yield a row per metric of a finished run: how often the best of its full table is found, and what that costs.
+    """Yield a row per metric of a finished run: how often the best of its full table is found, and the cost.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         times: simulations.
-        images: of the dataset, its clusters drawn from those of the run with replacement; None: those of the run.
+        images: images of a dataset whose clusters are drawn from the run with replacement; None: the run's images.
     """
     run = read_run(folder)
     clusters = cluster_names(run.ids, run.groups)

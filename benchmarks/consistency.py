@@ -1,10 +1,11 @@
-"""How fast the compiled FastDTW is beside the library fastdtw, on maps of 224 x 224 flattened row by row.
+"""Compare the speed of the compiled FastDTW with the library fastdtw, on maps of 224 x 224 flattened row by row.
 
 example:
   python benchmarks/consistency.py
 
-Both take radius 1 and must give the same number and the same path. What is measured is the call; compiling is shown by
-itself. The library takes seconds a pair, so each pair is timed once there and several times here, the median counts.
+Both use radius 1 and must give the same number and path. Only the call is measured; compilation is shown separately.
+The library takes seconds per pair, so each pair is timed once for the library and several times here; the median
+counts.
 """
 
 import argparse
@@ -26,7 +27,7 @@ parser = argparse.ArgumentParser(
     formatter_class=argparse.RawDescriptionHelpFormatter,
 )
 parser.add_argument("--side", type=int, default=224, metavar="N", help="pixels of a map's side; default: 224")
-parser.add_argument("--rounds", type=int, default=9, metavar="N", help="calls of the compiled one; default: 9")
+parser.add_argument("--rounds", type=int, default=9, metavar="N", help="calls of the compiled version; default: 9")
 args = parser.parse_args()
 
 rng = np.random.default_rng(0)

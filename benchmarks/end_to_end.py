@@ -1,12 +1,12 @@
-"""Three explainers by two metrics on the demo's pictures, beside the same work by Captum and Quantus.
+"""Compare three explainers by two metrics on the demo's pictures with the same work by Captum and Quantus.
 
 example:
   python benchmarks/end_to_end.py
 
 32 pictures of 64 pixels, a small ResNet of random weights; Grad-CAM, integrated gradients of 50 steps and occlusion by
 windows of 8 pixels, 4 apart; pointing game, and deletion by one image row of pixels. Quantus calls the latter pixel
-flipping, and classifies once for each step as we do. Both get images, labels and masks in memory and give a score for
-each image, explainer and metric; they take turns, so that what else the machine does disturbs both alike. The number
+flipping, and classifies once per step, like here. Both get images, labels and masks in memory and give a score per
+image, explainer and metric; they alternate, so that other load affects both equally. The number
 that counts is the ratio of the seconds of this process, on one thread: its median over the rounds, and the quartiles.
 """
 
@@ -38,7 +38,7 @@ parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default:
 
 
 class Bare(nn.Module):
-    """The caller's model, normalised images -> logits."""
+    """The caller's model, from normalised images to logits."""
 
     def __init__(self, model: nn.Module):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Each explainer beside the passes that its definition needs, and beside other libraries' version of the same work.
+"""Compare each explainer with the passes that its definition needs, and with other libraries' versions.
 
 examples:
   python benchmarks/explainers.py
@@ -11,12 +11,12 @@ The floor is the plain work: as many images as the explainer sends through the n
 through the caller's model as it is. It is forward only for what asks for no gradient; else forward and backward, to the
 images or to the layer, whichever autograd was seen to be asked for. The rules of cebp and tattr apply each convolution
 and linear layer on the way back once more (W+ a) or four times more (both signs, there and back); so do their floors.
-Ours, the floor and the others take turns in one process, so that what else the machine does disturbs all alike; with
-one thread, seconds are the process's own. A ratio is the median over the rounds, and in brackets the quartiles. The
-last column is by how much the process grew at most while explaining.
+Ours, the floor and the others alternate in one process, so that other load affects all equally; with one thread,
+seconds are CPU seconds of the process. A ratio is the median over the rounds, and in brackets the quartiles. The last
+column is the largest growth of the process while explaining.
 
-With --together there is one work of all explainers, one after the other, beside the sum of their floors; and a run of
-them with one metric (`saliency_miou`), from the network in memory to the report.
+With --together, all explainers one after the other are compared with the sum of their floors, and so is a run of them
+with one metric (`saliency_miou`), from the network in memory to the report.
 
 Where the processor has bf16, what only looks at outputs has a second line, of a classifier of
 `load_classifier(..., precision="bf16")` (`run --precision bf16`) beside the same floor in float32, with the error of
@@ -81,14 +81,14 @@ parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default:
 parser.add_argument("--threads", type=int, default=1, metavar="N", help="default: 1")
 parser.add_argument("--device", default="cpu", help="default: cpu")
 parser.add_argument("--precision", default="fp32", choices=PRECISIONS, help="on a GPU; default: fp32")
-parser.add_argument("--compile", action="store_true", help="compile what only looks at outputs")
+parser.add_argument("--compile", action="store_true", help="compile explainers that use only outputs")
 
 
 def main() -> None:
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(args.threads)
-    torch.backends.cudnn.allow_tf32 = args.precision == "tf32"  # of the others; ours sets what it needs
+    torch.backends.cudnn.allow_tf32 = args.precision == "tf32"  # settings for the others; ours sets its own
     classifier = classifier_of(args.model, args.size, args.device).computing(args.precision, None, args.compile)
     images = torch.rand(args.batch, 3, args.size, args.size, generator=torch.Generator().manual_seed(0))
     images = images.to(classifier.device)
@@ -118,7 +118,7 @@ def has_bf16() -> bool:
 
 
 def processor() -> str:
-    """The name of the processor, where the system tells."""
+    """Return the name of the processor, if the system reports it."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").is_file() else []
     return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown processor")
 
@@ -140,7 +140,7 @@ def classifier_of(name: str, size: int, device: str):
 
 
 def needs_of(explainer, classifier, images, labels, classes: int) -> tuple[int, str, str | None]:
-    """Passes for one image, what autograd is asked for ("images", "layer" or "outputs"), and the layer."""
+    """Return the passes for one image, the target of autograd ("images", "layer" or "outputs"), and the layer."""
     found: set[str] = set()
     first = images[:1], targets.one_hot(labels[:1], classes).to(images.device)
     explainer(classifier, *first)  # what is found out once about a network
@@ -153,7 +153,7 @@ def needs_of(explainer, classifier, images, labels, classes: int) -> tuple[int, 
 
 
 def together(names: list[str], classifier, images, labels, classes: int, args) -> str:
-    """Two rows: all explainers by calls, and as a run; beside the sum of their floors."""
+    """Return two rows: all explainers by calls, and as a run, compared with the sum of their floors."""
     explainers = [with_few(text) for text in names]
     needs = [needs_of(explainer, classifier, images, labels, classes) for explainer in explainers]
     target = targets.one_hot(labels, classes)
@@ -182,7 +182,7 @@ def together(names: list[str], classifier, images, labels, classes: int, args) -
 
 
 def picture_rows(images, labels, classes: int):
-    """The images as rows of a dataset."""
+    """Return the images as rows of a dataset."""
     from datasets import ClassLabel, Dataset, Features, Image
 
     pictures = [Pictures.fromarray((255 * image.permute(1, 2, 0)).byte().numpy()) for image in images]
@@ -192,7 +192,7 @@ def picture_rows(images, labels, classes: int):
 
 
 def measured(text: str, classifier, images, labels, classes: int, args) -> str:
-    """One row of the table; two of what only looks at outputs."""
+    """Return a row of the table, or two for an explainer that uses only outputs."""
     explainer = with_few(text)
     passes, kind, layer = needs_of(explainer, classifier, images, labels, classes)
     if passes > MANY and args.device == "cpu":
@@ -237,7 +237,7 @@ OWN = ("ours", "floor", "bf16")
 
 
 def ratio(some: list[float], others: list[float]) -> str:
-    """The median of the rounds' ratios, and their quartiles."""
+    """Return the median of the rounds' ratios, and their quartiles."""
     ratios = list(map(truediv, some, others))
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
     return f"{middle:.2f} ({low:.2f}-{high:.2f})"
@@ -251,7 +251,7 @@ def error_of(maps: torch.Tensor, exact: torch.Tensor) -> str:
 
 
 def with_few(text: str):
-    """The explainer of a name; with few samples where no options were written."""
+    """Return the explainer of a name, with few samples if no options are given."""
     name = text.partition(":")[0]
     known = dict(load_explainer(text).options)
     few = {} if ":" in text else {key: value for key, value in SHORT.get(name, {}).items() if key in known}
@@ -259,7 +259,7 @@ def with_few(text: str):
 
 
 def taken(works: dict[str, Callable], args) -> dict[str, list[float]]:
-    """Seconds of each round, in turns; what is short is repeated until it takes half a second."""
+    """Return the seconds of each round, alternating; short work is repeated until it takes half a second."""
     clock = process_time if args.threads == 1 and args.device == "cpu" else perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in works}
     repeats = dict.fromkeys(works, 1)
@@ -277,7 +277,7 @@ def taken(works: dict[str, Callable], args) -> dict[str, list[float]]:
 
 
 def floor(classifier, images, target, passes: int, kind: str, layer: str | None, again: int) -> None:
-    """`passes` images, plainly; in passes of the size that explainers fill by default, on a CPU without gradients."""
+    """Run `passes` images plainly, in passes of the explainers' default size, on a CPU without gradients."""
     fills = kind == "outputs" or images.device.type == "cuda"
     step = pictures_per_pass(images) if fills else len(images)
     for start in range(0, passes, step):
@@ -303,7 +303,7 @@ def plain(classifier, images, target, kind: str, layer: str | None, again: int) 
 
 @contextmanager
 def applied_again(classifier, times: int):
-    """Each convolution and linear layer of what takes gradients is computed so many times more."""
+    """Compute each convolution and linear layer that needs gradients this many more times."""
 
     def compute(module, inputs, output):
         if inputs[0].requires_grad:
@@ -321,7 +321,7 @@ def applied_again(classifier, times: int):
 
 
 def layer_of(name: str, classifier, images) -> str | None:
-    """The layer an explainer reads, where there is one: cebp's own, else the last convolutional block."""
+    """Return the layer an explainer reads, if any: cebp's own, else the last convolutional block."""
     try:
         if name == "cebp":
             return registry.load("explainers", name).excitation_layer(classifier, images[:1])
@@ -332,7 +332,7 @@ def layer_of(name: str, classifier, images) -> str | None:
 
 @contextmanager
 def watched(found: set[str], images):
-    """Notes whether autograd is asked for gradients of pictures (n, 3, H, W) or of something further on."""
+    """Record whether autograd computes gradients of pictures (n, 3, H, W) or of later values."""
     grad, backward = torch.autograd.grad, torch.Tensor.backward
 
     def watching(outputs, inputs, *rest, **options):
@@ -352,7 +352,7 @@ def watched(found: set[str], images):
 
 
 def growth(work: Callable, device: torch.device) -> str:
-    """Megabytes by which the process, or what it holds on a GPU, grew at most, where the system tells."""
+    """Return the largest growth in megabytes of the process, or of its GPU memory, if the system reports it."""
     status = Path("/proc/self/status")
     if device.type == "cuda":
         start = torch.cuda.memory_allocated(device)
@@ -364,7 +364,7 @@ def growth(work: Callable, device: torch.device) -> str:
         return int(status.read_text().partition(f"{field}:")[2].split()[0])
 
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is reset
         start = kilobytes("VmRSS")
         work()
         return f"{(kilobytes('VmHWM') - start) / 1024:.0f}"
@@ -375,7 +375,7 @@ def growth(work: Callable, device: torch.device) -> str:
 def others(
     name: str, classifier, images, labels, options: dict, passes: int, layer_name: str | None
 ) -> dict[str, Callable]:
-    """{library: the same work}: normalising the images, then as many passes of the bare model, the same layer."""
+    """Return {library: function for the same work}: normalise the images, then run as many passes of the bare model."""
     import captum.attr as captum
     import pytorch_grad_cam
     from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
@@ -441,7 +441,7 @@ def _ridge():
 
 
 class Bare(torch.nn.Module):
-    """The caller's model, normalised images -> logits."""
+    """The caller's model, from normalised images to logits."""
 
     def __init__(self, classifier):
         super().__init__()

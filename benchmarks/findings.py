@@ -86,7 +86,7 @@ def rendered(data: Findings) -> str:
 
 
 def compute(data: Path, work: Path, images: int, sampled: int) -> None:
-    """Run what is fast on many photographs of each set, then everything on fewer."""
+    """Run fast explainers and metrics on many photographs of each set, then all of them on fewer."""
     networks = {name: str(write_efficientnet_lite(work / name, int(name[-1]))) for name in NETWORKS}
     masked = [name for name in SETS if name != "imagenet"]
     for name in masked:
@@ -105,7 +105,7 @@ def run(
     data: Path, work: Path, name: str, model: str, out: str, limit: int, explainers: Sequence[str],
     metrics: Sequence[str], keep_maps: bool = False,
 ) -> None:  # fmt: skip
-    """One run on the photographs of a set, of these explainers and the baselines."""
+    """Run these explainers and the baselines on the photographs of a set."""
     photographs = photographs_of(data, work, name)
     sb.run(dataset=photographs, model=model, explainers=[*BASELINES, *explainers], metrics=metrics, out=work / out,
            target="predicted", label_map=SETS[name][3] or by_wordnet_id(photographs), limit=limit, batch_size=8,
@@ -114,7 +114,7 @@ def run(
 
 
 def photographs_of(data: Path, work: Path, name: str) -> datasets.Dataset:
-    """All photographs of a set, whatever split they are in; built once."""
+    """Return all photographs of a set from any split; the dataset is built once."""
     builder, source, options, _ = SETS[name]
     folder = work / "data" / name
     if not folder.exists():
@@ -127,7 +127,7 @@ def photographs_of(data: Path, work: Path, name: str) -> datasets.Dataset:
 
 
 def labels_by_name(folder: Path, table: Path) -> Path:
-    """Write the table of labels of pictures that are called WNID_NAME, which are their classes."""
+    """Write the table of labels of pictures named WNID_NAME, whose classes are in their names."""
     table.parent.mkdir(parents=True, exist_ok=True)
     rows = [f"{path.name},{path.name.partition('_')[0]}" for path in sorted(folder.iterdir())]
     write_text(table, "\n".join(["image,label", *rows]) + "\n")
@@ -135,7 +135,7 @@ def labels_by_name(folder: Path, table: Path) -> Path:
 
 
 def by_wordnet_id(photographs: datasets.Dataset) -> dict[str, int]:
-    """The label map of classes called by their WordNet ids."""
+    """Return the label map of classes named by their WordNet ids."""
     from timm.data import ImageNetInfo
 
     wnids = ImageNetInfo().label_names()

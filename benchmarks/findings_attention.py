@@ -1,4 +1,4 @@
-"""The part of docs/findings.md on explainers of attention: a vision transformer that is trained here on photographs.
+"""The section of docs/findings.md on explainers of attention: a vision transformer trained here on photographs.
 
 Its patches are the features of EfficientNet-Lite0 at 7 x 7 positions, which stay as they are, since tens of
 photographs cannot teach a network to see; the blocks of attention over them and the head learn to tell cats from dogs.
@@ -94,7 +94,7 @@ def features_of(stages: nn.Module, photographs: datasets.Dataset) -> tuple[Tenso
 
 
 def attention_section(run: RunData) -> str:
-    """The section of the page, of a finished run."""
+    """Return the section of the page for a finished run."""
     accuracy = run.summary["model"]["accuracy"]
     value = interval(accuracy["value"], accuracy["low"], accuracy["high"])
     about = f"""\
@@ -108,7 +108,7 @@ accuracy flatters the network a little."""
 
 
 def limits(lowest: float) -> str:
-    """Say what the accuracy, at the lower end of its interval, lets the numbers say."""
+    """Return the conclusions that the accuracy, at the lower end of its interval, allows."""
     if lowest > 0.75:
         return """\
 The network is right about most of these photographs, which does not say that it looks at the animals: a low pointing
@@ -120,6 +120,6 @@ game and energy may be low because it looks elsewhere."""
 
 
 def with_section(page: str, section: str) -> str:
-    """Return the page with this section before its last one, in the place of an earlier one."""
+    """Return the page with this section before its last section, replacing an earlier version."""
     before, heading, rest = page.partition(BEFORE)
     return before.partition(f"\n{TITLE}\n")[0].rstrip("\n") + f"\n\n{section}\n{heading}{rest}"

@@ -87,7 +87,7 @@ def picture(name: str, title: str) -> str:
 
 
 def advice(runs: dict[str, RunData], of_masks: dict[str, RunData]) -> str:
-    """Return what follows for a reader, each sentence from the numbers."""
+    """Return advice for a reader, each sentence derived from the numbers."""
     return "\n".join(filter(None, [ahead(of_masks), small_regions(of_masks), more_images(of_masks), class_alike(runs),
                                    second(runs)]))  # fmt: skip
 
@@ -131,7 +131,7 @@ def remarks(run: RunData) -> str:
 
 
 def table(cells: Sequence[CellResult]) -> str:
-    """A row for each explainer, the best by the first metric first."""
+    """Return a row per explainer, best by the first metric first."""
     metrics = list(dict.fromkeys(cell.metric for cell in cells))
     arrows = {cell.metric: "↑" if cell.higher_is_better else "↓" for cell in cells}
     by_place = {(cell.explainer, cell.metric): cell for cell in cells}
@@ -160,7 +160,7 @@ def short(metric: str) -> str:
 
 
 def ahead(runs: dict[str, RunData]) -> str:
-    """Return who beats every baseline by the paired tests, for somebody who has to choose."""
+    """Return the explainers that beat every baseline by the paired tests, for readers who must choose."""
     by_metric: dict[str, dict[str, list[str]]] = {}
     starts: Counter[str] = Counter()
     for name, run in runs.items():
@@ -186,7 +186,7 @@ def ahead(runs: dict[str, RunData]) -> str:
 
 
 def is_peaked(cell: CellResult) -> bool:
-    """Return whether, in most photographs, hardly a pixel of the maps counts."""
+    """Return whether hardly any pixel of the maps counts in most photographs."""
     return cell.marked.get(PEAKED, 0) > cell.n / 2
 
 
@@ -203,7 +203,7 @@ def small_regions(runs: dict[str, RunData]) -> str:
 
 
 def more_images(runs: dict[str, RunData]) -> str:
-    """Return how many photographs tell Grad-CAM from the centre spot."""
+    """Return how many photographs separate Grad-CAM from the centre spot."""
     counts: dict[str, list[int]] = {}
     for run in runs.values():
         for needed in of_run(run, DIFFERENCE, together=False) if len(run.ids) >= 10 else ():
@@ -245,7 +245,7 @@ def leaders(comparisons: Sequence[Against], metric: str) -> list[str]:
 
 
 def agreement(runs: Sequence[RunData], small: Sequence[RunData]) -> str:
-    """Say which two metrics put the explainers in the same order."""
+    """Return a section on pairs of metrics that put the explainers in the same order."""
     pairs, few = ([(run.folder.name.split("-")[1], entry) for run in part for entry in rank([run]).data["pairs"]]
                   for part in (runs, small))  # fmt: skip
     if not pairs:
@@ -277,7 +277,7 @@ def sanity(runs: dict[str, RunData]) -> str:
 
 
 def second(runs: dict[str, RunData]) -> str:
-    """Compare the order of the explainers with that of a second network."""
+    """Compare the order of the explainers with their order for a second network."""
     if not {"lite0-pets", "lite2-pets"} <= set(runs):
         return ""
     from scipy.stats import spearmanr
@@ -299,7 +299,7 @@ def second(runs: dict[str, RunData]) -> str:
 
 
 def curves(runs: dict[str, RunData]) -> str:
-    """Return the scores of faithfulness on all sets in one table, with what the maps cost."""
+    """Return the scores of faithfulness on all sets in one table, with the cost of the maps."""
     cells = {(name, cell.metric, cell.explainer_text): cell
              for name, run in runs.items() for cell in run.cells if cell.metric in CURVES}  # fmt: skip
     if not cells:
@@ -336,7 +336,7 @@ SIX = ("gradcam", "gradcam_plus_plus", "integrated_gradients", "input_x_gradient
 
 
 def regions(values: np.ndarray) -> dict[str, np.ndarray]:
-    """{reading: the region of a map (H, W)}."""
+    """Return {reading: the region of a map (H, W)}."""
     absolute, positive = np.abs(values), np.clip(values, 0, None)
     found = {"> 0": values > 0}
     for name, kind in (("signed", values), ("absolute", absolute), ("positive part", positive)):
@@ -350,7 +350,7 @@ def regions(values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def otsu(scaled: np.ndarray) -> float:
-    """The threshold in 256 bins with the largest variance between both sides (Otsu, 1979)."""
+    """Return the threshold in 256 bins with the largest variance between both sides (Otsu, 1979)."""
     counts, edges = np.histogram(scaled, 256, (0, 1))
     middles = (edges[:-1] + edges[1:]) / 2
     below = np.cumsum(counts)
@@ -366,7 +366,7 @@ def iou(region: np.ndarray, mask: np.ndarray) -> float:
 
 
 def overlaps(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]]:
-    """Yield the IoU of a map and a mask (H, W) by every region, alone and averaged with that of the background."""
+    """Yield the IoU of a map and a mask (H, W) for every region, alone and averaged with the background's IoU."""
     for reading, region in regions(values).items():
         foreground = iou(region, mask)
         yield reading, foreground
@@ -380,7 +380,7 @@ def soft_iou(values: np.ndarray, mask: np.ndarray) -> float:
 
 
 def readings_of(maps: dict, masks: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
-    """{reading: {explainer: mean over the photographs}} by foreground IoU, and by the mean with the background's."""
+    """Return {reading: {explainer: mean over the photographs}} by foreground IoU, and its mean with the background."""
     sums: dict[str, dict[str, list[float]]] = {}
     for explainer, of_images in maps.items():
         for image_id, mask in masks.items():
@@ -434,7 +434,7 @@ def readings(work: Path, runs: dict[str, Run]) -> str:
 
 
 def masks_of(work: Path, photographs, ids: set[str]) -> dict[str, np.ndarray]:
-    """{image id: mask as the network sees it}."""
+    """Return {image id: mask in the network's frame}."""
     classifier = sb.load_classifier(work / "lite0", device="cpu")
     rows = [row for row in photographs if row["image_id"] in ids]
     batch = classifier.prepare(rows)

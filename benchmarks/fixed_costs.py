@@ -1,10 +1,10 @@
-"""Measure costs beside the network's passes: starting a command, a call, a finished run, a metric of `evaluate`.
+"""Measure costs besides the network's passes: starting a command, a call, a finished run, a metric of `evaluate`.
 
 example:
   python benchmarks/fixed_costs.py
 
-Seconds are of the processor, of this process and its children, the smallest of some repeats: on a busy machine the
-clock on the wall says little. The aims are those of a quiet machine.
+Times are CPU seconds of this process and its children, the smallest of several repeats, because wall-clock time is
+unreliable on a busy machine. The goals are for an idle machine.
 """
 
 import argparse
@@ -35,13 +35,13 @@ def main() -> int:
 
 
 def best(work: Callable[[], object], repeats: int, per: int = 1) -> float:
-    """Seconds of the processor, the smallest of some repeats after one that is not counted."""
+    """Return CPU seconds, the smallest of several repeats after a warm-up."""
     work()
     return min(seconds(work) for _ in range(repeats)) / per
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Seconds of the processor, children included."""
+    """Return CPU seconds, including children."""
     before = used()
     work()
     return used() - before
@@ -53,7 +53,7 @@ def used() -> float:
 
 
 def command(*words: str, **environment: str) -> Callable[[Path, int], float]:
-    """Measure a command in a process of its own, whose modules are compiled once, as an installation keeps them."""
+    """Measure a command in a separate process, whose modules are compiled once, like in an installation."""
     code = "import sys; from saliency_bench.cli import main; sys.exit(main(sys.argv[1:]))"
 
     def measure(folder: Path, repeats: int) -> float:
@@ -80,7 +80,7 @@ def network() -> torch.nn.Module:
 
 
 def finished(folder: Path, repeats: int) -> float:
-    """A finished run started again, libraries and network loaded."""
+    """Measure a new start of a finished run with libraries and network loaded."""
     import saliency_bench as sb
 
     data = sb.build("shapes-xai", folder / "shapes", size=64, count=200, progress=False)
@@ -101,7 +101,7 @@ def of_evaluate(folder: Path, repeats: int) -> float:
 
 
 def folded(folder: Path, repeats: int) -> float:
-    """A faster copy of ResNet-18 asked for once more."""
+    """Measure a repeated request for a faster copy of ResNet-18."""
     from saliency_bench.compute.classifiers.fast_forward import fast_forward
 
     classifier, images = network(), torch.rand(4, 3, SIDE, SIDE)

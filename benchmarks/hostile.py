@@ -1,4 +1,4 @@
-"""Hundreds of hostile command lines over all commands: does each end soon, with one line and nothing half-written?
+"""Run hundreds of hostile command lines over all commands: each must end soon, with one line and no half-written file.
 
 example:
   python benchmarks/hostile.py --lines 500
@@ -49,7 +49,7 @@ class Ending(NamedTuple):
 
 
 def command(argv: list[str], shown: str) -> None:
-    """In a child: the command line, its output in files."""
+    """Run the command line in a child, with its output in files."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     os.setsid()
     os.environ.pop("HF_TOKEN", None)
@@ -70,7 +70,7 @@ def refuse(self: socket.socket, address: object) -> None:
 
 
 def ending(argv: list[str], children: Children, shown: Path, alone: bool) -> Ending:
-    """What becomes of a command line, in a forked child or as a program of its own."""
+    """Return the outcome of a command line, in a forked child or as a separate program."""
     start = time.monotonic()
     if alone:
         program = [sys.executable, "-m", "saliency_bench", *(word.replace("\0", "0") for word in argv)]
@@ -97,7 +97,7 @@ def ending(argv: list[str], children: Children, shown: Path, alone: bool) -> End
 
 
 def state(folder: Path) -> dict[str, tuple]:
-    """What lies in a folder, without following links."""
+    """Return the content of a folder, without following links."""
     found = {}
     for path in folder.rglob("*"):
         status = path.lstat()
@@ -106,12 +106,12 @@ def state(folder: Path) -> dict[str, tuple]:
 
 
 def said(err: str) -> list[str]:
-    """The lines on standard error but for progress bars."""
+    """Return the lines on standard error except progress bars."""
     return [line for line in re.split(r"[\r\n]+", err) if line.strip() and not BAR.search(line)]
 
 
 def named(message: str, argv: list[str]) -> bool:
-    """Whether a message names a word of the line, a part of it, or the argument."""
+    """Return whether a message names a word of the line, a part of it, or the argument."""
     plain = message.casefold().replace("_", "-")
     for word in argv:
         for part in {word, word.lstrip("-"), *re.split(r"[\s=:,/]+", word)}:
@@ -123,7 +123,7 @@ def named(message: str, argv: list[str]) -> bool:
 
 
 def faults(argv: list[str], done: Ending, before: dict, after: dict) -> list[str]:
-    """What is wrong with the ending of a command line."""
+    """Return the problems of a command line's outcome."""
     found = []
     if done.code is None:
         return [f"did not end within {SECONDS} s"]
@@ -154,7 +154,7 @@ def faults(argv: list[str], done: Ending, before: dict, after: dict) -> list[str
 
 @contextmanager
 def sandbox(folder: Path, argv: list[str], makers: dict[str, Callable[[Path], object]]) -> Iterator[None]:
-    """A folder to type a line in, with what the line names in it."""
+    """Create a folder in which to run a line, with the files that the line names."""
     folder.mkdir()
     try:
         for name, make in makers.items():
@@ -167,7 +167,7 @@ def sandbox(folder: Path, argv: list[str], makers: dict[str, Callable[[Path], ob
 
 
 def prepare(folder: Path) -> dict[str, Callable[[Path], object]]:
-    """A small dataset, network, run and template; then everything that is wrong with them."""
+    """Create a small dataset, network, run and template, and damaged copies of them."""
     dataset = sb.build("shapes-xai", folder / "shapes", size=32, count=60, progress=False)
     model = checkpoint(dataset, folder / "model")
     run = {"explainers": ["gradcam", "random"], "metrics": ["saliency_miou"], "out": folder / "run", "progress": False}
@@ -188,7 +188,7 @@ def prepare(folder: Path) -> dict[str, Callable[[Path], object]]:
 
 
 def typed(count: int, folder: Path, first: int = 0, shown: Callable[[str], object] = print) -> Counter:
-    """Type `count` hostile lines; counts of exit codes and of faults."""
+    """Run `count` hostile lines and return the counts of exit codes and faults."""
     (folder / "made").mkdir()
     makers, children = prepare(folder / "made"), Children(folder / "caches", HOME=str(folder / "home"))
     found: Counter = Counter()

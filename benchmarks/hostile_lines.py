@@ -1,4 +1,4 @@
-"""Command lines that nobody should type, made from the commands' own parsers: a new command is covered by itself."""
+"""Hostile command lines made from the commands' own parsers, so that a new command is covered automatically."""
 
 import argparse
 import random
@@ -69,7 +69,7 @@ class Line:
 
 
 def hostile(action: argparse.Action, dice: random.Random, places: list[str]) -> str:
-    """A value for this argument."""
+    """Return a hostile value for this argument."""
     writes = action.dest in WRITES
     number = action.type in (int, float)
     kind = dice.choice(["text", "place", "number", "number"] if number else ["text", "place", "place", "number"])
@@ -84,7 +84,7 @@ def hostile(action: argparse.Action, dice: random.Random, places: list[str]) -> 
 
 
 def with_options(kind: str, dice: random.Random) -> str:
-    """An explainer or metric with a hostile option, or several."""
+    """Return an explainer or metric with one or several hostile options."""
     name = dice.choice(registry.names(kind))
     module = registry.load(kind, name, "score" if kind == "metrics" else "")
     own = list(options.defaults(getattr(module, name))) or ["x"]
@@ -97,7 +97,7 @@ def optional(line: Line) -> list[argparse.Action]:
 
 
 def spoil_value(line: Line, places: list[str]) -> None:
-    """The value of an argument that is there."""
+    """Replace the value of an existing argument."""
     words = line.dice.choice(line.words)
     actions = {flag: action for action in line.parser._actions for flag in action.option_strings}
     plain = [action for action in line.parser._actions if not action.option_strings]
@@ -106,7 +106,7 @@ def spoil_value(line: Line, places: list[str]) -> None:
 
 
 def add_option(line: Line, places: list[str]) -> None:
-    """Another option, with a hostile value."""
+    """Add an option with a hostile value."""
     if not optional(line):
         return extra_word(line, places)
     action = line.dice.choice(optional(line))
@@ -135,7 +135,7 @@ def repeat(line: Line, places: list[str]) -> None:
 
 
 def foreign_option(line: Line, places: list[str]) -> None:
-    """An option of another command, or a flag that is none."""
+    """Add an option of another command, or an unknown flag."""
     other = line.dice.choice(registry.names("push_scripts"))
     parser = parser_of(other, registry.load("push_scripts", other))
     flags = [flag for action in parser._actions for flag in action.option_strings if flag not in USUAL]
@@ -162,7 +162,7 @@ WAYS: dict[Callable[[Line, list[str]], None], int] = {
 
 
 def parsers(dice: random.Random) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Every command with its parser; of one whose options depend on an item, the parser of some item."""
+    """Return every command with its parser; if its options depend on an item, with the parser of an arbitrary item."""
     for command in registry.names("push_scripts"):
         module = registry.load("push_scripts", command)
         yield command, parser_of(command, module)
@@ -172,7 +172,7 @@ def parsers(dice: random.Random) -> Iterator[tuple[str, argparse.ArgumentParser]
 
 
 def lines(places: list[str]) -> Iterator[list[str]]:
-    """Command lines without end, each command in turn; the same ones for the same places."""
+    """Yield endless command lines, each command in turn; equal places give equal lines."""
     number = 0
     while True:
         dice = random.Random(number)

@@ -1,7 +1,7 @@
-"""A folder full of what a command should not be given: damaged runs, models, datasets and files, pipes and devices.
+"""A folder of hostile inputs: damaged runs, models, datasets and files, pipes and devices.
 
-`PLACES` is {name: how to make it}; every maker gives the same bytes each time, so that what a command has changed can
-be made anew.
+`PLACES` is {name: function that makes it}; every function gives the same bytes each time, so that changed files can be
+recreated.
 """
 
 import json
@@ -56,7 +56,7 @@ def sparse(path: Path) -> None:
 
 
 def device(path: Path) -> None:
-    """/dev/zero under another name, or a link to it for who may not make devices."""
+    """Create /dev/zero under another name, or a link to it without the right to create devices."""
     try:
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))
     except OSError:
@@ -114,7 +114,7 @@ def copy(source: Path, path: Path) -> None:
 
 
 def damaged(source: Path, name: str, damage: Callable[[Path], None], path: Path) -> None:
-    """A copy of a folder of which one file is damaged."""
+    """Copy a folder and damage one of its files."""
     copy(source, path)
     damage(path / name)
 
@@ -137,13 +137,13 @@ def replaced(make: Callable[[Path], object], path: Path) -> None:
 
 
 def other_types(path: Path) -> None:
-    """The same columns, all of text."""
+    """Write the same columns, all as text."""
     columns = {name: ["‮\x1b[2J"] * 3 for name in pq.read_schema(path).names}
     pq.write_table(pa.table(columns), path)
 
 
 def huge_header(path: Path) -> None:
-    """Of a safetensors file: a header of 2^60 bytes."""
+    """Write a safetensors file that states a header of 2^60 bytes."""
     path.write_bytes((2**60).to_bytes(8, "little") + b"{}")
 
 
@@ -153,7 +153,7 @@ def lying_tensors(path: Path) -> None:
 
 
 def pickled(path: Path) -> None:
-    """Weights whose loading would run a command."""
+    """Write weights whose loading would run a command."""
     path.unlink()
     path.with_name("pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch owned'\ntR.")
 
@@ -168,20 +168,20 @@ OF_WEIGHTS = {"header": huge_header, "lying": lying_tensors, "pickle": pickled}
 
 
 def damages(name: str) -> dict[str, Callable[[Path], None]]:
-    """What can be done to a file of this name."""
+    """Return the possible damages to a file of this name."""
     own = {".json": OF_JSON, ".parquet": OF_TABLE, ".safetensors": OF_WEIGHTS, ".md": OF_CARD}
     return OF_ANY | own.get(Path(name).suffix, {})
 
 
 def wide(path: Path) -> None:
-    """2 kB of weights that ask for a last layer of 400 GB."""
+    """Write 2 kB of weights that state a last layer of 400 GB."""
     import torch
 
     torch.save({"fc.weight": torch.zeros(1).expand(2 * 10**8, 512)}, path)
 
 
 def places(run: Path, model: Path, dataset: Path, template: Path) -> dict[str, Callable[[Path], object]]:
-    """{name: how to make it}, from these finished ones."""
+    """Return {name: function that makes it} from these finished examples."""
     made: dict[str, Callable[[Path], object]] = {
         "done": partial(copy, run), "net": partial(copy, model), "shapes": partial(copy, dataset),
         "mine": partial(copy, template),

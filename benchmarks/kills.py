@@ -7,14 +7,14 @@ example:
 
 The number of a run, build, training or upload seeds when it is killed: at the start, between two batches (
 epochs, requests), while parts become spans, while results are merged or moved into place; many are killed several
-times. Runs are also widened between two kills (--limit, --only, explainers, metrics) and done by two processes, of
-which one is killed, or both. Compared are records, predictions, summary and examples; the folder of a dataset; weights
-and log of a training; tables, networks and runs of a suite; answers of a study, in SQLite and in PostgreSQL, whose
-server is killed as well; and a repository, of which a reader must never see half. `disks` are file systems that are too
-small at first: each start must end with one line and exit code 2. --clock sets the clock of each start, and the times
-of all files, back or forward by up to ten years. TMPDIR=/dev/shm is many times faster where others use the disk.
-Prints where the kills fell; exit code 1 if anything differs. tests/compute/test_kill_and_continue.py does the first few
-of each.
+times. Runs are also extended between two kills (--limit, --only, explainers, metrics) and run by two processes, one or
+both of which are killed. The script compares records, predictions, summary and examples; the folder of a dataset;
+weights and log of a training; tables, networks and runs of a suite; answers of a study, in SQLite and in PostgreSQL,
+whose server is killed as well; and a repository, which a reader must never see half-written. `disks` are file systems
+that are too small at first: each start must end with one line and exit code 2. --clock sets the clock of each start,
+and the times of all files, back or forward by up to ten years. TMPDIR=/dev/shm is many times faster where others use
+the disk. Prints the phases of the kills; the exit code is 1 if anything differs.
+tests/compute/test_kill_and_continue.py does the first few of each.
 """
 
 import argparse
@@ -48,7 +48,7 @@ COUNTS = {
 
 
 def checkpoint(dataset: Path, folder: Path) -> Path:
-    """A small ResNet with random weights and the classes of the dataset."""
+    """Save a small ResNet with random weights and the classes of the dataset."""
     names = dict(enumerate(sb.load_dataset(str(dataset)).features["label"].names))
     config = ResNetConfig(**NETWORK, id2label=names, label2id={name: index for index, name in names.items()})
     ResNetForImageClassification(config).save_pretrained(folder)
@@ -57,7 +57,7 @@ def checkpoint(dataset: Path, folder: Path) -> Path:
 
 
 def loops(folder: Path, children: Children) -> dict[str, Callable[[int], Outcome]]:
-    """{what: does so many of it}"""
+    """Return {name: function that runs this many of them}."""
     dataset = sb.build("shapes-xai", folder / "shapes", size=32, count=240, progress=False)
     model = checkpoint(dataset, folder / "model")
     given = {"dataset": dataset, "model": model, "folder": folder, "children": children}

@@ -1,13 +1,13 @@
-"""Time per map of every metric, as a function and through its `evaluate` module, and beside Quantus on the same maps.
+"""Measure the time per map of every metric as a function, through its `evaluate` module, and in Quantus.
 
 example:
   python benchmarks/metrics.py
 
-Maps are smooth random fields of 224 x 224 without ties, masks are discs. What runs the classifier is measured with one
-that does next to nothing, so that the metric and the drawing of pictures are what counts: the last column says how many
-pictures it classifies. What makes further maps is measured with the gradient of a small network, in both packages, and
-as a function alone. saliency_crowd_auc is measured for a judgement, beside scikit-learn's `auc`. Times are seconds of
-the processor, on one thread, medians over rounds: what else runs on the machine disturbs them little.
+Maps are smooth random fields of 224 x 224 without ties, masks are discs. Metrics that run the classifier are measured
+with a trivial one, so that the time is that of the metric and of drawing pictures: the last column shows how many
+pictures it classifies. Metrics that make further maps are measured with the gradient of a small network, in both
+packages, and only as a function. saliency_crowd_auc is measured per judgement and compared with scikit-learn's `auc`.
+Times are CPU seconds on one thread, medians over rounds, so other load has little effect.
 """
 
 import argparse
@@ -88,7 +88,7 @@ modules = init_dynamic_modules("evaluate_metrics_benchmark", str(work / "modules
 
 
 def milliseconds(call: Callable[[], object], count: int) -> float:
-    """The median of the rounds, per map, after one call to warm up."""
+    """Return the median of the rounds per map, after a warm-up call."""
     call()
     times = []
     for _ in range(args.rounds):
@@ -104,7 +104,7 @@ def shell(name: str):
 
 
 def measured(text: str) -> tuple[float, float, float | None, int]:
-    """Milliseconds a map of the function, of the shell, of Quantus; pictures classified for each map."""
+    """Return milliseconds per map of the function, the shell and Quantus, and pictures classified per map."""
     metric = load_metric(text)
     chosen = {key: value for key, value in metric.options if f"{key}=" in text}
     module, pictures = shell(metric.name), 0
@@ -150,7 +150,7 @@ def quantus_call(text: str, count: int) -> Callable[[], object]:
 
 
 def imputed_by_quantus(count: int) -> None:
-    """The pictures of saliency_road between no pixel and all of them."""
+    """Return the pictures of saliency_road between no pixel and all pixels."""
     from quantus.functions.perturb_func import noisy_linear_imputation
 
     for one in maps[:count]:
@@ -160,7 +160,7 @@ def imputed_by_quantus(count: int) -> None:
 
 
 def network() -> nn.Module:
-    """Three layers with weights, of which the maps are gradients."""
+    """Return a network of three layers with weights, whose gradients are the maps."""
     layers = [nn.Conv2d(3, 4, 7, 8), nn.ReLU(), nn.Conv2d(4, 8, 3, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10)]
     made = nn.Sequential(*layers).eval()
     made(torch.zeros(1, 3, args.size, args.size))
@@ -174,7 +174,7 @@ def gradient(classifier, images, target):
 
 
 def further(text: str) -> tuple[float, float]:
-    """Milliseconds an image of ours and of Quantus, maps included."""
+    """Return milliseconds per image of ours and of Quantus, including maps."""
     import quantus
 
     count = min(4, args.maps)
@@ -196,7 +196,7 @@ def further(text: str) -> tuple[float, float]:
 
 
 def judgements(count: int = 1000) -> tuple[float, float, float]:
-    """Milliseconds a judgement of saliency_crowd_auc, of its shell, and of scikit-learn."""
+    """Return milliseconds per judgement of saliency_crowd_auc, its shell, and scikit-learn."""
     from sklearn.metrics import auc
 
     metric, module = load_metric("saliency_crowd_auc"), shell("saliency_crowd_auc")

@@ -1,12 +1,12 @@
-"""How strong the tests are: random places of the code are changed, one at a time, and the tests of that place are run.
+"""Measure how strong the tests are: random places of the code are changed, one at a time, and their tests are run.
 
 example:
   pytest -n 2 --cov --cov-context=test && python benchmarks/mutants.py --count 300
 
 A mutant is one changed operator, comparison, constant or condition, in a line that tests reach. The tests that reach
-the line (in `.coverage`) are run, the most special ones first, until one fails; a mutant that none notices survives and
-is printed. Mutants are drawn by the seed from the files of FOLDERS as they are in this checkout. Tests that run the
-package in another process are not known to reach a line, so more mutants are caught in truth. Exit code 0.
+the line (in `.coverage`) are run, most specific first, until one fails; a mutant that no test detects survives and is
+printed. Mutants are drawn by the seed from the files of FOLDERS in this checkout. Coverage misses tests that run the
+package in another process, so in reality more mutants are detected. Exit code 0.
 """
 
 import argparse
@@ -42,7 +42,7 @@ IMPORTED = ["torch", "datasets", "transformers", "evaluate", "pytest", "hypothes
 
 
 def mutations(source: str) -> list[tuple[int, int, int, str]]:
-    """(line, first column, last column, new text) of every place that can be changed; columns count bytes."""
+    """Yield (line, first column, last column, new text) of every place that can be changed; columns count bytes."""
     places = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare) and type(node.ops[0]) in COMPARISONS and len(node.ops) == 1:
@@ -70,7 +70,7 @@ def mutations(source: str) -> list[tuple[int, int, int, str]]:
 
 
 def mutated(source: str, change: tuple[int, int, int, str]) -> str | None:
-    """The source with one change; None where that is no other program, as between brackets."""
+    """Return the source with one change, or None if the program is the same, such as between brackets."""
     number, begin, end, text = change
     lines = source.split("\n")
     line = lines[number - 1].encode()
@@ -87,7 +87,7 @@ def mutated(source: str, change: tuple[int, int, int, str]) -> str | None:
 
 
 def tests_of(database: Path) -> dict[tuple[str, int], list[str]]:
-    """{(file, line): tests that reach it, those that reach fewest lines first}."""
+    """Return {(file, line): tests that reach it, starting with the tests that reach fewest lines}."""
     data = CoverageData(str(database))
     data.read()
     reached: dict[tuple[str, int], set[str]] = {}
@@ -102,7 +102,7 @@ def tests_of(database: Path) -> dict[tuple[str, int], list[str]]:
 
 
 def run(tests: list[str], site: str, cache: str, code) -> None:
-    """In a forked process: whether the tests pass with the package of `site`."""
+    """Return whether the tests pass with the package of `site`, in a forked process."""
     os.environ |= {"PYTHONPATH": site, "SALIENCY_BENCH_CACHE": cache, "OMP_NUM_THREADS": "1"}
     sys.path.insert(0, site)
     os.chdir(ROOT)

@@ -28,8 +28,8 @@ NEEDED = {"maps", "masks", "curves", "labels"}
 
 PAGE = """# How the metrics rank a planted truth
 
-In shapes-xai the class is decided by one object, whose mask is known. Here five maps stand in for explanations: the
-mask itself, the mask blurred (a Gaussian whose sigma is 1/32 of the image's side), shifted (by 1/16 of it), uniform
+In shapes-xai the class is decided by one object, whose mask is known. Here five maps take the place of explanations:
+the mask itself, the mask blurred (a Gaussian whose sigma is 1/32 of the image's side), shifted (by 1/16 of it), uniform
 noise, and the mask inverted. They are listed from the best to the worst, and so should a metric order them.
 
 Every alignment metric does: they compare with the mask, so this is their sanity check. Metrics of faithfulness ask the
@@ -69,7 +69,7 @@ Made by `python benchmarks/planted.py --out docs/metrics.md`.
 
 
 def planted(masks: np.ndarray, seed: int = 0) -> dict[str, np.ndarray]:
-    """{name: float32 maps (B, H, W)} of bool masks (B, H, W)."""
+    """Return {name: float32 maps (B, H, W)} of bool masks (B, H, W)."""
     truth = masks.astype(np.float32)
     side = masks.shape[2]
     size = 2 * max(1, side // 16) + 1
@@ -84,20 +84,20 @@ def planted(masks: np.ndarray, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def comparable() -> list[Metric]:
-    """The metrics that need nothing but maps, masks, labels and curves."""
+    """Return the metrics that need only maps, masks, labels and curves."""
     metrics = [load_metric(name) for name in registry.names("metrics")]
     return [metric for metric in metrics if set(metric.inputs) <= NEEDED]
 
 
 def of_partners() -> list[Metric]:
-    """The metrics that look at several samples at once."""
+    """Return the metrics that use several samples at once."""
     return [metric for metric in map(load_metric, registry.names("metrics")) if metric.declaration.plan is not None]
 
 
 def by_partners(
     metric: Metric, images: torch.Tensor, labels: np.ndarray, maps: np.ndarray, classifier: object
 ) -> float:
-    """Its value where an explainer gives each image its planted map."""
+    """Return its value for an explainer that gives each image its planted map."""
     from saliency_bench.compute.scoring.samples import score_parts, score_samples
 
     places = {image.numpy().tobytes(): place for place, image in enumerate(images)}
@@ -114,7 +114,7 @@ def by_partners(
 
 
 def row(metric: Metric, means: list[float]) -> str:
-    """A line of the table; bold where a map scores better than a better explanation."""
+    """Return a line of the table; scores of maps that beat a better explanation are bold."""
     goodness = np.array(means) * (1 if metric.higher_is_better else -1)
     cells = [f"{mean:.3f}" for mean in means]
     marked = [

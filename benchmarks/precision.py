@@ -1,10 +1,10 @@
-"""What a faster arithmetic changes: scores and rankings of a run in fp32, bf16 and, on a GPU, tf32 and fp16.
+"""Measure the effect of faster arithmetic: scores and rankings of a run in fp32, bf16 and, on a GPU, tf32 and fp16.
 
 example:
   saliency-bench demo
   python benchmarks/precision.py --dataset saliency-bench-demo/shapes-xai --model saliency-bench-demo/resnet
 
-Give a trained network: one of random weights has nothing to rank. Prints for each metric the largest change of an
+Use a trained network: with random weights there is nothing to rank. Prints for each metric the largest change of an
 explainer's mean, in points of the score, and Kendall's tau-b between the two rankings of the explainers by their means
 (1: the same order); and, over all cells, the largest change of a single sample.
 """
@@ -48,7 +48,7 @@ def scored(precision: str, args: argparse.Namespace, folder: Path) -> Run:
 
 
 def samples(run: Run) -> np.ndarray:
-    """The scores of all samples, in one order whatever the cells' ids are."""
+    """Return the scores of all samples, in an order that does not depend on the cells' ids."""
     table = run.records().to_pandas()
     table = table[table["part"].isna()]
     return table.sort_values(["explainer", "metric", "image_id"])["value"].to_numpy(float)

@@ -1,12 +1,12 @@
-"""Two processes with one thread each against one: how much faster a run ends, and how long it waits for data.
+"""Compare two processes with one: how much faster a run is with a thread each, and how long it waits for data.
 
 example:
   python benchmarks/processes.py
 
 The work is the demo's: shapes of 64 pixels, a small ResNet, RISE and the main metrics. Both runs are measured by the
 same clock, the seconds in timings.json: "computing" from the first batch to the last, when all processes are done;
-"seconds" with loading (most of it imports) and the report, which more processes do not make faster. They take turns, so
-that what else the machine does disturbs both alike. The number that counts is the ratio of computing.
+"seconds" with loading (most of it imports) and the report, which more processes do not make faster. They alternate, so
+that other load affects both equally. The relevant number is the ratio of computing.
 """
 
 import argparse

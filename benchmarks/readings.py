@@ -3,11 +3,11 @@
 example:
   python benchmarks/readings.py --source raw/oxford-iiit-pet --work readings --images 24
 
-The paper says neither where a map is cut nor what becomes of its sign, of the trimap's border and of the starting image
-of insertion. Here its six methods explain what EfficientNet-Lite0 (extra `demo`) predicts for some pets, at settings
-that cost little, and each reading of the three metrics is compared with the printed numbers of ResNet-18. Another
-network and other images: what is compared is whether a reading comes near all six numbers at once. Prints tables in
-Markdown; `--work` keeps the dataset and the maps.
+The paper specifies neither the threshold of a map nor the treatment of its sign, of the trimap's border and of the
+starting image of insertion. Here its six methods explain what EfficientNet-Lite0 (extra `demo`) predicts for some pets,
+with cheap settings, and each reading of the three metrics is compared with the printed numbers of ResNet-18. Network
+and images differ, so the question is whether a reading comes near all six numbers at once. Prints tables in Markdown;
+`--work` keeps the dataset and the maps.
 """
 
 import argparse
@@ -128,7 +128,7 @@ def overlaps(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]
 
 
 def in_cells(values: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (a map, a mask) at the size of the last layer: the mean of each cell, and whether most of it is mask."""
+    """Return (map, mask) at the size of the last layer: the mean of each cell, and whether most of it is mask."""
     height, width = values.shape[0] // CELLS, values.shape[1] // CELLS
     cells = (grid.reshape(CELLS, height, CELLS, width).mean(axis=(1, 3)) for grid in (values, mask.astype(np.float64)))
     scaled, share = cells
@@ -136,7 +136,7 @@ def in_cells(values: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def hits(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]]:
-    """Yield whether the peak of a map lies in its mask, by every reading; of tied peaks the share."""
+    """Yield whether the peak of a map lies in its mask for every reading; for tied peaks the share."""
     rows, columns = np.nonzero(mask)
     for sign, kind in (("peak", values), ("peak of the absolute values", np.abs(values)), ("lowest point", -values)):
         peaks = kind == kind.max()
@@ -150,7 +150,7 @@ def hits(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]]:
 
 
 def areas(classifier: Classifier, images: torch.Tensor, maps: dict[str, np.ndarray], count: int) -> Readings:
-    """Return the area under the insertion curve from each starting image, as it is and over that of the whole image."""
+    """Return the area under the insertion curve from each starting image, also divided by the image's probability."""
     with torch.no_grad():
         p = torch.softmax(classifier(images), dim=1).amax(dim=1).numpy()
     readings: Readings = {}
@@ -165,7 +165,7 @@ def areas(classifier: Classifier, images: torch.Tensor, maps: dict[str, np.ndarr
 
 
 def table(title: str, column: int, readings: Readings) -> str:
-    """Return the readings nearest to what the paper prints, and how far the farthest of its numbers is."""
+    """Return the readings nearest to the paper's numbers, and the largest difference of each."""
 
     names = list(next(iter(readings.values())))
     printed = {name: numbers[column] for name, numbers in PRINTED.items() if name in names}

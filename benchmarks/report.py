@@ -1,10 +1,10 @@
-"""How long the page of a large run takes: 5,000 records in each of 50 cells, and two such runs side by side.
+"""Measure the time of the page of a large run: 5,000 records in each of 50 cells, and two such runs side by side.
 
 example:
   python benchmarks/report.py
 
-The run is made up of random scores in a temporary folder, with pictures of the size a classifier sees. What is measured
-is `report`, from reading the files to the written page; imports are not, which a run has long behind it.
+The run is made up of random scores in a temporary folder, with pictures of the size a classifier sees. The measurement
+covers `report`, from reading the files to the written page, but not imports, which a run has already done.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""A run of millions of records, merged, summarised and reported: seconds, peak memory, files, size of the page.
+"""Measure a run of millions of records, merged, summarised and reported: seconds, peak memory, files, size of the page.
 
 example:
   python benchmarks/scale.py --records 50e6 --folder /tmp/scale
   python benchmarks/scale.py --real 50000 --folder /tmp/scale
 
-The part files are made up, of random scores, through the package's own writing functions: 23 explainers by 20 metrics,
+The part files hold random scores and are written by the package's own functions: 23 explainers by 20 metrics,
 three of which have eight parts of their scores; a quarter of the metrics misses a third of the samples, one misses
-others for each explainer. Everything else is what a run does: files are merged, summarised and reported, each in a
-process of its own, and the run is started once more with nothing to do. Of thumbnails, those of the samples that are
+others for each explainer. Everything else is the same as in a run: files are merged, summarised and reported, each in a
+separate process, and the run is started again with nothing to do. Of thumbnails, those of the samples that are
 shown are written. `--real N` is a run of two cheap explainers by two metrics over N small pictures and a fifth of them.
 Memory is the peak of resident memory, torch (about 600 MiB) included.
 """
@@ -34,12 +34,12 @@ MIB = 2**20
 
 
 def samples_of(records: float, explainers: int, metrics: int) -> int:
-    """So many that all cells together have about so many records."""
+    """Return the number of samples for approximately this many records in all cells."""
     return max(1, round(records / explainers / (metrics + PARTS * len(WITH_PARTS))))
 
 
 def pictures() -> list[tuple[dict, dict]]:
-    """64 plain pictures and their masks, encoded."""
+    """Return 64 plain encoded pictures and their masks."""
     from PIL import Image
 
     def png(array: np.ndarray) -> dict:
@@ -79,7 +79,7 @@ def make_dataset(folder: Path, samples: int) -> None:
 
 
 def settings(folder: Path, explainers: int, metrics: int) -> dict:
-    """Those of the run."""
+    """Return the settings of the run."""
     from saliency_bench import registry
 
     known = [name for name in registry.names("metrics") if not BESIDES & set(needs(name))]
@@ -121,7 +121,7 @@ def context_of(chosen: dict):
 
 
 def make(chosen: dict) -> None:
-    """run.json, and part files of all predictions and scores."""
+    """Write run.json and part files of all predictions and scores."""
     from saliency_bench.compute.plan import by_explainer
     from saliency_bench.compute.writing import Writer
     from saliency_bench.read.manifest import Manifest
@@ -226,7 +226,7 @@ def summarise(chosen: dict) -> None:
 
 
 def report(chosen: dict) -> None:
-    """The choice of samples, their pictures, and the page."""
+    """Select samples, and write their pictures and the page."""
     import torch
 
     from saliency_bench.compute.examples import choose, thumbnail_rows, write_examples
@@ -257,7 +257,7 @@ def report(chosen: dict) -> None:
 
 
 def again(chosen: dict) -> None:
-    """A start of the finished run. The model is made and libraries are imported before."""
+    """Start the finished run again. The model is created and libraries are imported before."""
     import saliency_bench as sb
     import saliency_bench.compute.run
 
@@ -293,7 +293,7 @@ def measured(work: Callable[[], object]) -> None:
 
 
 def child(stage: str, folder: Path, explainers: int, metrics: int) -> dict[str, float]:
-    """{"seconds", "peak"} of a stage in a process of its own."""
+    """Return {"seconds", "peak"} of a stage in a separate process."""
     sizes = ["--explainers", str(explainers), "--metrics", str(metrics)]
     done = subprocess.run(
         [sys.executable, __file__, "--folder", folder, "--stage", stage, *sizes],
@@ -305,7 +305,7 @@ def child(stage: str, folder: Path, explainers: int, metrics: int) -> dict[str, 
 
 
 def generated(folder: Path, records: float, explainers: int = EXPLAINERS, metrics: int = METRICS) -> dict:
-    """Make the run, take it through all stages and print what each took; {stage: figures}, and those of the files."""
+    """Make the run, run all stages and print their costs; return {stage: figures}, including figures of the files."""
     samples = samples_of(records, explainers, metrics)
     print(f"{explainers} explainers x {metrics} metrics x {samples:,} samples", flush=True)
     make_dataset(folder / "dataset", samples)
@@ -328,7 +328,7 @@ def generated(folder: Path, records: float, explainers: int = EXPLAINERS, metric
 
 
 def computed(folder: Path, samples: int) -> dict[int, dict[str, float]]:
-    """{samples: figures} of real runs, of so many and of a fifth."""
+    """Return {samples: figures} of real runs with this many samples and with a fifth."""
     found = {}
     for number in (samples // 5, samples):
         make_dataset(folder / str(number) / "dataset", number)

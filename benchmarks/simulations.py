@@ -1,4 +1,4 @@
-"""Simulate what intervals and tests of `saliency_bench/read` promise: coverage, false findings, power, cost.
+"""Simulate the properties of intervals and tests of `saliency_bench/read`: coverage, false findings, power, cost.
 
 example:
   python benchmarks/simulations.py
@@ -33,7 +33,7 @@ UNIT, UNBOUNDED = (0.0, 1.0), (-float("inf"), float("inf"))
 
 
 def rare(share: float) -> np.ndarray:
-    """Quantiles of a score that is 0 but for this share of the samples."""
+    """Return quantiles of a score that is 0 except for this share of the samples."""
     return np.where(1 - share > GRID, 0, laws.beta(2, 3).ppf(np.clip((GRID - 1 + share) / share, 0, 1)))
 
 
@@ -129,7 +129,7 @@ def _log_normal(count: int) -> np.ndarray:
 
 
 def sizes_of(design: str, effective: float) -> np.ndarray:
-    """Sizes of the fewest clusters of a design that make up so many effective ones."""
+    """Return the sizes of the fewest clusters of a design with this many effective clusters."""
     sizes, count = DESIGNS[design][0], int(effective)
     while effective_clusters(sizes(count)) < effective - 1e-9:
         count += 1
@@ -137,13 +137,13 @@ def sizes_of(design: str, effective: float) -> np.ndarray:
 
 
 def at(law: str | np.ndarray, normal: np.ndarray) -> np.ndarray:
-    """Scores for standard normal numbers."""
+    """Return scores for standard normal numbers."""
     quantiles = LAWS[law] if isinstance(law, str) else law
     return quantiles[np.minimum((special.ndtr(normal) * len(GRID)).astype(int), len(GRID) - 1)]
 
 
 def drawn(law: str | np.ndarray, rng: np.random.Generator, design: str, sizes: np.ndarray, times: int) -> np.ndarray:
-    """Scores (n, times) whose rows of one cluster depend on each other (a Gaussian copula)."""
+    """Return scores (n, times) that are correlated within clusters (a Gaussian copula)."""
     correlation = DESIGNS[design][1]
     rows = rng.normal(0, 1, (sizes.sum(), times))
     if correlation:
@@ -158,7 +158,7 @@ def at_grid(law: laws.rv_continuous) -> np.ndarray:
 
 
 def without_failures(estimate: package.Estimate, *_: object) -> package.Estimate:
-    """Stand in for `outlasting_rare_scores`, so that intervals are as they were without it."""
+    """Replace `outlasting_rare_scores`, so that intervals are computed without it."""
     return estimate
 
 
@@ -207,7 +207,7 @@ def widths(law: np.ndarray, count: int, times: int, size: int = 1) -> tuple[floa
 
 
 def met_by_mistake(law: np.ndarray, share: float, n: int, requirements: int, times: int) -> tuple[float, float]:
-    """Return how often any of several requirements just above the mean is called met, before and after."""
+    """Return how often any of several requirements just above the mean is reported as met, before and after."""
     columns, codes, true = scores_with_failures(law, share, np.ones(n, int), times)
     ends = ends_of(columns, codes, TAIL / requirements)
     before, after = (1 - (1 - float(np.mean(ends[name][:, 0] > true))) ** requirements for name in ("before", "gate"))
@@ -235,7 +235,7 @@ def covered_differences(spread: float, share: float, n: int, times: int, both: b
 
 
 def called_alike(n: int, times: int, spread: float, share: float = 0.0, margin: float = 0.05) -> float:
-    """Return how often two scores are called alike within a margin; the first fails by the whole range on a share."""
+    """Return how often two scores are reported as equivalent; the first fails by the whole range on a share."""
     rng = np.random.default_rng([9, n, int(1000 * share)])
     hits = 0
     for _ in range(times):
@@ -247,7 +247,7 @@ def called_alike(n: int, times: int, spread: float, share: float = 0.0, margin: 
 def falsely_apart(
     spread: float, share: float, n: int, times: int, both: bool = False, size: int = 1, explainers: int = 2
 ) -> tuple[float, float]:
-    """Return how often any two equal means are told apart, by the test alone and with the bounds of rare failures.
+    """Return how often any two equal means differ significantly, by the test alone and with the bounds.
 
     Every second explainer has rare failures, or all have; clusters of `size` fail as a whole.
     """
@@ -263,7 +263,7 @@ def falsely_apart(
 
 
 def truly_apart(quantiles: np.ndarray, n: int, times: int) -> tuple[float, float]:
-    """Return how often a pair is told apart without and with the bounds; correlation .4, 2.4 standard errors apart."""
+    """Return how often a pair differs without and with the bounds; correlation .4, 2.4 standard errors apart."""
     rng, hits = np.random.default_rng([11, n]), np.zeros(2)
     for number in range(times):
         normal = np.sqrt(0.4) * rng.normal(size=n) + np.sqrt(0.6) * rng.normal(size=(2, n))
@@ -273,7 +273,7 @@ def truly_apart(quantiles: np.ndarray, n: int, times: int) -> tuple[float, float
 
 
 def apart(columns: Sequence[np.ndarray], codes: np.ndarray, seed: int) -> np.ndarray:
-    """Return whether any pair is told apart (2,): by the test alone, and with the bounds of rare failures."""
+    """Return whether any pair differs significantly (2,): by the test alone, and with the bounds for rare failures."""
     pairs = [list(combinations(range(len(columns)), 2))]
     results, kept = [], paired_test.p_with_failures
     for bound in (lambda *_: (0.0, 0.0), kept):
@@ -311,7 +311,7 @@ def moved_to(quantiles: np.ndarray, mean: float) -> np.ndarray:
 
 
 def coverage(law: str, design: str, effective: int, times: int, seed: int = 0) -> float:
-    """How often the interval of a mean holds the true one."""
+    """Return how often the interval of a mean contains the true mean."""
     rng = np.random.default_rng([seed, list(LAWS).index(law), list(DESIGNS).index(design), effective])
     sizes = sizes_of(design, effective)
     limits = UNBOUNDED if law.startswith("unbounded") else UNIT
@@ -322,7 +322,7 @@ def coverage(law: str, design: str, effective: int, times: int, seed: int = 0) -
 
 
 def coverage_of_differences(law: str, design: str, effective: int, times: int) -> float:
-    """The same of the difference of two explainers of equal means on the same samples."""
+    """Return the coverage for the difference of two explainers with equal means on the same samples."""
     rng = np.random.default_rng([1, list(LAWS).index(law), list(DESIGNS).index(design), effective])
     sizes = sizes_of(design, effective)
     matched = Matched(list(drawn(law, rng, design, sizes, 2 * times).T), np.repeat(np.arange(len(sizes)), sizes))
@@ -331,7 +331,7 @@ def coverage_of_differences(law: str, design: str, effective: int, times: int) -
 
 
 def pseudo_f1(means: np.ndarray) -> np.ndarray:
-    """(D,) of the accuracies (D, 2) of normal and inverse pictures."""
+    """Return the pseudo-F1 (D,) of the accuracies (D, 2) of normal and inverse pictures."""
     normal, kept = means[:, 0], 1 - means[:, 1]
     return 2 * normal * kept / np.maximum(normal + kept, 1e-300)
 
@@ -350,14 +350,14 @@ def coverage_of_pseudo_f1(shares: Sequence[float], clusters: int, times: int) ->
 def false_findings(
     shapes: Sequence[str | np.ndarray], clusters: int, times: int, size: int = 1, missing: float = 0, flips: int = 999
 ) -> float:
-    """Simulate how often any two of several explainers with equal means are told apart."""
+    """Simulate how often any two of several explainers with equal means differ significantly."""
     return findings(shapes, clusters, times, size, missing, flips)[0]
 
 
 def findings(
     shapes: Sequence[str | np.ndarray], clusters: int, times: int, size: int = 1, missing: float = 0, flips: int = 999
 ) -> tuple[float, float]:
-    """Simulate explainers; (how often any two of them are told apart, the share of pairs that are).
+    """Simulate explainers; return (how often any two differ significantly, the share of pairs that do).
 
     Their scores of a sample depend on each other. missing: this share of each explainer's scores is not there.
     """
@@ -381,7 +381,7 @@ def findings(
 
 
 def pairs_found(explainers: int, n: int, apart: float, kind: str, flips: int = 999, seed: int = 0) -> tuple[int, int]:
-    """(pairs told apart, of how many).
+    """Return (significantly different pairs, number of pairs).
 
     kind: "every": the observed difference of every pair is `apart` of its standard errors. "neighbours": the true means
     of neighbours are, and the scores of a sample are independent; nearer ones than that are seen by chance.
@@ -400,7 +400,7 @@ def pairs_found(explainers: int, n: int, apart: float, kind: str, flips: int = 9
 
 
 def cost(metrics: int = 22, explainers: int = 23, n: int = 50_000, flips: int = FLIPS) -> float:
-    """Seconds for intervals, differences and tests of all cells, each metric's over the same samples."""
+    """Return the seconds for intervals, differences and tests of all cells, each metric's over the same samples."""
     rng = np.random.default_rng(5)
     columns = [rng.random((n, explainers)) for _ in range(metrics)]
     for index, own in enumerate(columns[::2]):

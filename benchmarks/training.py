@@ -1,4 +1,4 @@
-"""Training and retraining beside plain PyTorch loops of the same computation.
+"""Compare training and retraining with plain PyTorch loops of the same computation.
 
 examples:
   python benchmarks/training.py
@@ -14,7 +14,7 @@ it is in once the maps are there. The plain loop beside it has the changed and n
 tensor, made before the clock starts.
 
 All do the same computation: initial weights and order of the pictures are the same, and the last column compares the
-weights they end with. They take turns; seconds are of the processor, children included, on one thread. A ratio is the
+weights they end with. They alternate; times are CPU seconds including children, on one thread. A ratio is the
 median over the rounds, and in brackets the quartiles. Decoded pictures are counted where Pillow decodes.
 """
 
@@ -94,7 +94,7 @@ def photographs(folder: Path, count: int) -> None:
 
 
 def rows_of(folder: Path) -> Dataset:
-    """The rows of a folder in the order of torchvision's ImageFolder."""
+    """Return the rows of a folder in the order of torchvision's ImageFolder."""
     files = ImageFolder(folder)
     paths, labels = zip(*files.samples, strict=True)
     features = Features({"image": Image(), "label": ClassLabel(names=files.classes)})
@@ -102,7 +102,7 @@ def rows_of(folder: Path) -> Dataset:
 
 
 def in_turns(name: str, ours: Callable[[], dict], plain: Callable[[], dict], rounds: int) -> str:
-    """A row of the table, of two functions that return the weights they end with."""
+    """Return a row of the table for two functions that return their final weights."""
     seconds: dict[Callable, list[float]] = {ours: [], plain: []}
     decoded = {}
     for turn in range(-1, rounds):  # the first only warms up
@@ -124,7 +124,7 @@ def in_turns(name: str, ours: Callable[[], dict], plain: Callable[[], dict], rou
 
 
 def used() -> float:
-    """Seconds of the processor of this process and of its children."""
+    """Return CPU seconds of this process and its children."""
     return sum(os.times()[:4])
 
 
@@ -143,7 +143,7 @@ def decodes() -> Iterator[list[object]]:
 
 
 def training(folder: Path, rows: DatasetDict, args) -> tuple[Callable[[], dict], Callable[[], dict]]:
-    """`train`, and a plain loop over the same files."""
+    """Compare `train` with a plain loop over the same files."""
     config = ResNetConfig(**SIZES[args.network], num_labels=CLASSES)
     out = folder / "trained"
 
@@ -172,7 +172,7 @@ def training(folder: Path, rows: DatasetDict, args) -> tuple[Callable[[], dict],
 
 
 def batches_of(images: Tensor, labels: Tensor, size: int, order: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of images that are in memory."""
+    """Yield batches of images in memory."""
     for part in torch.tensor(order).split(size):
         yield images[part], labels[part]
 
@@ -181,7 +181,7 @@ def loop(network: nn.Module, train: Batches, validation: Batches, args, seed: in
     """Train, and keep the weights of the epoch that is best on the validation images."""
     optimizer, best = torch.optim.Adam(network.parameters(), lr=RATE), -1.0
     for epoch in range(args.epochs):
-        # The order that ours has; random numbers of the same count.
+        # Use our order, and draw the same number of random numbers.
         order = np.argsort(random_bits(seed_of(seed, "epoch", epoch), args.images), kind="stable")
         network.train()
         total = 0.0
@@ -206,7 +206,7 @@ def accuracy(network: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> fl
 
 
 def retraining(folder: Path, rows: DatasetDict, args) -> str:
-    """The row of a retraining, measured within a run: of its two trainings the one that has maps."""
+    """Return the row of a retraining, measured within a run: the training with maps of its two."""
     made: list[Classifier] = []  # of each training
     found: list[str] = []
     retrain, new_classifier = tasks.retrain, tasks.new_classifier

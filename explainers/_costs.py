@@ -9,7 +9,7 @@ SIDE = 224
 
 
 def costs(name: str) -> str:
-    """Return what an explainer needs of a network, and its forward passes for one image with default options.
+    """Return an explainer's requirements on a network, and its forward passes for one image with default options.
 
     "outputs; 4000", or "activations, outputs; 513 with channels=512" where the number depends on the network. The image
     has SIDE x SIDE pixels. Empty for an explainer that does not declare both.

@@ -1,4 +1,4 @@
-"""The rules of excitation backpropagation, put in the place of gradients.
+"""The rules of excitation backpropagation, applied instead of gradients.
 
 Relevance p of a layer's outputs goes to its inputs a >= 0 through positive weights only:
 
@@ -31,19 +31,19 @@ PASSING = GATES | SHAPES | PARTS | COPIES
 
 
 class Excitation(TorchFunctionMode):
-    """Replaces gradients inside `with`: outputs are computed as usual, but relevance goes back by the rules above.
+    """Context that replaces gradients: outputs are computed as usual, but relevance is propagated by the rules above.
 
     The last linear layer, with weights W and inputs h, holds one virtual unit of weights v = sum_k w_k W_k, where w is
-    what comes back to its outputs. Its relevance 1 goes to h as h v+ / sum(h v+); if `contrastive`, minus the same of
-    the dual unit with weights -v. A zero sum gives 0. As the rules are linear in p, subtracting here is the same as
-    subtracting anywhere.
+    the signal that comes back to its outputs. Its relevance 1 goes to h as h v+ / sum(h v+); if `contrastive`, the same
+    for the dual unit with weights -v is subtracted. A zero sum gives 0. As the rules are linear in p, subtracting here
+    is the same as subtracting anywhere.
 
     Args:
         network: name of the network, for messages.
         contrastive: subtract the relevance of the dual unit.
 
     Raises:
-        UserError: The forward pass meets an operation that the rules are not defined for.
+        UserError: The forward pass contains an operation without a rule.
     """
 
     def __init__(self, network: str, contrastive: bool):
@@ -72,7 +72,7 @@ class Excitation(TorchFunctionMode):
         return output
 
     def _weighted(self, name: str, function: Any, input: Tensor, weight: Tensor, bias: Any = None, *args, **kwargs):
-        """Compute a convolution or linear layer whose relevance goes back by rule."""
+        """Compute a convolution or linear layer whose relevance is propagated by its rule."""
 
         def through(weights: Tensor) -> Callable[[Tensor], Tensor]:
             """Return the layer without bias, with these weights."""
@@ -85,7 +85,7 @@ class Excitation(TorchFunctionMode):
         return self._excite(name, self.last)
 
     def _average(self, name: str, function: Any, input: Tensor, *args, **kwargs) -> Tensor:
-        """Compute average pooling whose relevance goes back by rule."""
+        """Compute average pooling whose relevance is propagated by its rule."""
 
         def average(inputs: Tensor) -> Tensor:
             """Return the average of the inputs."""
@@ -94,7 +94,7 @@ class Excitation(TorchFunctionMode):
         return self._excite(name, _Layer(input, partial(average, input), average, average))
 
     def _excite(self, name: str, layer: "_Layer") -> Tensor:
-        """Compute a layer whose relevance goes back by rule; raise UserError for negative inputs."""
+        """Compute a layer whose relevance is propagated by its rule; raise UserError for negative inputs."""
         if (layer.inputs < 0).any():
             raise self._refused(f"{name} of negative values")
         return _Excite.apply(layer.inputs, layer, self)
@@ -110,7 +110,7 @@ class Excitation(TorchFunctionMode):
         return _Pass.apply(branch, partial(torch.Tensor.add_ if in_place else torch.add, branch, constant))
 
     def check_end(self, logits: Tensor) -> None:
-        """Raise UserError if logits do not come from the last layer alone, as with the head of another branch."""
+        """Raise UserError if logits do not come only from the last layer, such as with the head of another branch."""
         nodes, seen = [logits.grad_fn], set()
         while nodes and self.last is not None:
             node = nodes.pop()
@@ -121,13 +121,13 @@ class Excitation(TorchFunctionMode):
             if layer is self.last:
                 continue
             if getattr(layer, "is_weighted", False) or not node.next_functions:
-                raise self._refused("logits that do not come from its last layer alone")
+                raise self._refused("logits that do not come only from its last layer")
             nodes += [function for function, _ in node.next_functions]
 
     def _refused(self, operation: str) -> UserError:
         return UserError(
-            f"cebp is not defined for {self.network}: it goes back through convolutions, ReLUs, batch norm, pooling "
-            f"and sums, and met {operation}; use gradcam, gradient or rise"
+            f"cebp is not defined for {self.network}: it needs convolutions, ReLUs, batch norm, pooling and sums, but "
+            f"found {operation}; use gradcam, gradient or rise"
         )
 
 
@@ -142,10 +142,10 @@ class _Layer:
     """A layer and its variants that the rules need.
 
     Attributes:
-        inputs: what it is computed from.
-        compute: gives the outputs.
-        linear: takes inputs through its weights, without bias.
-        positive: takes inputs through its positive weights.
+        inputs: inputs of the layer.
+        compute: function that returns the outputs.
+        linear: function that applies its weights to inputs, without bias.
+        positive: function that applies its positive weights to inputs.
         is_weighted: whether it has weights, unlike an average.
     """
 
@@ -157,7 +157,7 @@ class _Layer:
 
 
 class _Excite(torch.autograd.Function):
-    """Computes a layer; its backward pass is the rule of excitation backpropagation."""
+    """Layer whose backward pass is the rule of excitation backpropagation."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, layer: _Layer, rules: Excitation) -> Tensor:
@@ -185,7 +185,7 @@ class _Excite(torch.autograd.Function):
 
 
 class _Share(torch.autograd.Function):
-    """Computes a + b; its backward pass shares relevance in proportion to the positive parts."""
+    """Sum a + b whose backward pass shares relevance in proportion to the positive parts."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, in_place: bool) -> Tensor:
@@ -205,11 +205,11 @@ class _Share(torch.autograd.Function):
 
 
 class _Pass(torch.autograd.Function):
-    """Computes an output; its backward pass hands relevance on to the inputs unchanged."""
+    """Function whose backward pass passes relevance to the inputs unchanged."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, compute: Callable[[], Tensor]) -> Tensor:
-        """Return what `compute` gives."""
+        """Return the result of `compute`."""
         output = compute()
         if output is inputs:
             ctx.mark_dirty(inputs)
@@ -217,7 +217,7 @@ class _Pass(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *relevances: Tensor) -> tuple:
-        """Return the relevance as it is."""
+        """Return the relevance unchanged."""
         return relevances[0], None
 
 

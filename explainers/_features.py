@@ -1,4 +1,4 @@
-"""What the explainers of a feature map have in common: the map with its gradient, and the cut at zero."""
+"""Shared by explainers of a feature map: the map with its gradient, and the cut at zero."""
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ def activation_and_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Return A and d score / d A, both (B, C, h, w), at a layer's last call, where backward stops.
 
-    Without a `layer` it is Grad-CAM's.
+    The default `layer` is Grad-CAM's.
     """
     layer = layer or cam_layer(classifier, images)
     with detached_at(classifier.module_named(layer)) as outputs:
@@ -32,7 +32,7 @@ def feature_layout(name: str, classifier: Classifier, images: Images, layer: str
     """Return the layout of the map in the last of a layer's outputs.
 
     Raises:
-        UserError: There is no output or no feature map, or it does not hold all evidence (`check_cut`).
+        UserError: There is no output or feature map, or it does not hold all evidence (`check_cut`).
     """
     if not outputs:
         raise UserError(f"layer {layer} of {classifier.id} is not called in a forward pass; name another")

@@ -1,4 +1,4 @@
-"""Pictures that stand for "nothing to see", by name."""
+"""Reference pictures that show nothing, by name."""
 
 from typing import Literal
 
@@ -12,9 +12,9 @@ Fill = Literal["zero", "black", "white", "blur"]
 
 
 def filled(classifier: Classifier, images: Images, fill: str) -> Images:
-    """Return a picture of nothing (B, 3, H, W) in the prepared frame.
+    """Return a picture that shows nothing (B, 3, H, W) in the prepared frame.
 
-    That is zero after normalisation, 0 or 1 in [0, 1], or the image itself blurred.
+    It is zero after normalisation, 0 or 1 in [0, 1], or the blurred image.
     """
     if fill == "blur":
         return blurred(classifier, images)

@@ -1,6 +1,7 @@
-"""What the explainers that follow attention through the blocks have in common. Matrices are (B, T, T) over the tokens.
+"""Shared by explainers that follow attention through the blocks.
 
-Products are kept as R - I: a class token's row reads the same, and small relevance does not drown beside the ones.
+Matrices are (B, T, T) over the tokens. Products are kept as R - I: a class token's row is the same, and small relevance
+is not lost next to the ones.
 """
 
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ from saliency_bench.errors import UserError
 def check_start(name: str, start: int) -> None:
     """Raise UserError if the first block is below 0."""
     if start < 0:
-        raise UserError(f"start of {name} is the number of a block, from 0; got {start}")
+        raise UserError(f"start of {name} must be the number of a block, from 0; got {start}")
 
 
 def product(steps: Iterable[Tensor]) -> Tensor:

@@ -36,8 +36,8 @@ def derivatives(classifier: Classifier, total: Tensor, inputs: Sequence[Tensor],
         if "inplace operation" not in str(error):
             raise
         raise UserError(
-            f"{classifier.id} changes values in place (with += or relu_, say) that its gradient is computed from; use "
-            "an explainer that needs no gradient, such as rise"
+            f"{classifier.id} changes values in place (such as with += or relu_) that its gradient needs; use an "
+            "explainer that needs no gradient, such as rise"
         ) from error
     gradients = [gradient for gradient in parts if gradient is not None]
     if len(gradients) < len(inputs):
@@ -49,7 +49,7 @@ def cut(network: str) -> UserError:
     """Return the error for a network that lets no gradient through."""
     return UserError(
         f"the gradient is cut inside {network} (its forward switches gradients off or detaches); use an explainer that "
-        "only looks at outputs, say rise, or for a vision transformer attention or rollout"
+        "needs only outputs, such as rise, or attention or rollout for a vision transformer"
     )
 
 
@@ -72,7 +72,7 @@ def summed_gradients(
 ) -> tuple[Tensor, Tensor]:
     """Return for each image the sum over its steps of factor * gradient at the step's point, (B, 3, H, W).
 
-    The second sum covers one half of the steps only.
+    The second sum covers only one half of the steps.
 
     Args:
         classifier: the network.

@@ -1,11 +1,11 @@
-"""Attention (P0 5.2.5): where the class token looks in the last block of a vision transformer.
+"""Attention (P0 5.2.5): attention of the class token in the last block of a vision transformer.
 
     map = mean over heads of A[class token, patches]
 
 A = softmax(q k^T / sqrt(d)) is the last block's matrix, (B, heads, T, T). A head that reads the distillation token as
 well, or the mean of the patch tokens in place of a class token: the mean of the rows it reads (the patch tokens count
 as one). Columns of class, distillation and register tokens are left out. The grid of patches is enlarged to the image
-by bilinear interpolation (`align_corners=False`). It has no target: maps of all classes are the same.
+by bilinear interpolation (`align_corners=False`). It ignores the target: maps of all classes are the same.
 """
 
 import torch
@@ -18,7 +18,7 @@ from saliency_bench.types import Images, Maps, Target
 
 @explainer(version=2, needs="attention", targeted=False, passes=1, also_called=("raw attention",))
 def attention(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return maps of where the class token looks in the last block of a vision transformer.
+    """Return maps of the class token's attention in the last block of a vision transformer.
 
     One forward pass; memory: the matrices of all blocks.
 

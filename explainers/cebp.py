@@ -1,4 +1,4 @@
-"""Contrastive excitation backpropagation (Zhang et al., 2016; P1 2.1.5): winners that speak for the target alone.
+"""Contrastive excitation backpropagation (Zhang et al., 2016; P1 2.1.5): activations that support only the target.
 
     P(a_j | a_i) = a_j w_ij+ / sum_j a_j w_ij+        map = relu(sum over channels of P(target) - P(dual of target))
 
@@ -36,7 +36,7 @@ from saliency_bench.types import Images, Maps, Target
 def cebp(
     classifier: Classifier, images: Images, target: Target, *, layer: str | None = None, contrastive: bool = True
 ) -> Maps:
-    """Return maps of the activations that speak for the target alone.
+    """Return maps of the activations that support only the target.
 
     Args:
         classifier: the network to explain.

@@ -1,4 +1,4 @@
-"""A centred Gaussian: what always pointing at the middle scores on a dataset. It looks at nothing else.
+"""A centred Gaussian: the score of always pointing at the middle. It ignores image and network.
 
 map(y, x) = exp(-(dy^2 + dx^2) / 2),   dy = (y - (H - 1) / 2) / (sigma H),   dx = (x - (W - 1) / 2) / (sigma W)
 """

@@ -1,4 +1,4 @@
-"""Edges: Sobel magnitude of the grey image, a baseline that looks at the image and not at the network.
+"""Edges: Sobel magnitude of the grey image, a baseline that uses the image but not the network.
 
     map = sqrt(gx^2 + gy^2)        gx = [1 2 1]^T [-1 0 1] / 8 applied to the mean of the channels, gy its transpose
 

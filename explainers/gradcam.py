@@ -7,7 +7,7 @@ where published code may take the pooled 7 x 7, layer4's 7 x 7 in ResNet, the la
 windows or stages (Swin, PVT) may hold it as (B, h, w, C) or as tokens (B, h * w, C). It holds all evidence only if no
 branch bypasses it, as in a network with two streams: if the last feature map fails this test, an earlier one that
 passes is read, or the network is refused; a layer that the user names is read anyway, with a message. Negative values
-are cut off if and only if no weight of the sample's target is negative (a map for "A, not B" keeps what speaks for B).
+are cut off if and only if no weight of the sample's target is negative (a map for "A, not B" keeps the evidence for B).
 The map is enlarged to the image by bilinear interpolation (`align_corners=False`) in float64, so that values that are
 equal in theory stay equal; it is not normalised. The backward pass stops at the layer.
 """

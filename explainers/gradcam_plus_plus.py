@@ -1,4 +1,4 @@
-"""Grad-CAM++ (Chattopadhay et al., 2018; P0): Grad-CAM whose mean of the gradient is weighted by its higher powers.
+"""Grad-CAM++ (Chattopadhay et al., 2018; P0): Grad-CAM with a mean of the gradient weighted by its higher powers.
 
     alpha_cp = g_cp^2 / (2 g_cp^2 + S_c g_cp^3 + 1e-6), 0 where g_cp = 0
     weight_c = sum over pixels p of relu(g_cp) alpha_cp        map = sum_c weight_c A_c

@@ -1,4 +1,4 @@
-"""Gradient rollout (Barkan et al., 2023; P3's "Rollout"): attention rollout of what raises the score.
+"""Gradient rollout (Barkan et al., 2023; P3's "Rollout"): attention rollout of positive evidence for the score.
 
     R = N_L ... N_1 N_0        N_l = (mean over heads of relu(d score / d A_l x A_l) + I), each row divided by its sum
 
@@ -10,10 +10,10 @@ of patches is enlarged to the image by bilinear interpolation (`align_corners=Fa
 
 Published code leaves out block 0; that is `start=1`. Here all blocks count, as in rollout. P3's repository also holds
 this without the relu and from block 0, `relu=False,start=0`: signed maps. With the relu the maps are nearly those of
-gae (Spearman 0.86 to 0.93 on ViTs of random weights with 12 blocks, 0.63 to 0.79 without), and P3's tables tell the two
-apart clearly: its suite takes the reading without. The contrastive rollout of Eriksson et al. (2025), which P3 cites,
-is `relu=False,on=weighted`. Their notebook also drops the lowest nine tenths of each matrix, multiplies each matrix by
-the gradient of the block counted from the other end, and normalises columns instead of rows.
+gae (Spearman 0.86 to 0.93 on ViTs of random weights with 12 blocks, 0.63 to 0.79 without), and P3's tables distinguish
+the two clearly: its suite uses the version without the relu. The contrastive rollout of Eriksson et al. (2025), which
+P3 cites, is `relu=False,on=weighted`. Their notebook also drops the lowest nine tenths of each matrix, multiplies each
+matrix by the gradient of the block counted from the other end, and normalises columns instead of rows.
 """
 
 from saliency_bench.compute.classifiers.attention import recording_attention

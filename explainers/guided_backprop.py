@@ -1,10 +1,11 @@
-"""Guided backpropagation (Springenberg et al., 2015; P1 2.1.2): the gradient, its negative part cut at every ReLU.
+"""Guided backpropagation (Springenberg et al., 2015; P1 2.1.2): the gradient with its negative part cut at ReLUs.
 
     backward through y = relu(x):  g_x = (x > 0) * relu(g_y)        map = max over channels of |g_image|
 
-reduction="sum" sums the signed values over channels. ReLUs are met where they are computed, as module or function, in
-place or not, used once or often; so are relu6 and clamp from 0. Other packages: docs/other_packages.md. A network
-without ReLU (GELU, SiLU) is refused: there this would be the plain gradient under another name.
+reduction="sum" sums the signed values over channels. ReLUs are intercepted where they are computed, as module or
+function, in place or not, used once or often, and so are relu6 and clamp from 0. Other packages:
+docs/other_packages.md. A network without ReLU (GELU, SiLU) is refused: there this would be the plain gradient under
+another name.
 """
 
 from collections.abc import Callable
@@ -58,10 +59,10 @@ def guided_backprop(
 
 
 class GuidedReLUs(TorchFunctionMode):
-    """Cuts the negative part of the gradient at the output of every ReLU inside `with`.
+    """Context that cuts the negative part of the gradient at the output of every ReLU.
 
     Attributes:
-        count: the number of ReLUs met.
+        count: number of ReLUs that were computed.
     """
 
     def __init__(self) -> None:

@@ -165,7 +165,7 @@ def _of_features(
 def _along_path(
     classifier: Classifier, image: Images, layer: str, places: Tensor, batch_size: int | None
 ) -> tuple[Tensor, MapLayout]:
-    """Return the layer's output (a, ...) on the way from x' to one image, and how it holds a map."""
+    """Return the layer's output (a, ...) along the path from x' to an image, and its layout."""
     start = classifier.mean
     parts = []
     for chunk in places.split(pictures_per_pass(image, batch_size)):
@@ -237,7 +237,7 @@ def _last_attention(classifier: Classifier, images: Images) -> Tensor:
 
 
 class Replacing(AttentionRecorder):
-    """AttentionRecorder that replaces what the last block's softmax gives.
+    """AttentionRecorder that replaces the output of the last block's softmax.
 
     Attributes:
         points: Float (B, heads, T, T), the replacement.

@@ -1,4 +1,4 @@
-"""Input times gradient (Shrikumar et al., 2016; P0): each pixel's part in the score, if the score were linear.
+"""Input times gradient (Shrikumar et al., 2016; P0): each pixel's contribution to the score, if it were linear.
 
     map = sum over channels of z * d score / d z        z = (x - mean) / std, the normalised image
 

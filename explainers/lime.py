@@ -1,13 +1,14 @@
-"""LIME (Ribeiro et al., 2016; P4): a linear model of the score in terms of which superpixels are shown.
+"""LIME (Ribeiro et al., 2016; P4): a linear model of the score as a function of the visible superpixels.
 
     beta = argmin over (b, beta) of sum_i w_i (score(x_i) - b - z_i . beta)^2 + ridge |beta|^2
     w_i = exp(-d_i^2 / (2 width^2)),   d_i = 1 - sqrt(|z_i| / S)                map(pixel) = beta of its superpixel
 
-An image has S superpixels (quickshift, Vedaldi and Soatto, 2008). z_i in {0, 1}^S says which of them picture x_i shows,
-each with probability one half, all of them in the first; the others have their mean colour. d_i is the cosine distance
-of z_i to the whole image (1 where nothing is shown). The authors' package has the same defaults, but for smaller
-superpixels in images below 224 pixels here, and the same kernel, written as the square root of exp(-d^2 / width^2). All
-samples are solved together, in float64. On probabilities by default. Passes per sample: `samples`.
+An image has S superpixels (quickshift, Vedaldi and Soatto, 2008). z_i in {0, 1}^S tells which of them are visible in
+picture x_i, each with probability 1/2, and all of them in the first picture; the others have their mean colour. d_i is
+the cosine distance of z_i to the whole image (1 where nothing is shown). The authors' package has the same defaults,
+except for smaller superpixels in images below 224 pixels here, and the same kernel, written as the square root of
+exp(-d^2 / width^2). All samples are solved together, in float64. On probabilities by default. Passes per sample:
+`samples`.
 
 The map of each half of the draws is a regression on half of the pictures with half the penalty, so that the penalty per
 picture stays the same.
@@ -52,7 +53,7 @@ def lime(
     on: On = "probability",
     batch_size: int | None = None,
 ) -> Averaged:
-    """Return the coefficients of a linear model of the score in terms of the superpixels shown.
+    """Return the coefficients of a linear model of the score as a function of the visible superpixels.
 
     Args:
         classifier: the network to explain.

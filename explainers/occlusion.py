@@ -3,10 +3,10 @@
     map(pixel) = mean over the windows k that cover the pixel of  score(x) - score(x with window k covered)
 
 Windows are squares of `window` pixels, `stride` apart; along a side of length L there are ceil((L - window) / stride) +
-1 of them, and the last is cut off at the border (other packages: docs/other_packages.md). What is covered becomes the
-baseline: zero after normalisation unless told otherwise (Zeiler and Fergus: grey). Passes per sample: one for each
-window, and one for the image itself. In half precision a score has two or three digits, and the drops of small windows
-drown in its rounding.
+1 of them, and the last is cut off at the border (other packages: docs/other_packages.md). Covered pixels become the
+baseline: zero after normalisation by default (Zeiler and Fergus: grey). Passes per sample: one for each
+window, and one for the image itself. In half precision a score has two or three digits, so the drops of small windows
+are lost in its rounding.
 """
 
 import torch
@@ -35,7 +35,9 @@ def check(
     if any(number is not None and number < 1 for number in (window, stride)):
         raise UserError("window and stride of occlusion must be at least 1")
     if window is not None and stride is not None and stride > window:
-        raise UserError(f"stride={stride} of occlusion is above window={window}: pixels between would never be covered")
+        raise UserError(
+            f"stride={stride} of occlusion is above window={window}: pixels between windows would never be covered"
+        )
 
 
 @explainer(version=3, needs="outputs", passes=passes, signed=True, check=check, also_called=("sliding window",))
@@ -72,7 +74,7 @@ def occlusion(
     height, width = images.shape[2:]
     window, stride = _resolved(window, stride, height, width)
     if window > min(height, width):
-        raise UserError(f"window={window} of occlusion is larger than the image of {height} x {width}; take a smaller")
+        raise UserError(f"window={window} of occlusion is larger than the image of {height} x {width}; use a smaller")
     check(window=window, stride=stride)
     rows, columns = (_spans(length, window, stride).to(images.device) for length in (height, width))
     across = len(columns)

@@ -1,7 +1,8 @@
-"""Uniform noise: the chance level that every table shows. It looks at neither the image's content nor the network.
+"""Uniform noise: the chance level in every table.
 
-Redrawn for every sample, class and perturbation: the seed of a map is a hash of the sample's seed, its target and its
-pixels, so that the same call gives the same map and any other call another one.
+It ignores the image's content and the network. It is redrawn for every sample, class and perturbation: the seed of a
+map is a hash of the sample's seed, its target and its pixels, so the same call gives the same map and any other call
+gives another map.
 """
 
 from hashlib import blake2b

@@ -6,7 +6,7 @@ M_i is a grid of cells x cells zeros and ones (one with probability p), enlarged
 and cropped to the image at a random shift below one cell. Beyond the centres of its outer cells, the grid is continued
 with the values of these cells. The authors' code mirrors it there (`border=reflect`), which changes 7 % of the pixels
 of masks of 7 x 7 cells. Where a mask is 0, the image becomes zero after normalisation, as in the authors' code. The
-same N masks serve every image (one bank per run seed). They are made again pass by pass from their cells and shifts, on
+same N masks serve every image (one bank per run seed). They are recreated pass by pass from their cells and shifts on
 the device, so memory does not grow with N. On probabilities by default.
 """
 
@@ -100,7 +100,7 @@ def bank(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return grids (N, cells, cells) of 0 and 1, and the shifts (N,) down and across, each below one cell's size.
 
-    They are made on the device, once in a run.
+    They are created on the device, once per run.
     """
     grids = uniform(seed_of(seed, "rise", "grid"), masks * cells * cells).reshape(masks, cells, cells) < p
     down, across = -(-height // cells), -(-width // cells)
@@ -124,7 +124,7 @@ def enlarge(
 
 @lru_cache(maxsize=4)
 def _interpolation(cells: int, length: int, border: Border, device: torch.device) -> Tensor:
-    """Return the weights with which the cells make up each position, ((cells + 1) * size, cells)."""
+    """Return the weights of the cells for each position, ((cells + 1) * size, cells)."""
     size = -(-length // cells)
     table = F.interpolate(torch.eye(cells)[None], size=(cells + 1) * size, mode="linear", align_corners=False)[0].T
     if border == "reflect" and cells > 1:

@@ -5,8 +5,8 @@
 A_l is block l's softmax(q k^T / sqrt(d)), (B, heads, T, T); map = R[class token, patches]. The rows of R sum to one. A
 head that reads the distillation token as well, or the mean of the patch tokens in place of a class token: the mean of
 the rows it reads (the patch tokens count as one). Columns of class, distillation and register tokens are left out. The
-grid of patches is enlarged to the image by bilinear interpolation (`align_corners=False`). It has no target: maps of
-all classes are the same.
+grid of patches is enlarged to the image by bilinear interpolation (`align_corners=False`). It ignores the target: maps
+of all classes are the same.
 
 Some published scripts leave out block 0; that is `start=1`.
 """

@@ -4,10 +4,10 @@
     map = sum_c weight_c A_c
 
 A is the feature map that gradcam reads, (B, C, h, w). Where a mask is 0 the image becomes zero after
-normalisation; a channel without contrast shows nothing of the image. The paper subtracts the score of a baseline image
-first, which no softmax notices. Negative values of the map are cut off if and only if no weight of the sample's target
-is negative; it is enlarged bilinearly and not normalised. A target of zeros (a contrast of a class with itself) weights
-all channels alike and gives their mean, not zero.
+normalisation; a channel without contrast shows nothing of the image. The paper first subtracts the score of a baseline
+image, which does not change a softmax. Negative values of the map are cut off if and only if no weight of the sample's
+target is negative; it is enlarged bilinearly and not normalised. A target of zeros (a contrast of a class with itself)
+gives all channels equal weight and returns their mean, not zero.
 
 Other packages: docs/other_packages.md. Passes per sample: one for each of the C channels, and one.
 """

@@ -5,7 +5,7 @@
 span is the largest minus the smallest value of the normalised image, over all its pixels and channels, and std_c the
 classifier's normalisation: in normalised units the noise has one width. The mean is over signed gradients, as in the
 paper; the reduction over channels comes after it ("sum": signed sum). Noise is seeded per sample and copy.
-With sigma = 0 the map is `gradient`'s.
+With sigma = 0 the map equals `gradient`.
 """
 
 from torch import Tensor

@@ -15,8 +15,9 @@ patches]. With a / b meaning a / (b + 1e-9), 0 where b = 0, relevance r of an ou
     unchanged
     choosing, joining, reshaping: to where it came from; what is used twice receives the sum
 
-Where the target has weights of both signs, relevance is that of its positive weights less that of its negative ones,
-each propagated by itself (the rule for sums cannot start from weights that cancel). The gradient is that of the score.
+If the target has weights of both signs, relevance is the relevance of its positive weights minus that of its negative
+weights, propagated separately (the rule for sums cannot start from weights that cancel). The gradient is the gradient
+of the score.
 
 A head that reads the distillation token as well, or the mean of the patch tokens in place of a class token: the mean of
 the rows of R - I that it reads (the patch tokens count as one; for a class token's row, I is zero at the patches).
@@ -185,7 +186,7 @@ class Propagating(AttentionRecorder):
 
 
 class Ruled(torch.autograd.Function):
-    """Computes function(*inputs); its backward pass is the gradient or, while the switch says so, the rule."""
+    """Function(*inputs) whose backward pass is the gradient or, if the switch is set, the rule."""
 
     @staticmethod
     def forward(ctx: Any, switch: Switch, rule: Rule, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""Masks that people drew: one PNG an image in `masks/`, or one folder an annotator in it; or the store of a study.
+"""Masks that people drew: one PNG per image in `masks/`, or in one folder per annotator; or the store of a study.
 
-Names are those of the image ids, "/" replaced by "_"; what is not 0 is marked. Of several annotators a pixel counts if
-at least half of those who marked the image marked it. Masks of a study (`saliency-bench annotate`) know the checksum of
-their image, and are left out for another one.
+Files are named after image ids, with "/" replaced by "_"; nonzero pixels are marked. With several annotators, a pixel
+counts if at least half of the people who marked the image marked it. Masks of a study (`saliency-bench annotate`) store
+the checksum of their image and are left out if the image has changed.
 """
 
 from hashlib import sha256
@@ -22,9 +22,9 @@ class MaskFiles(NamedTuple):
     """The mask files of an image.
 
     Attributes:
-        paths: of the masks, one for each annotator.
-        checksum: of the image that they were drawn on; "" where nobody knows it.
-        empty: all who saw the image say that no region shows the class; there is no file then.
+        paths: paths of the masks, one per annotator.
+        checksum: checksum of the image that they were drawn on; "" if unknown.
+        empty: whether everyone who saw the image answered that no region shows the class; then there is no file.
     """
 
     paths: tuple[Path, ...] = ()
@@ -36,7 +36,7 @@ NOTHING = MaskFiles()
 
 
 def drawn_masks(root: Path, annotations: str = "") -> dict[str, MaskFiles]:
-    """Return {image id, "/" replaced by "_": its masks}, of `masks/`, or of the store of a study.
+    """Return {image id with "/" replaced by "_": its masks} from `masks/` or from the store of a study.
 
     Raises:
         UserError: The store cannot be read, or does not hold exactly one annotation study.
@@ -52,7 +52,7 @@ def drawn_masks(root: Path, annotations: str = "") -> dict[str, MaskFiles]:
 
 
 def _of_store(place: str) -> dict[str, MaskFiles]:
-    """Write the masks of a store into the cache, named by content, so that a resumed build sees what has changed."""
+    """Write the masks of a store into the cache, named by content, so that a resumed build detects changes."""
     from saliency_bench.studies.annotating import KIND, counted_answers, pixels_of
     from saliency_bench.studies.answer_store import Store
     from saliency_bench.utils.pictures import png
@@ -63,7 +63,7 @@ def _of_store(place: str) -> dict[str, MaskFiles]:
         sums = {answer.image_sha256 or "" for answer in answers}
         size = next((answer.pixels.shape for answer in answers if answer.pixels is not None), None)
         paths = () if size is None else tuple(_kept(png(pixels_of(answer, size))) for answer in answers)
-        # Masks of an image that was replaced during the study fit none.
+        # Masks of an image that was replaced during the study match no image.
         drawn_of[unit.replace("/", "_")] = MaskFiles(
             paths, sums.pop() if len(sums) == 1 else "several images", size is None
         )
@@ -81,10 +81,10 @@ def _kept(content: bytes) -> Path:
 
 
 def consensus(drawn: MaskFiles, picture: Picture) -> np.ndarray:
-    """Return bool (H, W).
+    """Return the consensus of masks, bool (H, W).
 
     Raises:
-        UnreadableError: It cannot be read.
+        UnreadableError: A mask cannot be read.
     """
     if drawn.image_sha256 and drawn.image_sha256 != checksum({"bytes": picture.data}):
         raise UnreadableError("drawn on another image")

@@ -25,17 +25,17 @@ CITATION = """@inproceedings{lin2014microsoft,
   booktitle = {European Conference on Computer Vision},
   year = {2014}
 }"""
-SPLITS = ("train2017", "val2017", "train2014", "val2014")  # of an image that is in several, the first counts
+SPLITS = ("train2017", "val2017", "train2014", "val2014")  # if an image is in several, the first counts
 
 
 @dataclass
 class CocoEntry:
-    """What the annotations say of one image."""
+    """The annotations of one image."""
 
     file_name: str
     split: str
     frame: tuple[int, int]  # (height, width) of the picture that was annotated
-    program: str = ""  # that wrote the annotations, if known
+    program: str = ""  # program that wrote the annotations, if known
     objects: list[dict[str, Any]] = field(default_factory=list)
     captions: list[str] = field(default_factory=list)
 
@@ -57,10 +57,10 @@ def root_of(source: Path | None, name: str) -> Path:
 
 
 def splits_of(root: Path, kinds: tuple[str, ...], only: str = "") -> list[str]:
-    """Return the splits whose images and annotation files are all there.
+    """Return the splits with all images and annotation files.
 
     Raises:
-        UserError: There is none; says what is missing.
+        UserError: There is none; the message names what is missing.
     """
     wanted = [split for split in SPLITS if split.startswith(only)]
     there = [split for split in wanted if (root / split).is_dir()]
@@ -73,7 +73,7 @@ def splits_of(root: Path, kinds: tuple[str, ...], only: str = "") -> list[str]:
 
 
 def entries_of(root: Path, split: str, captions: bool, log: BuildLog) -> tuple[dict[int, CocoEntry], dict[int, str]]:
-    """Return ({image id: entry}, {category id: name}) of one split; what is malformed is a remark."""
+    """Return ({image id: entry}, {category id: name}) of one split; malformed entries are logged."""
     images, names = entries_in(root / "annotations" / f"instances_{split}.json", split, log)
     if captions:
         file = f"captions_{split}.json"
@@ -86,14 +86,14 @@ def entries_of(root: Path, split: str, captions: bool, log: BuildLog) -> tuple[d
 
 
 def whole(value: Any) -> int | None:
-    """Return a COCO id, which is an integer; None for anything else."""
+    """Return a COCO id, which is an integer, or None for anything else."""
     return value if type(value) is int else None
 
 
 def entries_in(
     path: Path, split: str, log: BuildLog, fix: str = FIX, id_of: Callable[[Any], Any] = whole
 ) -> tuple[dict[Any, CocoEntry], dict[Any, str]]:
-    """Return ({image id: entry}, {category id: name}) of an instances file; malformed entries are remarked on.
+    """Return ({image id: entry}, {category id: name}) of an instances file; malformed entries are logged.
 
     Args:
         path: the file.
@@ -128,7 +128,7 @@ def entries_in(
         elif key in images:
             keep = ("segmentation", "area", "iscrowd", "bbox", "id", "keypoints", "ignore")
             images[key].objects.append({name: entry[name] for name in keep if name in entry} | {"category_id": kind})
-        elif id_of is not whole:  # COCO's own files may be read for only some of their images
+        elif id_of is not whole:  # COCO's own files may be read for a subset of their images
             log.remark(
                 str(entry.get("id")), f"{path.name}: an object in image {key}, which is not in the list of images"
             )
@@ -136,7 +136,7 @@ def entries_in(
 
 
 def _dicts(content: dict, key: str, log: BuildLog, file: str, fix: str) -> list[dict]:
-    """Return the JSON objects of a list in a file; others are a remark."""
+    """Return the JSON objects of a list in a file; other items are logged."""
     listed = content.get(key)
     if not isinstance(listed, list):
         raise UserError(f'the COCO annotation file {file} has no list "{key}"; {fix}')
@@ -159,7 +159,7 @@ def area_of(entry: dict[str, Any]) -> float:
 
 
 def _number(value: Any) -> float:
-    """Return a number, also if it is given as text; 0 for anything else."""
+    """Return a number, also from text; 0 for anything else."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -168,13 +168,12 @@ def _number(value: Any) -> float:
 
 
 def shown_mask(segmentations: list[Any], frame: tuple[int, int], picture: Picture) -> np.ndarray:
-    """Return bool (H, W): the union of what was outlined on a picture of the size `frame`, turned with the picture.
+    """Return the union of outlines on a picture of the size `frame`, turned with the picture, bool (H, W).
 
     COCO annotates the file as stored.
 
     Raises:
-        UnreadableError: The picture has another size: outlines are not scaled, because the file is then not the one
-            that was annotated.
+        UnreadableError: The picture has another size, so it is not the annotated file; outlines are not scaled.
     """
     turn = turn_of(picture, frame, "annotations")
     return turned(np.any([mask_of(segmentation, *frame) for segmentation in segmentations], axis=0), turn)
@@ -207,7 +206,7 @@ def _polygon(points: Any, height: int, width: int) -> list[float]:
     """Return the coordinates of a polygon.
 
     Raises:
-        UnreadableError: It is none.
+        UnreadableError: It is not a polygon.
     """
     if not isinstance(points, list) or len(points) < 6 or len(points) % 2:
         raise UnreadableError("a polygon that is not a list of three or more points")
@@ -217,9 +216,9 @@ def _polygon(points: Any, height: int, width: int) -> list[float]:
 
 
 def decompressed(text: str) -> list[int] | None:
-    """Return the run lengths of COCO's text; None where the text is no such thing.
+    """Return the run lengths in COCO's text format, or None for other text.
 
-    5 bits a character, lowest first, from the third on as difference to the last but one.
+    Each character has 5 bits, lowest first; from the third number on, the difference to the last but one is stored.
     """
     runs: list[int] = []
     value = shift = 0

@@ -1,7 +1,7 @@
-"""torchvision's pretrained Faster R-CNN, asked what it sees in a picture; every answer is kept in a file.
+"""torchvision's pretrained Faster R-CNN as detector of objects in pictures; every answer is kept in a file.
 
-The file has one JSON object a line: what, found (COCO category ids over the confidence). What is in it is not asked
-again, so a pass that was stopped goes on, and a rebuild needs no detector.
+The file has one JSON object per line: what, found (COCO category ids over the confidence). Pictures in the file are not
+classified again, so a stopped pass resumes, and a rebuild needs no detector.
 """
 
 import json
@@ -21,11 +21,11 @@ Look = Callable[[np.ndarray], list[int]]
 def seen(
     file: Path, pictures: Iterable[tuple[str, Callable[[], np.ndarray | None]]], total: int
 ) -> dict[str, list[int]]:
-    """Return {name: ids of COCO's categories found with more than `CONFIDENCE`}; what cannot be read has no entry.
+    """Return {name: ids of COCO's categories found with more than `CONFIDENCE`}; unreadable pictures have no entry.
 
     Args:
-        file: of the answers; what it holds is not asked again.
-        pictures: (name, a function that gives uint8 (H, W, 3)), made only for what the file does not hold.
+        file: file of the answers; its pictures are not classified again.
+        pictures: (name, a function that returns uint8 (H, W, 3)); it is called only for names that the file lacks.
         total: the number of pictures.
     """
     known = _read(file)
@@ -33,7 +33,7 @@ def seen(
     try:
         answers = file.open("a", encoding="utf-8")
     except OSError as error:
-        raise UserError(f"cannot write what the detector sees to {file}: {error.strerror}; make it writable") from error
+        raise UserError(f"cannot write the detections to {file}: {error.strerror}; make it writable") from error
     with answers as lines:
         for name, make in bar(pictures, desc="asking the detector", unit=" pictures", total=total, leave=False):
             if name in known or (picture := make()) is None:
@@ -51,15 +51,15 @@ def _read(file: Path) -> dict[str, list[int]]:
             entry = json.loads(line)
             known[str(entry["what"])] = [int(category) for category in entry["found"]]
         except (ValueError, KeyError, TypeError, RecursionError):
-            continue  # the line that was being written when the pass was stopped: it is asked again
+            continue  # an incomplete line, from a pass that was stopped: the picture is classified again
     return known
 
 
 def faster_rcnn() -> Look:
-    """Return the function that looks at a picture.
+    """Return the detector function.
 
     Raises:
-        UserError: The weights cannot be had.
+        UserError: The weights cannot be loaded.
     """
     import torch
     from torchvision.models import detection

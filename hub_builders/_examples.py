@@ -1,8 +1,8 @@
 """Small sources in the raw layout of each dataset, drawn by the package: what a folder must look like.
 
-A builder writes its own with `example(folder, count, side)`, and those of further layouts with `example_LAYOUT`; its
-`EXAMPLE` (`EXAMPLE_LAYOUT`) holds the options that suit them. For the tests and for the page of samples; the pictures
-are those of shapes-xai or phantoms, no one's data.
+A builder writes its example with `example(folder, count, side)`, and examples of further layouts with `example_LAYOUT`;
+its `EXAMPLE` (`EXAMPLE_LAYOUT`) holds the matching build options. Examples serve the tests and the page of samples.
+Their pictures are drawn by shapes-xai or are phantoms, so they are nobody's data.
 """
 
 import json
@@ -22,7 +22,7 @@ SERIES = "1.3.6.1.4.1.14519.5.2.1.6279.6001.{}"
 
 
 def names() -> list[str]:
-    """Return all examples that can be written: "gender-xai", "gender-xai release" ..."""
+    """Return the names of all examples: "gender-xai", "gender-xai release" ..."""
     written = []
     for name in registry.names("hub_builders"):
         layouts = [
@@ -40,14 +40,14 @@ def write(name: str, folder: Path, count: int = 6, side: int = SIDE) -> Path:
 
 
 def options(name: str) -> dict[str, Any]:
-    """Return the options with which an example is built."""
+    """Return the build options of an example."""
     dataset, _, layout = name.partition(" ")
     builder = registry.load("hub_builders", dataset)
     return getattr(builder, f"EXAMPLE_{layout.upper()}".rstrip("_"), getattr(builder, "EXAMPLE", {}))
 
 
 def picture(path: Path, index: int, side: int) -> np.ndarray:
-    """Save drawing `index` of shapes-xai; its mask, bool (side, side)."""
+    """Save drawing `index` of shapes-xai and return its mask, bool (side, side)."""
     sample = drawn(index, side)
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(sample["image"]).save(path, quality=95)
@@ -74,7 +74,7 @@ def boxed(box: Sequence[object]) -> str:
 def dicom(
     path: Path, units: np.ndarray, position: tuple[float, float, float], uid: str, series: str, patient: str, **tags
 ):
-    """Write one CT slice as scanners do: unsigned pixels, intercept -1024; `tags` replace tags, None takes one out."""
+    """Write one CT slice like a scanner: unsigned pixels, intercept -1024; `tags` replace tags, None removes a tag."""
     pydicom = library("pydicom")
     meta = pydicom.dataset.FileMetaDataset()
     meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.2"
@@ -127,7 +127,7 @@ def chest(height: int, width: int, seed: int = 0) -> np.ndarray:
 
 
 def outline(rows: Sequence[int], columns: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the contour (column, row) just outside a rectangle of pixels [first, last], as readers draw it."""
+    """Return the contour (column, row) just outside a rectangle of pixels [first, last], the way readers draw it."""
     top, bottom, left, right = rows[0] - 1, rows[1] + 1, columns[0] - 1, columns[1] + 1
     upper = [(c, top) for c in range(left, right)] + [(right, r) for r in range(top, bottom)]
     return upper + [(c, bottom) for c in range(right, left, -1)] + [(left, r) for r in range(bottom, top, -1)]
@@ -138,7 +138,7 @@ def lidc_xml(
 ) -> str:
     """Return the XML of readings.
 
-    Each session is a list of (kind, name, [(z, uid, inclusion, points)]); kind is that of the element.
+    Each session is a list of (kind, name, [(z, uid, inclusion, points)]); kind is the tag of the element.
     """
 
     def roi(edge, z, uid, inclusion, points):
@@ -165,10 +165,10 @@ def nifti(path: Path, world: np.ndarray, axes: str = "RAS", spacing: float = 1.0
     """Write a volume, given as world[right, front, head], as NIfTI.
 
     Args:
-        path: of the file.
+        path: path of the file.
         world: the voxels.
-        axes: in which it is stored, such as "LPS" or "SRA"; the affine says so.
-        spacing: of voxels in millimetres.
+        axes: axis order of the file, such as "LPS" or "SRA", which is written into the affine.
+        spacing: spacing of voxels in millimetres.
         tilt: turns the affine about the first axis (radians).
         **header: slope, inter.
     """

@@ -1,4 +1,4 @@
-"""Images that a classifier names confidently, and grids of them."""
+"""Images that a classifier classifies confidently, and grids of them."""
 
 from collections import defaultdict
 
@@ -20,9 +20,9 @@ BATCH = 32
 def confident(
     rows: Dataset, classifier: Classifier, names: list[str], label_map: str | None, confidence: float
 ) -> dict[int, list[int]]:
-    """Return {class: positions of the images that the classifier names rightly with at least this probability}.
+    """Return {class: positions of images classified correctly with at least this probability}.
 
-    Of a group, such as the rows of one photograph, the first one that it names so is taken.
+    From a group, such as the rows of one photograph, only the first such image is taken.
     """
     positions: dict[int, list[int]] = defaultdict(list)
     groups = rows["group"] if "group" in rows.column_names else [None] * len(rows)
@@ -49,7 +49,7 @@ def confident(
 
 
 def grids_of(chosen: dict[int, list[int]], size: int, count: int, seed: int) -> list[list[int]]:
-    """Return the positions of the images of each grid: of different classes, those with the most images left."""
+    """Return the positions of each grid's images, of different classes; classes with most images left come first."""
     left = {label: sorted(images, key=lambda index: seed_of(seed, "image", index)) for label, images in chosen.items()}
     grids: list[list[int]] = []
     while len(grids) < count:
@@ -62,7 +62,7 @@ def grids_of(chosen: dict[int, list[int]], size: int, count: int, seed: int) -> 
 
 
 def joined(images: Images, target: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return images (n^2, 3, h, w) in [0, 1] as one, uint8 (n h, n w, 3), and bool (n h, n w): the target's cell."""
+    """Join images (n^2, 3, h, w) in [0, 1] into one, uint8 (n h, n w, 3), with the target's cell, bool (n h, n w)."""
     pixels = (images.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
     side, (height, width) = round(len(pixels) ** 0.5), pixels.shape[1:3]
     grid = pixels.reshape(side, side, height, width, 3).swapaxes(1, 2).reshape(side * height, side * width, 3)

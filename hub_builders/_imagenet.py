@@ -31,7 +31,12 @@ HOME = "ILSVRC 2012, image-net.org or kaggle.com/c/imagenet-object-localization-
 WNID = re.compile(r"n\d{8}")
 NAMED = re.compile(r"(?:^|_)(n\d{8})(?:_|$)")  # WordNet id in the name of a file or folder
 LISTS = ("LOC_synset_mapping.txt", "synset_words.txt")
-MARKS = ("ILSVRC/Data/CLS-LOC/val", "ILSVRC2012_img_val", "ILSVRC2012_devkit_t12", *LISTS)  # of the source folder
+MARKS = (
+    "ILSVRC/Data/CLS-LOC/val",
+    "ILSVRC2012_img_val",
+    "ILSVRC2012_devkit_t12",
+    *LISTS,
+)  # entries that identify the source folder
 DEVKIT = ("ILSVRC2012_devkit_t12/data", "ILSVRC2012_devkit_t12", "devkit/data", "data")
 BOXES = ("ILSVRC2012_bbox_val_v3/val", "ILSVRC2012_bbox_val_v3", "ILSVRC/Annotations/CLS-LOC/val", "bbox/val", "val")
 Boxes = list[list[float]]
@@ -81,7 +86,7 @@ def groups() -> dict[str, tuple[str, list[str]]]:
 
 
 def group_of(wnid: str) -> tuple[str | None, list[str]]:
-    """Return (name of a class's group, WordNet ids of its classes); (None, []) if it is no class of ILSVRC 2012."""
+    """Return (name of a class's group, WordNet ids of its classes), or (None, []) if ILSVRC 2012 lacks the class."""
     return groups().get(wnid, (None, []))
 
 
@@ -119,7 +124,7 @@ def classes_of(root: Path) -> dict[str, str]:
 
 
 def synsets(path: Path) -> list[tuple[int, str, str]]:
-    """Return (number, WordNet id, name) of the classes in the devkit's meta.mat, which also lists groups of them."""
+    """Return (number, WordNet id, name) of the classes in the devkit's meta.mat, which also lists groups."""
     loadmat = library("scipy.io").loadmat
     try:
         rows = loadmat(path, squeeze_me=True, struct_as_record=True)["synsets"]

@@ -1,4 +1,4 @@
-"""Asks a language model yes-or-no questions through `huggingface_hub.InferenceClient`; every answer is kept in a file.
+"""Ask a language model yes-or-no questions through `huggingface_hub.InferenceClient`; every answer is kept in a file.
 
 The file has one JSON object a line: model, prompt (a hash of its wording), question, answer, reply. A pair that is in
 it is not asked again, so a rebuild needs neither a token nor the network.
@@ -17,13 +17,13 @@ from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError
 from saliency_bench.utils.progress import bar
 
-# The paper's own prompt, word for word: which classes the dataset has depends on it.
+# The paper's own prompt, word for word: the classes of the dataset depend on it.
 PROMPT = (
     "Can the following question-answer pair be restructured into a classification problem? Question: ‘{question}’ "
     "Answer: ‘{answer}’. If yes, respond with ‘yes’. If no, respond with ‘no’."
 )
 WORDING = blake2b(PROMPT.encode(), digest_size=8).hexdigest()
-SECONDS = 60.0  # for one answer
+SECONDS = 60.0  # timeout of an answer
 WAITS = (2.0, 8.0, 30.0)  # seconds before another try, where the service is busy
 BUSY = (429, 500, 502, 503, 504)
 OPENAI = "https://api.openai.com/v1"
@@ -32,10 +32,10 @@ Pair = tuple[str, str]  # question, answer
 
 @dataclass(frozen=True)
 class Service:
-    """Who is asked.
+    """The service that answers.
 
-    model     of OpenAI, such as gpt-4o-mini, or a Hub id
-    provider  inference provider of a model on the Hub
+    model     model of OpenAI, such as gpt-4o-mini, or a Hub id
+    provider  inference provider for a model on the Hub
     server    address of a chat-completion server to ask instead
     token     name of the environment variable that holds the token; "" for the usual one
     """
@@ -47,7 +47,7 @@ class Service:
 
     @property
     def of_openai(self) -> bool:
-        """Whether the model is one of OpenAI's."""
+        """Whether the model is from OpenAI."""
         return re.match(r"(chat)?gpt-|o\d", self.model) is not None
 
     @property
@@ -57,7 +57,7 @@ class Service:
 
 
 def check_token(name: str) -> None:
-    """Raise UserError for what is not the name of an environment variable; a token itself is never repeated."""
+    """Raise UserError if the text is not the name of an environment variable; the message never repeats a token."""
     if name and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
         raise UserError(
             "the option token takes the name of the environment variable that holds the token, such as OPENAI_API_KEY, "
@@ -66,12 +66,12 @@ def check_token(name: str) -> None:
 
 
 def accepted(pairs: list[Pair], file: Path, service: Service, log: BuildLog) -> dict[Pair, bool]:
-    """Return which pairs the model accepts; what it was not asked before, it is asked now, one after the other.
+    """Return the pairs that the model accepts; pairs without a stored answer are sent to it one after the other.
 
-    The answers go with the dataset, as answers.jsonl.
+    The answers are published with the dataset as answers.jsonl.
 
     Raises:
-        UserError: There are neither answers nor a token, or the service fails; the answers until then are kept.
+        UserError: There are neither answers nor a token, or the service fails; answers received so far are kept.
     """
     known = read(file, service.model, log)
     missing = sorted(set(pairs) - set(known))
@@ -91,7 +91,7 @@ def _entry(model: str, pair: Pair, reply: str) -> str:
 
 
 def read(file: Path, model: str, log: BuildLog) -> dict[Pair, str]:
-    """Return {pair: reply} of this model to this wording; a line that is not an answer is a remark."""
+    """Return {pair: reply} of this model to this prompt; lines that are not answers are logged."""
     replies: dict[Pair, str] = {}
     if not file.is_file():
         return replies
@@ -115,7 +115,7 @@ def _client(file: Path, service: Service, count: int):
     if token is None and (not service.server or service.token):
         wanted = service.token or ("OPENAI_API_KEY" if service.of_openai else "HF_TOKEN")
         raise UserError(
-            f"{count} answers of {service.model} are not in {file} and there is no token to ask for them; set {wanted}"
+            f"{count} answers of {service.model} are not in {file}, and there is no token to request them; set {wanted}"
             f"{'' if service.of_openai else ' or log in with `hf auth login`'}, or put the file of answers there "
             "(or ask a server of your own: --server, or keep every pair: --no-ask)"
         )
@@ -134,10 +134,10 @@ def _client(file: Path, service: Service, count: int):
 
 
 def _token(service: Service) -> str | None:
-    """Return the token to send; None for servers that get none.
+    """Return the token to send, or None for servers that get none.
 
-    That is the one of the variable that was named; else OpenAI's for its models, and that of Hugging Face for its
-    providers and Inference Endpoints.
+    Use the token in the named variable; else OpenAI's token for its models, and Hugging Face's token for its providers
+    and Inference Endpoints.
     """
     import huggingface_hub
 
@@ -151,7 +151,7 @@ def _token(service: Service) -> str | None:
 
 
 def _check_address(address: str, token: str | None) -> None:
-    """Raise UserError for what is not an address, or one to which a token would travel unencrypted."""
+    """Raise UserError for an invalid address, or for an address that would receive a token unencrypted."""
     try:
         parts = urlparse(address)
         scheme, host = parts.scheme, parts.hostname
@@ -178,7 +178,7 @@ def _ask(client, model: str, pair: Pair) -> str:
                 text = " ".join(str(error).split()) or type(error).__name__
                 hidden = text.replace(token, "[token]")
                 raise UserError(
-                    f"the language model did not answer: {hidden[:300]}; start again, the answers so far are kept"
+                    f"the language model did not answer: {hidden[:300]}; start again: the answers so far are kept"
                 ) from (error if hidden == text else None)
             time.sleep(wait)
 
@@ -194,7 +194,7 @@ def _append(file: Path, line: str) -> None:
     try:
         with file.open("a+b") as lines:
             lines.seek(max(lines.seek(0, os.SEEK_END) - 1, 0))
-            cut_off = lines.read(1) not in (b"", b"\n")  # by a kill
+            cut_off = lines.read(1) not in (b"", b"\n")  # incomplete line after a kill
             lines.write((b"\n" if cut_off else b"") + line.encode())
     except OSError as error:
         raise UserError(
@@ -203,7 +203,7 @@ def _append(file: Path, line: str) -> None:
 
 
 def _yes(pair: Pair, reply: str, log: BuildLog) -> bool:
-    """Return whether a reply says yes; one that says neither is a remark."""
+    """Return whether a reply is yes; a reply that is neither yes nor no is logged."""
     word = "".join(c for c in reply.casefold().partition("\n")[0] if c.isalpha() or c == " ").split()
     if word[:1] not in (["yes"], ["no"]):
         log.remark(pair[1], f"the language model said {reply[:60]!r}, which counts as no")

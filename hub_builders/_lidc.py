@@ -1,8 +1,8 @@
-"""The marks of LIDC-IDRI: XML of up to four readers, contours, and which of them mean the same nodule.
+"""The marks of LIDC-IDRI: XML of up to four readers, contours, and matching of marks of the same nodule.
 
 A contour is a list of pixels (column, row from 0) just outside the nodule: by the standard of the database the edge
-does not belong to what it encloses. `inclusion` FALSE encloses a hole. A nodule under 3 mm is a single point, and what
-a reader thinks is none (`nonNodule`) a locus. `noduleID` is private to each reader.
+does not belong to the enclosed region. `inclusion` FALSE encloses a hole. A nodule under 3 mm is a single point, and a
+mark that is not a nodule (`nonNodule`) a locus. `noduleID` is private to each reader.
 """
 
 import math
@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw
 from saliency_bench.hub_builders._source import events_of, xml_of
 from saliency_bench.utils.pictures import UnreadableError
 
-WIDE = 4096  # more than a slice has columns or rows; voxels are numbered slice * WIDE^2 + row * WIDE + column
+WIDE = 4096  # larger than the columns or rows of a slice; voxels are numbered slice * WIDE^2 + row * WIDE + column
 CT, XRAY = "LidcReadMessage", "IdriReadMessage"
 
 
@@ -37,7 +37,7 @@ class Contour:
 
 @dataclass
 class Mark:
-    """What one reader marked at one place: a nodule with contours, or a point."""
+    """A mark of one reader: a nodule with contours, or a point."""
 
     reader: int
     name: str
@@ -59,10 +59,10 @@ class Reading:
 
 
 def series_of(path: Path) -> str | None:
-    """Return the series that an XML file is about, reading no farther; None for a chest X-ray.
+    """Return the series of an XML file without reading further, or None for a chest X-ray.
 
     Raises:
-        UnreadableError: It is no such XML.
+        UnreadableError: It is not a reading.
     """
     kind = ""
     for event, element in events_of(path):
@@ -78,7 +78,7 @@ def series_of(path: Path) -> str | None:
 
 
 def reading_of(path: Path) -> Reading:
-    """Return the marks of an XML file about a series.
+    """Return the marks in an XML file of a series.
 
     Raises:
         UnreadableError: It cannot be read.
@@ -114,7 +114,7 @@ def _contours(element: Any) -> list[Contour]:
         except ValueError:
             z = math.nan
         if not points or not math.isfinite(z):
-            raise UnreadableError("a contour without points or without place")
+            raise UnreadableError("a contour without points or position")
         inclusion = parts.get("inclusion", "TRUE").upper() != "FALSE"
         contours.append(Contour(parts.get("imageSOP_UID", ""), z, inclusion, points))
     if not contours:
@@ -161,9 +161,9 @@ def voxels_of(mark: Mark, number_of: dict[str, int]) -> np.ndarray:
 
 
 def nodules_of(volumes: list[tuple[int, np.ndarray]]) -> list[dict[int, np.ndarray]]:
-    """Return nodules as {reader: voxels}, of (reader, voxels) of each mark.
+    """Return nodules as {reader: voxels}, given (reader, voxels) of each mark.
 
-    Marks of different readers that share a voxel mean the same nodule, and so do chains of them; of one reader who
+    Marks of different readers that share a voxel, also through a chain of marks, mean the same nodule. If a reader
     marked it in parts, the parts are joined.
     """
     group = list(range(len(volumes)))

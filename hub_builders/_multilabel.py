@@ -1,6 +1,6 @@
-"""Images that show objects of several classes: one sample for each class, or one for the image.
+"""Images that show objects of several classes: one sample per class, or one per image.
 
-Each sample has all classes of its image in `labels`, and its image as `group`.
+Each sample lists all classes of its image in `labels` and has its image as `group`.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,9 +13,9 @@ from saliency_bench.hub_builders._source import mask_or_none
 from saliency_bench.utils.pictures import Picture
 
 GROUP = "the image, which may have several samples"
-RULE = """An image with objects of several classes gives one sample for each of them, `IMAGE:CLASS`, with the pixels of
-that class as mask. With `classes=image` it gives one sample, `IMAGE`, of the class with the largest mask. `labels` are
-all classes of the image. `drop` leaves out images that show one of these classes at all."""
+RULE = """An image with objects of several classes gives one sample per class, `IMAGE:CLASS`, with the pixels of that
+class as mask. With `classes=image` it gives one sample, `IMAGE`, of the class with the largest mask. `labels` are all
+classes of the image. `drop` leaves out all images that show one of these classes."""
 
 
 def features(names: list[str]) -> dict:
@@ -26,13 +26,13 @@ def features(names: list[str]) -> dict:
 
 
 def dropped(owner: str, classes: str, drop: Iterable[str], known: list[str]) -> list[str]:
-    """Return the classes whose images are left out, as the dataset spells them.
+    """Return the classes whose images are left out, in the spelling of the dataset.
 
     Raises:
         UserError: There is no such class.
     """
     if classes not in ("all", "image"):
-        raise UserError(f"{owner}: classes={classes} is unknown; use all, or image for one sample an image")
+        raise UserError(f"{owner}: classes={classes} is unknown; use all, or image for one sample per image")
     spelled = {_plain(name): name for name in known}
     for name in drop:
         if _plain(name) not in spelled:
@@ -41,7 +41,7 @@ def dropped(owner: str, classes: str, drop: Iterable[str], known: list[str]) -> 
 
 
 def _plain(name: str) -> str:
-    """Return a name in small letters, without spaces and signs."""
+    """Return a name in lower case, without spaces and punctuation."""
     return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
@@ -51,11 +51,11 @@ def samples_of(
     """Return the samples of one image.
 
     Args:
-        log: gets what is left out.
-        name: of the image.
+        log: receives what is left out.
+        name: name of the image.
         picture: the image.
-        masks: for each of its classes a function that makes the mask.
-        classes: "all" gives a sample for each class, "image" one.
+        masks: {class: function that makes its mask}.
+        classes: "all" gives a sample per class, "image" a single sample.
     """
     made = {label: mask_or_none(log, f"{name}:{label}", make) for label, make in masks.items()}
     labels = list(masks)

@@ -1,4 +1,4 @@
-"""Anyone's own pictures and masks: which mask belongs to which picture, and which of its pixels are the object."""
+"""Your own pictures and masks: which mask belongs to which picture, and which of its pixels are the object."""
 
 import unicodedata
 import warnings
@@ -22,10 +22,10 @@ from saliency_bench.utils.pictures import FORMATS, Picture, UnreadableError
 
 LICENSE = "unknown"
 CITATION = "% your own data"
-HIDDEN = ("thumbs.db", "desktop.ini", "__macosx", "$recycle.bin")  # besides names that begin with a dot
-# Other files that lie among pictures, and what to do with them.
+HIDDEN = ("thumbs.db", "desktop.ini", "__macosx", "$recycle.bin")  # besides names that begin with a dot Other files
+# among pictures, and what to do with them.
 HEIC = "a HEIC picture, which Pillow reads only with the plugin pillow-heif; convert it to JPEG or PNG"
-RAW = "a camera's raw file, which Pillow cannot read but rawpy can; convert it to JPEG or TIFF"
+RAW = "a camera's raw file, which rawpy can read but Pillow cannot; convert it to JPEG or TIFF"
 VIDEO = "a video; extract its frames as pictures"
 ARCHIVE = "an archive; unpack it"
 DRAWING = "a vector drawing; convert it to PNG"
@@ -34,7 +34,7 @@ OTHERS = {
     **dict.fromkeys((".avif", ".avifs"), "an AVIF picture, which this version of Pillow reads only with the plugin "
                     "pillow-avif-plugin; convert it to JPEG or PNG, or update Pillow"),
     ".jxl": "a JPEG XL picture, which Pillow reads only with the plugin pillow-jxl-plugin; convert it to JPEG or PNG",
-    ".dcm": "a DICOM file, which Pillow cannot read but pydicom can; convert it to PNG",
+    ".dcm": "a DICOM file, which pydicom can read but Pillow cannot; convert it to PNG",
     **dict.fromkeys((".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2", ".pef", ".srw", ".raw"), RAW),
     **dict.fromkeys((".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".3gp"), VIDEO),
     **dict.fromkeys((".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar", ".zst"), ARCHIVE),
@@ -48,7 +48,7 @@ def given_path(path: str, option: str, folder: bool = False) -> Path:
     """Return the file or folder that an option names.
 
     Raises:
-        UserError: It is not there.
+        UserError: It does not exist.
     """
     place = Path(path).expanduser().resolve()
     if not (place.is_dir() if folder else place.is_file()):
@@ -57,13 +57,13 @@ def given_path(path: str, option: str, folder: bool = False) -> Path:
 
 
 def check_split(owner: str, split: str) -> None:
-    """Raise UserError for what is no split."""
+    """Raise UserError if the text is not a split."""
     if split not in ("", "hash", *SPLITS.values()):
         raise UserError(f"{owner}: split={split} is unknown; use hash, train, validation or test")
 
 
 def split_of(name: str) -> str | None:
-    """Return the split that a folder in a path names, also as Train or val2017, or None."""
+    """Return the split that a folder in a path is named after, including Train or val2017, or None."""
     folders = (part.lower().rstrip("0123456789") for part in name.split("/")[:-1])
     return next((SPLITS[folder] for folder in folders if folder in SPLITS), None)
 
@@ -71,13 +71,13 @@ def split_of(name: str) -> str | None:
 def pictures_in(
     folder: Path, log: BuildLog, without: Path | None = None, kind: str = "image", used: Container[Path] = ()
 ) -> list[str]:
-    """Return the pictures at any depth, by their path in the folder; log every other file as left out, with a reason.
+    """Return the pictures at any depth by their relative paths; log every other file as left out, with a reason.
 
     Args:
         folder: folder to search.
         log: receives what is left out.
         without: a folder to skip.
-        kind: what the files should be ("image" or "mask").
+        kind: expected kind of the files ("image" or "mask").
         used: files to skip, because they are read elsewhere.
     """
     pictures, hidden = [], []
@@ -99,7 +99,7 @@ def pictures_in(
 
 
 def unread(log: BuildLog) -> PictureNames:
-    """Return the names of the files left out, so that a file that a list also names is not counted twice."""
+    """Return the names of files left out, so that a file that is also in a list is not counted twice."""
     return PictureNames(entry["id"] for entry in log.left_out if entry["what"] == "image")
 
 
@@ -107,16 +107,16 @@ def no_pictures(folder: Path, log: BuildLog) -> UserError:
     """Return the error for a folder without pictures, with the most frequent reason."""
     reasons = Counter(entry["reason"] for entry in log.left_out if entry["what"] == "image").most_common(1)
     holds = "".join(f" ({count} left out: {reason})" for reason, count in reasons)
-    return UserError(f"{folder} has no pictures that can be read{holds}; give the folder that holds them")
+    return UserError(f"{folder} has no readable pictures{holds}; give the folder that holds them")
 
 
 def _is_hidden(name: str) -> bool:
-    """Return whether a file or folder is hidden, or put there by the operating system."""
+    """Return whether a file or folder is hidden or was created by the operating system."""
     return name.startswith(".") or name.lower() in HIDDEN
 
 
 def _no_picture(path: Path) -> str:
-    """Return why a file cannot be read as a picture; "" if it can, by its extension or its first bytes."""
+    """Return why a file is not a readable picture, judged by its extension or first bytes, or ""."""
     ending = path.suffix.lower()
     if ending in PICTURES:
         return ""
@@ -130,7 +130,7 @@ def _no_picture(path: Path) -> str:
 
 
 def _opens(path: Path) -> bool:
-    """Return whether the first bytes of a file are those of a picture."""
+    """Return whether a file starts with the bytes of a picture."""
     if not path.is_file():
         return False
     try:
@@ -143,7 +143,7 @@ def _opens(path: Path) -> bool:
 
 
 def leave_out_beside(source: Path, images: Path, read: Container[Path | None], log: BuildLog) -> None:
-    """Log what a source holds besides the pictures' folder and the files that are read; a folder only by its name."""
+    """Log all files of a source outside the folder of pictures that are not read; log a folder only by its name."""
     logged = {entry["id"] for entry in log.left_out}
     for place in (images, *images.parents):
         if source not in place.parents:
@@ -161,7 +161,7 @@ def _path(path: Path, folder: Path) -> str:
 
 
 def _writable(name: str, log: BuildLog) -> bool:
-    """Return whether a name can be written; one that cannot is left out."""
+    """Return whether a name can be written; log it as left out otherwise."""
     if any(unicodedata.category(sign) in UNWRITABLE for sign in name):
         log.leave_out(ascii(name)[1:-1], "image", "its name holds a control character; rename it")
         return False
@@ -169,7 +169,7 @@ def _writable(name: str, log: BuildLog) -> bool:
 
 
 def ids_of(names: Iterable[str]) -> dict[str, str]:
-    """Return {path: image id}: without its ending, where no other has the same."""
+    """Return {path: image id}. The id is the path without its ending, if this is unique."""
     names = list(names)
     times = Counter(map(stem, names))
     return {name: stem(name) if times[stem(name)] == 1 else name for name in names}
@@ -178,11 +178,12 @@ def ids_of(names: Iterable[str]) -> dict[str, str]:
 def masks_for(
     pictures: list[str], masks: list[str], noun: str = "mask"
 ) -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """Return ({picture: its mask}, {picture: why it has none}, masks without a picture), by their names without ending.
+    """Match masks to pictures by name. Return ({picture: its mask}, {picture: why it has none}, unmatched masks).
 
-    A mask belongs to the picture whose path ends as its own: `masks/cat/1.png` to `images/cat/1.jpg`, and so does
-    `masks/1.png`, if no other picture is called 1. If nothing else fits, so does `masks/ab12cd34-1.png`, the name that
-    Label Studio gives an upload. A mask in the folder of other pictures, such as `masks/dog/1.png`, does not.
+    A mask belongs to the picture with the same end of its path: `masks/cat/1.png` belongs to `images/cat/1.jpg`, and so
+    does `masks/1.png` if no other picture is called 1. If there is no other match, `masks/ab12cd34-1.png`, the name
+    that Label Studio gives an upload, belongs to it too. A mask in the folder of other pictures, such as
+    `masks/dog/1.png`, does not.
     """
     sides = Sides(masks, pictures)
     named: dict[str, list[str]] = {}
@@ -209,9 +210,9 @@ def masks_for(
             chosen[picture] = several[0]
         else:
             lacking[picture] = (
-                f"no {noun} file of its name"
+                f"no {noun} file with its name"
                 if not several
-                else f"several {noun} files of its name"
+                else f"several {noun} files with its name"
                 if len(several) > 1
                 else f"its {noun} file has the name of several pictures"
             )
@@ -219,7 +220,7 @@ def masks_for(
 
 
 def mask_of(path: Path, foreground: str, picture: Picture) -> np.ndarray:
-    """Return bool (H, W): the object in a mask file, turned with its picture.
+    """Return the object in a mask file, turned with its picture, bool (H, W).
 
     Raises:
         UnreadableError: The mask cannot be read, or does not define the object.
@@ -228,10 +229,10 @@ def mask_of(path: Path, foreground: str, picture: Picture) -> np.ndarray:
 
 
 def boxed(box: Any, height: int, width: int) -> np.ndarray:
-    """Return bool (H, W): the pixels of a box [x, y, width, height], whose centres lie inside.
+    """Return the pixels whose centres lie inside a box [x, y, width, height], bool (H, W).
 
     Raises:
-        UnreadableError: It cannot be read.
+        UnreadableError: The box cannot be read.
     """
     numbers = isinstance(box, list) and len(box) == 4 and all(type(value) in (int, float) for value in box)
     if not numbers or not np.isfinite(box).all():

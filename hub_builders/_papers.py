@@ -1,4 +1,4 @@
-"""The papers that say how datasets are made, as `PAPER` of a builder names them: authors, title, year, address."""
+"""Papers that describe datasets, for `PAPER` of a builder: authors, title, year, address."""
 
 SALIENCY_BENCH = (
     "Zhang et al., Saliency-Bench: A Comprehensive Benchmark for Evaluating Visual Explanations, 2023, "

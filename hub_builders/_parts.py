@@ -1,6 +1,6 @@
-"""Train, validation and test parts of the sets that the papers both train and evaluate on.
+"""Train, validation and test parts of the datasets that the papers use for training and evaluation.
 
-Everything that is evaluated is `test`; of the images to train on, a hash makes 15 % `validation` and the rest `train`.
+All evaluated images are `test`; a hash assigns 15 % of the training images to `validation` and the rest to `train`.
 """
 
 from saliency_bench.errors import UserError
@@ -10,10 +10,10 @@ VALIDATION = 15  # percent
 
 
 def with_training(owner: str, parts: str) -> bool:
-    """Return whether the option `parts` asks for images to train on.
+    """Return whether the option `parts` includes training images.
 
     Raises:
-        UserError: It is another word.
+        UserError: The value is unknown.
     """
     if parts not in ("all", "test"):
         raise UserError(f"{owner}: parts={parts} is unknown; use all, or test to leave out train and validation")
@@ -21,5 +21,5 @@ def with_training(owner: str, parts: str) -> bool:
 
 
 def training_split(seed: int, group: str) -> str:
-    """Return the split of an image to train on."""
+    """Return the split of a training image."""
     return "validation" if seed_of(seed, "validation", group) % 100 < VALIDATION else "train"

@@ -50,7 +50,7 @@ def images(root: Path, categories: list[str], log: BuildLog) -> Found:
 
 
 def _folders(root: Path, categories: list[str]) -> list[tuple[Path, str, str]]:
-    """Return (folder, category, split) of the layouts with one folder a category."""
+    """Return (folder, category, split) of the layouts with one folder per category."""
     there = []
     easy = next(
         (root / name for name in EASY if (root / name / "train").is_dir() or (root / name / "val").is_dir()), None
@@ -65,9 +65,9 @@ def _folders(root: Path, categories: list[str]) -> list[tuple[Path, str, str]]:
 
 
 def _add(images_found: Found, name: str, path: Path, category: str, split: str, log: BuildLog) -> None:
-    """Add an image, unless it is there in another size."""
+    """Add an image, unless it is already there in another size."""
     if not is_picture(path):
-        log.leave_out(name if path.suffix else f"{name} (folder)", "image", "not an image file by its name")
+        log.leave_out(name if path.suffix else f"{name} (folder)", "image", "not named like an image file")
     elif name not in images_found:  # the small and the large distribution hold the same images
         images_found[name] = (path, category, split)
 

@@ -1,8 +1,8 @@
 """The published Saliency-Bench release of gender-xai and environment-xai.
 
-`image/<class>/*.jpg`, and `attention_label/*.csv` with the columns `img_idx` (file name) and `attention` (a JSON array
-of 224 x 224 numbers in [0, 1], or 0 to 255). A cell of 0.5 or more is marked; the array is brought to the size of the
-image as stored by nearest neighbour, and turned with it where EXIF turns the image.
+It has `image/<class>/*.jpg`, and `attention_label/*.csv` with the columns `img_idx` (file name) and `attention` (a JSON
+array of 224 x 224 numbers in [0, 1], or 0 to 255). A cell of 0.5 or more is marked. The array is scaled to the size of
+the stored image by nearest neighbour, and turned with the image if EXIF turns it.
 """
 
 import csv
@@ -36,9 +36,9 @@ def jobs(root: Path, log: BuildLog, aliases: dict[str, str]) -> Iterator[Job]:
     """Yield the images by class folder and name.
 
     Args:
-        root: of the release.
-        log: gets what is left out.
-        aliases: {class folder, in small letters: label}.
+        root: root of the release.
+        log: receives what is left out.
+        aliases: {class folder in lower case: label}.
     """
     attention = attention_of(root / "attention_label", log)
     seen: set[str] = set()
@@ -46,11 +46,11 @@ def jobs(root: Path, log: BuildLog, aliases: dict[str, str]) -> Iterator[Job]:
     for folder in entries(root / "image"):
         if folder.is_dir() and folder.name.lower() not in aliases:
             for path in entries(folder):
-                log.leave_out(path.stem, "image", f"its folder {folder.name} is none of the classes")
+                log.leave_out(path.stem, "image", f"its folder {folder.name} is not a class")
             continue
         for path in entries(folder):
             if path.suffix.lower() not in (".jpg", ".jpeg", ".png") or path.name.startswith("."):
-                log.leave_out(path.name, "image", "not an image file by its name")
+                log.leave_out(path.name, "image", "not named like an image file")
             elif path.stem in seen:
                 log.leave_out(f"{folder.name}/{path.name}", "image", "another image has this name; the first stays")
             else:
@@ -64,7 +64,7 @@ def jobs(root: Path, log: BuildLog, aliases: dict[str, str]) -> Iterator[Job]:
 
 
 def attention_of(folder: Path, log: BuildLog) -> dict[str, Location]:
-    """Return {image name without ending: where its row is}; the rows are large, so they are read when needed."""
+    """Return {image name without ending: location of its row}; rows are large, so they are read when needed."""
     csv.field_size_limit(max(csv.field_size_limit(), FIELD))
     locations: dict[str, Location] = {}
     for path in entries(folder):
@@ -82,7 +82,7 @@ def attention_of(folder: Path, log: BuildLog) -> dict[str, Location]:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Location]]:
-    """Yield (image name, where its row is) of a table."""
+    """Yield (image name, location of its row) of a table."""
     with path.open("rb") as file:
         ends = [0]
 
@@ -105,7 +105,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Location]]:
 
 
 def sample_of(log: BuildLog, path: Path, label: str, location: Location | None) -> dict | None:
-    """Return the sample of an image; None, with the reason in the log, if it is left out."""
+    """Return the sample of an image; if it is left out, log the reason and return None."""
     picture = picture_of(log, path.stem, path)
     if picture is None:
         return None
@@ -114,7 +114,7 @@ def sample_of(log: BuildLog, path: Path, label: str, location: Location | None) 
 
 
 def marked(location: Location | None, picture: Picture) -> np.ndarray:
-    """Return bool (H, W): what annotators marked."""
+    """Return the pixels that annotators marked, bool (H, W)."""
     if location is None:
         raise UnreadableError("no attention label")
     path, start, count = location
@@ -125,7 +125,7 @@ def marked(location: Location | None, picture: Picture) -> np.ndarray:
     try:
         values = np.array(json.loads(row[header.index("attention")]), np.float64)
     except (ValueError, TypeError, RecursionError):
-        raise UnreadableError("its attention label is no JSON array of numbers") from None
+        raise UnreadableError("its attention label is not a JSON array of numbers") from None
     if values.size == SIDE * SIDE:
         values = values.reshape(SIDE, SIDE)
     if values.shape != (SIDE, SIDE) or not np.isfinite(values).all():

@@ -8,24 +8,24 @@ Colour = tuple[int, int, int]
 
 
 class Dice:
-    """Random integers, one after the other."""
+    """A stream of random integers."""
 
     def __init__(self, seed: int):
         self.seed, self.bits, self.used = seed, random_bits(seed, 256), 0
 
     def __call__(self, low: int, high: int) -> int:
-        """Return an integer of low <= n < high."""
+        """Return a random integer n with low <= n < high."""
         self.used += 1
         return low + int(self.bits[self.used - 1]) % (high - low)
 
     def many(self, low: int, high: int, *shape: int) -> np.ndarray:
-        """Return an array of them, from a stream of its own."""
+        """Return an array of random integers from a separate stream."""
         bits = random_bits(seed_of(self.seed, "many", self(0, 2**40)), int(np.prod(shape)))
         return low + (bits % np.uint64(high - low)).astype(np.int64).reshape(shape)
 
 
 def palette(dice: Dice) -> tuple[tuple[Colour, Colour], tuple[Colour, Colour]]:
-    """Return two muted colours for the scene and two vivid ones for the object, far from it in hue and brightness."""
+    """Return two muted colours for the scene and two vivid colours for the object that differ in hue and brightness."""
     hue, dark = dice(0, 1536), dice(0, 2)
     value = dice(56, 92) if dark else dice(196, 232)
     ground = (
@@ -42,7 +42,7 @@ def palette(dice: Dice) -> tuple[tuple[Colour, Colour], tuple[Colour, Colour]]:
 
 
 def hsv(hue: int, saturation: int, value: int) -> Colour:
-    """Return integer HSV to RGB; the hue runs round in 1536 steps, the others from 0 to 255."""
+    """Convert integer HSV to RGB; the hue has 1536 steps, saturation and value range from 0 to 255."""
     sector, step = divmod(hue % 1536, 256)
     low = value * (255 - saturation) // 255
     up, down = low + (value - low) * step // 255, value - (value - low) * step // 255
@@ -63,7 +63,7 @@ def luma(colour: Colour) -> int:
 
 
 def mixed(a: Colour, b: Colour, share: int) -> Colour:
-    """Return a mixture: `share` of 256 parts of b, the rest a."""
+    """Return a mixture of colours: `share` of 256 parts of b, the rest of a."""
     red, green, blue = ((x * (256 - share) + y * share) // 256 for x, y in zip(a, b, strict=True))
     return red, green, blue
 

@@ -1,6 +1,6 @@
-"""The objects of shapes-xai: silhouettes and textures in own coordinates, (0, 0) the centre, UNIT the radius.
+"""The objects of shapes-xai: silhouettes and textures in object coordinates with centre (0, 0) and radius UNIT.
 
-Integers only: an object looks the same on every machine.
+All arithmetic is in integers, so an object looks the same on every machine.
 """
 
 from functools import cache
@@ -25,7 +25,7 @@ TURNS = (
 
 
 def painted_object(name: str, size: int, ink: tuple[Colour, Colour], dice: Dice) -> tuple[np.ndarray, np.ndarray]:
-    """Return opacity (h, w) in 0..FULL and colours (h, w, 3), cut to the box of what is visible."""
+    """Return opacity (h, w) in 0..FULL and colours (h, w, 3), cropped to the visible box."""
     silhouette, texture = OBJECTS[name]
     share = dice(50, 140)  # per mille of the image
     radius = isqrt(share * size * size * SUB * SUB * UNIT * UNIT // (1000 * area_of(name)))
@@ -52,7 +52,7 @@ def blocks(flags: np.ndarray) -> np.ndarray:
 
 @cache
 def area_of(name: str) -> int:
-    """Return the silhouette's area in square UNITs x UNIT x UNIT, so that all classes come in the same sizes."""
+    """Return the silhouette's area in square UNITs x UNIT x UNIT, so that all classes have the same sizes."""
     axis = np.arange(-1536, 1536, 8) + 4
     return int(OBJECTS[name][0](axis[None, :], axis[:, None]).sum()) * 64
 
@@ -83,7 +83,7 @@ def ring(u, v):
 
 
 def star(u, v):
-    """Return which points lie inside at least four of the five lines of a pentagram, in a fatter version."""
+    """Return which points lie inside at least four of the five lines of a widened pentagram."""
     lines = ((0, 1024), (974, 316), (602, -828), (-602, -828), (-974, 316))  # outward directions
     return sum((a * u + b * v <= 410 * UNIT).astype(np.int64) for a, b in lines) >= 4
 
@@ -127,7 +127,7 @@ def sectors(u, v):
 
 
 def facets(u, v):
-    """Return each tip of the star half light, half dark: which sides of the five axes a point is on."""
+    """Return a texture that makes each tip of the star half light and half dark, from the sides of its five axes."""
     axes = ((0, -1024), (974, -316), (602, 828), (-602, 828), (-974, -316))
     return sum((a * v - b * u > 0).astype(np.int64) for a, b in axes) % 2 == 1
 

@@ -1,6 +1,6 @@
 """The scenes of shapes-xai: tones of 0 to 256 over coordinates of 0 to 1023, drawn at twice the size and averaged.
 
-Integers only: a scene looks the same on every machine.
+All arithmetic is in integers, so a scene looks the same on every machine.
 """
 
 import numpy as np
@@ -56,7 +56,7 @@ def hills(x: Grid, y: Grid, dice: Dice) -> Grid:
 
 
 def snow(x: Grid, y: Grid, dice: Dice) -> Grid:
-    """Return the tones of snow: flakes, one in each cell of a shifted grid, on an even fall of light."""
+    """Return the tones of snow: one flake per cell of a shifted grid, over an even gradient of light."""
     cell = dice(120, 170)
     x, y = x + dice(0, cell), y + dice(0, cell)
     column, row = x // cell, y // cell
@@ -76,7 +76,7 @@ def planks(x: Grid, y: Grid, dice: Dice) -> Grid:
 
 
 def pebbles(x: Grid, y: Grid, dice: Dice) -> Grid:
-    """Return the tones of cells around the points of a shaken grid; joints are where two points are equally near."""
+    """Return the tones of cells around the points of a jittered grid; joints are where two points are equally near."""
     cell = dice(180, 250)
     shift_x, shift_y = dice.many(0, cell, 10, 10), dice.many(0, cell, 10, 10)
     tones = dice.many(100, 257, 10, 10)

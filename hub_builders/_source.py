@@ -1,7 +1,7 @@
 """Shared by builders: the parts of a source folder, and untrusted lists, tables, JSON and XML.
 
-A missing part that every sample needs is a UserError that names it; a problem with one sample is an UnreadableError
-whose text goes into the build log.
+A missing part that every sample needs raises a UserError that names it; a problem with one sample raises an
+UnreadableError whose text goes into the build log.
 """
 
 import csv
@@ -36,7 +36,7 @@ def library(name: str) -> ModuleType:
     """Return an optional library.
 
     Raises:
-        UserError: It is missing; has the line that installs it.
+        UserError: It is missing; the message has the command that installs it.
     """
     try:
         return import_module(name)
@@ -46,17 +46,17 @@ def library(name: str) -> ModuleType:
 
 
 def needed(source: Path | None, name: str, home: str) -> Path:
-    """Return the source folder; raise UserError where none was given."""
+    """Return the source folder; raise UserError if none was given."""
     if source is None:
         raise UserError(f"{name} is built from a source folder: give --source DIR (source=DIR) with {home}")
     return source
 
 
 def part(root: Path, relative: str, home: str) -> Path:
-    """Return a required file, or with "/" at the end a folder.
+    """Return a required file, or a folder if the name ends with "/".
 
     Raises:
-        UserError: It is missing; says where to get it.
+        UserError: It is missing; the message says where to get it.
     """
     path = root / relative
     if not (path.is_dir() if relative.endswith("/") else path.is_file()):
@@ -67,8 +67,8 @@ def part(root: Path, relative: str, home: str) -> Path:
 def base_of(source: Path, *wanted: str) -> Path:
     """Return the folder that holds all `wanted` files and folders.
 
-    That is `source`, one up to two levels below it, or one above it if `source` lies in a wanted folder; `source`
-    itself where there is none.
+    This is `source`, a folder up to two levels below it, or a folder above it if `source` lies in a wanted folder;
+    `source` itself if there is none.
 
     Raises:
         UserError: There are several.
@@ -90,13 +90,13 @@ def base_of(source: Path, *wanted: str) -> Path:
 
 
 def base_with(source: Path, *marks: str) -> Path:
-    """Return the folder that holds one of `marks`, the first that is found, as `base_of` looks for it."""
+    """Return the first folder that holds one of `marks`, searched like in `base_of`."""
     bases = ((base_of(source, mark), mark) for mark in marks)
     return next((base for base, mark in bases if (base / mark).exists()), source)
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Return the folders in a folder; none of one with so many entries that it is a folder of data."""
+    """Return the folders in a folder, or none if it has so many entries that it holds data."""
     try:
         with os.scandir(folder) as scan:
             first_entries = list(islice(scan, MANY))
@@ -106,7 +106,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def first_folder(root: Path, *names: str) -> Path | None:
-    """Return the first of these folders that is there."""
+    """Return the first of these folders that exists."""
     return next((root / name for name in names if (root / name).is_dir()), None)
 
 
@@ -118,11 +118,11 @@ def entries(folder: Path) -> list[Path]:
 def walked(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
     """Yield (folder, its folders, its files) at any depth, sorted; links are followed, and no folder is entered twice.
 
-    Folders that are removed from the list are not entered, as with `os.walk`.
+    Folders that are removed from the list are not entered, like with `os.walk`.
     """
     entered: set[str] = set()
     for place, folders, names in os.walk(folder, followlinks=True):
-        if (real := os.path.realpath(place)) in entered:  # a link that leads to a folder above it, or beside
+        if (real := os.path.realpath(place)) in entered:  # a link to a folder above it or beside it
             folders.clear()
             continue
         entered.add(real)
@@ -152,8 +152,8 @@ def text_of(path: Path, errors: str = "strict") -> str:
     """Return the text of a file.
 
     Args:
-        path: of the file.
-        errors: what to do with other bytes, as for `bytes.decode`.
+        path: path of the file.
+        errors: handling of invalid bytes, see `bytes.decode`.
 
     Raises:
         UserError: The file is not text.
@@ -165,7 +165,7 @@ def text_of(path: Path, errors: str = "strict") -> str:
 
 
 def lines(path: Path) -> list[tuple[int, list[str]]]:
-    """Return (line number, its words) of each line of a list; empty lines and comments (#) are skipped."""
+    """Return (line number, words) of each line of a list; empty lines and comments (#) are skipped."""
     split = ((number, line.split()) for number, line in enumerate(text_of(path).splitlines(), 1))
     return [(number, words) for number, words in split if words and not words[0].startswith("#")]
 
@@ -228,7 +228,7 @@ def xml_of(path: Path) -> Any:
 
 
 def events_of(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield ("start" or "end", element) while reading, where only the start of a file is needed; raise as `xml_of`."""
+    """Yield ("start" or "end", element) while reading, if only the start of a file is needed; raise like `xml_of`."""
     with _xml_errors(path):
         check_readable(path, XML)
         with path.open("rb") as file:
@@ -246,11 +246,11 @@ def _xml_errors(path: Path) -> Iterator[None]:
 
 
 def boxes_of(root: Any, first: int = 1) -> list[tuple[str, list[float]]]:
-    """Return (class, [xmin, ymin, xmax, ymax]) of each `object` of VOC-style XML; one without any corner is skipped.
+    """Return (class, [xmin, ymin, xmax, ymax]) of each `object` of VOC-style XML; objects without corners are skipped.
 
     Args:
-        root: of the XML.
-        first: the number of the first pixel in it, 0 or 1; the boxes that are returned count from 1.
+        root: root of the XML.
+        first: number of the first pixel in the XML, 0 or 1; the returned boxes count from 1.
 
     Raises:
         UnreadableError: A box is not four numbers.
@@ -269,7 +269,7 @@ def boxes_of(root: Any, first: int = 1) -> list[tuple[str, list[float]]]:
 
 
 def declared_size(root: Any) -> tuple[int, int] | None:
-    """Return (height, width) of the picture that VOC-style XML describes; None where it does not say."""
+    """Return (height, width) of the picture that VOC-style XML describes, or None if it states none."""
     try:
         height, width = (round(float(root.findtext(f"size/{side}") or "")) for side in ("height", "width"))
     except (ValueError, OverflowError):
@@ -278,20 +278,20 @@ def declared_size(root: Any) -> tuple[int, int] | None:
 
 
 def shown_boxes(root: Any, picture: Picture, first: int = 1) -> list[tuple[str, list[float]]]:
-    """Return `boxes_of`, turned with the picture where EXIF turns it.
+    """Return `boxes_of`, turned with the picture if EXIF turns it.
 
     Raises:
-        UnreadableError: It cannot be read.
+        UnreadableError: The file cannot be read.
     """
     turn = turn_of(picture, declared_size(root) or picture.stored, "boxes")
     return [(name, turned_box(box, turn, *picture.stored)) for name, box in boxes_of(root, first)]
 
 
 def turn_of(picture: Picture, size: tuple[int, int], noun: str = "mask") -> int:
-    """Return the EXIF orientation by which what was drawn at `size` (height, width) is turned to fit the picture.
+    """Return the EXIF orientation that turns annotations drawn at `size` (height, width) to fit the picture.
 
-    That of the file where this is its size as stored, also where the upright picture has the same size (squares), so
-    that it does not tell; 1 where only the upright picture has it.
+    This is the file's orientation if the size matches the file as stored, even if the upright picture has the same size
+    (squares); 1 if only the upright picture has this size.
 
     Raises:
         UnreadableError: It has any other size.
@@ -304,7 +304,7 @@ def turn_of(picture: Picture, size: tuple[int, int], noun: str = "mask") -> int:
 
 
 def shown(mask: np.ndarray, picture: Picture, noun: str = "mask") -> np.ndarray:
-    """Return a mask (H, W) drawn on the file as stored, or on the upright picture, as the latter.
+    """Return a mask (H, W) for the upright picture, drawn on it or on the file as stored.
 
     Raises:
         UnreadableError: It cannot be read.
@@ -314,12 +314,12 @@ def shown(mask: np.ndarray, picture: Picture, noun: str = "mask") -> np.ndarray:
 
 
 def spread(mask: np.ndarray, picture: Picture) -> np.ndarray:
-    """Return a coarse bool mask of the file as stored, brought to the size of the picture by nearest neighbour."""
+    """Scale a coarse bool mask of the file as stored to the size of the picture by nearest neighbour."""
     return turned(nearest(mask, *picture.stored), picture.orientation)
 
 
 def rasterised(box: list[float], height: int, width: int) -> np.ndarray:
-    """Return bool (H, W): the pixels of a box whose corners count from 1 and belong to it.
+    """Return the pixels of a box whose corners count from 1 and are included, bool (H, W).
 
     Raises:
         UnreadableError: It cannot be read.
@@ -336,15 +336,15 @@ def rasterised(box: list[float], height: int, width: int) -> np.ndarray:
 
 
 def is_picture(path: Path) -> bool:
-    """Return whether its name is that of a JPEG file, spelled in any way."""
+    """Return whether a file has the extension of a JPEG file, in any spelling."""
     return path.suffix.lower() in PICTURES and not path.name.startswith(".")
 
 
 def listed_file(log: BuildLog, image_id: str, folder: Path, name: str) -> Path | None:
-    """Return the file that a list of the source names, also if its ending is spelled otherwise (.JPG, .jpeg).
+    """Return the file that a list of the source names, also with another spelling of its ending (.JPG, .jpeg).
 
-    None, with the reason in the log, where there is none. A job that gets the file itself, rather than folder and name,
-    is recomputed when it has changed.
+    If there is none, return None and log the reason. A job with the file, rather than with folder and name, is
+    recomputed when the file changes.
     """
     try:
         return as_spelled(inside(folder, name))
@@ -354,7 +354,7 @@ def listed_file(log: BuildLog, image_id: str, folder: Path, name: str) -> Path |
 
 
 def as_spelled(path: Path) -> Path:
-    """Return the picture file, or where there is none, one with another ending."""
+    """Return the picture file, or else a file with another ending."""
     if path.is_file() or path.suffix.lower() not in PICTURES:
         return path
     spelled = (path.with_suffix(ending) for suffix in PICTURES for ending in (suffix, suffix.upper()))
@@ -364,14 +364,14 @@ def as_spelled(path: Path) -> Path:
 def picture_of(
     log: BuildLog, image_id: str, path: Path, drawn: str = ", with what was drawn on the file", *, deep: bool = False
 ) -> Picture | None:
-    """Return the picture, or None with the reason in the log.
+    """Return the picture, or log the reason and return None.
 
     Args:
-        log: gets the reason.
-        image_id: of the image.
-        path: of the file.
-        drawn: what a remark says of the annotations of a turned picture.
-        deep: take pictures of more than 8 bits, too, as the pages of a study show them.
+        log: receives the reason.
+        image_id: id of the image.
+        path: path of the file.
+        drawn: text about the annotations of a turned picture, for the log.
+        deep: also accept pictures of more than 8 bits, converted like on the pages of a study.
     """
     try:
         if not path.is_file():
@@ -389,7 +389,7 @@ def picture_of(
 
 
 def mask_or_none(log: BuildLog, image_id: str, make: Callable[[], np.ndarray]) -> np.ndarray | None:
-    """Return the mask (H, W) that `make` returns; None, with the reason in the log, if it is empty or unreadable."""
+    """Return the mask (H, W) that `make` returns; if it is empty or unreadable, log the reason and return None."""
     try:
         mask = make()
         if not mask.any():
@@ -401,7 +401,7 @@ def mask_or_none(log: BuildLog, image_id: str, make: Callable[[], np.ndarray]) -
 
 
 def indices(path: Path, picture: Picture, noun: str = "mask") -> np.ndarray:
-    """Return the values of a mask file, uint8, in the size of the picture and turned with it.
+    """Return the values of a mask file, uint8, in the size and orientation of the picture.
 
     Raises:
         UnreadableError: It cannot be read.
@@ -416,11 +416,11 @@ def indices(path: Path, picture: Picture, noun: str = "mask") -> np.ndarray:
 
 
 def nearest(mask: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Return bool (height, width) of a bool mask, by nearest neighbour."""
+    """Resize a bool mask to (height, width) by nearest neighbour."""
     return np.asarray(Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST))
 
 
 def drawn(seed: int, names: Iterable[str], count: int) -> set[str]:
-    """Return `count` of the names (0: all), by a hash of (seed, name): a name more changes at most one."""
+    """Draw `count` of the names (0: all) by a hash of (seed, name), so that a new name changes at most one of them."""
     ordered = sorted(names, key=lambda name: (seed_of(seed, "drawn", name), name))
     return set(ordered[:count] if count else ordered)

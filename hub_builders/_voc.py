@@ -60,10 +60,10 @@ CITATION = """@article{everingham2010pascal,
 
 
 def root_of(source: Path | None, name: str, lists: str = "segmentation", year: int = 2012) -> Path:
-    """Return the folder VOC2012 (or of another year) in the source, around it, or the source itself.
+    """Return the folder VOC2012 (or of another year): the source itself, a folder in it or above it.
 
     Raises:
-        UserError: It is none.
+        UserError: There is none.
     """
     source, called = needed(source, name, HOME), f"VOC{year}"
     root = first_folder(base_of(source, called), called) or base_of(source, "JPEGImages", "ImageSets")
@@ -77,7 +77,7 @@ def root_of(source: Path | None, name: str, lists: str = "segmentation", year: i
 def listed(
     root: Path, log: BuildLog, lists: str = "segmentation", names: tuple[str, ...] = ("train", "val")
 ) -> dict[str, str]:
-    """Return {image name: the list that names it, such as "train"}; of an image in several lists the first counts."""
+    """Return {image name: the list that names it, such as "train"}; the first list counts."""
     splits: dict[str, str] = {}
     folder = root / LISTS[lists][1]
     for split in names:
@@ -109,7 +109,7 @@ def augmented(source: Path, root: Path) -> dict[str, Path]:
 
 
 def labels(path: Path, picture: Picture) -> np.ndarray:
-    """Return class indices, uint8 (H, W), of a palette PNG or of a MATLAB file of the Semantic Boundaries Dataset."""
+    """Return class indices, uint8 (H, W), from a palette PNG or a MATLAB file of the Semantic Boundaries Dataset."""
     return _matlab(path, picture) if path.suffix == ".mat" else indices(path, picture)
 
 
@@ -131,7 +131,7 @@ def classes_in(labels_of_pixels: np.ndarray) -> list[int]:
     """
     there = sorted(set(np.unique(labels_of_pixels).tolist()) - {0, VOID})
     if wrong := [index for index in there if index > len(CLASSES)]:
-        raise UnreadableError(f"mask: index {wrong[0]} is none of the {len(CLASSES)} classes")
+        raise UnreadableError(f"mask: index {wrong[0]} is not one of the {len(CLASSES)} classes")
     return there
 
 

@@ -1,7 +1,7 @@
-"""Slices of CT volumes: DICOM series and NIfTI files, in Hounsfield units, the way a radiologist looks at them.
+"""Slices of CT volumes: DICOM series and NIfTI files, in Hounsfield units and radiological orientation.
 
-Row 0 is in front (anterior), column 0 at the patient's right, slice 0 at the feet. Which axis of a file is which, and
-in which direction it runs, comes from its affine or its direction cosines, never from the order of the array.
+Row 0 is in front (anterior), column 0 at the patient's right, slice 0 at the feet. The axes of a file and their
+directions are read from its affine or its direction cosines, never from the order of the array.
 """
 
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ from saliency_bench.hub_builders._source import library, nearest, walked
 from saliency_bench.utils.files import check_readable
 from saliency_bench.utils.pictures import LARGEST, MAX_PIXELS, UnreadableError
 
-AIR = -1000.0  # Hounsfield units, where the scanner saw nothing
+AIR = -1000.0  # Hounsfield units of air, used outside the scanned region
 SIDE = 224
 TAGS = ["SOPInstanceUID", "SeriesInstanceUID", "PatientID", "ImagePositionPatient", "ImageOrientationPatient"]
 
 
 @dataclass(frozen=True)
 class Slice:
-    """A file of a DICOM series; `place` in millimetres along the normal of its plane, growing towards the head."""
+    """A file of a DICOM series; `place` is its position in millimetres along the plane's normal, towards the head."""
 
     path: Path
     uid: str
@@ -32,19 +32,19 @@ class Slice:
 
 
 def windowed(units: np.ndarray, centre: float, width: float) -> np.ndarray:
-    """Return uint8 of Hounsfield units: 0 at the window's lower end and below, 255 at its upper end and above."""
+    """Map Hounsfield units to uint8: 0 at the window's lower end and below, 255 at its upper end and above."""
     low = centre - width / 2
     return np.clip(np.rint((units - low) * (255 / width)), 0, 255).astype(np.uint8)
 
 
 def squared(grey: np.ndarray, side: int = SIDE) -> np.ndarray:
-    """Return uint8 (side, side, 3) of a grey picture, bilinear, averaged where it shrinks."""
+    """Resize a grey picture to uint8 (side, side, 3), bilinearly, with averaging when it shrinks."""
     small = Image.fromarray(grey).resize((side, side), Image.Resampling.BILINEAR)
     return np.repeat(np.asarray(small)[..., None], 3, axis=2)
 
 
 def squared_mask(mask: np.ndarray, side: int = SIDE) -> np.ndarray:
-    """Return a mask brought to (side, side)."""
+    """Return a mask scaled to (side, side)."""
     return nearest(mask, side, side)
 
 
@@ -55,7 +55,7 @@ def header(path: Path) -> Any:
     """Return the header of a DICOM file.
 
     Raises:
-        UnreadableError: It is none of a series.
+        UnreadableError: It does not belong to a series.
     """
     pydicom = library("pydicom")
     try:
@@ -69,9 +69,9 @@ def header(path: Path) -> Any:
 
 
 def series_in(root: Path) -> Iterator[tuple[Path, Any]]:
-    """Return (folder, a header) of each folder below that holds a DICOM series, in the order of the paths.
+    """Return (folder, a header) of each folder below with a DICOM series, in the order of paths.
 
-    The header is None where no file of the folder can be read.
+    The header is None if no file of the folder can be read.
     """
     for folder, _, files in walked(root):
         dicoms = [name for name in files if name.lower().endswith(".dcm") and not name.startswith(".")]
@@ -88,7 +88,7 @@ def _header_or_none(path: Path) -> Any:
 
 
 def slices_of(folder: Path, series: str) -> tuple[list[Slice], list[str]]:
-    """Return (the slices of a series from the feet to the head, what is wrong with the files of the folder)."""
+    """Return (slices of a series from the feet to the head, problems of the files of the folder)."""
     by_place: dict[float, Slice] = {}
     faults = []
     for path in sorted(folder.iterdir(), key=lambda path: path.name):
@@ -108,13 +108,13 @@ def slices_of(folder: Path, series: str) -> tuple[list[Slice], list[str]]:
 
 
 def gaps(slices: list[Slice]) -> int:
-    """Return how many slices are missing between those that are there, by the usual distance."""
+    """Return the number of slices missing between the existing ones, from the usual distance."""
     steps = np.diff([slice_.place for slice_ in slices])
     return 0 if len(steps) == 0 else int(np.maximum(np.rint(steps / np.median(steps)) - 1, 0).sum())
 
 
 def _cosines(head: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return directions in which columns, rows and slices grow, in DICOM's axes (left, behind, head)."""
+    """Return the directions in which columns, rows and slices increase, in DICOM's axes (left, behind, head)."""
     try:
         across, down = np.array(head.ImageOrientationPatient, np.float64).reshape(2, 3)
         place = np.array(head.ImagePositionPatient, np.float64).reshape(3)
@@ -127,15 +127,15 @@ def _cosines(head: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _place(head: Any) -> float:
-    """Return how far a slice lies towards the head, in millimetres."""
+    """Return the position of a slice towards the head in millimetres."""
     normal = _cosines(head)[2]
     return float(np.array(head.ImagePositionPatient, np.float64) @ (normal * np.sign(normal[2])))
 
 
 def units_of(path: Path) -> tuple[np.ndarray, tuple[float, float], tuple[bool, bool]]:
-    """Return Hounsfield units (H, W) in the order of the file, the distances of rows and columns, and what to flip.
+    """Return Hounsfield units (H, W) in the order of the file, the distances of rows and columns, and the flips.
 
-    Distances are in millimetres; flips say whether row 0 lies behind and column 0 at the left.
+    Distances are in millimetres; flips tell whether row 0 is at the back and column 0 at the left.
 
     Raises:
         UnreadableError: They cannot be read.
@@ -178,7 +178,11 @@ def upright(plane: np.ndarray, flips: tuple[bool, bool]) -> np.ndarray:
 
 
 class Nifti:
-    """A volume whose slices are read when they are asked for. Raises: UnreadableError."""
+    """A volume whose slices are read on demand.
+
+    Raises:
+        UnreadableError: The file is not a usable NIfTI volume.
+    """
 
     def __init__(self, path: Path):
         nibabel = library("nibabel")
@@ -204,7 +208,7 @@ class Nifti:
         return self.shape[self.axis[2]]
 
     def slice(self, number: int) -> np.ndarray:
-        """Return slice `number` from the feet, upright, float64 in the file's scale; where it is not a number, air."""
+        """Return slice `number` from the feet, upright, float64 in the file's scale, with NaN replaced by air."""
         place: list[Any] = [slice(None)] * len(self.file.shape)
         place[self.axis[2]] = number if self.grows[2] else len(self) - 1 - number
         place[3:] = [0] * (len(place) - 3)

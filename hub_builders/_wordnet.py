@@ -19,7 +19,7 @@ import saliency_bench.compute.targets
 from saliency_bench.errors import UserError
 from saliency_bench.utils.files import write_text
 
-ENOUGH, MOST = 5, 50  # classes in a group; without the upper end some of ImageNet's would have 522
+ENOUGH, MOST = 5, 50  # classes in a group; without the upper limit some groups would have 522
 TABLE = Path(saliency_bench.compute.targets.__file__).parent / "groups_imagenet.json"
 NOTICE = """Derived from WordNet 3.0 under this licence: This software and database is being provided to you, the
 LICENSEE, by Princeton University under the following license. By obtaining, using and/or copying this software and
@@ -111,7 +111,7 @@ def derive(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> list[Word
     """Return the group of each class, in the order of their WordNet ids.
 
     The group of a class is its smallest category of 5 to 50 classes; ties go to the lowest id. A class without such a
-    category is merged with its neighbours; see `merge`. Groups may nest or overlap. A group of several classes is
+    category is merged with its neighbours (see `merge`). Groups may nest or overlap. A group of several classes is
     returned once.
     """
     ordered = sorted(leaves)
@@ -136,9 +136,10 @@ def merge(leaf: str, tree: Hierarchy) -> tuple[str, ...]:
     """Return the categories whose union is the group of a class that is in no category of 5 to 50 classes.
 
     All lie in the class's smallest category of more than 50 classes (ties go to the lowest id). Each class in it
-    contributes a category (`part_of`). The class's own comes first, then the nearest ones, until the group has five
-    classes. Among equally near categories, the smallest comes first, then the one with the nearest WordNet id, because
-    related animals have adjacent ids. A category with which the group would exceed 50 classes is skipped.
+    contributes a category (`part_of`). The class's own category comes first, then the nearest categories, until the
+    group has five classes. Among equally near categories, the smallest comes first, then the category with the nearest
+    WordNet id, because related animals have adjacent ids. A category that would make the group exceed 50 classes is
+    skipped.
     """
     above_cap = [(tree.size(name), name) for name in tree.above[leaf] if tree.size(name) > MOST]
     frame = min(above_cap)[1] if above_cap else None
@@ -192,8 +193,8 @@ def read_nouns(path: Path) -> tuple[dict[str, str], list[tuple[str, str]]]:
 def table_of(names: Mapping[str, str], edges: Iterable[tuple[str, str]], wnids: Sequence[str]) -> dict:
     """Return the table of groups of classes given by WordNet ids; raise UserError if WordNet lacks one.
 
-    A group is named after its categories. Each goes by the name of the most specific category with the same classes,
-    which is the class itself if there is only one.
+    A group is named after its categories. Each is named after the most specific category with the same classes, which
+    is the class itself if there is only one.
     """
     if missing := [wnid for wnid in wnids if wnid not in names]:
         raise UserError(f"{missing[0]} is not a noun in this WordNet; use version 3.0")

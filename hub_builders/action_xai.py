@@ -1,4 +1,4 @@
-"""ACT-X: what people in pictures do, with the regions that people pointed at as mask.
+"""ACT-X: activities of people in pictures, with the regions that annotators pointed at as mask.
 
 Source: a folder that holds, as downloaded and unpacked,
 
@@ -6,14 +6,14 @@ Source: a folder that holds, as downloaded and unpacked,
   train, val and test, and `ACT-X/visual/{val,test}/QUESTION.npy` (three maps each; the training split has none).
   `ACT-X/` may be left out;
 - the images of MPII Human Pose (human-pose.mpi-inf.mpg.de; for research): `images/*.jpg` (or `mpii_images/`), and its
-  annotations `mpii_human_pose_v1_u12_1.mat`, which say which images are frames of one video; without them each image
-  is taken for a group of its own.
+  annotations `mpii_human_pose_v1_u12_1.mat`, which list the images that are frames of one video; without them each
+  image is its own group.
 
-Which pairs of question and answer make a class is asked of a language model, once for each pair, in the words of the
-paper: of GPT-4o mini through OpenAI (token in OPENAI_API_KEY), as in the paper; with `--model HUB-ID` through the
-inference providers of Hugging Face (HF_TOKEN, or `hf auth login`); with `--server URL` of any server that has the
-chat-completion route. Tokens are read from the environment and kept nowhere. The answers are kept in `answers.jsonl` in
-the source folder (or `--answers FILE`), with which a rebuild asks nothing, and go with the dataset.
+A language model decides once per pair of question and answer whether it makes a class, with the paper's prompt: GPT-4o
+mini through OpenAI (token in OPENAI_API_KEY), like in the paper; with `--model HUB-ID` a model through the inference
+providers of Hugging Face (HF_TOKEN, or `hf auth login`); with `--server URL` any server that has the chat-completion
+route. Tokens are read from the environment and never stored. The answers are kept in `answers.jsonl` in the source
+folder (or `--answers FILE`), so that a rebuild sends no requests, and are published with the dataset.
 """
 
 import zipfile
@@ -53,7 +53,7 @@ TERMS = ("act-x-and-mpii-human-pose-terms", "http://human-pose.mpi-inf.mpg.de/")
 REDISTRIBUTE = False
 EXAMPLE = {"ask": False}
 PRIVATE = ("answers", "provider", "server", "token")
-PAPER_COUNTS = {"samples": 11511}  # the paper has as many masks, which the source lacks
+PAPER_COUNTS = {"samples": 11511}  # number of masks in the paper, which the source lacks
 CITATION = """@inproceedings{park2018multimodal,
   title = {Multimodal Explanations: Justifying Decisions and Pointing to the Evidence},
   author = {Park, Dong Huk and Hendricks, Lisa Anne and Akata, Zeynep and Rohrbach, Anna and Schiele, Bernt and Darrell,
@@ -67,20 +67,20 @@ CITATION = """@inproceedings{park2018multimodal,
   booktitle = {IEEE Conference on Computer Vision and Pattern Recognition},
   year = {2014}
 }"""
-RULE = """The label is the answer, where a language model accepts question and answer as a classification task (the
-paper's prompt; the answers are kept). The mask is every pixel that at least half of the annotators marked (above half
-of their map's maximum), brought to the size of the image by nearest neighbour. As published, ACT-X has maps for its
+RULE = """The label is the answer, if a language model accepts question and answer as a classification task (the paper's
+prompt; the answers are kept). The mask is every pixel that at least half of the annotators marked (above half
+of their map's maximum), scaled to the size of the image by nearest neighbour. As published, ACT-X has maps for its
 validation and test splits only, so the paper's 11,511 masks, one per sample, cannot be reproduced; samples without a
 map are kept without a mask. `explanations` are the source's texts."""
-GROUP = "the video that the image is a frame of (the image, where MPII's annotations are not in the source)"
+GROUP = "the video that contains the image as a frame (the image itself if MPII's annotations are not in the source)"
 
 HOME = (
     "ACT-X, github.com/Seth-Park/MultimodalExplanations, and MPII Human Pose, human-pose.mpi-inf.mpg.de (research use)"
 )
 ANNOTATIONS = "mpii_human_pose_v1_u12_1.mat"
-QUESTION = "What is the person doing?"  # of every ACT-X sample; the files hold the answers only
+QUESTION = "What is the person doing?"  # question of every ACT-X sample; the files hold only the answers
 SPLITS = ("train", "val", "test")
-BYTES = 2**26  # of one file of maps, unpacked
+BYTES = 2**26  # most bytes of an unpacked file of maps
 
 
 def features(classes: dict[str, list[str]]) -> dict:
@@ -105,7 +105,7 @@ def samples(
 
     Args:
         source: the folder of the raw source.
-        log: gets what is left out, and why.
+        log: receives what is left out, and why.
         ask: keep only the pairs of question and answer that a language model accepts.
         answers: file of the language model's answers; by default answers.jsonl in the source folder.
         model: language model of OpenAI, or on the Hub.
@@ -133,12 +133,12 @@ def samples(
                 group = video_of.get(path.stem, image)
                 yield Job(sample_of, key, path, split, group, entry["ans"], entry["exp"], maps)
         else:
-            reason = f"the language model does not take {entry['ans']!r} for a class"
+            reason = f"the language model does not accept {entry['ans']!r} as a class"
             log.leave_out(key, "image", reason)
 
 
 def check(token: str, **_: object) -> None:
-    """Raise UserError for a token instead of the name of its variable, before it is written down anywhere."""
+    """Raise UserError for a token instead of the name of its variable, before it is stored anywhere."""
     _language_model.check_token(token)
 
 
@@ -151,7 +151,7 @@ def root_of(source: Path | None) -> Path:
 
 
 def videos(images: Path, log: BuildLog) -> dict[str, str]:
-    """Return {name of an image: the video that it is a frame of}.
+    """Return {name of an image: its video}.
 
     Raises:
         UserError: The annotations cannot be read.
@@ -161,7 +161,7 @@ def videos(images: Path, log: BuildLog) -> dict[str, str]:
     folders = [where / name for where in (images.parent, images) for name in ("", "mpii_human_pose_v1_u12_2")]
     path = next((folder / ANNOTATIONS for folder in folders if (folder / ANNOTATIONS).is_file()), None)
     if path is None:
-        log.remark(ANNOTATIONS, "not in the source: frames of one video are taken for independent images")
+        log.remark(ANNOTATIONS, "not in the source: frames of one video count as independent images")
         return {}
     try:
         file = BytesIO(file_bytes(path))
@@ -176,7 +176,7 @@ def questions(root: Path, log: BuildLog) -> dict[str, tuple[str, dict]]:
     """Return {question id: (split, {question, ans, iid, exp})}.
 
     Raises:
-        UserError: There is none of the lists.
+        UserError: No list exists.
     """
     entries: dict[str, tuple[str, dict]] = {}
     there = [split for split in SPLITS if (root / f"textual/exp_{split}_split.json").is_file()]
@@ -203,7 +203,7 @@ def questions(root: Path, log: BuildLog) -> dict[str, tuple[str, dict]]:
 def kept(
     source: Path | None, entries: dict, log: BuildLog, ask: bool, answers: str, service: _language_model.Service
 ) -> dict[_language_model.Pair, bool]:
-    """Return the pairs of question and answer that are kept."""
+    """Return the pairs of question and answer to keep."""
     pairs = [(entry["question"], entry["ans"]) for _, entry in entries.values()]
     if not ask:
         return dict.fromkeys(pairs, True)
@@ -214,7 +214,7 @@ def kept(
 def sample_of(
     log: BuildLog, key: str, path: Path, split: str, group: str, label: str, texts: list[str], maps: Path | None
 ) -> dict | None:
-    """Return the sample of an image; None, with the reason in the log, if it is left out."""
+    """Return the sample of an image; if it is left out, log the reason and return None."""
     picture = picture_of(log, key, path)
     if picture is None:
         return None
@@ -230,15 +230,15 @@ def sample_of(
 
 
 def maps_of(folder: Path, key: str) -> Path | None:
-    """Return the file of the maps of a question; None where there is none."""
+    """Return the file with the maps of a question, or None."""
     try:
         return next((p for p in (inside(folder, f"{key}{end}") for end in (".npy", ".npz")) if p.is_file()), None)
-    except UnreadableError:  # the name leads out: such a question has no maps
+    except UnreadableError:  # the name leads out of the folder: the question has no maps
         return None
 
 
 def pointed(path: Path | None, picture: Picture) -> np.ndarray:
-    """Return bool (H, W): where people pointed."""
+    """Return the pixels that people pointed at, bool (H, W)."""
     if path is None:
         raise UnreadableError("no pointing annotation")
     maps = arrays_of(path)

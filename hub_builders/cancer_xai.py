@@ -1,4 +1,4 @@
-"""CT slices of the pancreas: tumours of the Medical Segmentation Decathlon, normal ones of NIH Pancreas-CT.
+"""CT slices of the pancreas: tumours from the Medical Segmentation Decathlon, normal cases from NIH Pancreas-CT.
 
 Source: a folder that holds both, as downloaded and unpacked:
 
@@ -54,15 +54,15 @@ CITATION = """@article{antonelli2022medical,
   publisher = {The Cancer Imaging Archive},
   year = {2016}
 }"""
-RULE = """One axial slice of each case, drawn by the seed: of a case with a tumour among the slices that hold tumour
-(label 2, which is the mask), of a normal case among all. Axes and their directions come from the affine of the NIfTI
-file or the cosines of the DICOM series: front up, the patient's right on the left. Soft-tissue window (centre 40, width
-400), 224 x 224. The two classes come from two sources, so they differ in more than the tumour; `case` is the source's
-case. `slice_index` counts from the feet."""
+RULE = """One axial slice per case, drawn by the seed: for a case with a tumour from the slices that contain tumour
+(label 2, which is the mask), for a normal case from all slices. Axes and their directions come from the affine of the
+NIfTI file or the cosines of the DICOM series: front up, the patient's right on the left. Soft-tissue window (centre 40,
+width 400), 224 x 224. The two classes come from two sources, so they differ in more than the tumour; `case` is the
+source's case. `slice_index` counts from the feet."""
 
 MSD = "Task07_Pancreas of the Medical Segmentation Decathlon, medicaldecathlon.com (CC BY-SA 4.0)"
 NIH = "NIH Pancreas-CT, The Cancer Imaging Archive (CC BY 3.0)"
-CENTRE, WIDTH = 40, 400  # of the soft-tissue window
+CENTRE, WIDTH = 40, 400  # soft-tissue window
 TUMOUR, LABELS = 2, 2
 
 
@@ -78,12 +78,12 @@ def features() -> dict:
 
 
 def samples(source: Path | None, log: BuildLog, *, seed: int = 0) -> Iterator[Job]:
-    """Yield the cases with tumour, then the normal ones.
+    """Yield the cases with a tumour, then the normal cases.
 
     Args:
         source: the folder of the raw source.
-        log: gets what is left out, and why.
-        seed: of the slices.
+        log: receives what is left out, and why.
+        seed: seed of the slices.
     """
     root = base_of(needed(source, "cancer-xai", f"{MSD}, and {NIH}"), "Task07_Pancreas")
     decathlon = first_folder(root, "Task07_Pancreas") or root
@@ -112,19 +112,21 @@ def samples(source: Path | None, log: BuildLog, *, seed: int = 0) -> Iterator[Jo
 
 
 def _manifest(root: Path) -> Path | None:
-    """Return the list of the normal cases; None where there is none."""
+    """Return the list of the normal cases, or None."""
     return next((path for path in sorted(root.glob("manifest-*/Pancreas-CT")) if path.is_dir()), None)
 
 
 def _cases(folder: Path, log: BuildLog) -> dict[str, Path]:
-    """Return {case: file}; `._` files, which macOS leaves in archives, are none."""
+    """Return {case: file}; `._` files, which macOS leaves in archives, are ignored."""
     cases = {}
     for path in entries(folder):
         if path.name.startswith("."):
             continue
         case = path.name.removesuffix(".gz").removesuffix(".nii")
         if case == path.name or case in cases:
-            log.leave_out(f"{folder.name}/{path.name}", "image", "no NIfTI file by its name, or its case comes twice")
+            log.leave_out(
+                f"{folder.name}/{path.name}", "image", "not named like a NIfTI file, or its case occurs twice"
+            )
         else:
             cases[case] = path
     return cases
@@ -139,10 +141,10 @@ def tumour(log: BuildLog, case: str, image: Path, label: Path | None, seed: int)
         if units.shape != labels.shape:
             raise UnreadableError("mask of another size than its image")
         if not np.allclose(units.affine, labels.affine, atol=1e-2):
-            log.remark(case, "image and label have different affines; each is turned by its own")
+            log.remark(case, "image and label have different affines; each is turned by its own affine")
         there = [set(np.unique(labels.slice(number)).tolist()) for number in range(len(labels))]
         if wrong := set().union(*there) - set(range(LABELS + 1)):
-            raise UnreadableError(f"mask: label {min(wrong):g} is none of 0 to {LABELS}")
+            raise UnreadableError(f"mask: label {min(wrong):g} is not one of 0 to {LABELS}")
         number = drawn_slice(
             [number for number, labels_of_slice in enumerate(there) if TUMOUR in labels_of_slice], seed, case
         )
@@ -181,7 +183,7 @@ def healthy(log: BuildLog, case: str, folder: Path, series: str, seed: int) -> d
 
 
 def drawn_slice(numbers: list[int], seed: int, case: str) -> int:
-    """Return the slice that is drawn of a case."""
+    """Draw a slice of a case."""
     if not numbers:
         raise UnreadableError("no usable slice (no tumour, or no usable file)")
     return numbers[seed_of(seed, case, "slice") % len(numbers)]

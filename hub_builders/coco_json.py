@@ -3,12 +3,12 @@
     saliency-bench build coco-json --json annotations.json --images PICTURES --out my-data
 
 Source: the annotations (`images`, `categories`, and `annotations` with polygons or run lengths), and the folder with
-the pictures that `file_name` refers to. A `file_name` is matched by the end of its path, also a path from another
-machine, provided exactly one picture matches. For a source with `annotations.json` (`result.json` in Label Studio,
-`labels.json` in FiftyOne) and `images/` or `data/`, `--images` (or `--source`) is enough, and so it is for folders
-train, valid or val, and test that each hold pictures and their annotations, as Roboflow exports them. Folders of these
-names become splits. Here `--json` is the file of annotations; the build report is printed as text, and written as JSON
-to `build_report.json`.
+the pictures that `file_name` refers to. A `file_name` is matched by the end of its path, even if it is a path on
+another machine, provided exactly one picture matches. For a source with `annotations.json` (`result.json` in Label
+Studio, `labels.json` in FiftyOne) and `images/` or `data/`, `--images` (or `--source`) is enough. The same holds for
+folders train, valid or val, and test that each hold pictures and their annotations, as exported by Roboflow. Folders of
+these names become splits. Here `--json` is the file of annotations; the build report is printed as text, and written as
+JSON to `build_report.json`.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ or `stored` decides, else the mask is left out. With `boxes`, the box of an obje
 
 HOME = "the pictures (`--images DIR`), and `--json FILE` with the annotations"
 FIX = "export the annotations again as COCO JSON"
-# Usual names of the file of annotations: ours, then those of Label Studio, CVAT, Roboflow and FiftyOne.
+# Usual names of the file of annotations: ours, then names used by Label Studio, CVAT, Roboflow and FiftyOne.
 LISTINGS = (
     "annotations.json", "result.json", "annotations/instances_default.json", "_annotations.coco.json", "labels.json",
 )  # fmt: skip
@@ -68,7 +68,7 @@ def check(*, json: str, split: str, upright: bool, stored: bool, **others: objec
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns; the classes are those of the annotation file, in the order of their ids."""
+    """Return the columns, with the classes of the annotation file in the order of their ids."""
     return _multilabel.features(classes["label"])
 
 
@@ -84,18 +84,18 @@ def samples(
     upright: bool = False,
     stored: bool = False,
 ) -> Iterator[Job]:
-    """Yield the images in the order of their ids; classes in the order of theirs.
+    """Yield the images in the order of their ids, with classes in the order of their ids.
 
     Args:
         source: the folder of the raw source.
-        log: gets what is left out, and why.
+        log: receives what is left out, and why.
         json: the file of annotations (default: annotations.json or result.json next to images/ in the source).
-        classes: all gives a sample for each class of an image, image gives one for each image.
+        classes: all gives a sample per class of an image, image gives one per image.
         drop: leave out images that show one of these classes.
-        boxes: an object without an outline counts with its box.
+        boxes: use the box of an object without an outline.
         split: train, validation or test for all; hash for 70, 15 and 15 percent (default: as folders say, or test).
         upright: outlines on pictures that EXIF turns refer to the upright picture, if both could be meant.
-        stored: they refer to the file as stored, if both could be meant.
+        stored: outlines refer to the file as stored, if both could be meant.
     """
     given = needed(source, "coco-json", HOME)
     sources = [_annotated(given, _own.given_path(json, "json"))] if json else _sources(given)
@@ -148,14 +148,14 @@ def _pictures(
         objects = _objects(log, name, entry, names)
         reason = _lacks(picture, entry, objects, [label for label in without if label in objects])
         if reason or picture.picture in seen:
-            log.leave_out(name, "image", reason or "its picture is in the annotations twice; the first counts")
+            log.leave_out(name, "image", reason or "its picture occurs twice in the annotations; the first counts")
             continue
         seen.add(picture.picture)
         yield ids[picture.picture], picture.picture, entry, objects
 
 
 def id_of(value: Any) -> int | str | None:
-    """Return an id: an integer, also if it is given as a float or text, or any other text."""
+    """Return an id: an integer, also from a float or a numeric text, or any other text."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, str) and value.isascii() and value.isdecimal() and value == str(int(value)):
@@ -165,7 +165,7 @@ def id_of(value: Any) -> int | str | None:
 
 
 def _order(key: int | str) -> tuple[bool, int, str]:
-    """Return a sort key: numbers by size, then texts."""
+    """Return a sort key: numbers first, then texts."""
     return (True, 0, key) if isinstance(key, str) else (False, key, "")
 
 
@@ -184,7 +184,7 @@ def _annotated(base: Path, path: Path) -> tuple[Path, Path]:
 
 
 def _bases(source: Path) -> Iterator[Path | None]:
-    """Yield the folder of each usual annotation file, preferably one with the pictures; None if there is none."""
+    """Yield the folder of each usual annotation file, preferably one with the pictures, or None."""
     for name in LISTINGS:
         for wanted in (*((name, folder) for folder in PICTURES), (name,)):
             base = base_of(source, *wanted)
@@ -201,7 +201,7 @@ def _of_label_studio(entry: _coco.CocoEntry) -> bool:
 
 
 def _check_found(path: Path, images: Path, ids: dict[str, str], meant: dict[str, Meant], log: BuildLog) -> None:
-    """Log names without a picture, with an example, and pictures that no name may refer to.
+    """Log names without a picture, with an example, and pictures that no name can refer to.
 
     Raises:
         UserError: No name has a picture.
@@ -238,11 +238,11 @@ def _objects(log: BuildLog, name: str, entry: _coco.CocoEntry, names: dict[Any, 
 
 
 def _lacks(meant: Meant, entry: _coco.CocoEntry, objects: dict[str, list[Any]], dropped: list[str]) -> str:
-    """Return why an image is left out; "" if it is not."""
+    """Return why an image is left out, or ""."""
     if not meant.picture:
         return f"{meant.lacks} with this file_name"
     if dropped:
-        return f"it shows a class that is dropped ({dropped[0]})"
+        return f"it shows a dropped class ({dropped[0]})"
     if objects:
         return ""
     return "no object of a category that is in the list" if entry.objects else "no object"

@@ -1,9 +1,9 @@
-"""COCO 2017 or 2014 validation: one sample for each object class of an image, with that class's pixels as mask.
+"""COCO 2017 or 2014 validation: one sample per object class of an image, with that class's pixels as mask.
 
 Source: MS COCO (cocodataset.org, "2017 Val images" and "2017 Train/Val annotations"; annotations CC BY 4.0, each image
 under its own Flickr licence) as downloaded and unpacked: `annotations/instances_val2017.json` and the images in
-`val2017/`, or with `--year 2014` those of 2014; `coco/` above them may stay. Where `train2017/` and
-`annotations/instances_train2017.json` are there too, images to train on are drawn from them.
+`val2017/`, or with `--year 2014` those of 2014; they may be inside a folder `coco/`. If `train2017/` and
+`annotations/instances_train2017.json` exist, training images are drawn from them.
 """
 
 from collections.abc import Iterator
@@ -31,12 +31,13 @@ PAPER_COUNTS: dict = {}
 GROUP = _multilabel.GROUP
 CITATION = _coco.CITATION
 RULE = f"""{_multilabel.RULE} The mask is the union of the class's objects, crowds included;
-outlines are for the picture as stored, of the size that the annotations give. `test` holds the validation images of
-COCO, `train` and `validation` (a hash, 85 to 15) `train_images` of its training images, where the source has them."""
+outlines refer to the picture as stored, in the size that the annotations state. `test` holds the validation images of
+COCO; `train` and `validation` (split by a hash, 85 to 15) hold `train_images` of its training images, if the source has
+them."""
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns; the classes are those of the annotation file, in the order of their ids."""
+    """Return the columns, with the classes of the annotation file in the order of their ids."""
     return _multilabel.features(classes["label"])
 
 
@@ -51,20 +52,20 @@ def samples(
     train_images: int = 10000,
     seed: int = 0,
 ) -> Iterator[Job]:
-    """Yield the images to evaluate on, then those to train on, by their ids, each with its classes by theirs.
+    """Yield the evaluation images, then the training images; images and their classes are in the order of their ids.
 
     Args:
         source: the folder of the raw source.
-        log: gets what is left out, and why.
+        log: receives what is left out, and why.
         year: 2017 or 2014.
-        classes: all gives a sample for each class of an image, image gives one for each image.
+        classes: all gives a sample per class of an image, image gives one per image.
         drop: leave out images that show one of these classes, such as horse cow "potted plant" person.
-        parts: all, or test to leave out the images to train on.
-        train_images: how many images to train on are drawn; 0 for all.
-        seed: of the drawing, and of the parts train and validation.
+        parts: all, or test to leave out the training images.
+        train_images: number of training images to draw; 0 for all.
+        seed: seed of the random choice and of the parts train and validation.
     """
     if year not in (2017, 2014) or train_images < 0:
-        raise UserError("coco-val: year is 2017 or 2014, train_images a number of images from 0")
+        raise UserError("coco-val: year must be 2017 or 2014, and train_images a number of images from 0")
     training = with_training("coco-val", parts)
     root = _coco.root_of(source, "coco-val")
     _coco.splits_of(root, ("instances",), f"val{year}")
@@ -91,14 +92,14 @@ def _training_images(root: Path, year: int, count: int, seed: int, log: BuildLog
     images, _ = _coco.entries_of(root, split, False, log)
     keep = drawn(seed, map(str, images), count)
     if surplus := len(images) - len(keep):
-        log.remark(split, f"{surplus} more images to train on were not drawn")
+        log.remark(split, f"{surplus} more training images were not drawn")
     return {key: entry for key, entry in images.items() if str(key) in keep}
 
 
 def _objects(
     log: BuildLog, name: str, entry: _coco.CocoEntry, names: dict[int, str], without: list[str]
 ) -> dict[str, list[Any]] | None:
-    """Return {class: its outlines}; None, with the reason in the log, for an image that is left out."""
+    """Return {class: its outlines}; if the image is left out, log the reason and return None."""
     kinds = {thing["category_id"] for thing in entry.objects}
     if lost := kinds - set(names):
         log.remark(name, f"category {min(lost)} is not in the list of categories and is skipped")
@@ -108,7 +109,7 @@ def _objects(
     }
     there = [label for label in without if label in objects]
     if there or not objects:
-        log.leave_out(name, "image", f"it shows a class that is dropped ({there[0]})" if there else "no object")
+        log.leave_out(name, "image", f"it shows a dropped class ({there[0]})" if there else "no object")
         return None
     return objects
 

@@ -1,8 +1,8 @@
-"""LIDC-IDRI: lung nodules in CT slices, where the readers agree on them, and surroundings without any mark.
+"""LIDC-IDRI: lung nodules in CT slices that readers agree on, and surroundings without any mark.
 
 Source: LIDC-IDRI (The Cancer Imaging Archive, cancerimagingarchive.net/collection/lidc-idri; CC BY 3.0; 125 GB) as
 downloaded and unpacked: the DICOM series in any folders below (as the NBIA Data Retriever makes them), the readers' XML
-either beside the series or as `tcia-lidc-xml/*/*.xml` (LIDC-XML-only.zip), and, where it is, `LIDC-IDRI_MetaData.csv`
+either beside the series or as `tcia-lidc-xml/*/*.xml` (LIDC-XML-only.zip), and, if available, `LIDC-IDRI_MetaData.csv`
 or `metadata.csv` with the columns of series UID and patient; else the patient is read from the DICOM files. Chest
 X-rays and their XML may stay; they are skipped.
 """
@@ -55,15 +55,16 @@ CITATION = """@article{armato2011lung,
   year = {2011}
 }"""
 RULE = """Marks with contours (nodules of 3 mm or more) that share a voxel mean the same nodule. Its volume is every
-voxel in at least half of the contours of the readers who marked it; pixels of a contour itself lie outside, contours
-with `inclusion` FALSE are holes. A sample is the middle slice of that volume: a square of `crop_mm` millimetres
-(half as much again as the nodule where that is more), the nodule at a random place in it unless `centred`, in the lung
-window (centre -600, width 1500), 224 x 224. For each nodule a square of the same size in the same slice that is at
-least 10 mm away, also in z, from every mark of every reader, and of which a quarter or more is lung, is a sample
-without nodule. All samples of a patient are in one split. `readers` is how many marked the nodule."""
+voxel in at least half of the contours of the readers who marked it; pixels of a contour itself lie outside, and
+contours with `inclusion` FALSE are holes. A sample is a square of the middle slice of that volume, with a side of
+`crop_mm` millimetres (or 1.5 times the nodule, if that is more). The nodule is at a random place in it unless
+`centred`; the picture is 224 x 224 in the lung window (centre -600, width 1500). For each nodule, a sample without
+nodule is a square of the same size in the same slice that is at least 10 mm away, also in z, from every mark of every
+reader, and at least a quarter lung. All samples of a patient are in one split. `readers` is the number of readers who
+marked the nodule."""
 
 HOME = "LIDC-IDRI, The Cancer Imaging Archive (CC BY 3.0)"
-CENTRE, WIDTH = -600, 1500  # of the lung window
+CENTRE, WIDTH = -600, 1500  # lung window
 AWAY = 10.0  # millimetres from any mark
 LUNG, LUNG_SHARE = (-950.0, -400.0), 0.25
 TRIES = 400
@@ -95,14 +96,14 @@ def samples(
 
     Args:
         source: the folder of the raw source.
-        log: gets what is left out, and why.
-        min_readers: leave out nodules that fewer readers marked.
+        log: receives what is left out, and why.
+        min_readers: leave out nodules marked by fewer readers.
         crop_mm: side of the square, in millimetres.
-        centred: the nodule in the middle of the square.
-        seed: of the places.
+        centred: put the nodule in the middle of the square.
+        seed: seed of the places.
     """
     if not 1 <= min_readers <= 4 or not 5 <= crop_mm <= 500:
-        raise UserError("disease-xai: min_readers is 1 to 4, crop_mm 5 to 500 millimetres")
+        raise UserError("disease-xai: min_readers must be 1 to 4, and crop_mm 5 to 500 millimetres")
     root = needed(source, "disease-xai", HOME)
     series, patients = series_of(root, log), patients_of(root)
     readings = files_below(root, ".xml")
@@ -120,23 +121,23 @@ def samples(
         if uid in seen:
             log.remark(name, "another XML of the same series was read before")
         elif uid not in series:
-            log.leave_out(uid, "image", f"no DICOM series of this UID, which {path.name} is about")
+            log.leave_out(uid, "image", f"no DICOM series with the UID in {path.name}")
         else:
             folder, dicom_patient = series[uid]
             patient = patients.get(uid) or dicom_patient
             if dicom_patient and patient != dicom_patient:
-                log.remark(uid, f"the metadata table says {patient}, the DICOM files say {dicom_patient}")
+                log.remark(uid, f"the metadata table has patient {patient}, the DICOM files have {dicom_patient}")
             if patient:
                 yield Job(nodules, path, folder, name, patient, min_readers, crop_mm, centred, seed)
             else:
                 log.leave_out(uid, "image", "no patient: neither in a metadata table nor in the DICOM")
         seen.add(uid)
     for uid in sorted(set(series) - seen):
-        log.remark(uid, f"no XML of the readers is about this series in {series[uid][0].relative_to(root).as_posix()}")
+        log.remark(uid, f"no XML of the readers for this series in {series[uid][0].relative_to(root).as_posix()}")
 
 
 def series_uid(path: Path, name: str, log: BuildLog) -> str | None:
-    """Return the series that an XML file is about; None, with a remark, where it cannot be read."""
+    """Return the series of an XML file; if it cannot be read, log the reason and return None."""
     try:
         uid = _lidc.series_of(path)
         if uid is None:
@@ -159,7 +160,7 @@ def series_of(root: Path, log: BuildLog) -> dict[str, tuple[Path, str]]:
 
 
 def patients_of(root: Path) -> dict[str, str]:
-    """Return {series UID: patient} of the tables that are there, whatever case and spaces their columns have."""
+    """Return {series UID: patient} from the existing tables; case and spaces of their columns are ignored."""
     patients: dict[str, str] = {}
     for path in files_below(root, ".csv"):
         if path.name.lower() not in ("lidc-idri_metadata.csv", "metadata.csv"):
@@ -227,7 +228,7 @@ def both(
     centred: bool,
     seed: int,
 ) -> Iterator[dict]:
-    """Yield the sample with the nodule, and the one beside it without."""
+    """Yield the sample with the nodule and the sample without it."""
     numbers = np.unique(voxels // _lidc.WIDE**2)
     middle = int(numbers[(len(numbers) - 1) // 2])
     units, spacing, flips = units_of(slices[middle].path)
@@ -255,7 +256,7 @@ def both(
 
 
 def around(rows: np.ndarray, columns: np.ndarray, side: float, seed: int | None) -> tuple[float, float]:
-    """Return top and left of a square that holds the pixels: in the middle, or anywhere with a margin of an eighth."""
+    """Return top and left of a square that holds the pixels: centred, or anywhere with a margin of an eighth."""
     corner = []
     for axis, pixels in enumerate((rows, columns)):
         low, high = pixels.min() - 0.5, pixels.max() + 0.5
@@ -297,9 +298,9 @@ def marked(
 
 
 def surrounding(units: np.ndarray, forbidden: list[tuple], box: Box, seed: int) -> Box | None:
-    """Return a square of the same size with enough lung and no mark; None where there is none.
+    """Return a square of the same size with enough lung and no mark, or None.
 
-    It is the first of `TRIES` places, drawn up to two sides away first and then anywhere.
+    It is the first that fits of `TRIES` random places, which are first up to two sides away and then anywhere.
     """
     top, left, side = box
     height, width = units.shape

@@ -1,4 +1,4 @@
-"""eBAM: objects cut out of COCO on scenes of Miniplaces or Places365, each with the same scene without the object.
+"""eBAM: objects cut out of COCO pasted on scenes of Miniplaces or Places365, with the same scene without the object.
 
 Source: a folder that holds, as downloaded and unpacked,
 
@@ -9,7 +9,7 @@ Source: a folder that holds, as downloaded and unpacked,
   (places2.csail.mit.edu): `places365_standard/train/CATEGORY/*.jpg`, `data_256/` or `data_large/`. All images are for
   non-commercial research and education.
 
-What the detector sees is kept in `detections.jsonl` in the source folder. It needs torchvision's Faster R-CNN weights
+Detections are kept in `detections.jsonl` in the source folder. It needs torchvision's Faster R-CNN weights
 (160 MB, downloaded once) and, for all of COCO, a GPU or days; `--no-detector` keeps every object and scene.
 """
 
@@ -44,7 +44,7 @@ REDISTRIBUTE = False
 TAGS = ["paired"]
 EXAMPLE = {"detector": False, "least": 1, "least_pixels": 1, "per_pair": 2}
 PAPER_COUNTS: dict = {"samples": 2646328 + 378830}
-GROUP = """the photograph that the object is cut out of (not the scene, although several samples may lie on one)"""
+GROUP = """the photograph that the object is cut from (not the scene, although several samples may share a scene)"""
 CITATION = f"""@article{{yang2019benchmarking,
   title = {{Benchmarking Attribution Methods with Relative Feature Importance}},
   author = {{Yang, Mengjiao and Kim, Been}},
@@ -54,11 +54,12 @@ CITATION = f"""@article{{yang2019benchmarking,
 {_coco.CITATION}
 {_places.CITATION}"""
 RULE = """An object of COCO (no crowd; at least `least_pixels` large) is scaled so that its longer side is a third to a
-half of the scene, and pasted at a random place on a scene of 128 x 128. Kept are cut-outs that Faster R-CNN, shown them
-on black, names rightly with a confidence over 0.5, scenes in which it finds nothing with a confidence over 0.5, and
-object classes of which `least` cut-outs are left. Each class of object meets each class of scene `per_pair` times. A
-photograph of COCO and a scene belong to one split each, and only those of one split meet. `label` is the object,
-`scene` the scene, `mask` the pixels of the object, `image_without_object` the same scene alone."""
+half of the scene, and pasted at a random place on a scene of 128 x 128. Cut-outs are kept if Faster R-CNN classifies
+them correctly on black with a confidence over 0.5, scenes if it finds nothing with a confidence over 0.5, and object
+classes if at least `least` cut-outs are left. Each object class is combined with each scene class `per_pair` times.
+Each photograph of COCO and each scene belongs to one split, and only objects and scenes of the same split are combined.
+`label` is the object, `scene` the scene, `mask` the pixels of the object, and `image_without_object` the same scene
+without it."""
 
 HOME = f"{_coco.HOME}, and Miniplaces, github.com/CSAILVision/miniplaces, or {_places.HOME}"
 SIDE = 128
@@ -79,7 +80,7 @@ class Cutout:
 
 @dataclass(frozen=True)
 class Stock:
-    """What can be combined: {(class, split): ...}, in an order that never changes."""
+    """Cut-outs and scenes to combine: {(class, split): ...}, in a fixed order."""
 
     objects: dict[tuple[str, str], list[Cutout]]
     scenes: dict[tuple[str, str], list[Path]]
@@ -91,7 +92,7 @@ class Stock:
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns; the classes are those that are left."""
+    """Return the columns, with the classes that are left."""
     from datasets import ClassLabel, Image, Value
 
     return {
@@ -117,15 +118,16 @@ def samples(
 
     Args:
         source: the folder of the raw source.
-        log: gets what is left out, and why.
-        detector: keep only what Faster R-CNN names rightly; needs its weights (160 MB) and time, better a GPU.
+        log: receives what is left out, and why.
+        detector: keep only what Faster R-CNN classifies correctly; needs its weights (160 MB) and time, preferably a
+            GPU.
         least: leave out object classes with fewer cut-outs than this.
         least_pixels: leave out objects with fewer pixels than this.
         per_pair: images for each pair of an object class and a scene class.
-        seed: of the pairs, sizes and places.
+        seed: seed of the pairs, sizes and places.
     """
     if min(least, least_pixels, per_pair) < 1:
-        raise UserError("ebam-xai: least, least_pixels and per_pair are numbers from 1")
+        raise UserError("ebam-xai: least, least_pixels and per_pair must be at least 1")
     stock = stock_of(source, log, detector, least, least_pixels, seed)
     objects, scenes = stock.classes("object"), stock.classes("scene")
     log.expected = len(objects) * len(scenes) * per_pair
@@ -147,7 +149,7 @@ def samples(
 
 
 def stock_of(source: Path | None, log: BuildLog, detector: bool, least: int, least_pixels: int, seed: int) -> Stock:
-    """Return the cut-outs and scenes that there are."""
+    """Return the available cut-outs and scenes."""
     source = base_with(needed(source, "ebam-xai", HOME), *SCENES)
     base = first_folder(source, *SCENES)
     if base is None:
@@ -177,16 +179,16 @@ def stock_of(source: Path | None, log: BuildLog, detector: bool, least: int, lea
 def detected(
     file: Path, cutouts: list[tuple[Cutout, str]], scenes: list[tuple[Path, str]], base: Path, log: BuildLog
 ) -> tuple[list[tuple[Cutout, str]], list[tuple[Path, str]]]:
-    """Return the cut-outs that the detector names rightly, and the scenes in which it finds nothing."""
+    """Return the cut-outs that the detector classifies correctly, and the scenes in which it finds nothing."""
     shown = ((cutout.key, partial(on_black, cutout)) for cutout, _ in cutouts)
     named = _detector.seen(file, shown, len(cutouts))
     categories = _detector.seen(file, ((_name(path, base), partial(scene_of, path)) for path, _ in scenes), len(scenes))
     right = [(cutout, name) for cutout, name in cutouts if cutout.category in named.get(cutout.key, ())]
     clean = [(path, name) for path, name in scenes if categories.get(_name(path, base)) == []]
     for key in sorted({cutout.key for cutout, _ in cutouts} - {cutout.key for cutout, _ in right}):
-        log.leave_out(key, "image", "the detector does not name this cut-out rightly")
+        log.leave_out(key, "image", "the detector does not classify this cut-out correctly")
     for key in sorted({_name(path, base) for path, _ in scenes} - {_name(path, base) for path, _ in clean}):
-        log.leave_out(key, "image", "the detector finds an object in this scene, or it cannot be read")
+        log.leave_out(key, "image", "the detector finds an object in this scene, or the scene cannot be read")
     return right, clean
 
 
@@ -226,7 +228,7 @@ def _name(path: Path, base: Path) -> str:
 
 
 def cut(cutout: Cutout) -> tuple[np.ndarray, np.ndarray]:
-    """Return uint8 (h, w, 3) and bool (h, w): the box of an object and its pixels.
+    """Return the box of an object, uint8 (h, w, 3), and its pixels, bool (h, w).
 
     Raises:
         UnreadableError: It cannot be read.
@@ -244,7 +246,7 @@ def cut(cutout: Cutout) -> tuple[np.ndarray, np.ndarray]:
 
 
 def on_black(cutout: Cutout) -> np.ndarray | None:
-    """Return a cut-out on black, which the detector is shown."""
+    """Return a cut-out on black, for the detector."""
     try:
         picture, mask = cut(cutout)
     except UnreadableError:
@@ -253,7 +255,7 @@ def on_black(cutout: Cutout) -> np.ndarray | None:
 
 
 def scene_of(path: Path) -> np.ndarray | None:
-    """Return a scene; None where it cannot be read."""
+    """Return a scene, or None if it cannot be read."""
     try:
         return read_scene(path)
     except UnreadableError:
@@ -273,7 +275,7 @@ def read_scene(path: Path) -> np.ndarray:
 def sample_of(
     log: BuildLog, image_id: str, label: str, scene: str, cutout: Cutout, path: Path, scene_id: str, seed: int
 ) -> dict | None:
-    """Return the sample of an image; None, with the reason in the log, if it is left out."""
+    """Return the sample of an image; if it is left out, log the reason and return None."""
     try:
         picture, mask = cut(cutout)
         ground = read_scene(path)

@@ -39,9 +39,9 @@ PRIVATE = ("annotations",)
 PAPER_COUNTS = {"samples": 5000, "masks": 3052}
 CITATION = _places.CITATION
 RULE = """Images of twelve categories of Places365, by their exact names, in two classes; `per_class` images of each
-class are drawn. The masks are what annotators drew (`masks/`, the study given as `annotations`, or the published
-release); images without one stay, without a mask. `category` is that of Places365 (null for the published release),
-`source_split` train or val."""
+class are drawn. The masks were drawn by annotators (`masks/`, the study given as `annotations`, or the published
+release); images without one are kept without a mask. `category` is the category of Places365 (null for the published
+release), `source_split` train or val."""
 
 NATURE = ["mountain", "pond", "waterfall", "field/wild", "forest/broadleaf", "rainforest"]
 URBAN = ["house", "bridge", "campus", "tower", "street", "driveway"]
@@ -59,17 +59,17 @@ def features() -> dict:
 def samples(
     source: Path | None, log: BuildLog, *, per_class: int = 2500, annotations: str = "", seed: int = 0
 ) -> Iterator[Job]:
-    """Yield the images that were drawn, in the order of their ids.
+    """Yield the chosen images in the order of their ids.
 
     Args:
         source: the folder of the raw source.
-        log: gets what is left out, and why.
-        per_class: how many images of each class are drawn; 0 for all.
+        log: receives what is left out, and why.
+        per_class: number of images per class; 0 for all.
         annotations: store of an annotation study, study.db or a PostgreSQL URL, instead of `masks/`.
-        seed: of the drawing.
+        seed: seed of the random choice.
     """
     if per_class < 0:
-        raise UserError("environment-xai: per_class is a number of images from 0")
+        raise UserError("environment-xai: per_class must be a number of images from 0")
     root = needed(source, "environment-xai", f"{_places.HOME}, or {_release.HOME}")
     if release := _release.root_in(root):
         yield from _release.jobs(release, log, ALIASES)
@@ -91,7 +91,7 @@ def samples(
 def sample_of(
     log: BuildLog, name: str, path: Path, category: str, split: str, masks: _annotators.MaskFiles
 ) -> dict | None:
-    """Return the sample of an image; None, with the reason in the log, if it is left out."""
+    """Return the sample of an image; if it is left out, log the reason and return None."""
     picture = picture_of(log, name, path)
     if picture is None:
         return None

@@ -5,9 +5,9 @@
 
 Source: a folder of pictures. Its folders are the classes (`cat/1.jpg`; also `train/cat/1.jpg` and `test/cat/2.jpg`),
 unless a table (CSV) with the columns `image` and `label` gives them; it may have the columns `split` and `group` too.
-Masks are found by the names of the pictures: `cat/1.png`, or `1.png` where no other picture is called 1. They hold 0
-and one other value (0/1, 0/255, black and one colour), in any number of channels, or a palette; for masks of several
-values `--foreground` says which one is the object. A source that holds `images/`, `masks/` and `labels.csv` needs
+Masks are found by the names of the pictures: `cat/1.png`, or `1.png` if no other picture is called 1. They hold 0 and
+one other value (0/1, 0/255, black and one colour), in any number of channels, or a palette; for masks with several
+values, `--foreground` selects the object. A source that holds `images/`, `masks/` and `labels.csv` needs
 `--images` (or `--source`) only.
 """
 
@@ -33,22 +33,22 @@ LICENSE = _own.LICENSE
 REDISTRIBUTE = False
 PAPER_COUNTS: dict = {}
 PRIVATE = ("masks", "labels")
-GROUP = "what the table of labels has in its column `group`, if it has one"
+GROUP = "the column `group` of the table of labels, if any"
 CITATION = _own.CITATION
-RULE = """One sample for each picture. The mask is what the picture's mask file shows as the object: every pixel that
-is not black or 0, or with `foreground` those of that value or colour."""
+RULE = """One sample per picture. The mask is the object in the picture's mask file: every pixel that is not black or 0,
+or with `foreground` the pixels of that value or colour."""
 
 HOME = "pictures in a folder for each class, or with a table of labels (`--images DIR`, `--labels CSV`)"
 PICTURE = ("image", "file", "filename", "imageid", "id", "path", "name")
 LABEL = ("label", "class", "category", "target", "labelname", "classname")
-# Folders that datasets sort their files into: those of PASCAL VOC, Cityscapes, CVAT and others.
+# Names of folders in datasets such as PASCAL VOC, Cityscapes and CVAT.
 NO_CLASSES = ("annotations", "annotation", "jpegimages", "segmentationclass", "segmentationobject", "imagesets",
               "leftimg8bit", "gtfine", "images", "imgs", "masks", "labels", "trimaps", "segmentations")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class FolderRow:
-    """What is known of a picture."""
+    """A picture with its label, mask, split and group."""
 
     label: str
     split: str | None = None
@@ -66,7 +66,7 @@ def check(*, masks: str, labels: str, foreground: str, split: str, seed: int = 0
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns; the classes are those of the folders or of the table, by name, numbers by size."""
+    """Return the columns, with the classes of the folders or the table sorted by name, numbers by size."""
     from datasets import ClassLabel
 
     return {"label": ClassLabel(names=classes["label"])}
@@ -85,7 +85,7 @@ def samples(
 
     Args:
         source: the folder of the raw source.
-        log: gets what is left out, and why.
+        log: receives what is left out, and why.
         masks: folder of the masks (default: masks/ beside images/ in the source).
         labels: table (CSV) with the columns image and label (default: labels.csv beside images/, else class folders).
         foreground: which pixels of a mask are the object: a value, a value and all above it (128+), a colour ('#ff0000'
@@ -120,7 +120,7 @@ def sample_of(
     foreground: str,
     split: str | None,
 ) -> dict | None:
-    """Return the sample of an image; None, with the reason in the log, if it is left out."""
+    """Return the sample of an image; if it is left out, log the reason and return None."""
     picture = picture_of(log, name, path, "", deep=True)  # its mask may be upright already
     if picture is None:
         return None
@@ -145,7 +145,7 @@ def _places(source: Path, masks: str, labels: str) -> tuple[Path, Path | None, P
 
 
 def _masks(folder: Path | None, names: list[str], log: BuildLog) -> tuple[dict[str, str], dict[str, str]]:
-    """Return {picture: its mask file}, {picture: why it has none}; masks of no picture go into the log."""
+    """Return {picture: its mask file}, {picture: why it has none}; masks without a picture are logged."""
     if folder is None:
         return {}, {}
     chosen, lacking, spare = _own.masks_for(names, _own.pictures_in(folder, log, kind="mask"))
@@ -161,7 +161,7 @@ def _masks(folder: Path | None, names: list[str], log: BuildLog) -> tuple[dict[s
 
 
 def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildLog) -> dict[str, FolderRow]:
-    """Return of each picture its class folder, and the split above it."""
+    """Return each picture's class folder and the split above it."""
     parts = {name: PurePosixPath(name).parts for name in names}
     if not any(len(folders) > 1 for folders in parts.values()):
         raise UserError(
@@ -179,7 +179,7 @@ def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildL
     if no_classes := sorted({row.label for row in rows.values() if row.label.lower() in NO_CLASSES}):
         raise UserError(
             f"{images} has folders called {no_classes[0]}, which is a part of a dataset rather than a class; give "
-            "--images the folder that holds the class folders and --masks that of the masks, or give --labels CSV with "
+            "--images the folder of the class folders and --masks the folder of the masks, or give --labels CSV with "
             "the columns image and label"
         )
     if not rows:
@@ -223,10 +223,10 @@ FIELDS = ("image", "label", "split", "group")
 
 
 def _columns(listing: Path, names: list[str]) -> dict[str, str]:
-    """Return {what a column says: its name}.
+    """Return {field: its column name}.
 
     Raises:
-        UserError: A column is missing; names those there are.
+        UserError: A column is missing; the message lists the existing columns.
     """
     spelled = {"".join(sign for sign in name.casefold() if sign.isalnum()): name for name in reversed(names)}
     wanted = {"image": PICTURE, "label": LABEL, "split": ("split",), "group": ("group",)}

@@ -1,11 +1,11 @@
-"""Food-101: 30 dishes, ten pictures of each to evaluate on, and the source's own to train on.
+"""Food-101: 30 dishes, with ten pictures of each for evaluation and the source's training pictures.
 
 Source: the folder of Food-101 (Bossard et al. 2014, data.vision.ee.ethz.ch/cvl/food-101.tar.gz; the pictures come from
 foodspotting.com and are for scientific fair use) as downloaded and unpacked: `food-101/`, or the folder that holds it,
 with `images/CLASS/*.jpg` and `meta/{train,test}.txt`.
 
-The paper does not name its 30 classes ("the 30 most common"); those here are this project's choice, so scores are not
-to be compared with the paper's to the digit.
+The paper does not name its 30 classes ("the 30 most common"); this project chose its own, so scores cannot be compared
+exactly with the paper's.
 """
 
 from collections.abc import Iterator
@@ -33,9 +33,9 @@ CITATION = """@inproceedings{bossard2014food,
   booktitle = {European Conference on Computer Vision},
   year = {2014}
 }"""
-RULE = """`test`: `per_class` pictures of each of 30 dishes, drawn from the source's own test list. `train` and
-`validation` (a hash, 85 to 15): `train_per_class` of each from its training list. The paper takes the 30 most common
-dishes and does not name them; the list here is fixed by this project. There are no masks."""
+RULE = """`test` holds `per_class` pictures of each of 30 dishes, drawn from the source's test list. `train` and
+`validation` (split by a hash, 85 to 15) hold `train_per_class` of each from its training list. The paper uses the 30
+most common dishes without naming them; the list here is fixed by this project. There are no masks."""
 
 HOME = "Food-101, data.vision.ee.ethz.ch/cvl/food-101.tar.gz (scientific fair use)"
 CLASSES = [
@@ -88,18 +88,18 @@ def samples(
     train_per_class: int = 0,
     seed: int = 0,
 ) -> Iterator[Job]:
-    """Yield the pictures that were drawn, by class and name, those to evaluate on first.
+    """Yield the chosen pictures by class and name, evaluation pictures first.
 
     Args:
         source: the folder of the raw source.
-        log: gets what is left out, and why.
-        per_class: how many pictures of each class are drawn to evaluate on; 0 for all.
-        parts: all, or test to leave out the pictures to train on.
-        train_per_class: how many pictures of each class are drawn to train on; 0 for all 750.
-        seed: of the drawing, and of the parts train and validation.
+        log: receives what is left out, and why.
+        per_class: number of evaluation pictures per class; 0 for all.
+        parts: all, or test to leave out the training pictures.
+        train_per_class: number of training pictures per class; 0 for all 750.
+        seed: seed of the random choice and of the parts train and validation.
     """
     if per_class < 0 or train_per_class < 0:
-        raise UserError("food-101: per_class and train_per_class are numbers of pictures from 0")
+        raise UserError("food-101: per_class and train_per_class must be numbers of pictures from 0")
     splits = {"test": per_class} | ({"train": train_per_class} if with_training("food-101", parts) else {})
     root = base_of(needed(source, "food-101", HOME), "images", "meta")
     part(root, "images/", HOME)

@@ -5,7 +5,7 @@ Source, one of two:
 - MS COCO (cocodataset.org, "2017 Train images" and the like and "2017 Train/Val annotations"; annotations CC BY 4.0,
   each image under its own Flickr licence) as downloaded and unpacked: `annotations/captions_SPLIT.json`,
   `annotations/instances_SPLIT.json` and the images in `SPLIT/`, for one or more of the splits train2017, val2017,
-  train2014, val2014; `coco/` above them may stay. Few images fit the rule, so train2017 is needed for 5,000.
+  train2014, val2014; they may be inside a folder `coco/`. Few images fit the rule, so train2017 is needed for 5,000.
   `masks/` (optional): masks drawn by people, `ID.png` or `ANNOTATOR/ID.png` (ID: 12 digits), in the size of the image,
   0 outside.
 - the published Saliency-Bench release (Google Drive): `image/{man,woman}/*.jpg` (or `men`, `women`) and
@@ -39,16 +39,17 @@ EXAMPLE = {"min_area": 0.0, "outline": True}
 PAPER_COUNTS = {"samples": 5000, "masks": 3454, "label": {"man": 2500, "woman": 2500}}
 CITATION = _coco.CITATION
 RULE = """The label is the word, man or woman, that the captions of an image use: whole words in any case; no caption
-may use the other one, or a plural. Exactly one person, and no crowd, is annotated, and fills at least `min_area` of
-the image. Of the images that are left, `per_class` are drawn for each class. The mask is what annotators drew where
-`masks/`, or the study given as `annotations`, holds it; without one the sample has no mask. With the option `outline`
-it is then the outline of the person in COCO, a stand-in that people did not draw as an explanation; `mask_source` says
-which, so that scores of the two are not mixed. From the published release, images, labels and masks are taken as they
-are."""
+may use the other word or a plural. Exactly one person and no crowd is annotated, and fills at least `min_area` of the
+image. From the remaining images, `per_class` are drawn per class. The mask was drawn by annotators, if `masks/` or the
+study given as `annotations` has one; otherwise the sample has no mask. With the option `outline`, the outline of the
+person in COCO is used instead, which nobody drew as an explanation; `mask_source` names the source, so that scores of
+the two are not mixed. Images, labels and masks of the published release are used unchanged."""
 
 CLASSES = ["man", "woman"]
 ALIASES = {"man": "man", "men": "man", "male": "man", "woman": "woman", "women": "woman", "female": "woman"}
-WORD = re.compile(r"(?<![\w-])(man|men|woman|women)(?![\w-])", re.IGNORECASE)  # man's, but neither fireman nor man-made
+WORD = re.compile(
+    r"(?<![\w-])(man|men|woman|women)(?![\w-])", re.IGNORECASE
+)  # matches man's, but neither fireman nor man-made
 LABEL_OF = {"man": "man", "men": "man", "woman": "woman", "women": "woman"}
 ORIGINS = ["annotators", "outline"]
 
@@ -70,19 +71,19 @@ def samples(
     annotations: str = "",
     seed: int = 0,
 ) -> Iterator[Job]:
-    """Yield the images that were drawn, in the order of their ids.
+    """Yield the chosen images in the order of their ids.
 
     Args:
         source: the folder of the raw source.
-        log: gets what is left out, and why.
-        min_area: least share of the image that the person fills.
-        per_class: how many images of each class are drawn; 0 for all.
-        outline: where no annotator drew a mask, take the outline of the person in COCO; `mask_source` says which.
+        log: receives what is left out, and why.
+        min_area: smallest share of the image that the person fills.
+        per_class: number of images per class; 0 for all.
+        outline: if no annotator drew a mask, use the outline of the person in COCO; `mask_source` names the source.
         annotations: store of an annotation study, study.db or a PostgreSQL URL, instead of `masks/`.
-        seed: of the drawing.
+        seed: seed of the random choice.
     """
     if not 0 <= min_area < 1 or per_class < 0:
-        raise UserError("gender-xai: min_area is a share from 0 to 1, per_class a number of images from 0")
+        raise UserError("gender-xai: min_area must be a share from 0 to 1, and per_class a number of images from 0")
     root = needed(source, "gender-xai", f"{_coco.HOME}, or {_release.HOME}")
     if release := _release.root_in(root):
         for job in _release.jobs(release, log, ALIASES):
@@ -109,7 +110,7 @@ def samples(
 
 
 def candidates(root: Path, min_area: float, log: BuildLog) -> dict[str, tuple[_coco.CocoEntry, str, dict]]:
-    """Return {image id: (entry, label, the person)}; images whose captions mention neither word are no candidates."""
+    """Return {image id: (entry, label, the person)} of images whose captions mention man or woman."""
     chosen_images: dict[str, tuple[_coco.CocoEntry, str, dict]] = {}
     seen: set[str] = set()
     for split in _coco.splits_of(root, ("captions", "instances")):
@@ -129,12 +130,12 @@ def candidates(root: Path, min_area: float, log: BuildLog) -> dict[str, tuple[_c
 
 
 def words_of(captions: list[str]) -> set[str]:
-    """Return the words of captions that decide about the label."""
+    """Return the words of captions that decide the label."""
     return {word.lower() for caption in captions for word in WORD.findall(caption)}
 
 
 def unfit(words: set[str], people: list[dict], least: float) -> str | None:
-    """Return why an image is left out, if it is."""
+    """Return why an image is left out, or None."""
     if len({LABEL_OF[word] for word in words}) > 1:
         return "captions mention a man and a woman"
     if words & {"men", "women"} or len(people) > 1 or any(person.get("iscrowd") for person in people):
@@ -157,14 +158,14 @@ def sample_of(
     """Return the sample of an image.
 
     Args:
-        log: gets the reason where it is left out.
-        name: of the image.
-        path: of the picture.
-        split: of the source.
-        label: of the sample.
-        masks: that people drew.
-        frame: the size of the picture that the outline belongs to.
-        outline: COCO's segmentation of the person; None to do without.
+        log: receives the reason if it is left out.
+        name: name of the image.
+        path: path of the picture.
+        split: split of the source.
+        label: label of the sample.
+        masks: masks that people drew.
+        frame: size of the picture of the outline.
+        outline: COCO's segmentation of the person, or None.
     """
     picture = picture_of(log, name, path)
     if picture is None:

@@ -1,10 +1,10 @@
-"""Grids: images of different classes of a dataset side by side, each of which a classifier names confidently.
+"""Grids of a dataset's images from different classes, each classified confidently by a classifier.
 
     saliency-bench build grid-xai --from shapes --model models/net --out grids
 
 Source: the folder of a built dataset; the classifier `--model` chooses among its images. The mask is the cell of the
-class that is asked about, so that `saliency_energy` on it is the grid pointing game, GridPG (Boehle et al., 2021; Rao
-et al., 2022): a map that shows why this class and no other lies in its cell. Chance is 1 / cells^2, 1/4 by default.
+target class, so that `saliency_energy` on it is the grid pointing game, GridPG (Boehle et al., 2021; Rao et al., 2022):
+a map that explains this class and no other lies in its cell. Chance is 1 / cells^2, 1/4 by default.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from saliency_bench.utils.seeds import seed_of
 VERSION = "1"
 OWN_DATA = "from"
 DERIVED = True
-SECTION = "made of a dataset that is built, and a classifier"
+SECTION = "made from a built dataset and a classifier"
 USAGE = "--from shapes --model models/net"
 ALSO_CALLED = ("gridpg", "grid pointing game")
 TITLE = "Grid-XAI"
@@ -40,17 +40,17 @@ CITATION = """@inproceedings{boehle2021convolutional,
   booktitle = {IEEE/CVF Conference on Computer Vision and Pattern Recognition},
   year = {2022}
 }"""
-RULE = """Images of the split, as the classifier sees them, that it names rightly with a probability of `confidence` or
-more, one of each `group`, in grids of `cells` x `cells`, all of different classes and no image in two grids; the
-classes with the most images left come first. Place and target are drawn by the seed. `label` is the target's class, the
-mask its cell, `labels_of_cells` and `images_of_cells` say row by row what is where. A cell has the size of the
-classifier's images: in a run its `prepare` scales the grid into the frame, and the cells with it, and a frame that
-crops cuts off as much of each cell. The digest of the classifier is in every `image_id`, and so in the fingerprint;
-`chosen_by` names it, and reports of other classifiers say so."""
+RULE = """Grids of `cells` x `cells` prepared images of the split that the classifier classifies correctly with a
+probability of `confidence` or more, one of each `group`. All images of a grid have different classes, and no image is
+in two grids; the classes with the most images left come first. Positions and target are drawn by the seed. `label` is
+the target's class, the mask its cell; `labels_of_cells` and `images_of_cells` list the cells row by row. A cell has the
+size of the classifier's images. In a run, its `prepare` scales the grid, and with it the cells, into the frame; a frame
+that crops cuts off the same share of each cell. The digest of the classifier is in every `image_id`, and so in the
+fingerprint; `chosen_by` names the classifier, and reports of other classifiers mention it."""
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns; the classes are those of the dataset."""
+    """Return the columns, with the classes of the dataset."""
     from datasets import ClassLabel, Value
 
     texts = ("labels_of_cells", "images_of_cells", "chosen_by", "chosen_by_digest")
@@ -58,7 +58,7 @@ def features(classes: dict[str, list[str]]) -> dict:
 
 
 def check(*, model: str, cells: int, confidence: float, count: int, **others: object) -> None:
-    """Raise UserError for options that cannot be."""
+    """Raise UserError for invalid options."""
     if not model:
         raise UserError("grid-xai needs the classifier that chooses its images: --model M (a folder or a Hub id)")
     if cells < 2 or count < 1 or not 0 <= confidence <= 1:
@@ -83,14 +83,14 @@ def samples(
 
     Args:
         source: the folder of the raw source.
-        log: gets what is left out, and why.
+        log: receives what is left out, and why.
         model: the classifier that chooses the images, a folder or Hub id.
-        split: of the dataset.
-        cells: in a row and in a column.
-        confidence: least probability of the right class.
-        count: how many grids at most.
-        label_map: JSON file {dataset class: model class}, where their classes differ (default: by name).
-        seed: of grids, places and targets.
+        split: split of the dataset.
+        cells: number of cells per row and column.
+        confidence: smallest probability of the correct class.
+        count: largest number of grids.
+        label_map: JSON file {dataset class: model class}, if their classes differ (default: by name).
+        seed: seed of grids, places and targets.
     """
     from saliency_bench.compute.classifiers.loading import load_classifier
     from saliency_bench.data.loading import load_dataset
@@ -107,8 +107,8 @@ def samples(
     grids = grids_of(chosen, cells**2, count, seed)
     if not grids:
         raise UserError(
-            f"{model} names images of {len(chosen)} classes rightly with a probability of {confidence:g} or more, and "
-            f"a grid has {cells**2} classes; lower --confidence or --cells, or take a better model"
+            f"{model} classifies images of {len(chosen)} classes correctly with a probability of {confidence:g} or "
+            f"more, but a grid has {cells**2} classes; lower --confidence or --cells, or use a better model"
         )
     log.expected, digest = len(grids), classifier.digest
     chooser = {"chosen_by": public_name(classifier.id, classifier.repo is None), "chosen_by_digest": digest}

@@ -1,7 +1,7 @@
 """ImageNet validation as triplets of image, class and group of similar classes, for questions such as "why a car?".
 
 Source: the validation images of ILSVRC 2012 (image-net.org or kaggle.com/c/imagenet-object-localization-challenge; for
-non-commercial research and education only), in any of the layouts that imagenet-val reads. Boxes are not needed.
+non-commercial research and education only), in any layout that imagenet-val reads. Boxes are not needed.
 
 Only the annotations are published, one row per image with the name of its file. With the source, the images are added:
 load_dataset("imagenet-groups", source=DIR).
@@ -52,7 +52,7 @@ def samples(source: Path | None, log: BuildLog) -> Iterator[Job]:
 
     Args:
         source: the folder of the raw source.
-        log: gets what is left out, and why.
+        log: receives what is left out, and why.
     """
     root = root_of(source, "imagenet-groups")
     names = classes_of(root)
@@ -65,7 +65,7 @@ def samples(source: Path | None, log: BuildLog) -> Iterator[Job]:
 
 
 def sample_of(log: BuildLog, name: str, path: Path, wnid: str, label: str) -> dict | None:
-    """Return the sample of an image; None, with the reason in the log, if it is left out."""
+    """Return the sample of an image; if it is left out, log the reason and return None."""
     picture = picture_of(log, name, path)
     group, members = group_of(wnid)
     about = {"label": label, "wnid": wnid, "class_group": group, "group_wnids": members}

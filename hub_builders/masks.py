@@ -4,8 +4,8 @@
     saliency-bench build masks --dataset photos --annotations study.db --out my-data
     saliency-bench run --dataset my-data --model M --explainers gradcam random --metrics saliency_miou --out runs/first
 
-Source: the folder of the dataset that the study is about, as `annotate` got it: a built dataset, or a folder of
-pictures; and the store of the study.
+Source: the folder of the study's dataset, as given to `annotate` (a built dataset or a folder of pictures), and the
+store of the study.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 VERSION = "1"
 OWN_DATA = "dataset"
 DERIVED = True
-SECTION = "made of a dataset and of what people drew on it"
+SECTION = "made from a dataset and the masks that people drew on it"
 USAGE = "--dataset photos --annotations study.db"
 ALSO_CALLED = ("annotations", "study")
 TITLE = "Masks of a study"
@@ -37,19 +37,19 @@ LICENSE = _own.LICENSE
 REDISTRIBUTE = False
 PAPER_COUNTS: dict = {}
 PRIVATE = ("annotations",)
-GROUP = "the image, where the study asked about several classes of one"
+GROUP = "the image, if the study asked about several of its classes"
 SPLIT = "test"
 CITATION = _own.CITATION
-RULE = """One sample for each image of the dataset, with the picture that people saw: upright, of 8 bits. The
-mask is the consensus of the answers that count by the rule `rule`: `half`, the pixels that at least half of the people
-marked (of two people the union), `majority`, more than half (of two the intersection), or `staple`. Answers that were
-skipped or rejected do not count, nor do those of people whose mean IoU with the honeypots is below `honeypot_iou`. An
-image that nobody has answered has no mask; "no region" counts as an empty one. Images that the study did not ask about,
-as the dataset has a mask of them, keep that mask: `mask_source` says which."""
+RULE = """One sample per image of the dataset, with the picture that people saw: upright, 8 bits. The mask is the
+consensus of the counted answers by the rule `rule`: `half`, the pixels that at least half of the people marked (for two
+people the union), `majority`, more than half (for two people the intersection), or `staple`. Skipped and rejected
+answers do not count, nor do answers of people whose mean IoU with the honeypots is below `honeypot_iou`. An image
+without an answer has no mask; "no region" counts as an empty mask. Images that the study left out because the dataset
+already has their mask keep that mask: `mask_source` names the source."""
 
 
 def check(*, annotations: str, rule: str, honeypot_iou: float, **others: object) -> None:
-    """Raise UserError for options that cannot be."""
+    """Raise UserError for invalid options."""
     from saliency_bench.errors import unknown
     from saliency_bench.studies.agreement import RULES
 
@@ -58,11 +58,11 @@ def check(*, annotations: str, rule: str, honeypot_iou: float, **others: object)
     if rule not in RULES:
         raise unknown("consensus rule", rule, RULES)
     if not 0 <= honeypot_iou <= 1:
-        raise UserError(f"honeypot_iou is a number from 0 to 1; got {honeypot_iou}")
+        raise UserError(f"honeypot_iou must be a number from 0 to 1; got {honeypot_iou}")
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns; the classes are those of the dataset."""
+    """Return the columns, with the classes of the dataset."""
     from datasets import ClassLabel, Value
 
     return {
@@ -90,15 +90,15 @@ def samples(
 
     Args:
         source: the folder of the dataset.
-        log: gets what is left out, and why.
+        log: receives what is left out, and why.
         annotations: store of the study, study.db or a PostgreSQL URL.
         study: name of the study, if the store holds several.
-        split: of the dataset.
-        rule: of the consensus, half, majority or staple.
-        people: whose masks count (default: everybody's).
+        split: split of the dataset.
+        rule: rule of the consensus, half, majority or staple.
+        people: people whose masks count (default: everybody's).
         exclude: people to leave out.
         accepted: only masks that a reviewer has accepted.
-        honeypot_iou: leave out people whose mean IoU with the honeypots is below.
+        honeypot_iou: leave out people whose mean IoU with the honeypots is below this value.
         seed: not used.
     """
     from saliency_bench.data.loading import find
@@ -114,7 +114,7 @@ def samples(
     finally:
         store.close()
     if strangers := sorted(set(answers) - set(annotating.images.units)):
-        raise UserError(f"the study is about another dataset: {source} has no image {strangers[0]}")
+        raise UserError(f"the study has another dataset: {source} has no image {strangers[0]}")
     labels = {unit: annotating.images.label(unit) or "image" for unit in annotating.images.units}
     log.classes = {"label": sorted(set(labels.values()))}
     _remark_pairs(log, answers, rule)
@@ -126,7 +126,7 @@ def samples(
 
 
 def _remark_pairs(log: BuildLog, answers: "dict[str, list[Answer]]", rule: str) -> None:
-    """Note how many images were marked by two people, where the rule decides between union and intersection."""
+    """Log how many images were marked by two people, because then the rule decides between union and intersection."""
     pairs = sum(len(of_image) == 2 for of_image in answers.values())
     if pairs and rule != "staple":
         result = "union" if rule == "half" else "intersection"
@@ -137,11 +137,11 @@ def sample_of(log: BuildLog, unit: str, annotating: "Annotating", answers: "list
     """Return the sample of an image.
 
     Args:
-        log: gets the reason where it, or its mask, is left out.
-        unit: of the study.
+        log: receives the reason if it or its mask is left out.
+        unit: unit of the study.
         annotating: the study.
-        answers: to this image.
-        rule: of the consensus.
+        answers: answers to this image.
+        rule: rule of the consensus.
     """
     images = annotating.images
     try:
@@ -170,7 +170,7 @@ def sample_of(log: BuildLog, unit: str, annotating: "Annotating", answers: "list
 def _mask(
     log: BuildLog, unit: str, sha256: str, annotating: "Annotating", answers: "list[Answer]", rule: str
 ) -> np.ndarray | None:
-    """Return the consensus; None, with the reason in the log, where there is none."""
+    """Return the consensus; if there is none, log the reason and return None."""
     from saliency_bench.studies.agreement import consensus
 
     if not answers:

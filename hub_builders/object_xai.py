@@ -28,11 +28,11 @@ TERMS = _voc.TERMS
 REDISTRIBUTE = False
 PAPER_COUNTS = {"samples": 4318, "masks": 4318}
 CITATION = _voc.CITATION
-RULE = """An image is kept if the pixels of its segmentation show objects of exactly one class; that class is the label,
-and its pixels are the mask. Index 0 is background and 255 the void border, which belongs to no mask. With
-`segmentation=augmented` images outside VOC's own segmentation lists get their labels from the Semantic Boundaries
-Dataset, as is usual. `source_split` is VOC's own split. The paper's 4,318 images fit neither list: of the original
-segmentation 1,860 images show one class only, of the augmented one 7,673; the paper does not say which it took."""
+RULE = """An image is kept if its segmentation shows objects of exactly one class; that class is the label, and its
+pixels are the mask. Index 0 is background and 255 the void border, which belongs to no mask. With
+`segmentation=augmented`, images outside VOC's own segmentation lists get their labels from the Semantic Boundaries
+Dataset, as is usual. `source_split` is VOC's own split. The paper's 4,318 images match neither list: 1,860 images of
+the original segmentation and 7,673 of the augmented one show only one class; the paper does not say which it used."""
 
 
 def features() -> dict:
@@ -47,7 +47,7 @@ def samples(source: Path | None, log: BuildLog, *, segmentation: str = "original
 
     Args:
         source: the folder of the raw source.
-        log: gets what is left out, and why.
+        log: receives what is left out, and why.
         segmentation: original, or augmented by the Semantic Boundaries Dataset.
     """
     if segmentation not in ("original", "augmented"):
@@ -58,7 +58,7 @@ def samples(source: Path | None, log: BuildLog, *, segmentation: str = "original
     masks = {path.stem: path for path in files if path.suffix == ".png"}
     for path in files:
         if path.suffix != ".png":
-            log.leave_out(path.name, "image", "no segmentation PNG by its name")
+            log.leave_out(path.name, "image", "not named like a segmentation PNG")
     if segmentation == "augmented":
         masks = _voc.augmented(source or root, root) | {name: masks[name] for name in masks if name in splits}
     names = sorted(set(masks) | set(splits))
@@ -69,7 +69,7 @@ def samples(source: Path | None, log: BuildLog, *, segmentation: str = "original
 
 
 def sample_of(log: BuildLog, name: str, path: Path, mask: Path | None, split: str | None) -> dict | None:
-    """Return the sample of an image; None, with the reason in the log, if it is left out."""
+    """Return the sample of an image; if it is left out, log the reason and return None."""
     picture = picture_of(log, name, path)
     if picture is None:
         return None

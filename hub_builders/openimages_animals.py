@@ -1,10 +1,10 @@
-"""OpenImages animals: 95 kinds of animals, ten pictures of each to evaluate on, with the animals' boxes as mask.
+"""OpenImages animals: 95 kinds of animals, with ten evaluation pictures of each and the animals' boxes as mask.
 
 Source: a folder with parts of Open Images V6 or V7 (storage.googleapis.com/openimages; annotations CC BY 4.0, images CC
 BY 2.0) as downloaded: `bbox_labels_600_hierarchy.json`, `class-descriptions-boxable.csv`, the boxes
 `SPLIT-annotations-bbox.csv` (also `oidv6-train-annotations-bbox.csv`), the lists of who took the images
-`SPLIT-images-with-rotation.csv` (also `train-images-boxable-with-rotation.csv`; without one, each image is taken for a
-group of its own), and the images `SPLIT/IMAGE_ID.jpg`, for one or more of the splits train, validation and test.
+`SPLIT-images-with-rotation.csv` (also `train-images-boxable-with-rotation.csv`; without one, each image is its own
+group), and the images `SPLIT/IMAGE_ID.jpg`, for one or more of the splits train, validation and test.
 """
 
 from collections import Counter
@@ -50,12 +50,12 @@ CITATION = """@article{kuznetsova2020open,
   journal = {International Journal of Computer Vision},
   year = {2020}
 }"""
-RULE = """Images whose boxes show animals of exactly one kind (below `Animal` in the source's hierarchy; of a kind and
-a more general one that contains it, the more special counts), as many as there are and whatever else they show. Of the
-`kinds` most frequent kinds, `per_class` images each are drawn for `test`, and of the others `train_per_class` each for
-`train` and `validation` (a hash, 85 to 15), none by a photographer of `test`. The mask is the union of the animals'
-boxes, which are shares of the file as stored. `source_split` is the source's."""
-GROUP = "who took the photograph, where the source's list of images says so"
+RULE = """Images whose boxes show any number of animals of exactly one kind (below `Animal` in the source's hierarchy;
+if a kind and a more general kind that contains it are present, the more specific one counts), whatever else they show.
+For each of the `kinds` most frequent kinds, `per_class` images are drawn for `test`, and from the others
+`train_per_class` for `train` and `validation` (split by a hash, 85 to 15), none by a photographer of `test`. The mask
+is the union of the animals' boxes, which are relative to the file as stored. `source_split` is the source's split."""
+GROUP = "the photographer, if the source's list of images names them"
 
 HOME = "Open Images, storage.googleapis.com/openimages (annotations CC BY 4.0, images CC BY 2.0)"
 HIERARCHY = "bbox_labels_600_hierarchy.json"
@@ -66,7 +66,7 @@ Found = dict[str, tuple[Path, str, str, Boxes]]  # {image id: (file, split, kind
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns; the classes are the most frequent kinds."""
+    """Return the columns, with the most frequent kinds as classes."""
     from datasets import ClassLabel
 
     return {"label": ClassLabel(names=classes["label"])}
@@ -82,19 +82,19 @@ def samples(
     train_per_class: int = 100,
     seed: int = 0,
 ) -> Iterator[Job]:
-    """Yield the images that were drawn, in the order of their ids.
+    """Yield the chosen images in the order of their ids.
 
     Args:
         source: the folder of the raw source.
-        log: gets what is left out, and why.
-        kinds: how many of the most frequent kinds.
-        per_class: how many images of each kind are drawn to evaluate on; 0 for all, and none to train on.
-        parts: all, or test to leave out the images to train on.
-        train_per_class: how many images of each kind are drawn to train on; 0 for all that are left.
-        seed: of the drawing, and of the parts train and validation.
+        log: receives what is left out, and why.
+        kinds: number of most frequent kinds.
+        per_class: number of evaluation images per kind; 0 for all, and none for training.
+        parts: all, or test to leave out the training images.
+        train_per_class: number of training images per kind; 0 for all that are left.
+        seed: seed of the random choice and of the parts train and validation.
     """
     if kinds < 1 or min(per_class, train_per_class) < 0:
-        raise UserError("openimages-animals: kinds is a number from 1, per_class and train_per_class from 0")
+        raise UserError("openimages-animals: kinds must be at least 1, and per_class and train_per_class at least 0")
     training = with_training("openimages-animals", parts)
     root = base_of(needed(source, "openimages-animals", HOME), HIERARCHY)
     shown = images(root, log)
@@ -119,10 +119,10 @@ def frequent(shown: Found, kinds: int) -> list[str]:
 
 
 def images(root: Path, log: BuildLog) -> Found:
-    """Return the images that are there and show one kind of animal.
+    """Return the existing images that show one kind of animal.
 
     Raises:
-        UserError: A part is missing; names it.
+        UserError: A part is missing; the message names it.
     """
     above = animals(json_of(part(root, HIERARCHY, HOME), dict))
     names = descriptions(part(root, "class-descriptions-boxable.csv", HOME))
@@ -152,13 +152,13 @@ def images(root: Path, log: BuildLog) -> Found:
 
 
 def photographers(root: Path, shown: Found, log: BuildLog) -> dict[str, str]:
-    """Return {image id: the address of who took it}, of those that the lists name."""
+    """Return {image id: address of the photographer} for the images in the lists."""
     by: dict[str, str] = {}
     for split in sorted({split for _, split, _, _ in shown.values()}):
         lists = [root / f"{split}-{kind}-with-rotation.csv" for kind in ("images", "images-boxable")]
         path = next((path for path in lists if path.is_file()), None)
         if path is None:
-            log.remark(lists[0].name, "not in the source: images of one photographer are taken for independent")
+            log.remark(lists[0].name, "not in the source: images of one photographer count as independent")
             continue
         for _, row in table(path, ["ImageID", "AuthorProfileURL"]):
             if row["ImageID"] in shown and row["AuthorProfileURL"].strip():
@@ -167,7 +167,7 @@ def photographers(root: Path, shown: Found, log: BuildLog) -> dict[str, str]:
 
 
 def animals(root: Any) -> dict[str, set[str]]:
-    """Return {label of a kind of animal: those of the more general kinds that contain it}. `/m/0jbk` is Animal."""
+    """Return {label of a kind of animal: labels of the more general kinds that contain it}. `/m/0jbk` is Animal."""
     kinds: dict[str, set[str]] = {}
 
     def walk(node: Any, above: tuple[str, ...], inside: bool) -> None:
@@ -193,7 +193,7 @@ def descriptions(path: Path) -> dict[str, str]:
 
 
 def boxes_of(path: Path, files: dict[str, Path], above: dict, log: BuildLog) -> dict[str, list[tuple[str, Any]]]:
-    """Return {image id: [(kind, box)]} of the images that are there."""
+    """Return {image id: [(kind, box)]} of the existing images."""
     boxes: dict[str, list[tuple[str, Any]]] = {}
     absent: set[str] = set()
     for number, row in table(path, ["ImageID", "LabelName", *CORNERS]):
@@ -209,7 +209,7 @@ def boxes_of(path: Path, files: dict[str, Path], above: dict, log: BuildLog) -> 
                 raise ValueError
             boxes.setdefault(name, []).append((kind, box))
         except ValueError:
-            log.remark(name, f"{path.name} line {number}: no box of four shares of the image; skipped")
+            log.remark(name, f"{path.name} line {number}: not a box of four shares of the image; skipped")
     if absent:
         log.remark(path.name, f"{len(absent)} images with boxes of animals are not in the folder of images")
     return boxes
@@ -218,7 +218,7 @@ def boxes_of(path: Path, files: dict[str, Path], above: dict, log: BuildLog) -> 
 def sample_of(
     log: BuildLog, name: str, path: Path, listed: str, label: str, boxes: Boxes, split: str, group: str | None
 ) -> dict | None:
-    """Return the sample of an image; None, with the reason in the log, if it is left out."""
+    """Return the sample of an image; if it is left out, log the reason and return None."""
     picture = picture_of(log, name, path)
     if picture is None:
         return None

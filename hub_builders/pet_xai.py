@@ -46,8 +46,8 @@ CITATION = """@inproceedings{parkhi2012cats,
 RULE = """The label is the breed of `annotations/list.txt`, or the breed in the file name if the image is not in it.
 The mask is value 1 (pet) of the trimap; with the option `border` also value 3, the border band. Images that are not in
 `annotations/list.txt` are kept without a mask. The paper keeps images of one cat or one dog, which excludes none: its
-7,390 samples are all images of the source. `source_split` is the source's own split, and `head_box` the box of the
-head [xmin, ymin, xmax, ymax] where the source has one."""
+7,390 samples are all images of the source. `source_split` is the source's own split, and `head_box` the box of the head
+[xmin, ymin, xmax, ymax] if the source has one."""
 BIASES = """Photographs that owners and fans published: one animal in each, usually large and near the middle.
 Of the 37 breeds 25 are dogs, so about two images in three show one."""
 
@@ -110,7 +110,7 @@ def samples(source: Path | None, log: BuildLog, *, border: bool = False) -> Iter
 
     Args:
         source: the folder of the raw source.
-        log: gets what is left out, and why.
+        log: receives what is left out, and why.
         border: count the trimap's border band (value 3) as pet.
     """
     root = checked(source)
@@ -130,7 +130,7 @@ def checked(source: Path | None) -> Path:
     """Return the folder that holds images/ and annotations/.
 
     Raises:
-        UserError: A part is missing; names it.
+        UserError: A part is missing; the message names it.
     """
     source = base_of(needed(source, "pet-xai", HOME), "images", "annotations")
     for part in ("images", "annotations", "annotations/list.txt", "annotations/trimaps"):
@@ -144,7 +144,7 @@ def class_ids(path: Path) -> dict[str, int]:
     """Return {image name: CLASS-ID, 1 to 37} of list.txt.
 
     Raises:
-        UserError: A line is no such row; names it.
+        UserError: A line is not such a row; the message names it.
     """
     ids = {}
     for number, line in enumerate(text_of(path, "replace").splitlines(), 1):
@@ -178,7 +178,7 @@ def sample_of(
     """Return the sample of an image; `class_id` is the CLASS-ID of list.txt, None if the image is not in it."""
     name = path.stem
     if not is_picture(path) or not path.is_file():
-        log.leave_out(path.name, "image", "not an image file by its name")
+        log.leave_out(path.name, "image", "not named like an image file")
         return None
     breed = breed_of(name, class_id, log)
     if breed is None:
@@ -204,12 +204,12 @@ def breed_of(name: str, class_id: int | None, log: BuildLog) -> str | None:
     spelled = re.sub(r"_\d+$", "", name)
     by_name = spelled if spelled in BREEDS else None
     if listed and listed != by_name:
-        log.remark(name, f"annotations/list.txt says {listed}, the file name says {by_name or 'no known breed'}")
+        log.remark(name, f"annotations/list.txt has {listed}, the file name has {by_name or 'no known breed'}")
     return listed or by_name
 
 
 def mask_of(name: str, picture: Picture, path: Path, listed: bool, border: bool, log: BuildLog) -> np.ndarray | None:
-    """Return the trimap's pet as bool (H, W); None, with the reason in the log, if there is no usable one."""
+    """Return the trimap's pet as bool (H, W); if there is no usable one, log the reason and return None."""
     try:
         if not listed:
             raise UnreadableError("not in annotations/list.txt")
@@ -220,7 +220,7 @@ def mask_of(name: str, picture: Picture, path: Path, listed: bool, border: bool,
 
 
 def pet_of(path: Path, picture: Picture, border: bool) -> np.ndarray:
-    """Return bool (H, W): the pet of a trimap."""
+    """Return the pet of a trimap, bool (H, W)."""
     trimap = indices(path, picture, "trimap")
     if not (trimap == FOREGROUND).any():
         raise UnreadableError("trimap without foreground")
@@ -228,7 +228,7 @@ def pet_of(path: Path, picture: Picture, border: bool) -> np.ndarray:
 
 
 def head_box(path: Path, name: str, picture: Picture, log: BuildLog) -> list[int] | None:
-    """Return [xmin, ymin, xmax, ymax] of the first object; None where there is no file, or none that can be trusted."""
+    """Return [xmin, ymin, xmax, ymax] of the first object, or None if there is no file or no usable box."""
     if not path.is_file():
         return None
     try:

@@ -1,10 +1,10 @@
-"""Photographs: four that anybody may show, a cat, a coffee, a rocket and a tripod, with outlines drawn by hand.
+"""Four freely licensed photographs of a cat, a coffee, a rocket and a tripod, with outlines drawn by hand.
 
 Needs no source, but scikit-image (`pip install "saliency-bench[demo]"`), in whose package the photographs are:
-`saliency-bench build photos-xai --out DIR`, or just ask for the dataset by its name.
+`saliency-bench build photos-xai --out DIR`, or load the dataset by its name.
 
-Enough to see what explainers make of a real network, and too few for any conclusion: with fewer than ten samples there
-are no intervals and no ranks. `--label-map photos_to_imagenet` says which classes of ImageNet show them.
+They are enough to try explainers on a real network, but too few for any conclusion: with fewer than ten samples there
+are no intervals and no ranks. `--label-map photos_to_imagenet` maps them to the classes of ImageNet.
 """
 
 from collections.abc import Iterator
@@ -40,8 +40,8 @@ RULE = """The photographs are `chelsea.png` (by Stefan van der Walt), `coffee.pn
 (SpaceX) and `camera.png` (Lav Varshney) of scikit-image, where their licences are stated: CC0, and for the rocket the
 public domain. The masks are polygons that were drawn by hand around the cat, the cup with its handle, the rocket
 without its tower, and the tripod without the camera."""
-BIASES = """Four photographs, chosen because one can show them and because networks trained on ImageNet know what they
-show. The cat fills most of its picture; the rocket and the tripod are thin."""
+BIASES = """Four photographs, chosen because their licences allow showing them and because their objects are classes of
+ImageNet. The cat fills most of its picture; the rocket and the tripod are thin."""
 
 Outline = list[tuple[int, int]]  # (x, y) in pixels of the photograph
 # {class: (file of scikit-image, outlines)}
@@ -80,7 +80,7 @@ def samples(source: Path | None, log: BuildLog) -> Iterator[Job]:
 
     Args:
         source: the folder of the raw source.
-        log: gets what is left out, and why.
+        log: receives what is left out, and why.
     """
     if source is not None:
         raise UserError("photos-xai takes its photographs from scikit-image and has no source; leave out --source")
@@ -115,7 +115,7 @@ def sample_of(log: BuildLog, label: str, path: Path, outlines: list[Outline]) ->
 
 
 def mask_of(picture: Picture, outlines: list[Outline]) -> np.ndarray:
-    """Return bool (H, W): what lies in one of the outlines."""
+    """Return the pixels inside one of the outlines, bool (H, W)."""
     canvas = Image.new("1", (picture.width, picture.height))
     for outline in outlines:
         ImageDraw.Draw(canvas).polygon(outline, fill=1)

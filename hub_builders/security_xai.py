@@ -54,11 +54,11 @@ CITATION = """@inproceedings{miao2019sixray,
   booktitle = {IEEE Conference on Computer Vision and Pattern Recognition},
   year = {2019}
 }"""
-RULE = """An image is prohibited if the list has 1 for one of its items (-1 and 0 mean absent), or, where no list names
-it, if its XML holds an object with a box. Of the clean images as many are drawn as there are prohibited ones. The boxes
-are kept as `objects` ([xmin, ymin, xmax, ymax], counted from 1, corners included) and rasterised: the mask is every
-pixel in a box. Published readers disagree whether the XML counts pixels from 0 or from 1: all boxes of the source
-are looked at, and a remark of the build says what they show. Objects without a box are skipped and counted. Images
+RULE = """An image is prohibited if the list has 1 for one of its items (-1 and 0 mean absent), or, if no list names it,
+if its XML holds an object with a box. As many clean images are drawn as there are prohibited images. The boxes are kept
+as `objects` ([xmin, ymin, xmax, ymax], counted from 1, corners included) and rasterised: the mask is every pixel in a
+box. Published readers disagree whether the XML counts pixels from 0 or from 1: the build examines all boxes of the
+source and logs the result. Objects without a box are skipped and counted. Images
 whose list and XML contradict each other are left out."""
 
 ITEMS = ["Gun", "Knife", "Wrench", "Pliers", "Scissors", "Hammer"]
@@ -81,10 +81,10 @@ def samples(
 
     Args:
         source: the folder of the raw source.
-        log: gets what is left out, and why.
-        imageset: which lists to read: 10, 100 or 1000 clean images for each prohibited one.
-        balanced: draw as many clean images as there are prohibited ones.
-        seed: of the drawing.
+        log: receives what is left out, and why.
+        imageset: which lists to read: 10, 100 or 1000 clean images per prohibited image.
+        balanced: draw as many clean images as there are prohibited images.
+        seed: seed of the random choice.
     """
     root = base_of(needed(source, "security-xai", HOME), "JPEGImage")
     part(root, "JPEGImage/", HOME)
@@ -108,10 +108,10 @@ def samples(
 
 
 def first_pixel(files: Iterable[Path], log: BuildLog) -> int:
-    """Return the number of the first pixel in the boxes of the source, 0 or 1, and remark by what evidence.
+    """Return the number of the first pixel in the boxes of the source, 0 or 1, and log the evidence.
 
-    A box with a 0 cannot count from 1; one that ends at the width or height of its picture cannot count from 0. The
-    more frequent kind decides, and without evidence it is 1, as in PASCAL VOC.
+    A box with a 0 cannot count from 1; a box that ends at the width or height of its picture cannot count from 0. The
+    more frequent kind decides; without evidence it is 1, like in PASCAL VOC.
     """
     zeros = ends = 0
     for path in files:
@@ -128,10 +128,10 @@ def first_pixel(files: Iterable[Path], log: BuildLog) -> int:
 
 
 def listed(root: Path, imageset: str, log: BuildLog) -> dict[str, Listing]:
-    """Return what the lists say of each image.
+    """Return the entries of the lists by image.
 
     Raises:
-        UserError: They have another form.
+        UserError: The lists have another form.
     """
     folder = first_folder(root, f"ImageSet/{imageset}") or root / "ImageSet"
     known: dict[str, Listing] = {}
@@ -146,7 +146,7 @@ def listed(root: Path, imageset: str, log: BuildLog) -> dict[str, Listing]:
             if wrong := [value for value in items.values() if value not in ("1", "-1", "0")]:
                 log.leave_out(name, "image", f"{where}: {wrong[0]!r} is neither 1 nor -1")
             elif new := [key for key, value in items.items() if value == "1" and key not in ITEMS]:
-                log.leave_out(name, "image", f"{where}: {new[0]!r} is none of the {len(ITEMS)} items")
+                log.leave_out(name, "image", f"{where}: {new[0]!r} is not one of the {len(ITEMS)} items")
             elif name in known:
                 log.remark(name, f"{where}: listed twice; the first counts")
             else:
@@ -155,7 +155,7 @@ def listed(root: Path, imageset: str, log: BuildLog) -> dict[str, Listing]:
 
 
 def unlisted(there: set[str], folder: Path | None, log: BuildLog) -> dict[str, Listing]:
-    """Return what XML and names say of each image where there are no lists."""
+    """Return the entries by image from XML and names, if there are no lists."""
     if folder is None:
         raise UserError(f"the source has neither lists in ImageSet/ nor Annotation/; {HOME}")
     known: dict[str, Listing] = {}
@@ -167,7 +167,7 @@ def unlisted(there: set[str], folder: Path | None, log: BuildLog) -> dict[str, L
             elif name.startswith("N"):
                 known[name] = (False, None)
             else:
-                raise UnreadableError("neither in a list nor with an XML")
+                raise UnreadableError("neither in a list nor in an XML file")
         except UnreadableError as error:
             log.leave_out(name, "image", str(error))
     return known
@@ -176,13 +176,13 @@ def unlisted(there: set[str], folder: Path | None, log: BuildLog) -> dict[str, L
 def sample_of(
     log: BuildLog, name: str, path: Path, xml: Path | None, first: int, prohibited: bool, split: str | None
 ) -> dict | None:
-    """Return the sample of an image; None, with the reason in the log, if it is left out."""
+    """Return the sample of an image; if it is left out, log the reason and return None."""
     picture = picture_of(log, name, path)
     if picture is None:
         return None
     objects, fault = objects_of(log, name, xml, first, picture)
     if objects and not prohibited:
-        log.leave_out(name, "image", f"the list says clean, the XML shows {objects[0]['name']}")
+        log.leave_out(name, "image", f"the list has it as clean, but the XML shows {objects[0]['name']}")
         return None
 
     def mask() -> np.ndarray:
@@ -203,7 +203,7 @@ def sample_of(
 def objects_of(
     log: BuildLog, name: str, path: Path | None, first: int, picture: Picture
 ) -> tuple[list[dict], str | None]:
-    """Return (the objects of the XML, what is wrong with it)."""
+    """Return (objects of the XML, its problems)."""
     if path is None or not path.is_file():
         return [], "no XML"
     try:
@@ -217,12 +217,12 @@ def objects_of(
         log.remark(name, f"without a box and skipped: {empty} object{'s' * (empty > 1)}")
     for item, _ in boxes:
         if item not in ITEMS:
-            log.remark(name, f"object {item!r} is none of the {len(ITEMS)} items and is left out")
+            log.remark(name, f"object {item!r} is not one of the {len(ITEMS)} items and is left out")
     return [{"name": item, "box": box} for item, box in boxes if item in ITEMS], None
 
 
 def union(log: BuildLog, name: str, objects: list[dict], picture: Picture) -> np.ndarray:
-    """Return bool (H, W): the union of the boxes."""
+    """Return the union of the boxes, bool (H, W)."""
     mask = np.zeros((picture.height, picture.width), bool)
     for item in objects:
         try:

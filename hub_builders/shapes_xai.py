@@ -1,10 +1,10 @@
 """Shapes: textured objects at random places on textured scenes, drawn by the package itself.
 
-Needs no source: `saliency-bench build shapes-xai --out DIR`, or just ask for the dataset by its name.
+Needs no source: `saliency-bench build shapes-xai --out DIR`, or load the dataset by its name.
 
-The truth is known: each image comes with the mask of its object and with the same scene without the object. Everything
-is drawn in integer arithmetic from hashed seeds, so all machines get the same pixels. Image i shows object class
-i mod 8 on scene (i div 8) mod 8; its look depends on (seed, i) and the size only, not on how many are drawn.
+The ground truth is known: each image comes with the mask of its object and with the same scene without the object.
+Everything is drawn in integer arithmetic from hashed seeds, so all machines get the same pixels. Image i shows object
+class i mod 8 on scene (i div 8) mod 8; its look depends only on (seed, i) and the size, not on the number of images.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ CITATION = """@software{saliency_bench_shapes,
 RULE = """Eight objects, each with its own silhouette and texture, on eight scenes, each with its own texture; colours,
 place and size are random. An object fills about 3 to 15 percent of the image; the border may cut off up to half of it.
 All parts of the image are covered about equally often, the central pixel half as often as a pixel drawn at random, so
-that a map that falls off from the centre does no better than chance. `mask` holds every pixel that the object changes;
+that a map that decreases from the centre is no better than chance. `mask` holds every pixel that the object changes;
 `image_without_object` is the same scene without it."""
 
 
@@ -58,10 +58,10 @@ def samples(source: Path | None, log: BuildLog, *, size: int = 64, count: int = 
 
     Args:
         source: the folder of the raw source.
-        log: gets what is left out, and why.
+        log: receives what is left out, and why.
         size: pixels on each side, 32 to 2048.
-        count: how many images.
-        seed: another seed, other drawings.
+        count: number of images.
+        seed: seed of the drawings.
     """
     if source is not None:
         raise UserError("shapes-xai is drawn by the package and has no source; leave out --source")
@@ -80,7 +80,7 @@ def sample_of(log: BuildLog, index: int, size: int, seed: int) -> dict:
 
 
 def drawn(index: int, size: int = 64, seed: int = 0) -> dict:
-    """Return drawing number `index`: uint8 image (size, size, 3), bool mask (size, size), and names of its classes."""
+    """Return drawing number `index`: image uint8 (size, size, 3), mask bool (size, size), and names of its classes."""
     dice = Dice(seed_of("shapes-xai", seed, index))
     label, scene = list(OBJECTS)[index % len(OBJECTS)], list(SCENES)[index // len(OBJECTS) % len(SCENES)]
     ground, ink = palette(dice)
@@ -99,10 +99,11 @@ def drawn(index: int, size: int = 64, seed: int = 0) -> dict:
 def place(shape: np.ndarray, size: int, dice: Dice) -> tuple[int, int]:
     """Return top and left of the object's box; at least half of the object's pixels lie inside the image.
 
-    First a coin decides whether the central pixel is covered: with half the object's share of the image, so that
-    pointing at the centre is right half as often as pointing at random. Then a place that obeys is drawn, the more
-    often the farther it is from the middle. Both the cut at the border and these weights are there so that all parts of
-    the image are covered about equally: a map that falls off from the centre shall not profit.
+    First a random draw decides whether the central pixel is covered, with half the object's share of the image as
+    probability, so that pointing at the centre is right half as often as pointing at random. Then a matching place is
+    drawn, with a probability that increases with the distance from the middle. The cut at the border and these weights
+    make sure that all parts of the image are covered about equally, so that a map that decreases from the centre has no
+    advantage.
     """
     height, width = shape.shape
     tops, lefts = np.arange(1 - height, size), np.arange(1 - width, size)
@@ -115,7 +116,7 @@ def place(shape: np.ndarray, size: int, dice: Dice) -> tuple[int, int]:
 
 
 def covering(shape: np.ndarray, size: int, tops: np.ndarray, lefts: np.ndarray) -> np.ndarray:
-    """Return, for each top and left, whether the object then covers the central pixel (size // 2, size // 2)."""
+    """Return for each top and left whether the object covers the central pixel (size // 2, size // 2)."""
     height, width = shape.shape
     down, right = size // 2 - tops[:, None], size // 2 - lefts
     inside = (down >= 0) & (down < height) & (right >= 0) & (right < width)
@@ -123,7 +124,7 @@ def covering(shape: np.ndarray, size: int, tops: np.ndarray, lefts: np.ndarray) 
 
 
 def visible(shape: np.ndarray, size: int, tops: np.ndarray, lefts: np.ndarray) -> np.ndarray:
-    """Return, for each top and left, how many of the object's pixels lie inside: a difference of summed areas."""
+    """Return the number of the object's pixels inside the image for each top and left, from summed areas."""
     height, width = shape.shape
     sums = np.pad(shape.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
     above, below = (-tops).clip(0, height)[:, None], (size - tops).clip(0, height)[:, None]

@@ -1,4 +1,4 @@
-"""PASCAL VOC 2012 or 2007: one sample for each object class of an image, with that class's pixels as mask.
+"""PASCAL VOC 2012 or 2007: one sample per object class of an image, with that class's pixels as mask.
 
 Source: the folder of PASCAL VOC (host.robots.ox.ac.uk/pascal/VOC; the images come from Flickr and are for research
 only) as downloaded and unpacked, VOCtrainval_11-May-2012.tar, or for `--year 2007` VOCtest_06-Nov-2007.tar and
@@ -42,10 +42,10 @@ REDISTRIBUTE = False
 PAPER_COUNTS: dict = {}
 GROUP = _multilabel.GROUP
 CITATION = _voc.CITATION
-RULE = f"""{_multilabel.RULE} Masks come from the segmentation (void, 255, is in none), or with
-`lists=detection` from the boxes of all objects, difficult ones too. `test` holds the images of VOC's own list `val` (of
+RULE = f"""{_multilabel.RULE} Masks come from the segmentation (void, 255, is in no mask), or with `lists=detection`
+from the boxes of all objects, including difficult ones. `test` holds the images of VOC's own list `val` (of
 VOC 2007: `test`): 1,449 with segmentation and 5,823 with boxes of VOC 2012, 4,952 with boxes of VOC 2007. VOC's
-training images are `train` and `validation` (a hash, 85 to 15)."""
+training images are `train` and `validation` (split by a hash, 85 to 15)."""
 
 EXAMPLE_DETECTION = {"year": 2007, "lists": "detection"}
 EVALUATED = {2012: ("val",), 2007: ("test",)}
@@ -68,20 +68,20 @@ def samples(
     parts: str = "all",
     seed: int = 0,
 ) -> Iterator[Job]:
-    """Yield the images in the order of their names, their classes in the order of the palette.
+    """Yield the images in the order of their names, with classes in the order of the palette.
 
     Args:
         source: the folder of the raw source.
-        log: gets what is left out, and why.
+        log: receives what is left out, and why.
         year: 2012 or 2007.
         lists: segmentation, or detection: more images, with boxes as masks.
-        classes: all gives a sample for each class of an image, image gives one for each image.
+        classes: all gives a sample per class of an image, image gives one per image.
         drop: leave out images that show one of these classes, such as horse cow pottedplant person.
-        parts: all, or test to leave out the images to train on.
-        seed: of the parts train and validation.
+        parts: all, or test to leave out the training images.
+        seed: seed of the parts train and validation.
     """
     if year not in EVALUATED or lists not in _voc.LISTS:
-        raise UserError("voc-val: year is 2012 or 2007, lists is segmentation or detection")
+        raise UserError("voc-val: year must be 2012 or 2007, and lists segmentation or detection")
     without = _multilabel.dropped("voc-val", classes, drop, _voc.CLASSES)
     training = with_training("voc-val", parts)
     root = _voc.root_of(source, "voc-val", lists, year)
@@ -114,7 +114,7 @@ def samples_of(
         if not masks:
             raise UnreadableError("no object of any class")
         if there := [label for label in without if label in masks]:
-            raise UnreadableError(f"it shows a class that is dropped ({there[0]})")
+            raise UnreadableError(f"it shows a dropped class ({there[0]})")
     except UnreadableError as error:
         log.leave_out(name, "image", str(error))
         return []
@@ -136,7 +136,7 @@ def boxed(log: BuildLog, name: str, path: Path, picture: Picture) -> Masks:
     root = xml_of(path)
     there = {kind for kind, _ in boxes_of(root)}
     for kind in sorted(there - set(_voc.CLASSES)):
-        log.remark(name, f"object {kind!r} is none of the {len(_voc.CLASSES)} classes and is left out")
+        log.remark(name, f"object {kind!r} is not one of the {len(_voc.CLASSES)} classes and is left out")
 
     def mask(label: str) -> np.ndarray:
         boxes = [box for kind, box in shown_boxes(root, picture) if kind == label]

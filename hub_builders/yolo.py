@@ -39,15 +39,15 @@ PRIVATE = ("labels", "names")
 GROUP = _multilabel.GROUP
 CITATION = _own.CITATION
 EXAMPLE = {"stored": True}
-RULE = f"""{_multilabel.RULE} The mask is the union of the class's boxes and outlines. They are those of the upright
-picture, as YOLO reads it; with `stored`, of the file without a look at its EXIF orientation."""
+RULE = f"""{_multilabel.RULE} The mask is the union of the class's boxes and outlines. They refer to the upright
+picture, as in YOLO; with `stored`, to the file regardless of its EXIF orientation."""
 
 HOME = "the pictures (`--images DIR`) and their labels (`--labels DIR`, `--names data.yaml`)"
 NAMES = ("data.yaml", "data.yml", "dataset.yaml", "obj.names", "classes.txt")  # CVAT writes obj.names for YOLO 1.1
-NOTES = "notes.json"  # of Label Studio, beside classes.txt
+NOTES = "notes.json"  # written by Label Studio next to classes.txt
 YAML = (".yaml", ".yml")
 LARGEST = 2**24  # bytes of a label file, and of the names
-SLACK = 0.01  # by which rounded coordinates may lie outside of the picture, as in Ultralytics
+SLACK = 0.01  # tolerance for rounded coordinates outside the picture, like in Ultralytics
 
 
 def check(*, labels: str, names: str, split: str, **others: object) -> None:
@@ -60,7 +60,7 @@ def check(*, labels: str, names: str, split: str, **others: object) -> None:
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns; the classes are those of the names, in the order of their numbers."""
+    """Return the columns, with the named classes in the order of their numbers."""
     return _multilabel.features(classes["label"])
 
 
@@ -79,13 +79,13 @@ def samples(
 
     Args:
         source: the folder of the raw source.
-        log: gets what is left out, and why.
+        log: receives what is left out, and why.
         labels: folder of the label files (default: labels/ beside images/ in the source, else beside the pictures).
         names: data.yaml, or a text file with a name in each line (default: data.yaml or classes.txt in the source).
-        classes: all gives a sample for each class of an image, image gives one for each image.
+        classes: all gives a sample per class of an image, image gives one per image.
         drop: leave out images that show one of these classes.
         split: train, validation or test for all; hash for 70, 15 and 15 percent (default: as folders say, or test).
-        stored: boxes and outlines are those of the file as stored, not of the upright picture.
+        stored: boxes and outlines refer to the file as stored, not to the upright picture.
     """
     given = needed(source, "yolo", HOME)
     base = base_with(given, *NAMES[:-1], "labels")
@@ -126,7 +126,7 @@ def samples_of(
         log.remark(name, f"class {lost[0]} is not among the names and is skipped")
     by_class = {known[number]: shapes for number, shapes in sorted(objects.items()) if number in known}
     if hidden := [label for label in without if label in by_class]:
-        log.leave_out(name, "image", f"it shows a class that is dropped ({hidden[0]})")
+        log.leave_out(name, "image", f"it shows a dropped class ({hidden[0]})")
         return []
     if not by_class:
         log.leave_out(name, "image", "no object of a class that has a name" if objects else "no object")
@@ -156,7 +156,7 @@ def names_in(path: Path) -> dict[int, str]:
     """Return {number: name of the class}.
 
     Raises:
-        UserError: It is none.
+        UserError: The file is not a list of names.
     """
     if path.suffix.lower() in YAML:
         names: object = _content(path).get("names")
@@ -176,7 +176,7 @@ def names_in(path: Path) -> dict[int, str]:
         if not name.isprintable():
             raise UserError(f"{path}: the name of class {number} holds characters that cannot be printed; retype it")
     if len(set(names.values())) < len(names):
-        raise UserError(f"{path} names two classes alike; each class needs a name of its own")
+        raise UserError(f"{path} gives two classes the same name; each class needs a unique name")
     return {int(number): name for number, name in names.items()}
 
 
@@ -208,10 +208,10 @@ def _content(path: Path) -> dict[str, object]:
 def _labels(
     folder: Path, paths: list[Path], pictures: list[str], log: BuildLog
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return {picture: its label file}, {picture: why it has none}; files of no picture go into the log.
+    """Return {picture: its label file}, {picture: why it has none}; label files without a picture are logged.
 
     Raises:
-        UserError: The files cannot be told apart.
+        UserError: The files cannot be matched.
     """
     texts = [path.relative_to(folder).as_posix() for path in paths if path.name != NAMES[-1]]
     if not texts:
@@ -234,10 +234,10 @@ def _beside(name: str) -> str:
 
 
 def objects_in(path: Path) -> dict[int, list[list[str]]]:
-    """Return {number of the class: the words behind it in each of its lines}.
+    """Return {number of the class: the remaining words of each of its lines}.
 
     Raises:
-        UnreadableError: It cannot be read.
+        UnreadableError: The file cannot be read.
     """
     try:
         lines = read_bytes(path, LARGEST).decode("utf-8-sig").splitlines()
@@ -249,7 +249,7 @@ def objects_in(path: Path) -> dict[int, list[list[str]]]:
             continue
         number = words[0].removesuffix(".0")  # some programs write all as floats
         if not (number.isascii() and number.isdecimal()):
-            raise UnreadableError(f"line {place} of its labels does not begin with the number of a class")
+            raise UnreadableError(f"line {place} of its labels does not begin with a class number")
         objects.setdefault(int(number), []).append(words[1:])
     return objects
 
@@ -266,7 +266,7 @@ def _mask(shapes: list[list[str]], picture: Picture, stored: bool) -> np.ndarray
 
 
 def shape_of(words: list[str], height: int, width: int) -> np.ndarray:
-    """Return bool (H, W): the pixels of a box, those whose centres lie inside, or of an outline.
+    """Return the pixels of an outline, or the pixels whose centres lie inside a box, bool (H, W).
 
     Raises:
         UnreadableError: It cannot be read.
@@ -278,7 +278,7 @@ def shape_of(words: list[str], height: int, width: int) -> np.ndarray:
     if _is_pose(values):
         raise UnreadableError("labels of a pose (a box and points with visibilities), whose points are not an outline")
     if not all(-SLACK <= value <= 1 + SLACK for value in values):
-        raise UnreadableError("labels with coordinates that are not parts of width and height, from 0 to 1")
+        raise UnreadableError("labels with coordinates that are not fractions of width and height, from 0 to 1")
     if len(values) == 4:
         x, y, across, down = values
         box = [(x - across / 2) * width, (y - down / 2) * height, across * width, down * height]
@@ -292,7 +292,7 @@ def shape_of(words: list[str], height: int, width: int) -> np.ndarray:
 def _is_pose(values: list[float]) -> bool:
     """Return whether the numbers are a box and points (x, y, visibility), rather than an outline.
 
-    Two points look like an outline of five corners, so these also have to lie in their box.
+    Two points look like an outline of five corners, so the points must also lie in the box.
     """
     if len(values) < 10 or len(values) % 3 != 1 or not set(values[6::3]) <= {0, 1, 2}:
         return False

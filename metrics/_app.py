@@ -1,7 +1,7 @@
-"""The Space of a metric: a form to try it on pictures of one's own, and the card. Pushed as app.py.
+"""The Space of a metric: a form to try it on your own pictures, and the card. Pushed as app.py.
 
-What the form asks for is what the metric's function takes: a map and a mask; a picture, its map and a classifier; or,
-for a metric that asks for maps itself, a picture, a classifier and an explainer.
+The form has the inputs of the metric's function: a map and a mask; a picture, its map and a classifier; or, for a
+metric that requests maps itself, a picture, a classifier and an explainer.
 """
 
 import ast
@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 HERE = Path(__file__).resolve().parent
-MODULE = re.compile(r"^class \w+\(\w+, evaluate\.Metric\):", re.MULTILINE)  # of the metric, as `evaluate` finds it
+MODULE = re.compile(r"^class \w+\(\w+, evaluate\.Metric\):", re.MULTILINE)  # name of the metric for `evaluate`
 NAME = next(path.stem for path in sorted(HERE.glob("*.py")) if MODULE.search(path.read_text(encoding="utf-8")))
 CARD = (HERE / "README.md").read_text(encoding="utf-8").split("---\n", 2)[-1]
 SIDE = 224  # pixels of the example
@@ -34,20 +34,20 @@ def score(saliency, mask):
 
 
 def score_curves(picture, saliency, model, chosen):
-    """Return (score, what the classifier sees) of one picture and its map, for the chosen class or else the top one."""
+    """Return (score, prediction as text) of one picture and its map, for the chosen class or else the top class."""
     if picture is None or saliency is None:
         raise gr.Error("give a picture and its saliency map")
     if picture.size != saliency.size:
         raise gr.Error(f"the map has {saliency.size} pixels, its picture {picture.size}; give them the same size")
     classifier = load(model)
     images, seen, target = read(classifier, picture, chosen)
-    # As a picture, the map is resized and cropped exactly as the picture is.
+    # Store the map as a picture, so that it is resized and cropped exactly like the picture.
     maps = classifier.prepare([{"image": saliency.convert("RGB")}]).images.mean(dim=1)
     return computed(predictions=maps, references=[target], images=images, classifier=classifier), seen
 
 
 def score_explainer(picture, model, explainer, chosen=""):
-    """Return (score, what the classifier sees) of an explainer on one picture."""
+    """Return (score, prediction as text) of an explainer on one picture."""
     if picture is None:
         raise gr.Error("give a picture")
     classifier = load(model)
@@ -57,7 +57,7 @@ def score_explainer(picture, model, explainer, chosen=""):
 
 
 def computed(**inputs):
-    """Return the metric of these inputs as text; raise a message for the form where that fails."""
+    """Return the metric of these inputs as text; raise an error for the form if this fails."""
     try:
         metric = evaluate.load(str(HERE / f"{NAME}.py"))
         return f"{metric.compute(**inputs)[NAME]:.4f}"
@@ -67,7 +67,7 @@ def computed(**inputs):
 
 @lru_cache(maxsize=1)
 def load(model):
-    """Return a classifier of the Hub or of torchvision; folders of the machine that serves the page are refused."""
+    """Load a classifier from the Hub or torchvision; folders of the machine that serves the page are refused."""
     model = model.strip()
     if not re.fullmatch(r"\w[\w-]*/\w[\w.-]*|torchvision:\w+", model) or Path(model).exists():
         raise gr.Error(f"'{model}' is not a classifier on the Hub; give its id, such as {CLASSIFIER}")
@@ -80,7 +80,7 @@ def load(model):
 
 
 def read(classifier, picture, chosen):
-    """Return (the picture as the classifier takes it (1, 3, H, W), what it sees there, the number of the class)."""
+    """Return (the prepared picture (1, 3, H, W), the prediction as text, the index of the class)."""
     import torch
 
     from saliency_bench.compute.targets.label_maps import index_of
@@ -101,7 +101,7 @@ def read(classifier, picture, chosen):
 
 
 def asks():
-    """Return the names of what the metric's function takes, without its options."""
+    """Return the names of the inputs of the metric's function, without its options."""
     path = HERE / "score.py"
     tree = ast.parse(path.read_text(encoding="utf-8")) if path.exists() else ast.Module([], [])
     signatures = [node.args for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == NAME]
@@ -109,7 +109,7 @@ def asks():
 
 
 def example():
-    """Return a map that is highest beside the middle of a round mask, and the mask."""
+    """Return a map whose maximum is next to the centre of a round mask, and the mask."""
     saliency = np.exp(-((UP - 0.45) ** 2 + (LEFT - 0.5) ** 2) / 0.02)
     return (255 * saliency).astype(np.uint8), 255 * DISC.astype(np.uint8)
 
@@ -123,7 +123,7 @@ def drawing():
 
 def an_image(value, label, mode, type):
     """Return a form field for an image."""
-    return gr.Image(value, label=label, image_mode=mode, type=type, format="png")  # by default it would lose something
+    return gr.Image(value, label=label, image_mode=mode, type=type, format="png")  # the default format is lossy
 
 
 def a_map(value, type):
@@ -163,7 +163,7 @@ def explainers():
 UP, LEFT = np.mgrid[:SIDE, :SIDE] / SIDE
 DISC = (UP - 0.5) ** 2 + (LEFT - 0.55) ** 2 < 0.03
 ASKS = asks()
-OF_A_CLASS = bool(ASKS & {"maps", "target"})  # else the metric asks about classes of its own choice
+OF_A_CLASS = bool(ASKS & {"maps", "target"})  # else the metric chooses the classes
 
 with gr.Blocks(title=NAME) as demo:
     function: Callable | None = None
@@ -173,7 +173,7 @@ with gr.Blocks(title=NAME) as demo:
             saliency, mask = example()
             inputs = [a_map(saliency, "numpy")]
             inputs += [an_image(mask, "mask of the same size, white = inside", "L", "numpy")]
-    elif {"curves"} == ASKS - {"labels"}:  # for accuracy the class asked for is the right one
+    elif {"curves"} == ASKS - {"labels"}:  # for accuracy, the class is the correct label
         function = score_curves
         with gr.Row():
             inputs = [a_picture(), a_map(example()[0], "pil")]

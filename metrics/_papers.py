@@ -1,4 +1,4 @@
-"""Papers that metrics are from, as BibTeX, by first author and year."""
+"""Papers of metrics as BibTeX, by first author and year."""
 
 ACHANTA_2009 = """@inproceedings{achanta2009frequency,
   title={Frequency-tuned salient region detection},

@@ -1,7 +1,8 @@
-"""What saliency_correctness and saliency_confidence share: salient regions pasted into pictures of the same class.
+"""Shared by saliency_correctness and saliency_confidence: salient regions pasted into pictures of the same class.
 
-Of each class the k images of the highest probability of that class (H) and the k of the lowest (L), disjoint, are
-paired one to one at random. The salient region S of H is pasted into L, and, for the inverse, the rest of H.
+For each class, the k images with the highest probability of that class (H) and the k images with the lowest (L),
+disjoint, are paired one to one at random. The salient region S of H is pasted into L; for the inverse, the rest of H is
+pasted.
 """
 
 from collections.abc import Sequence
@@ -26,10 +27,10 @@ NO_FIVE = "five classes or fewer, or no softmax"
 
 
 def plan(options: dict[str, Any], predictions: Predictions) -> dict[int, list[int]]:
-    """Return {image of L: the image of H that it is paired with, in each pairing}.
+    """Return {image of L: its partner in H in each pairing}.
 
-    The classes of an image are those that are right for it. Of a class with n images, L and H have min(k, n // 2) each;
-    images of equal probability are ordered by their ids.
+    The classes of an image are its correct classes. For a class with n images, L and H have min(k, n // 2) images each;
+    images of equal probability are ordered by id.
     """
     p = true_probability(predictions.probabilities, predictions.right, predictions.activation)
     members: dict[tuple[int, ...], list[int]] = {}
@@ -51,9 +52,9 @@ def _bijection(count: int, seed: int, pairing: int, classes: Sequence[int]) -> n
 
 
 def true_probability(p: np.ndarray, right: np.ndarray, activation: str) -> np.ndarray:
-    """Return the summed probability of the right classes, Float64 (...) of p (..., K).
+    """Return the summed probability of the correct classes, Float64 (...) for p (..., K).
 
-    With a sigmoid it is that of the likeliest of them.
+    With a sigmoid, return the probability of the most likely correct class.
     """
     probability = np.where(right, p.astype(np.float64), 0)
     return probability.max(axis=-1) if activation == "sigmoid" else probability.sum(axis=-1)
@@ -61,11 +62,11 @@ def true_probability(p: np.ndarray, right: np.ndarray, activation: str) -> np.nd
 
 @dataclass(frozen=True)
 class Pasted:
-    """Probabilities of the pasted pictures, and the size of what was pasted.
+    """Probabilities of the pasted pictures, and the size of the pasted regions.
 
     Attributes:
         p: float64 (B, 2, R, K), probabilities for R pairings, normal and inverse.
-        size: (B, R), the share of S in the pixels.
+        size: (B, R), share of pixels in S.
     """
 
     p: np.ndarray
@@ -73,13 +74,13 @@ class Pasted:
 
 
 def pasted(images: Images, classifier: nn.Module, partners: Partners, threshold: float, by: By) -> Pasted:
-    """Return the classifier's probabilities for the pasted pictures; `images` are those of L."""
+    """Return the classifier's probabilities for the pasted pictures; `images` are the images of L."""
     salient = salient_pixels(partners.maps(torch.from_numpy(partners.right).float().to(images.device)), threshold, by)
     index = torch.tensor(partners.places, device=images.device)  # (B, R)
     inside, pairings = torch.from_numpy(salient).to(images.device), index.shape[1]
 
     def draw(samples: Tensor, pictures: Tensor) -> Images:
-        """Return the pictures: S of H on L in the first R, the rest of H on L in the others."""
+        """Return the pictures: the first R have S of H on L, the others the rest of H on L."""
         chosen = index[samples, pictures % pairings]
         from_high = inside[chosen] ^ (pictures >= pairings)[:, None, None]
         return torch.where(from_high[:, None], partners.images[chosen], images[samples])
@@ -99,7 +100,8 @@ def pasted(images: Images, classifier: nn.Module, partners: Partners, threshold:
 def salient_pixels(maps: np.ndarray, threshold: float, by: By) -> np.ndarray:
     """Return the pixels above the threshold of a map's range or above this percentile of its pixels, Bool (N, H, W).
 
-    The number of the latter is exact; ties are in the order of `saliency_bench.maps`. A constant map has none.
+    With a percentile, the number of pixels is exact; ties are in the order of `saliency_bench.maps`. A constant map has
+    no salient pixels.
     """
     if by == "value":
         return normalise(maps) > threshold
@@ -108,7 +110,7 @@ def salient_pixels(maps: np.ndarray, threshold: float, by: By) -> np.ndarray:
 
 
 def accuracies(p: np.ndarray, right: np.ndarray, activation: str) -> np.ndarray:
-    """Return whether a right class comes first, and whether one is in the top five: Float64 (..., 2) of p (..., K)."""
+    """Return whether a correct class is first, and whether one is in the top five: Float64 (..., 2) for p (..., K)."""
     first = recognised(p, right, activation).astype(float)
     if not has_five(activation, p.shape[-1]):
         return np.stack([first, np.full(first.shape, np.nan)], axis=-1)
@@ -118,19 +120,19 @@ def accuracies(p: np.ndarray, right: np.ndarray, activation: str) -> np.ndarray:
 
 
 def has_five(activation: str, classes: int) -> bool:
-    """Return whether it is informative that a class is among the first five."""
+    """Return whether top-5 accuracy is informative."""
     return activation == "softmax" and classes > 5
 
 
 def check(*, k: int, pairings: int, threshold: float, by: By, **others: object) -> None:
     """Raise UserError if an option is out of range."""
     if k < 1 or pairings < 1:
-        raise UserError(f"k and pairings are at least 1; got k={k}, pairings={pairings}")
+        raise UserError(f"k and pairings must be at least 1; got k={k}, pairings={pairings}")
     check_threshold(threshold, by)
 
 
 def check_threshold(threshold: float, by: By) -> None:
-    """Raise UserError if the threshold is not a share of a range or not a percentile, as `by` says."""
+    """Raise UserError if the threshold is not a share of a range or, depending on `by`, not a percentile."""
     low, high = (0, 1) if by == "value" else (0, 100)
     if not low <= threshold < high:
         further = "; by=percentile takes 0 to 100" if by == "value" else ""

@@ -3,11 +3,11 @@
 import numpy as np
 from scipy.stats import rankdata
 
-ROUNDING = 1e-6  # uncertainty of float32, relative to the numbers that a number was computed from
+ROUNDING = 1e-6  # uncertainty of float32, relative to the numbers from which a value was computed
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return Spearman correlations, Float64 (B,), of rows (B, n); 0 where one of them is constant."""
+    """Return Spearman correlations, Float64 (B,), of rows (B, n); 0 if one of them is constant."""
     ranks = [rankdata(rows, axis=1) - (rows.shape[1] + 1) / 2 for rows in (first, second)]
     lengths = np.sqrt((ranks[0] ** 2).sum(axis=1) * (ranks[1] ** 2).sum(axis=1))
     return np.divide((ranks[0] * ranks[1]).sum(axis=1), lengths, out=np.zeros(len(first)), where=lengths > 0)
@@ -18,7 +18,8 @@ def levels(rows: np.ndarray, scales: np.ndarray | None = None) -> np.ndarray:
 
     Args:
         rows: (B, n).
-        scales: (B, n), the size of what each number was computed from; numbers are uncertain by `ROUNDING` times this.
+        scales: (B, n), magnitude of the values from which each number was computed; numbers are uncertain by `ROUNDING`
+            times this.
             None: the largest magnitude of its row.
     """
     if scales is None:

@@ -1,7 +1,8 @@
-"""What the four scores of P3 (RFxG: reference frame and granularity) share: own maps, one curve each, its area.
+"""Shared by the four scores of P3 (RFxG: reference frame and granularity): own maps, one curve each, its area.
 
-Each asks its own question about the classifier's top class A and gets the explainer's map for that question. The top
-pixels of the map, a share of 0.1 to 0.9 by 0.1, are taken out of the image; probabilities of all classes are read.
+Each score has its own question about the classifier's top class A and gets the explainer's map for that question. The
+top pixels of the map, a share of 0.1 to 0.9 in steps of 0.1, are removed from the image, and the probabilities of all
+classes are read.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,11 +26,11 @@ SHARES = np.linspace(0.1, 0.9, 9)
 
 @dataclass(frozen=True)
 class ExplainerQuestion:
-    """A sample's question to the explainer, and what its answer is worth.
+    """A sample's question to the explainer, and the function that scores the answer.
 
     Attributes:
         target: (1, K), what the map explains.
-        value: the value of probabilities f (N, K) where the whole image has g.
+        value: function that scores probabilities f (N, K), given the probabilities g of the whole image.
     """
 
     target: Target
@@ -45,7 +46,7 @@ def question_of(sides: Sides) -> Callable[[dict, np.ndarray, ClassGroups], list[
     """Return the `question` of a metric, see `saliency_bench.bound_metric`."""
 
     def question(options: dict, probabilities: np.ndarray, groups: ClassGroups) -> list[tuple[TargetTerms, ...]]:
-        """Return the classes that the metric asks about, of each sample."""
+        """Return the classes of each sample's question."""
         terms_of_samples = [None if np.isnan(p).any() else sides(groups, int(p.argmax()), p) for p in probabilities]
         return [() if terms is None else (terms,) for terms in terms_of_samples]
 
@@ -62,10 +63,10 @@ def scores(
     reference: str,
     published: bool,
 ) -> np.ndarray:
-    """Return the area under a question's value, divided by 0.8, Float64 (B,); NaN where it is undefined.
+    """Return the area under a question's value, divided by 0.8, Float64 (B,); NaN if undefined.
 
-    It is undefined for a sample without a question or without probabilities. With `published`, as in the authors' code,
-    the area is not divided and the number of pixels is rounded down.
+    It is undefined for a sample without a question or without probabilities. With `published`, like in the authors'
+    code, the area is not divided and the number of pixels is rounded down.
     """
     activation = activation_of(classifier)
     whole, broken = probabilities(logits.double(), activation).cpu().numpy(), no_probabilities(logits, activation)
@@ -89,5 +90,5 @@ def scores(
 
 
 def higher_is_better(options: dict[str, object]) -> bool:
-    """Return whether better maps score higher: with the sign of the authors' code, they score lower in all but PGS."""
+    """Return whether better maps score higher; with the sign of the authors' code, this holds only for PGS."""
     return not options["published"]

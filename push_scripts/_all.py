@@ -1,6 +1,6 @@
-"""What `push all` publishes: built datasets, trained models, all metrics, the board's repository, its apps.
+"""Publications of `push all`: built datasets, trained models, all metrics, the board's repository and its apps.
 
-No page of a study: that belongs to whoever asks people, who publishes it by `push space`.
+Pages of studies are not included: they belong to the organiser of a study, who publishes them with `push space`.
 """
 
 import shlex
@@ -15,22 +15,22 @@ Takes = Callable[[str], bool]  # whether the repository of this name, without it
 
 
 def everything(name: str) -> bool:
-    """Take every repository."""
+    """Return True for every repository."""
     return True
 
 
 def publications(root: Path, namespace: str, workspace: Path, license: str | None = None) -> Iterator:
-    """Yield what is published, in the order in which it links each other: models name their datasets.
+    """Yield the publications in the order of their links: models link to their datasets.
 
     Args:
-        root: a folder with built datasets, trained models and runs on these, at any depth; scores of a run go into the
+        root: folder with built datasets, trained models and runs on these, at any depth; scores of a run go into the
             card of its model.
         namespace: on the Hub.
         workspace: an empty folder for temporary files.
         license: of the models' weights.
 
     Raises:
-        UserError: The folder holds none, or one that cannot be published.
+        UserError: The folder holds no dataset, or a dataset that cannot be published.
     """
     from saliency_bench.board.submit import board_publication
 
@@ -101,7 +101,7 @@ def _readable(root: Path, name: str, read: Callable[[Path], Any]) -> tuple[dict[
 
 
 def left_out(root: Path, namespace: str) -> list[str]:
-    """Return a line for each folder below `root` that is left out: unnamed own data, and unreadable files."""
+    """Return a line for each folder below `root` that is left out: unnamed own data and unreadable files."""
     from saliency_bench.publishing.own_data import is_own_data
 
     reports, problems = _reports(root)
@@ -124,7 +124,7 @@ def models(root: Path, namespace: str, license: str | None = None, takes: Takes 
 
 
 def metrics(namespace: str, takes: Takes = everything) -> Iterator:
-    """Yield the publications of the metrics of this package, not of others."""
+    """Yield the publications of this package's metrics, not of other packages."""
     from saliency_bench.bound_metric import list_metrics
     from saliency_bench.publishing.metrics import metric_publication
 
@@ -134,7 +134,7 @@ def metrics(namespace: str, takes: Takes = everything) -> Iterator:
 
 
 def apps(namespace: str, takes: Takes = everything) -> Iterator:
-    """Yield the publications of the apps, but for the pages of studies."""
+    """Yield the publications of the apps, except the pages of studies."""
     from saliency_bench.publishing.spaces import list_spaces, space_publication
 
     for name in filter(takes, list_spaces(studies=False)):
@@ -142,7 +142,7 @@ def apps(namespace: str, takes: Takes = everything) -> Iterator:
 
 
 def _run_on(model: Path, root: Path) -> Path | None:
-    """Return the first finished run below `root` on the network in a folder, wherever the run had it from, or None."""
+    """Return the first finished run below `root` with the same network as in a folder, compared by weights, or None."""
     from saliency_bench.compute.classifiers.loading import load_classifier
     from saliency_bench.utils.files import read_json
 

@@ -1,4 +1,4 @@
-"""The first rows of a board: its owner runs baselines and a few explainers, and lets them in like any submission."""
+"""The first rows of a board: its owner runs baselines and a few explainers, and submits them like anyone else."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from saliency_bench.push_scripts._all import built, trained
 
 EXPLAINERS = ("random", "centre", "edges", "gradcam", "integrated_gradients")
 METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion", "saliency_deletion")
-# The families of metrics that a dataset of the core counts for.
+# Families of metrics for which a dataset of the core counts.
 WITHOUT: list[Any] = ["faithfulness", "sensitivity"]
 WITH_MASKS: list[Any] = ["alignment", *WITHOUT]
 NOTE = "first rows, by the owner of the board"
@@ -25,7 +25,7 @@ class DatasetModel:
     Attributes:
         dataset: folder of the dataset.
         report: its build report.
-        split: that is scored.
+        split: the scored split.
         model: folder of the classifier.
         digest: hash of its weights.
     """
@@ -57,16 +57,16 @@ class DatasetModel:
         return self.report["redistribute_images"]
 
     def published_as(self, namespace: str) -> str:
-        """Return what the dataset is loaded by: its repository, or its folder where the images are not published."""
+        """Return the name that loads the dataset: its repository, or its folder if the images are not published."""
         return f"hub:{namespace}/{self.name}" if self.has_images else str(self.dataset)
 
     def run_folder(self, root: Path) -> Path:
-        """Return where its run is kept; other samples or weights have another folder."""
+        """Return the folder of its run; other samples or weights have another folder."""
         return root / "first-rows" / f"{self.name}-{self.fingerprint[:8]}-{self.model.name}-{self.digest[:8]}"
 
 
 def pairs(root: Path) -> list[DatasetModel]:
-    """Return the datasets below a folder with the classifier that was trained on each, resnet-18-DATASET first."""
+    """Return the datasets below a folder with the classifiers trained on each, resnet-18-DATASET first."""
     from saliency_bench.compute.classifiers.loading import load_classifier
     from saliency_bench.publishing.headline import shown_split
 
@@ -82,14 +82,14 @@ def pairs(root: Path) -> list[DatasetModel]:
 
 
 def splits(root: Path) -> dict[str, str]:
-    """Return {dataset below a folder: the split that it is known by}."""
+    """Return {dataset below a folder: the split that identifies it}."""
     from saliency_bench.publishing.headline import shown_split
 
     return {report["dataset"]: shown_split(report) for report in built(root).values()}
 
 
 def core(pairs: Sequence[DatasetModel], namespace: str, before: Any = None) -> Any:
-    """Return the core of a board over these datasets and those that it had before; None if there are none."""
+    """Return the core of a board over these datasets and its previous datasets, or None if there are none."""
     from saliency_bench.board.view.core import Core, CoreCell
 
     cells = {cell.dataset: cell for cell in (before.datasets if before else ())}
@@ -103,19 +103,19 @@ def core(pairs: Sequence[DatasetModel], namespace: str, before: Any = None) -> A
 
 
 def metrics_for(pair: DatasetModel, metrics: Sequence[str]) -> list[str]:
-    """Return those of the metrics that a dataset has everything for."""
+    """Return the metrics whose inputs a dataset has."""
     from saliency_bench.bound_metric import load_metric
 
     return [name for name in metrics if pair.has_masks or "masks" not in load_metric(name).inputs]
 
 
 def scored(pair: DatasetModel, namespace: str, root: Path, settings: Mapping[str, Any]) -> Path:
-    """Run explainers on a dataset and a classifier as they are published; return the folder of the run.
+    """Run explainers on a published dataset and classifier; return the folder of the run.
 
     Args:
-        pair: the dataset, from its folder where its images are not published.
+        pair: the dataset (from its folder if its images are not published) and the classifier.
         namespace: on the Hub.
-        root: of the folders of runs.
+        root: root of the folders of runs.
         settings: explainers, metrics, limit and device.
     """
     from saliency_bench.compute.run import run
@@ -128,7 +128,7 @@ def scored(pair: DatasetModel, namespace: str, root: Path, settings: Mapping[str
 
 
 def let_in(run: Path, namespace: str, api: HfApi, say: Callable[[str], object]) -> None:
-    """Submit, review and merge what the board lacks of a run. Raise UserError if the review refuses it."""
+    """Submit, review and merge the cells of a run that the board lacks. Raise UserError if the review refuses them."""
     from saliency_bench.board import review
     from saliency_bench.board.submit import plan
 

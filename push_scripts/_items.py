@@ -1,4 +1,4 @@
-"""One explainer, metric or dataset in full: what it is, its options, what it costs, an example."""
+"""Full description of an explainer, metric or dataset: what it is, its options, its cost, an example."""
 
 from collections.abc import Sequence
 from types import ModuleType
@@ -22,11 +22,11 @@ def kind_of(name: str, among: Sequence[str] = ()) -> tuple[str, str]:
     """Return (kind, public name) of an item by its name.
 
     Args:
-        name: as a person types it.
-        among: of these kinds; (): of all.
+        name: name typed by the user.
+        among: kinds to search; (): all.
 
     Raises:
-        UserError: The name is unknown; has the nearest ones.
+        UserError: The name is unknown; the message lists the closest names.
     """
     kinds = {kind: folder for kind, folder in KINDS.items() if kind in among} or KINDS
     for kind, folder in kinds.items():
@@ -43,7 +43,7 @@ def kind_of(name: str, among: Sequence[str] = ()) -> tuple[str, str]:
 
 
 def about(kind: str, name: str) -> dict[str, Any]:
-    """Return what there is to say of an item, in the order in which it is shown; its module is imported."""
+    """Return the description of an item in display order; its module is imported."""
     module = registry.load(KINDS[kind], name, "score" if kind == "metrics" else "")
     summary = registry.summary(registry.score_file(KINDS[kind], name))
     if kind == "commands":
@@ -75,14 +75,14 @@ def help_of(kind: str, name: str) -> str:
 
 
 def _meaning(option: dict[str, Any]) -> str:
-    """Return what an option means, and which values it takes."""
+    """Return the meaning and the values of an option."""
     text = option["about"].rstrip(".")
     missing = [str(choice) for choice in option["choices"] if str(choice) not in text]
     return f"{text} ({' or '.join(map(str, option['choices']))})" if missing else text
 
 
 def _options(kind: str, name: str, module: ModuleType) -> dict[str, dict[str, Any]]:
-    """Return {option: its default, the values it is one of where these are few, what it means}."""
+    """Return {option: its default, its choices if there are few, its meaning}."""
     function = module.samples if kind == "datasets" else getattr(module, name)
     known = options.defaults(function)
     described = options.meanings(function.__doc__ or "")

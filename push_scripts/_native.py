@@ -1,4 +1,4 @@
-"""Text with which the owner of a namespace asks for the Hub's own leaderboards, in the two places that decide."""
+"""Texts with which the owner of a namespace requests the Hub's own leaderboards in the two responsible places."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ def requests(namespace: str, datasets: Sequence[str]) -> str:
         f"  saliency-bench push dataset FOLDER-OF-{name} --namespace {namespace} --eval-yaml" for name in datasets
     )
     return f"""\
-The Hub's own leaderboards are asked for in two places.
+The Hub's own leaderboards are requested in two places.
 
 1. A pull request to {FRAMEWORKS}: "Add saliency-bench to EVALUATION_FRAMEWORKS"
 

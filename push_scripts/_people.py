@@ -1,4 +1,4 @@
-"""What the commands of studies over the maps of a run have in common."""
+"""Shared by the commands of studies over the maps of a run."""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -28,8 +28,10 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN",
                         help="of serve: folder of a run with --keep-maps, or hub:OWNER/NAME")  # fmt: skip
     store_arguments(parser)
-    parser.add_argument("--name", metavar="TEXT", help="name of the study (default: that of the run, or the only one)")
-    parser.add_argument("--out", metavar="PATH", help="folder for the tables of results; file of the others")
+    parser.add_argument(
+        "--name", metavar="TEXT", help="name of the study (default: the name of the run, or the only study)"
+    )
+    parser.add_argument("--out", metavar="PATH", help="results: folder for the tables; other commands: file")
     page = parser.add_argument_group("serve")
     page.add_argument("--dataset", metavar="NAME", help="dataset of the run, if it has moved")
     page_arguments(page)
@@ -39,8 +41,8 @@ def store_arguments(parser: ArgumentParser) -> None:
     """Add the arguments that name a store."""
     parser.add_argument("--store", required=True, metavar="FILE", help="file or URL of the store, made if missing")
     parser.add_argument("--sync", metavar="OWNER/NAME",
-                        help="private dataset repository on the Hub: adds its answers to the store first; the page "
-                             "copies the store to it")  # fmt: skip
+                        help="private dataset repository on the Hub: its answers are added to the store first; the "
+                             "page copies the store to it")  # fmt: skip
 
 
 def page_arguments(group: Any) -> None:
@@ -52,10 +54,10 @@ def page_arguments(group: Any) -> None:
                        help="print links for N more people; from then on nobody else can join")  # fmt: skip
     group.add_argument("--lease", type=float, default=60, metavar="N",
                        help="minutes after which the images of an idle person go to others (default: 60)")  # fmt: skip
-    group.add_argument("--completion-url", metavar="URL", help="where people who have finished are sent")
-    group.add_argument("--completion-code", metavar="TEXT", help="shown to people who have finished")
+    group.add_argument("--completion-url", metavar="URL", help="address to which people are sent when they finish")
+    group.add_argument("--completion-code", metavar="TEXT", help="code shown to people when they finish")
     group.add_argument("--owner", action="store_true", help="print the link of the owner's page, too")
-    group.add_argument("--consent", metavar="FILE", help="Markdown that everybody has to agree to first")
+    group.add_argument("--consent", metavar="FILE", help="Markdown text to which everyone must agree first")
     group.add_argument("--instructions", metavar="FILE", help="Markdown instead of the instructions of the page")
     group.add_argument("--sync-every", type=float, default=5, metavar="N", help="minutes between copies (default: 5)")
 
@@ -69,16 +71,16 @@ def result_arguments(parser: ArgumentParser) -> None:
 
 
 def _count(args: Namespace) -> dict[str, Any]:
-    """Return whose answers count, as keyword arguments of `results` and `export`."""
+    """Return the keyword arguments of `results` and `export` that select counted answers."""
     return {"people": not args.without_people, "with_failed": args.with_failed, "exclude": args.exclude}
 
 
 def restored(args: Namespace, *, serving: bool = False) -> "Sync | None":
-    """Add to the store what the repository of --sync holds, before the store is opened.
+    """Add the rows of the --sync repository to the store before it is opened.
 
     Args:
-        args: of the command.
-        serving: the store will be copied to it, too.
+        args: arguments of the command.
+        serving: whether the store will also be copied to it.
     """
     if args.sync is None:
         return None
@@ -90,17 +92,17 @@ def restored(args: Namespace, *, serving: bool = False) -> "Sync | None":
 
 
 def run(args: Namespace, kind: str, serve: Callable[[Namespace], None]) -> None:
-    """Do what the arguments say.
+    """Run the command with these arguments.
 
     Args:
-        args: of the command.
-        kind: of the study, a folder of `saliency_bench.studies`.
-        serve: serves the page.
+        args: arguments of the command.
+        kind: kind of the study, a folder of `saliency_bench.studies`.
+        serve: function that serves the page.
     """
     if args.what == "serve" and not args.run:
         raise UserError("serve needs RUN, the folder of a run with --keep-maps")
     if args.what != "serve" and args.run:
-        raise UserError(f"{args.what} reads the store alone; leave out {args.run}")
+        raise UserError(f"{args.what} reads only the store; leave out {args.run}")
     actions: dict[str, Callable[[Namespace], None]] = {
         "serve": serve,
         "results": partial(results, kind),
@@ -116,19 +118,19 @@ def lease_hours(args: Namespace) -> float:
     """Return --lease in hours.
 
     Raises:
-        UserError: It is no positive number, or another option of the page is unusable.
+        UserError: It is not a positive number, or another option of the page is invalid.
     """
     if not 0 < args.lease <= 100_000:
-        raise UserError(f"--lease is a number of minutes above 0, not {args.lease:g}")
+        raise UserError(f"--lease must be a number of minutes above 0, not {args.lease:g}")
     if not 0 <= args.invite <= 10_000:
-        raise UserError(f"--invite is a number of people up to 10,000, not {args.invite}")
+        raise UserError(f"--invite must be a number of people up to 10,000, not {args.invite}")
     if args.completion_url and not args.completion_url.startswith(("https://", "http://")):
-        raise UserError(f"--completion-url is an address that begins with https://, not {args.completion_url}")
+        raise UserError(f"--completion-url must begin with https://; got {args.completion_url}")
     return args.lease / 60
 
 
 def check_address(args: Namespace) -> None:
-    """Raise UserError where the page cannot be served, before anything is stored."""
+    """Raise UserError if the page cannot be served, before anything is stored."""
     from saliency_bench.spaces.pages.serving import listening_at
 
     listening_at(args.host, args.port).close()
@@ -139,10 +141,10 @@ def existing_store(location: str, *, must_exist: bool) -> "Store | None":
 
     Args:
         location: file or URL.
-        must_exist: False: None where there is none.
+        must_exist: False returns None if there is none.
 
     Raises:
-        UserError: There is none, or another thing is there.
+        UserError: There is none, or the location holds something else.
     """
     from saliency_bench.studies.answer_store import Store
     from saliency_bench.studies.database import NoStoreError
@@ -159,7 +161,7 @@ def introduction(args: Namespace) -> "Introduction":
     """Return the texts of --consent and --instructions.
 
     Raises:
-        UserError: One of them, or a picture in it, cannot be read.
+        UserError: A text or one of its pictures cannot be read.
     """
     from saliency_bench.studies.introduction import Introduction, read_text
 
@@ -167,7 +169,7 @@ def introduction(args: Namespace) -> "Introduction":
 
 
 def completion(args: Namespace) -> dict[str, str] | None:
-    """Return what whoever has finished takes along; None without any."""
+    """Return the completion link and code for people who finish, or None."""
     given = {"url": args.completion_url, "code": args.completion_code}
     return {name: text for name, text in given.items() if text} or None
 
@@ -179,10 +181,10 @@ def serve(
 
     Args:
         app: the page.
-        args: of the command.
-        sync: keeps the store on the Hub.
-        study: whose people are invited.
-        name: of the address that is printed.
+        args: arguments of the command.
+        sync: copies the store to the Hub.
+        study: study whose people are invited.
+        name: label of the printed address.
         reviewer: also print the link of a new reviewer.
     """
     from saliency_bench.spaces.pages import serving
@@ -206,7 +208,7 @@ def serve(
 
 
 def results(kind: str, args: Namespace) -> None:
-    """Print the tables and notes of a study, or all as JSON; write them to --out, in which long tables are."""
+    """Print the tables and notes of a study, or everything as JSON; write them and the long tables to --out."""
     from saliency_bench.read.report.analyses import Analysis
 
     module = import_module(f"saliency_bench.studies.{kind}.results")
@@ -250,11 +252,11 @@ def write_table(study: "Study", kind: str, path: Path, checks: dict[str, list[bo
     """Write the payments or the parameters of a study.
 
     Args:
-        study: of any protocol.
+        study: study of any protocol.
         kind: "payments" or "parameters".
-        path: of the file.
+        path: path of the file.
         checks: {person: whether each check was right}.
-        args: of the command.
+        args: arguments of the command.
     """
     from saliency_bench.studies.payments import PAYMENTS, parameter_table, payment_rows
     from saliency_bench.studies.result_rows import write_rows

@@ -1,4 +1,4 @@
-"""What `submit` and `push results` have in common: the plan is shown, then carried out."""
+"""Shared by `submit` and `push results`: show the plan, then carry it out."""
 
 import getpass
 import json
@@ -21,8 +21,8 @@ def propose(args: Namespace, folder: Path) -> None:
     """Show the plan of a submission, and carry it out.
 
     Args:
-        args: of the command.
-        folder: of a run, or of a suite, whose runs are sent together.
+        args: arguments of the command.
+        folder: folder of a run, or of a suite, whose runs are sent together.
     """
     from saliency_bench.board import submit
     from saliency_bench.read.run_folder import read_summary
@@ -32,7 +32,7 @@ def propose(args: Namespace, folder: Path) -> None:
     more = {name: value for name in ("link", "with_maps") if (value := getattr(args, name, None))}
     runs, unfinished = submit.runs_in(folder)
     if (folder / "data" / "networks").is_dir() and runs != [folder]:
-        complain("these runs are of smoke size: drawn pictures and small networks, which no leaderboard needs")
+        complain("these runs are of smoke size (drawn pictures and small networks) and do not belong on a leaderboard")
     for path in unfinished:
         complain(f"left out: {path} is not finished")
     to = getattr(args, "to", None)

@@ -1,4 +1,4 @@
-"""Options that are spelled alike in every command; those that are settings of a run come from `RunSpec`."""
+"""Options shared by commands; settings of a run come from `RunSpec`."""
 
 import re
 import sys
@@ -20,12 +20,12 @@ UNCHANGED = object()  # the default of RunSpec
 
 
 def settings(parser: _ActionsContainer, *names: str, **defaults: object) -> None:
-    """Add options for these settings of a run, all if none are named; many of them stand under headings.
+    """Add options for these settings of a run (default: all); many settings are grouped under headings.
 
     Args:
-        parser: of the command.
-        names: of the settings.
-        **defaults: where they are not those of `RunSpec`.
+        parser: parser of the command.
+        names: names of the settings.
+        **defaults: defaults that differ from `RunSpec`.
     """
     names = names or tuple(RunSpec.model_fields)
     groups: dict[str, _ActionsContainer] = {"": parser}
@@ -39,10 +39,10 @@ def setting(parser: _ActionsContainer, name: str, *, default: object = UNCHANGED
     """Add an option for a setting.
 
     Args:
-        parser: of the command.
-        name: of the setting.
-        default: where it is not that of `RunSpec`.
-        text: of its help, instead of what the setting says of itself and its default.
+        parser: parser of the command.
+        name: name of the setting.
+        default: default, if it differs from `RunSpec`.
+        text: help text; default: the setting's description and default.
     """
     field = RunSpec.model_fields[name]
     default = field.default if default is UNCHANGED else default
@@ -58,7 +58,7 @@ def setting(parser: _ActionsContainer, name: str, *, default: object = UNCHANGED
 
 
 def _kind(annotation: Any, name: str) -> dict[str, Any]:
-    """Return what argparse must know of the values."""
+    """Return the argparse arguments for the values."""
     kinds = [kind for kind in get_args(annotation) or (annotation,) if kind is not NoneType]
     if bool in kinds:
         return {"action": "store_true"}
@@ -72,7 +72,7 @@ def _kind(annotation: Any, name: str) -> dict[str, Any]:
 
 
 def show_cells(cells: Sequence[Any], used: int) -> None:
-    """Print the table of a run: drawn on a terminal or for COLUMNS that it is too wide for, else plain text."""
+    """Print the table of a run: drawn on a terminal or if it is wider than COLUMNS, else as plain text."""
     from saliency_bench.read.summary import lines_below, table, table_rows
 
     console = console_of(sys.stdout)
@@ -87,7 +87,7 @@ def show_cells(cells: Sequence[Any], used: int) -> None:
 
 
 def show_pairs(run: Any) -> None:
-    """Print every two explainers of a run by each metric: the difference, what the test says, and on which samples."""
+    """Print all pairs of explainers of a run by each metric: the difference, the test's result, and the samples."""
     from saliency_bench.read.analysis.pairs import pair_rows
 
     for title, rows in pair_rows(run):
@@ -97,7 +97,7 @@ def show_pairs(run: Any) -> None:
 
 
 def show_rows(rows: Sequence[Sequence[str]]) -> None:
-    """Print a table whose first row is its header: drawn on a terminal, plain text in a file or pipe."""
+    """Print a table with a header row: drawn on a terminal, plain text in a file or pipe."""
     if (console := console_of(sys.stdout)) is not None:
         show_table(rows, console)
         return
@@ -107,16 +107,16 @@ def show_rows(rows: Sequence[Sequence[str]]) -> None:
 
 
 def paper_table(parser: ArgumentParser) -> None:
-    """Add --table, which writes a table for a paper, and how its numbers look."""
+    """Add --table, which writes a table for a paper, and the options of its format."""
     group = parser.add_argument_group("table for a paper")
     group.add_argument(
         "--table", metavar="FILE", help="write the table as LaTeX (.tex, for booktabs) or Markdown (.md)"
     )
     group.add_argument("--digits", type=int, metavar="N", help="digits after the decimal point (default: 3)")
     group.add_argument("--labels", nargs="+", action="extend", metavar="NAME=TEXT",
-                       help="what to print for an explainer or metric, as in gradcam=Grad-CAM")  # fmt: skip
+                       help="label of an explainer or metric, as in gradcam=Grad-CAM")  # fmt: skip
     group.add_argument("--caption", metavar="TEXT", help="put the LaTeX into a table environment with this caption")
-    group.add_argument("--ranks", action="store_true", help="print the ranks that the paired test leaves open")
+    group.add_argument("--ranks", action="store_true", help="print the ranks left open by the paired test")
     group.add_argument("--no-intervals", action="store_true", help="leave out the 95 %% intervals")
     group.add_argument("--no-bold", action="store_true", help="set no number in bold")
 
@@ -125,7 +125,7 @@ def paper_style(args: Namespace) -> dict[str, Any]:
     """Return the options of `to_latex` and `to_markdown` among the arguments of a command.
 
     Raises:
-        UserError: An option of the table is given without --table, or does not fit.
+        UserError: An option of the table is given without --table, or is invalid.
     """
     from saliency_bench.utils.storage import check_output_file
 
@@ -186,7 +186,7 @@ def namespace_name(text: str) -> str:
 
 
 def output(parser: ArgumentParser, json: str = "print JSON instead of text") -> None:
-    """Add --json, with this help, and --quiet, which `saliency_bench.cli` sees to."""
+    """Add --json with this help, and --quiet, which `saliency_bench.cli` handles."""
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--json", action="store_true", help=json)
     forms.add_argument("--quiet", action="store_true", help="print warnings and errors only")

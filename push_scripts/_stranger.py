@@ -104,7 +104,7 @@ def _command(name: str, *words: str) -> str:
     shown = StringIO()
     with redirect_stdout(shown):
         code = cli.main([name, *words])
-    if code > 1:  # 1: somebody's open submission must not be merged
+    if code > 1:  # 1: an open submission by someone else must not be merged
         raise UserError(f"saliency-bench {name} ended with {code}")
     return f"{name}: {(shown.getvalue().splitlines() or ['nothing'])[0]}"
 

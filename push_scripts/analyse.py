@@ -8,11 +8,11 @@ example:
   saliency-bench analyse runs/first --what randomisation --bound 0.5
   saliency-bench analyse runs/first --what agreement --answers answers.csv
 
-correlation: of every two metrics over samples, per explainer, and over the means of datasets (three runs or more).
+correlation: of every pair of metrics over samples, per explainer, and over dataset means (three or more runs).
 sensitivity: the rank of each explainer over all settings of a metric in the runs. sweep: a metric along one of its
 options. rank: do metrics agree on the order of explainers? clever-hans: samples recognised with confidence from outside
-the object. randomisation: which explainers do not depend on the weights, by saliency_randomisation. agreement: of
-metrics and people on the order of explainers at each exposure. Runs that ask the same question become one. --out is a
+the object. randomisation: explainers that do not depend on the weights, by saliency_randomisation. agreement: between
+metrics and people on the order of explainers at each exposure. Runs that ask the same question are merged. --out is a
 folder for JSON, CSV, Markdown, LaTeX and a plot.
 """
 

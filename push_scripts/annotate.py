@@ -21,8 +21,8 @@ from saliency_bench.push_scripts import _people, _shared
 from saliency_bench.utils.messages import complain
 
 SECTION = "people"
-RIGHT = 0.5  # IoU with a honeypot from which it counts as right in the table of payments
-MOST_NAMED = 20  # images that cannot be shown
+RIGHT = 0.5  # IoU with a honeypot from which the answer counts as right in the table of payments
+MOST_NAMED = 20  # most images that are named because they cannot be shown
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -58,13 +58,13 @@ def arguments(parser: ArgumentParser) -> None:
     results.add_argument("--exclude", nargs="+", default=(), metavar="NAME", help="people to leave out")
     results.add_argument("--accepted", action="store_true", help="only answers that a reviewer has accepted")
     results.add_argument("--honeypot-iou", type=float, default=0.0, metavar="X",
-                         help="leave out people whose mean IoU with the honeypots is below")  # fmt: skip
+                         help="leave out people whose mean IoU with the honeypots is below this value")  # fmt: skip
     results.add_argument("--without-people", action="store_true", help="leave the pseudonyms out of --export")
     _shared.output(parser)
 
 
 def _study_options(group: _ArgumentGroup) -> None:
-    """Add options whose defaults are those of `saliency_bench.studies.annotating`, or of the study that is there."""
+    """Add options whose defaults come from `saliency_bench.studies.annotating` or the existing study."""
     group.add_argument("--annotators", type=int, metavar="N", help="people per image (default: 3)")
     group.add_argument("--per-person", type=int, metavar="N", help="most images per person (default: all)")
     group.add_argument("--only-missing", action="store_true", default=None, help="only ask about images without a mask")
@@ -73,7 +73,7 @@ def _study_options(group: _ArgumentGroup) -> None:
     group.add_argument("--honeypot-every", type=int, metavar="N", help="show one every N images (default: 10)")
     group.add_argument("--grow", action="store_true",
                        help="allow more --annotators, --per-person or images in an existing study")  # fmt: skip
-    group.add_argument("--reviewers", type=int, metavar="N", help="people who have to accept a mask (default: 1)")
+    group.add_argument("--reviewers", type=int, metavar="N", help="people who must accept a mask (default: 1)")
     group.add_argument("--protocol", choices=("p0",),
                        help="settings of a paper; p0 (Saliency-Bench): --annotators 5 --reviewers 2")  # fmt: skip
     group.add_argument("--practice", type=int, metavar="N",
@@ -91,7 +91,7 @@ def main(args: Namespace) -> int:
         _people.erase(args)
         return 0
     if bool(args.imported) != bool(args.person):
-        raise UserError("--import PATH and --person NAME are given together")
+        raise UserError("--import PATH and --person NAME must be given together")
     if args.label and not args.imported:
         raise UserError("--label NAME needs --import PATH, from which it selects regions")
     introduction = _people.introduction(args)
@@ -115,9 +115,9 @@ def main(args: Namespace) -> int:
 
 
 def opened(args: Namespace) -> tuple[Any, Any]:
-    """Return the study that the arguments name, made if there is none, and the masks that are to be imported.
+    """Return the study that the arguments name, or create it, and the masks to import.
 
-    Whatever can be refused is looked at before, so that a refused start leaves no store behind.
+    Everything is checked first, so that a refused start leaves no store behind.
     """
     from saliency_bench.data.fingerprints import fingerprint
     from saliency_bench.data.loading import find
@@ -154,14 +154,14 @@ def _is_serving(args: Namespace) -> bool:
 
 
 def _study_name(args: Namespace, store: Any, usual: str, dataset: str, must_exist: bool) -> str:
-    """Return --name, the usual name, or that of the only study of the same images, however their place is written.
+    """Return --name, the usual name, or the name of the only study of the same images, whatever their path.
 
     Args:
-        args: of the command.
-        store: None where there is none yet.
-        usual: the name of a study without --name.
+        args: arguments of the command.
+        store: the store, or None if there is none yet.
+        usual: name of a study without --name.
         dataset: fingerprint of the images.
-        must_exist: only a study that is there will do.
+        must_exist: only accept an existing study.
 
     Raises:
         UserError: There is no such study, or there are several.
@@ -235,7 +235,7 @@ def _import(annotating: Any, imported: Any, args: Namespace) -> None:
         complain(f"{len(selection.left_out) - MOST_NAMED} more images are left out")
     facts = {"images": count, "unknown": strange, "left out": selection.left_out, "regions": selection.counts(),
              "ignored": dict(selection.passed)}  # fmt: skip
-    _tell(args, facts, f"masks of {count} images are stored as those of {args.person}\n{selection.line()}")
+    _tell(args, facts, f"masks of {count} images are stored for {args.person}\n{selection.line()}")
 
 
 def _tell(args: Namespace, facts: dict[str, Any], text: str) -> None:
@@ -246,10 +246,10 @@ def _tell(args: Namespace, facts: dict[str, Any], text: str) -> None:
 
 
 def _segmenter(files: list[str] | None) -> Any:
-    """Return what finds regions by strokes, of the files of --segment; None without the option.
+    """Return the segmenter for strokes from the files of --segment, or None without the option.
 
     Raises:
-        UserError: A library is not installed, or the files are no networks.
+        UserError: A library is not installed, or the files are not networks.
     """
     from saliency_bench.studies.segment_anything import SegmentAnything
     from saliency_bench.studies.strokes import GrabCut

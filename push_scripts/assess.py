@@ -24,15 +24,19 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     _people.arguments(parser)
     new = parser.add_argument_group("serve, a new study")
-    new.add_argument("--explainers", nargs="+", metavar="NAME", help="as in the run, two to five (default: all)")
-    new.add_argument("--questions", metavar="FILE", help="YAML with scale and questions (default: three of ours)")
+    new.add_argument(
+        "--explainers", nargs="+", metavar="NAME", help="explainers of the run, two to five (default: all)"
+    )
+    new.add_argument(
+        "--questions", metavar="FILE", help="YAML with scale and questions (default: three built-in questions)"
+    )
     new.add_argument("--with-masks", action="store_true", help="also rate the masks of the dataset, like maps")
     new.add_argument("--images", type=int, metavar="N", help="images to rate (default: all)")
     new.add_argument("--raters", type=int, default=3, metavar="N", help="people per image (default: 3)")
     new.add_argument("--per-person", type=int, default=20, metavar="N", help="most images per person (default: 20)")
     new.add_argument("--checks", type=int, default=1, metavar="N",
-                     help="images with the map of another one, to see who pays attention (default: 1)")  # fmt: skip
-    new.add_argument("--seed", type=int, default=0, metavar="N", help="of whatever is drawn (default: 0)")
+                     help="images with the map of another image, as attention checks (default: 1)")  # fmt: skip
+    new.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all random choices (default: 0)")
     _people.result_arguments(parser)
     _shared.output(parser)
 

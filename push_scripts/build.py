@@ -25,7 +25,7 @@ from saliency_bench.terminal import Help
 from saliency_bench.utils.progress import silent
 
 SECTION = "prepare"
-INNER = "hub_builders"  # its options depend on the first word, the name of one of these
+INNER = "hub_builders"  # its options depend on the first word, which names a dataset
 KEPT = "finished batches", ".{out}.building/batches/*"  # when it is stopped
 
 
@@ -70,21 +70,19 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _check_name(name: str) -> None:
-    """Raise UserError for a folder or file in the place of a name, with the command that was meant."""
+    """Raise UserError for a folder or file instead of a name, with the intended command."""
     path = Path(name).expanduser()
     known = name.rpartition("/")[2] if not path.exists() else name
     if known in registry.names(INNER) or not (path.exists() or "/" in name):
         return
     unknown = registry.unknown_item(INNER, name)
-    if "/" not in name and str(unknown).endswith("?"):  # spelled nearly like a dataset
+    if "/" not in name and str(unknown).endswith("?"):  # probably a misspelt dataset
         raise unknown
     how = {
         ".json": f"coco-json --json {name} --images DIR",
         ".yaml": f"yolo --names {name} --images DIR --labels DIR",
     }.get(path.suffix, f"folder --images {name}")
-    raise UserError(
-        f"{name} is not the name of a dataset; for pictures of your own: saliency-bench build {how} --out NEW"
-    )
+    raise UserError(f"{name} is not the name of a dataset; for your own pictures: saliency-bench build {how} --out NEW")
 
 
 def inner(name: str) -> argparse.ArgumentParser:
@@ -115,9 +113,9 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help=seed)
     parser.add_argument("--workers", type=int, metavar="N", help="threads or processes (default: one per core)")
     if own_data:
-        parser.add_argument("--name", dest="title", help="what the data are called in their card and in reports")
+        parser.add_argument("--name", dest="title", help="name of the data in their card and in reports")
         parser.add_argument(
-            "--license", metavar="LICENCE", help="their licence, such as cc-by-4.0 (default: not stated)"
+            "--license", metavar="LICENCE", help="licence of the data, such as cc-by-4.0 (default: not stated)"
         )
     group = parser.add_argument_group(f"options of {name}")
     known = options.defaults(builder.samples)
@@ -152,7 +150,7 @@ def epilog(name: str, builder: ModuleType) -> str:
 
 
 def licence_of(builder: ModuleType) -> str:
-    """Return the licence of a dataset; of one's own data, where it is said."""
+    """Return the licence of a dataset; for your own data, where it is stated."""
     return "what --license says" if getattr(builder, "OWN_DATA", "") else builder.LICENSE
 
 
@@ -180,7 +178,7 @@ def add_option(parser: argparse._ActionsContainer, key: str, default: object, te
         return
     kind = type(default) if isinstance(default, int | float) else str
     metavar = "N" if kind is int else "X" if kind is float else "TEXT"
-    if default != "":  # else the text says what happens without it
+    if default != "":  # else the text describes the default
         text += f" (default: {default})"
     parser.add_argument(flag, dest=key, type=kind, default=default, metavar=metavar, help=text)
 
@@ -213,12 +211,12 @@ def summary(build_report: dict, out: Path) -> str:
     )
     lines += remarks(build_report["remarks"])
     if not build_report["redistribute_images"]:
-        lines.append("  licence   the images may not be published")
+        lines.append("  licence   these images may not be redistributed")
     return "\n".join([*lines, "next:", f"  {next_command(build_report, out)}"])
 
 
 def remarks(listed: list[dict], most: int = 5) -> list[str]:
-    """Return lines of the first remarks; equal ones are one line."""
+    """Return lines of the first remarks; equal remarks share a line."""
     ids: dict[str, list[str]] = {}
     for remark in listed:
         ids.setdefault(remark["text"], []).append(remark["id"])
@@ -230,7 +228,7 @@ def remarks(listed: list[dict], most: int = 5) -> list[str]:
 
 
 def next_command(build_report: dict, out: Path) -> str:
-    """Return what can be done with the dataset: train on it, or explain a model on it."""
+    """Return the next command for the dataset: train on it, or explain a model on it."""
     dataset, model = shlex.quote(str(out)), "microsoft/resnet-18"
     if {"train", "validation", "test"} <= set(build_report["splits"]):
         to = shlex.quote(f"models/resnet-18-{out.name}")

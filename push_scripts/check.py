@@ -5,14 +5,14 @@ example:
       --require 'gradcam:saliency_miou>=0.3' 'gradcam:saliency_deletion<=0.2' \
       'rise:masks=100:saliency_miou>=0.2' 'gradcam:saliency_miou>random'
 
-Prints a line per requirement, with the interval it was judged by. The exit code is 1 if an interval lies on the wrong
+Prints a line per requirement with the interval that decides it. The exit code is 1 if an interval lies on the wrong
 side of its bound, or if the paired test finds an explainer worse than in the run of --against on the same samples; 0 if
-neither happens; 2 for any error. If an explainer stands in place of the number, the difference of the two explainers on
-the same samples is judged. All requirements of one command are judged together (Holm): however many there are, the
-chance that one fails although all are true is about 2.5 %, or 5 % with --against. A requirement whose interval contains
-the bound is undecided and passes, unless --strict is given. Its line states roughly how many samples would decide it,
-and how large a violation the samples of the run would detect. Quote each requirement, because > has a meaning in the
-shell.
+neither happens; 2 for any error. If a requirement has an explainer instead of a number, the difference of the two
+explainers on the same samples is judged. All requirements of one command are judged together (Holm): however many there
+are, the chance that one fails although all are true is about 2.5 %, or 5 % with --against. A requirement whose interval
+contains the bound is undecided and passes, unless --strict is given. Its line states roughly how many samples would
+decide it, and how large a violation the samples of the run would detect. Quote each requirement, because > has a
+meaning in the shell.
 """
 
 import json
@@ -32,7 +32,7 @@ def arguments(parser: ArgumentParser) -> None:
         help="EXPLAINER:METRIC>=NUMBER or <=, with options as in rise:masks=100:saliency_miou:threshold=0.3>=0.2; or "
              "EXPLAINER:METRIC>EXPLAINER or <",
     )  # fmt: skip
-    parser.add_argument("--against", metavar="OLD_RUN", help="an earlier run, in which no explainer may be better")
+    parser.add_argument("--against", metavar="OLD_RUN", help="an earlier run; no explainer may be better there")
     parser.add_argument("--strict", action="store_true", help="also fail if a requirement is undecided")
     _shared.output(parser)
 

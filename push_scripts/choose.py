@@ -35,9 +35,9 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--margin", type=float, default=0.02, metavar="X",
                         help="a difference of scores that does not matter (default: 0.02)")  # fmt: skip
     parser.add_argument("--explainers", nargs="+", metavar="NAME",
-                        help="candidates, beside the baselines (default: all that fit the network)")  # fmt: skip
+                        help="candidates in addition to the baselines (default: all that fit the network)")  # fmt: skip
     parser.add_argument("--metrics", nargs="+", metavar="NAME",
-                        help="metrics that decide (default: those of the questions)")  # fmt: skip
+                        help="metrics that decide (default: the metrics of the questions)")  # fmt: skip
     _shared.settings(parser, *SETTINGS, batch_size=8)
     _shared.output(parser)
 

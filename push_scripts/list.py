@@ -4,8 +4,7 @@ example:
   saliency-bench list explainers
   saliency-bench list rise saliency_miou
 
-The name of an explainer, metric or dataset shows its options, what it costs and an example; `saliency-bench help NAME`
-does the same.
+The name of an explainer, metric or dataset shows its options, its cost and an example, like `saliency-bench help NAME`.
 """
 
 import json
@@ -21,23 +20,23 @@ from saliency_bench.terminal import fitted, show_help
 SECTION = "start here"
 PLUGINS = {"datasets": "hub_builders", "explainers": "explainers", "metrics": "metrics", "commands": "push_scripts"}
 ALL = [*PLUGINS, "models", "suites"]
-# Headings, in the order in which they are shown; {heading: what one of the words behind an item's needs says of it}.
+# Headings in display order: {heading: the property of the items below it}.
 EXPLAINERS = {
     "feature maps of a convolutional network": "activations",
     "attention of a vision transformer": "attention",
     "gradients of any network": "gradients",
     "outputs of any network, in many forward passes": "outputs",
-    "baselines, which do not look at the network": "nothing",
+    "baselines, which ignore the network": "nothing",
 }
 OWN, DRAWN = "your own data", "without a download"
 BROKEN = "cannot be used"
 METRICS = {  # the first that fits
-    "false positives, seen by two classifiers": "other",
+    "false positives, from two classifiers": "other",
     "agreement with a mask": "masks",
     "response of the classifier as pixels are removed or inserted": "curves",
     "behaviour of the explainer, which is run again": "explain",
     "salient regions pasted into other images": "partners",
-    "networks that are trained anew on changed images": "retrained",
+    "networks retrained on changed images": "retrained",
     "answers of people": "first_right",
 }
 HEADINGS = {
@@ -50,7 +49,7 @@ HEADINGS = {
 
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
-    text = f"list only these ({', '.join(ALL)}), or show items by their names (default: list all)"
+    text = f"list only these ({', '.join(ALL)}), or show items by name (default: list all)"
     _shared.completed_as(parser.add_argument("what", nargs="*", metavar="NAME", help=text), "item")
     _shared.output(parser)
 
@@ -99,7 +98,7 @@ def _lines(kind: str, items: dict[str, str]) -> list[str]:
 
 
 def _section(folder: str, name: str, path: Path) -> str:
-    """Return the heading that an item stands under: its own `SECTION`, or what follows from its file."""
+    """Return the heading of an item: its own `SECTION`, or the heading derived from its file."""
     if section := registry.constant(path, "SECTION"):
         return section
     if folder == "hub_builders":
@@ -117,12 +116,12 @@ def _legend() -> str:
     from saliency_bench.explainers._costs import SIDE
 
     return (
-        f"  [what it needs of the network; forward passes for one image of {SIDE} x {SIDE} pixels with default options]"
+        f"  [requirements on the network; forward passes for one image of {SIDE} x {SIDE} pixels with default options]"
     )
 
 
 def _plugins(folder: str, with_costs: bool) -> dict[str, str]:
-    """Return {name: a line about it} of a folder of plugins."""
+    """Return {name: description in one line} of a folder of plugins."""
     broken = registry.unusable(folder)
     paths = {name: path for name, path in registry.files(folder).items() if name not in broken}
     about = {name: registry.summary(_describe(folder, name, path)) for name, path in paths.items()}
@@ -148,7 +147,7 @@ def _costs(name: str) -> str:
 
 
 def _models() -> dict[str, str]:
-    """Return {name: a line about it} of the models."""
+    """Return {name: description in one line} of the models."""
     from saliency_bench.compute.classifiers.sources import KNOWN
 
     others = {
@@ -159,7 +158,7 @@ def _models() -> dict[str, str]:
 
 
 def _suites() -> dict[str, str]:
-    """Return {name: a line about it} of the suites and their tables."""
+    """Return {name: description in one line} of the suites and their tables."""
     from saliency_bench.recipes.suites.suite_schema import read_suite, suite_files
 
     listed: dict[str, str] = {}

@@ -57,7 +57,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "name", metavar="NAME", help="such as my_method, saliency_mine (a metric) or my-data (a dataset or command)"
     )
-    about = "what a metric gets: maps and masks (default), maps alone, curves of probabilities, or an explainer"
+    about = "input of a metric: maps and masks (default), only maps, curves of probabilities, or an explainer"
     parser.add_argument("--asks", choices=list(SHELLS), help=about)
     _shared.output(parser)
 
@@ -77,13 +77,13 @@ def main(args: Namespace) -> None:
 
 
 def new(kind: str, name: str, folder: Path, asks: str = "masks") -> list[Path]:
-    """Write the files of a new item into the checkout that `folder` lies in; return their paths.
+    """Write the files of a new item into the checkout that contains `folder`; return their paths.
 
     Args:
         kind: "explainer", "metric", "dataset" or "command".
-        name: of the item.
-        folder: in a checkout.
-        asks: of a metric, "masks", "maps", "curves" or "explain".
+        name: name of the item.
+        folder: folder in a checkout.
+        asks: input of a metric: "masks", "maps", "curves" or "explain".
 
     Raises:
         UserError: The name is invalid or exists, or the folder is outside a checkout.
@@ -106,7 +106,7 @@ def new(kind: str, name: str, folder: Path, asks: str = "masks") -> list[Path]:
         "heading": " ".join(word.capitalize() for word in words),
         "asks": asks,
         "shell": SHELLS[asks],
-        "alone": asks in ("masks", "maps"),  # its evaluate module needs no saliency_bench
+        "alone": asks in ("masks", "maps"),  # its evaluate module works without saliency_bench
     }
     texts = {path: environment.get_template(template).render(values) for path, template in paths.items()}
     for path, text in texts.items():
@@ -119,7 +119,7 @@ def module_of(kind: str, name: str) -> str:
     """Return the name of the file: dashes become underscores.
 
     Raises:
-        UserError: The name cannot be that of a file.
+        UserError: The name is not valid as a file name.
     """
     module = name.replace("-", "_") if kind in DASHED else name
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", module) or keyword.iskeyword(module):
@@ -127,8 +127,8 @@ def module_of(kind: str, name: str) -> str:
         raise UserError(f"'{name}' is not a valid {kind} name; use lower-case letters, digits and {between}")
     if kind == "metric" and not module.startswith("saliency_"):
         raise UserError(
-            f"the name of a metric of this checkout begins with saliency_; use saliency_{module} (in a package of your "
-            "own, as examples/plugin, it may have any name)"
+            f"the name of a metric in this checkout must begin with saliency_; use saliency_{module} (in your own "
+            f"package, like examples/plugin, it may have any name)"
         )
     return module
 
@@ -139,10 +139,10 @@ def public_name(kind: str, module: str) -> str:
 
 
 def checkout_of(folder: Path) -> Path:
-    """Return the checkout that a folder lies in.
+    """Return the checkout that contains a folder.
 
     Raises:
-        UserError: It lies in none.
+        UserError: There is none.
     """
     for root in (folder, *folder.parents):
         if all((root / part).exists() for part in PARTS):

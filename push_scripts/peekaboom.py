@@ -9,7 +9,7 @@ example:
 serve: a page at http://127.0.0.1:7860 until Ctrl-C, for the images and maps of a run with --keep-maps. People see 5 %
 of the pixels of an image and choose its class among several; wrong or "I don't know" shows more. Answers go into the
 store at once; the same command resumes. results: accuracy by exposure, saliency_crowd_auc, and who judged. export: the
-answers, as analyse --what agreement reads them.
+answers in the format of analyse --what agreement.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -24,7 +24,7 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     _people.arguments(parser)
     new = parser.add_argument_group("serve, a new study")
-    new.add_argument("--explainers", nargs="+", metavar="NAME", help="as in the run (default: all)")
+    new.add_argument("--explainers", nargs="+", metavar="NAME", help="explainers of the run (default: all)")
     new.add_argument("--images", type=int, metavar="N", help="images to judge (default: all)")
     new.add_argument("--protocol", choices=("p2",),
                      help="settings of a paper; p2 (Lu et al.): --judgements 10 --pairs 20 --checks 0, so nobody "
@@ -34,13 +34,13 @@ def arguments(parser: ArgumentParser) -> None:
     new.add_argument("--pairs", type=int, metavar="N", help="most images per person (default: 20)")
     new.add_argument("--choices", type=int, metavar="N", help="labels to choose from (default: 4)")
     new.add_argument("--checks", type=int, metavar="N",
-                     help="images shown whole, to see who pays attention (default: 2)")  # fmt: skip
+                     help="images shown completely, as attention checks (default: 2)")  # fmt: skip
     new.add_argument("--strike", action="store_true",
-                     help="labels that were tried cannot be chosen again; makes guessing pay")  # fmt: skip
+                     help="tried labels cannot be chosen again, which rewards guessing")  # fmt: skip
     new.add_argument("--fill", choices=("black", "grey"), default="black",
-                     help="colour of hidden pixels: black, as in saliency_kae, or grey, to resume a study of an "
+                     help="colour of hidden pixels: black, like in saliency_kae, or grey, to resume a study of an "
                      "earlier version (default: black)")  # fmt: skip
-    new.add_argument("--seed", type=int, default=0, metavar="N", help="of whatever is drawn (default: 0)")
+    new.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all random choices (default: 0)")
     _people.result_arguments(parser)
     _shared.output(parser)
 

@@ -1,4 +1,4 @@
-"""Compute how many images are needed to find a difference between two explainers.
+"""Compute how many images are needed to detect a difference between two explainers.
 
 example:
   saliency-bench power --run runs/first --difference 0.02
@@ -6,9 +6,9 @@ example:
   saliency-bench power --spread 0.2 --difference 0.05 \\
       --cluster-size 6 --correlation 0.3 --out power.svg
 
-Prints the images and clusters with which the test of reports finds a difference in 80 % of cases, from the paired
+Prints the images and clusters with which the test of reports detects a difference in 80 % of cases, from the paired
 differences of a run (a small one is enough) or from an assumed spread. All pairs of a metric are tested together, as in
-a report; --single tests one pair alone. --out draws the curve.
+a report; --single tests only one pair. --out draws the curve.
 """
 
 import json
@@ -32,18 +32,18 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--difference", type=float, required=True, metavar="X",
                         help="the smallest difference that matters")  # fmt: skip
     parser.add_argument("--power", type=float, default=0.8, metavar="P",
-                        help="chance to find it (default: 0.8)")  # fmt: skip
-    parser.add_argument("--single", action="store_true", help="test one pair alone, not all pairs of a metric together")
+                        help="probability of detecting it (default: 0.8)")  # fmt: skip
+    parser.add_argument("--single", action="store_true", help="test only one pair, not all pairs of a metric together")
     parser.add_argument("--cluster-size", type=int, default=1, metavar="N",
-                        help="with --spread: images of a cluster, as slices of a patient (default: 1)")  # fmt: skip
+                        help="with --spread: images per cluster, such as slices of a patient (default: 1)")  # fmt: skip
     parser.add_argument("--correlation", type=float, default=0.0, metavar="R",
-                        help="with --spread: of the differences within a cluster (default: 0)")  # fmt: skip
+                        help="with --spread: correlation of the differences within a cluster (default: 0)")  # fmt: skip
     parser.add_argument("--out", metavar="FILE", help="draw the curve (.pdf, .svg, .png)")
     _shared.output(parser)
 
 
 def main(args: Namespace) -> None:
-    """Compute how many images are needed to find a difference between two explainers."""
+    """Compute how many images are needed to detect a difference between two explainers."""
     from saliency_bench.read.analysis import power
     from saliency_bench.read.run_folder import read_run
 
@@ -78,12 +78,12 @@ def main(args: Namespace) -> None:
 
 
 def _by_metric(needed: Sequence[Any]) -> list[list[Any]]:
-    """Return the pairs of each metric, those that need most first."""
+    """Return the pairs of each metric, largest need first."""
     return [[item for item in needed if item.metric == metric] for metric in dict.fromkeys(i.metric for i in needed)]
 
 
 def _answer(item: Any, pairs: int, power: float) -> str:
-    """Return the answer in one sentence, from the pair of a metric that needs most."""
+    """Return the answer in one sentence, from the pair of a metric with the largest need."""
     where = f" by {item.metric}" if item.metric else ""
     which = "any two of these explainers" if pairs > 1 else "the two explainers"
     difference = f"a difference of {item.difference:g} between {which}{where} with a chance of {power:.0%}"
@@ -100,7 +100,7 @@ def _pairs(needed: Sequence[Any]) -> dict[str, int]:
 
 
 def _widest(needed: Sequence[Any]) -> list[Any]:
-    """Return the pair of each metric that needs most."""
+    """Return the pair of each metric with the largest need."""
     widest: dict[str, Any] = {}
     for item in needed:
         widest.setdefault(item.metric, item)

@@ -50,7 +50,7 @@ def arguments(parser: ArgumentParser) -> None:
         help="the folder of a built dataset, a model, a run or a suite, or the name of a metric or app",
     )
     _shared.namespace(parser)
-    parser.add_argument("--name", help="name of the repository (default: that of dataset, metric, app or folder)")
+    parser.add_argument("--name", help="name of the repository (default: name of the dataset, metric, app or folder)")
     parser.add_argument("--private", action="store_true", help="make the repository private if it does not exist yet")
     parser.add_argument("--dry-run", action="store_true", help="show what would be sent and send nothing")
     groups = {kind: parser.add_argument_group(f"for a {kind}" if kind != "results" else f"for {kind}") for kind in OWN}
@@ -60,7 +60,7 @@ def arguments(parser: ArgumentParser) -> None:
     )  # fmt: skip
     groups["dataset"].add_argument(
         "--eval-yaml", action="store_true",
-        help="add eval.yaml, by which the Hub lists the scores of models on its page (the Hub may refuse it)",
+        help="add eval.yaml, with which the Hub lists the scores of models on its page (the Hub may refuse it)",
     )  # fmt: skip
     groups["dataset"].add_argument(
         "--hide-masks", metavar="SPLIT",
@@ -108,7 +108,7 @@ def dataset(args: Namespace) -> None:
 
 
 def _check_masks(args: Namespace, repo: str) -> None:
-    """Raise UserError if masks are to be hidden that were shown, or to be shown that another repository hides."""
+    """Raise UserError if masks to hide were already published, or if masks to publish are hidden elsewhere."""
     from saliency_bench.hub.client import default_api, token_of
     from saliency_bench.hub.failures import is_network_error, refuse
     from saliency_bench.publishing.datasets import check_hidden_nowhere, check_never_shown
@@ -127,7 +127,7 @@ def _check_masks(args: Namespace, repo: str) -> None:
 
 
 def _published_masks(args: Namespace, publication: "Publication") -> "Published":
-    """Publish the masks that a dataset hides in a private repository; before the dataset, so that none lacks them."""
+    """Publish the hidden masks of a dataset in a private repository, before the dataset, so that they always exist."""
     from saliency_bench.publishing.datasets import masks_publication
 
     with TemporaryDirectory(prefix="saliency-bench-") as workspace:
@@ -169,7 +169,7 @@ def space(args: Namespace) -> None:
 
 
 def everything(args: Namespace) -> None:
-    """Publish all that is in a folder."""
+    """Publish everything in a folder."""
     from saliency_bench.push_scripts._all import left_out, publications
     from saliency_bench.utils.messages import complain
 
@@ -178,7 +178,7 @@ def everything(args: Namespace) -> None:
     with TemporaryDirectory(prefix="saliency-bench-") as workspace:
         for line in left_out(Path(args.item), args.namespace):
             complain(line)
-        # What cannot be published is found before anything is sent; but models, which link what is there by then.
+        # Errors are found before anything is sent, except for models, which link to repositories published by then.
         about = Path(args.item), args.namespace
         list(publications(*about, Path(mkdtemp(dir=workspace)), args.license))
         all_of_it = publications(*about, Path(mkdtemp(dir=workspace)), args.license)
@@ -204,7 +204,7 @@ def _publish(args: Namespace, publication) -> None:
 
 
 def _published(args: Namespace, publication: "Publication", *, private: bool = False) -> "Published":
-    """Return what became of it, said unless it is asked for as JSON."""
+    """Return the result, and print it unless JSON is requested."""
     from huggingface_hub.utils import disable_progress_bars
 
     from saliency_bench.hub.upload import publish

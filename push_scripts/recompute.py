@@ -1,4 +1,4 @@
-"""Compute scores of a submission to your leaderboard again, so that its rows are ranked.
+"""Recompute scores of a submission to your leaderboard, so that its rows are ranked.
 
 example:
   saliency-bench recompute saliency-bench/results DATASET/MODEL/SUBMITTER
@@ -6,9 +6,9 @@ example:
   saliency-bench recompute saliency-bench/results DATASET/MODEL/SUBMITTER \\
       --hidden YOUR-NAME/my-data-masks
 
-Explainers of the package are run again on images that are drawn at random, and submitted maps are scored again, all of
-them. A score that differs by more than 1e-4 refuses the submission. What was found is written to the results folder or
-repository, to `status/`, `datasets/` and `models/`, which no submission may touch.
+Explainers of the package are run again on randomly drawn images, and all submitted maps are scored again. The
+submission is refused if a score differs by more than 1e-4. The findings are written to `status/`, `datasets/` and
+`models/` of the results folder or repository, which submissions may not touch.
 """
 
 import json
@@ -24,13 +24,13 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("results", metavar="RESULTS", help="a folder of results, or NAMESPACE/results of the Hub")
     parser.add_argument("folder", metavar="FOLDER", help="of the submission: DATASET/MODEL/SUBMITTER")
-    parser.add_argument("--samples", type=int, default=16, metavar="N", help="images of each explainer (default: 16)")
-    parser.add_argument("--dry-run", action="store_true", help="print what was found and write nothing")
-    parser.add_argument("--dataset", metavar="NAME|DIR", help="where it is, if not where the submission says")
-    parser.add_argument("--model", metavar="NAME|DIR", help="where it is, if not where the submission says")
+    parser.add_argument("--samples", type=int, default=16, metavar="N", help="images per explainer (default: 16)")
+    parser.add_argument("--dry-run", action="store_true", help="print the findings and write nothing")
+    parser.add_argument("--dataset", metavar="NAME|DIR", help="its location, if it differs from the submission")
+    parser.add_argument("--model", metavar="NAME|DIR", help="its location, if it differs from the submission")
     parser.add_argument(
         "--hidden", metavar="OWNER/NAME|DIR",
-        help="private repository of the masks that `push dataset --hide-masks` keeps (default: as the board lists it)",
+        help="private repository of the masks from `push dataset --hide-masks` (default: as listed by the board)",
     )  # fmt: skip
     for name in SETTINGS:
         _shared.setting(parser, name, default=None)
@@ -38,7 +38,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> int:
-    """Compute scores of a submission to your leaderboard again, so that its rows are ranked."""
+    """Recompute scores of a submission to your leaderboard, so that its rows are ranked."""
     from saliency_bench.board.recompute import vouch
 
     given = {name: getattr(args, name) for name in ("dataset", "model", "hidden", *SETTINGS)}

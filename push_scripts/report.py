@@ -35,13 +35,13 @@ def arguments(parser: ArgumentParser) -> None:
     """Declare the options of the command."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run (its --out)")
     parser.add_argument("--out", metavar="FILE", help="page to write (default, for one run: report.html in its folder)")
-    parser.add_argument("--samples", action="store_true", help="also write a page of all samples beside the report")
+    parser.add_argument("--samples", action="store_true", help="also write a page of all samples next to the report")
     text = "dataset of the run, for the images of --samples (default: the run's own, if it is a folder)"
     parser.add_argument("--data", metavar="DATASET", help=text)
-    parser.add_argument("--pairs", action="store_true", help="also print the difference of every two explainers")
+    parser.add_argument("--pairs", action="store_true", help="also print the difference of every pair of explainers")
     text = "also print the scores of correctly and wrongly classified images"
     parser.add_argument("--by-correct", action="store_true", help=text)
-    parser.add_argument("--seeds", action="store_true", help="one table over networks, one run each; no page")
+    parser.add_argument("--seeds", action="store_true", help="one table over networks, with one run each; no page")
     parser.add_argument("--figure", metavar="FILE", help="with --seeds: draw it (.pdf, .svg, .png)")
     _shared.paper_table(parser)
     _shared.output(parser)

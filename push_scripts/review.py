@@ -7,10 +7,10 @@ example:
   saliency-bench review saliency-bench/results --comment    # all that are open
   saliency-bench review ./board    # a local board; also writes its index
 
-It checks out if its author is the submitter, it adds the files of submissions and nothing else, deletes and changes
-nothing, and all numbers follow from the records. The exit code is 1 if it must not be merged. Values can be invented
-all the same: `saliency-bench recompute` computes some of them again, and only then a row is ranked. --merge merges the
-commit that was reviewed and no later one.
+It passes if its author is the submitter, it only adds files of submissions, deletes and changes nothing, and all
+numbers follow from the records. The exit code is 1 if it must not be merged. Values can still be invented:
+`saliency-bench recompute` recomputes some of them, and only then a row is ranked. --merge merges exactly the reviewed
+commit.
 """
 
 import json

@@ -7,9 +7,8 @@ example:
   saliency-bench run --dataset shapes-xai --model models/resnet-18-shapes \\
       --maps mine=my-maps --out runs/mine
 
-The folder then holds a score for every sample (records.parquet), the table (summary.json) and report.html. A run that
-was stopped resumes; started again with more explainers or metrics, it computes only those. With --maps alone, no
-explainers are run.
+The folder then holds a score for every sample (records.parquet), the table (summary.json) and report.html. A stopped
+run resumes; with more explainers or metrics, a new start computes only those. With only --maps, no explainers are run.
 """
 
 import json
@@ -52,7 +51,7 @@ def main(args: Namespace) -> int:
         print(json.dumps(result.summary, indent=2))
         return _faulty(result)
     if result.complete:
-        print(f"nothing to do: {result.folder} already holds every score that was asked for\n")
+        print(f"nothing to do: {result.folder} already holds every requested score\n")
     _shared.show_cells(result.cells, covered(result.summary))
     print()
     print("\n".join(result.lines))
@@ -60,7 +59,7 @@ def main(args: Namespace) -> int:
 
 
 def _faulty(result) -> int:
-    """Return 2 if anything failed, with a line about it; the run is complete all the same."""
+    """Print a line and return 2 if anything failed; the run is complete nevertheless."""
     faults = result.summary["faults"]
     if not faults:
         return 0

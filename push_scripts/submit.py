@@ -5,7 +5,7 @@ example:
   saliency-bench submit runs/first --note "seed 0, on a laptop"
   saliency-bench submit mine --name ours --with-maps --metrics saliency_miou
 
-Opens a pull request on NAMESPACE/results. A run is submitted as it is; maps (`saliency-bench template` explains the
+Opens a pull request on NAMESPACE/results. A run is submitted unchanged; maps (`saliency-bench template` explains the
 layout) are checked and scored first. Cells that the leaderboard already has with the same values are skipped; values
 that contradict it are shown and sent. --dry-run shows what would be sent and needs no login. By submitting you agree to
 publish the results under CC-BY-4.0.
@@ -34,13 +34,13 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--by", metavar="NAME", help="name of the submitter, with --to (default: your login name)")
     maps = parser.add_argument_group("for maps")
     maps.add_argument("--name", help="the name of your method")
-    maps.add_argument("--template", metavar="DIR", help="the template they were made from, if they lie elsewhere")
-    _shared.setting(maps, "metrics", default=None, text="names (default: all that need one map per image)")
+    maps.add_argument("--template", metavar="DIR", help="the template of the maps, if they are in another folder")
+    _shared.setting(maps, "metrics", default=None, text="names of metrics (default: all that need one map per image)")
     maps.add_argument(
         "--with-maps",
         action="store_true",
-        help="publish the maps too, in half precision, so that anyone can score them; a board needs them to score a "
-        "method of your own itself, and where masks are hidden",
+        help="also publish the maps in half precision, so that anyone can score them; a board needs them to score your "
+        "own method itself, and if masks are hidden",
     )
     maps.add_argument("--partial", action="store_true", help="leave out images without a map instead of stopping")
     _shared.setting(maps, "out", default=None, text="folder of the run that scores them (default: next to the maps)")

@@ -1,4 +1,4 @@
-"""Make the tables of a paper: train, run and lay out what is missing.
+"""Make the tables of a paper: train and run what is missing, and lay out the tables.
 
 example:
   saliency-bench suite p0-table2 --smoke --out smoke
@@ -6,8 +6,8 @@ example:
   saliency-bench suite my.yaml --out suites --select dataset=pet-xai --limit 100
 
 NAME is a paper's suite or one of its tables (`saliency-bench list suites`), or a YAML file of your own: --show prints
-one to begin with. --smoke makes the same tables in minutes, on drawn pictures with small networks. Started again, it
-does what is missing; a run that fails is named and stops no other.
+an example. --smoke makes the same tables in minutes, from drawn pictures and small networks. A new start does only what
+is missing; a failed run is reported and does not stop the others.
 """
 
 import json
@@ -30,7 +30,7 @@ def arguments(parser: ArgumentParser) -> None:
         "--data", metavar="DIR", default=".", help="folder that holds built datasets by name (default: .)"
     )
     parser.add_argument("--answers", nargs="+", metavar="FILE", default=[], action="extend",
-                        help="answers of people, as `peekaboom export` writes them")  # fmt: skip
+                        help="answers of people, from `peekaboom export`")  # fmt: skip
     parser.add_argument("--select", nargs="+", metavar="AXIS=NAME", default=[], action="extend",
                         help="only these: dataset=, model=, explainer=, metric=")  # fmt: skip
     _shared.settings(parser, "limit", "device")
@@ -46,7 +46,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> int:
-    """Make the tables of a paper: train, run and lay out what is missing."""
+    """Make the tables of a paper: train and run what is missing, and lay out the tables."""
     from saliency_bench.compute.preflight import check_writable
     from saliency_bench.errors import UserError
     from saliency_bench.recipes.suites.suite_schema import Suite, find_suite
@@ -79,7 +79,7 @@ def main(args: Namespace) -> int:
     _print(result)
     empty = [table.name for table in result.tables if not table.has_numbers]
     if empty:
-        complain(f"no number of {', '.join(empty)} is there; the notes of the table say why")
+        complain(f"{', '.join(empty)} has no numbers; the notes of the table say why")
     return 2 if result.failed or empty else 0
 
 

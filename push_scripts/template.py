@@ -6,7 +6,7 @@ example:
   saliency-bench submit mine --name my-method --with-maps --dry-run
 
 The folder holds image ids, targets, the size of the maps, an example script and a README.md that explains them;
-`--images npy` adds the images exactly as the classifier gets them.
+`--images npy` adds the exact input images of the classifier.
 """
 
 import json
@@ -18,7 +18,7 @@ from saliency_bench.spec import RunSpec, about
 from saliency_bench.utils.messages import counted
 
 SECTION = "publish"
-# The first two stand alone, the others are not known yet.
+# The first two are complete; the others are not known yet.
 LEFT_OUT = ("dataset", "model", "explainers", "metrics", "maps", "other_model", "other_label")
 
 
@@ -47,6 +47,6 @@ def main(args: Namespace) -> None:
         print(json.dumps({"template": str(out), **content.model_dump()}, indent=2))
         return
     height, width = content.size
-    print(f"{out}: {counted(content.samples, 'image')}, maps of {height} x {width}; {out / 'README.md'} says how")
+    print(f"{out}: {counted(content.samples, 'image')}, maps of {height} x {width}; see {out / 'README.md'}")
     print(f"next: python {out / 'example.py'}")
     print(f"      saliency-bench submit {out} --name my-method --with-maps --dry-run")

@@ -4,8 +4,8 @@ example:
   saliency-bench train --dataset shapes-xai --model microsoft/resnet-18 \\
       --epochs 5 --out models/resnet-18-shapes
 
-The result is a folder with a transformers checkpoint, its image processor and training_log.json. A training that was
-stopped resumes after its last complete epoch.
+The result is a folder with a transformers checkpoint, its image processor and training_log.json. A stopped training
+resumes after its last complete epoch.
 """
 
 import json
@@ -30,7 +30,7 @@ def arguments(parser: ArgumentParser) -> None:
     rate = "learning rate of Adam (default: 0.001)"
     parser.add_argument("--learning-rate", type=float, default=1e-3, metavar="X", help=rate)
     parser.add_argument("--size", type=int, default=224, metavar="N", help="resize images to N x N (default: 224)")
-    several = "softmax for one class an image; sigmoid for all classes of each (column labels) (default: softmax)"
+    several = "softmax for one class per image; sigmoid for all classes of an image (column labels) (default: softmax)"
     parser.add_argument("--activation", choices=("softmax", "sigmoid"), default="softmax", help=several)
     precision = "fp32, or bf16 for mixed precision (default: fp32)"
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help=precision)

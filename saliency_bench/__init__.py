@@ -1,6 +1,6 @@
 """saliency-bench: measure whether a saliency map of an image classifier can be trusted.
 
-Names below are loaded when first used, so that `import saliency_bench` costs nothing and imports no torch.
+Names below are loaded when first used, so that `import saliency_bench` is fast and does not import torch.
 """
 
 from importlib import import_module
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.3.0"
 
 if not (Path(__file__).parent / "explainers").is_dir():
-    # In a checkout the plugin folders lie beside the core; a wheel has them inside.
+    # In a checkout the plugin folders are next to the core; in a wheel they are inside it.
     __path__.append(str(Path(__file__).parents[1]))
 
 _HOMES = {
@@ -133,7 +133,7 @@ if TYPE_CHECKING:
     from saliency_bench.settings import RunSettings
     from saliency_bench.types import Averaged, Images, Maps, Masks, Scores, Target
 
-else:  # to type checkers, which would otherwise believe that there is every name
+else:  # hide this from type checkers, which would otherwise accept every name
 
     def __getattr__(name: str) -> Any:
         if name == "targets":

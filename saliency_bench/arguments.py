@@ -1,4 +1,4 @@
-"""Parsing the words of a command: argparse, with errors in one line and the nearest name of an unknown option."""
+"""Command-line parsing: argparse, with one-line errors and suggestions for unknown options."""
 
 import argparse
 import re
@@ -19,16 +19,16 @@ CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<known
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are a `UserError`, and whose usage names what is required."""
+    """Parser that raises `UserError` and whose usage lists required options."""
 
     color = False  # `show_help` sees to it in all versions of Python
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
-        self._negative_number_matcher = NEGATIVE  # argparse's own takes -1e-2 for an option in some versions
+        self._negative_number_matcher = NEGATIVE  # argparse's own pattern treats -1e-2 as an option in some versions
 
     def format_help(self) -> str:
-        """Return the help, with what must be given as usage."""
+        """Return the help, with required arguments as usage."""
         self.usage = self.usage or required_usage(self)
         self._positionals.title = "arguments"
         return super().format_help()
@@ -48,7 +48,7 @@ def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespac
     """Parse the words of a command line.
 
     Raises:
-        UserError: A word does not fit, an option that may come once is given twice, or an option is unknown.
+        UserError: A word is invalid, an option is given twice that may be given once, or an option is unknown.
     """
     options = {flag: action for action in parser._actions for flag in action.option_strings}
     _check_options(parser, options, argv)
@@ -66,7 +66,7 @@ def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespac
 
 
 def _check_options(parser: argparse.ArgumentParser, options: Iterable[str], argv: list[str]) -> None:
-    """Raise UserError for an unknown option, with the nearest, before argparse misses the one it was meant to be."""
+    """Raise UserError for an unknown option with a suggestion, before argparse reports a missing one."""
     if any(action.nargs == argparse.REMAINDER for action in parser._actions):
         return  # they belong to another parser
     before_dashes = argv[: argv.index("--")] if "--" in argv else argv

@@ -1,11 +1,11 @@
 """An explainer with its options bound: a declared function from (classifier, images, target) to saliency maps.
 
-What an author says of an explainer is in `declarations`. The function sees a target with one row per image (B, K), a
-classifier in evaluation mode whose parameters ask for no gradient, and autograd switched on; images and target are its
-own copies. The caller's settings of torch do not affect it (`utils/untouched.py`). It may change modes, gradients,
-autograd and the working directory, and draw from global generators: all of these are restored afterwards. The contract
-of maps is enforced here, in one place for all explainers; that the network still gives the same logits is checked by a
-run (`compute/probe.py`). Without torch, what is declared can be read, and nothing can be explained.
+Declarations of explainers are in `declarations`. The function receives a target with one row per image (B, K), a
+classifier in evaluation mode whose parameters require no gradients, and enabled autograd; images and target are copies.
+The caller's settings of torch do not affect it (`utils/untouched.py`). It may change modes, gradients, autograd and the
+working directory, and draw from global generators: all of these are restored afterwards. The contract of maps is
+enforced here, in one place for all explainers; a run checks that the network still gives the same logits
+(`compute/probe.py`). Without torch, declarations can be read, but nothing can be explained.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Explainer:
         function: takes classifier, images and target, seeds and options by name; returns Float (B, H, W), or
             `types.Averaged` if it averages random draws.
         options: (name, value) of all options, sorted.
-        version: as declared, or a hash of your own function.
-        declaration: what is declared of it.
+        version: declared version, or a hash of your own function.
+        declaration: its declaration.
         about: first line of the docstring of your own function.
     """
 
@@ -114,7 +114,7 @@ class Explainer:
         """Return the maps of a batch, with their reliability if they average random draws.
 
         Args:
-            classifier: the network; it is as before afterwards.
+            classifier: the network; its state is restored afterwards.
             images: Float (B, 3, H, W) in [0, 1].
             target: weights over the logits, (B, K) or (1, K).
             seeds: an integer per image, for random draws per sample; None means 0 to B-1.
@@ -136,13 +136,14 @@ class Explainer:
             extra = {"seeds": seeds} if "seeds" in inspect.signature(self.function).parameters else {}
             with getattr(classifier, "uncounted", nullcontext)():
                 refuse_changed_gradients(classifier, getattr(classifier, "id", "the network"), images)
-            # Copies: what the function does to them is its own. One made outside of inference mode takes gradients.
+            # Use copies, so that changes by the function have no effect outside. Copies made outside inference mode
+            # support gradients.
             given = images.clone(memory_format=torch.contiguous_format).detach(), expand(target, images).clone()
             with no_exit(), noted_sizes() as sizes:
                 returned = self.function(classifier, *given, **extra, **dict(self.options))
             averaged = returned if isinstance(returned, Averaged) else None
             maps = returned.maps if isinstance(returned, Averaged) else returned
-            # A copy: the function may go on writing to what it returned.
+            # Copy, because the function may continue writing to the returned tensor.
             maps = real_numbers(maps, self.name, images).to(torch.float32, copy=True)
             draws, cells = averaged.draws if averaged else None, max(sizes, default=None)
             made = MadeMaps(maps, _reliability(averaged, len(images)), draws, cells)
@@ -150,7 +151,7 @@ class Explainer:
         return made
 
     def seeded(self, seed: int) -> Explainer:
-        """Return the explainer with the run's seed for what is drawn once for all samples (RISE's masks).
+        """Return the explainer with the run's seed for draws shared by all samples (RISE's masks).
 
         An option `seed` that was set is kept.
         """
@@ -198,12 +199,12 @@ class Explainer:
 
     @property
     def is_bundled(self) -> bool:
-        """Return whether it is one of this package, not of another one or a function of yours."""
+        """Return whether it belongs to this package, not to another package or to your own code."""
         return str(getattr(self.function, "__module__", "")).startswith("saliency_bench.explainers.")
 
     @property
     def ignores_against(self) -> bool:
-        """Return whether it uses the weighted contrast, which is against all classes the target does not explain."""
+        """Return whether it uses the weighted contrast, against all classes that the target does not explain."""
         return self.is_bundled and dict(self.options).get("on") == "weighted"
 
     @cached_property
@@ -216,8 +217,8 @@ class NotFiniteError(UserError):
     """An explainer returned maps that are not finite.
 
     Attributes:
-        made: the maps as the explainer returned them.
-        where: positions in the batch whose map is not finite.
+        made: the maps returned by the explainer.
+        where: positions in the batch of maps that are not finite.
     """
 
     def __init__(self, message: str, made: MadeMaps, where: list[int]):
@@ -229,7 +230,7 @@ def _reliability(averaged: Averaged | None, images: int) -> list[float | None]:
     """Return the reliability of each map; None if it averages no draws or its reliability is undefined.
 
     Raises:
-        UserError: The maps of the halves have another shape than the maps of all draws.
+        UserError: The shape of the halves' maps differs from the maps of all draws.
     """
     if averaged is None:
         return [None] * images
@@ -243,7 +244,7 @@ def _reliability(averaged: Averaged | None, images: int) -> list[float | None]:
 
 
 def list_explainers() -> list[str]:
-    """Return the names of the explainers that `load_explainer` and `run` take."""
+    """Return the names of explainers for `load_explainer` and `run`."""
     return registry.names("explainers")
 
 
@@ -268,7 +269,7 @@ def load_explainer(name: str | Callable[..., Maps], **chosen: object) -> Explain
 def registered_explainer(name: str, **chosen: object) -> Explainer:
     """Return the explainer that is registered under a name, with its options bound.
 
-    What others have written, such as a submission or the settings of a run, is read by this: it imports no file.
+    Use this for names from others, such as a submission or the settings of a run: it imports no user file.
 
     Raises:
         UserError: The explainer or an option is unknown.
@@ -285,10 +286,10 @@ def registered_explainer(name: str, **chosen: object) -> Explainer:
 def as_explainer(explainer: str | Explainer | Callable[..., Maps]) -> Explainer:
     """Return an explainer from a name, or from your own function (classifier, images, target) -> maps.
 
-    A function in a file is named as "./mine.py:my_method" (`own_files`).
+    A function in a file is written "./mine.py:my_method" (`user_files`).
 
-    The version of your own function is a hash of its code and of all that it uses outside of libraries, so that edited
-    code never mixes with old results (`utils.source_code`).
+    The version of your own function is a hash of its code and of everything that it uses outside libraries, so that
+    edited code never mixes with old results (`utils.source_code`).
     """
     if isinstance(explainer, Explainer):
         return explainer
@@ -298,7 +299,7 @@ def as_explainer(explainer: str | Explainer | Callable[..., Maps]) -> Explainer:
     if not callable(explainer):
         raise UserError(f"an explainer is a name or a function (classifier, images, target) -> maps; got {explainer!r}")
     if isinstance(declaration := declaration_of(explainer), MetricDeclaration):
-        raise UserError(f"{getattr(explainer, 'name', name_of(explainer))} is a metric; give it as one of the metrics")
+        raise UserError(f"{getattr(explainer, 'name', name_of(explainer))} is a metric; pass it with the metrics")
     check_call(name := name_of(explainer), explainer)
     bound = tuple(sorted(options.defaults(explainer).items()))
     if not isinstance(declaration, ExplainerDeclaration):
@@ -307,18 +308,18 @@ def as_explainer(explainer: str | Explainer | Callable[..., Maps]) -> Explainer:
 
 
 def _refuse_peer(explainer: object) -> None:
-    """Raise UserError for an object or function of another package, which an adapter makes an explainer of."""
+    """Raise UserError for an object or function of another package that needs an adapter."""
     inner = explainer.func if isinstance(explainer, partial) else explainer
     kind = "a function" if inspect.isroutine(inner) else "a class" if isinstance(inner, type) else "an object"
     package = str(getattr(inner, "__module__", "")).partition(".")[0]
     if package in PEERS:
         adapter = f"saliency_bench.peers.{PEERS[package]}"
         name = getattr(inner, "__name__", type(inner).__name__)
-        raise UserError(f"{name} is {kind} of {package}; {adapter}(...) makes an explainer of it")
+        raise UserError(f"{name} is {kind} of {package}; convert it to an explainer with {adapter}(...)")
 
 
 def _in_file(text: str, further: dict[str, object]) -> Explainer:
-    """Return the explainer that a function of your own file is, with the options of the text and further ones."""
+    """Return the explainer for a function in your own file, with the options of the text and further options."""
     function, written = user_files.function_of(text)
     explainer = as_explainer(function)
     if not (chosen := written | further):
@@ -344,16 +345,16 @@ def same_directory() -> Iterator[None]:
 
 
 def is_ours(function: Callable) -> bool:
-    """Return whether a function, or the class of a callable object, is of this package."""
+    """Return whether a function, or the class of a callable object, belongs to this package."""
     inner = function.func if isinstance(function, partial) else function
     return str(getattr(inner, "__module__", "")).partition(".")[0] == "saliency_bench"
 
 
 def _checked(images: Images) -> Images:
-    """Return images as float32; raise UserError for what are no images in the prepared frame."""
+    """Return images as float32; raise UserError if they are not images in the prepared frame."""
     if images.ndim != 4 or images.shape[1] != 3 or len(images) == 0:
         raise UserError(f"images have shape (B, 3, H, W) with B of at least 1; these have {tuple(images.shape)}")
-    # Perturbed images may leave [0, 1] a little; 0 to 255 is another frame.
+    # Perturbed images may slightly exceed [0, 1]; values from 0 to 255 mean another frame.
     if not images.is_floating_point() or not images.abs().max() < 10:
         raise UserError(
             "images must be floats in [0, 1], before the model's normalisation (classifier.prepare gives them)"

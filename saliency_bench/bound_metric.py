@@ -1,14 +1,14 @@
-"""A metric with its options bound: a declared function that gives each sample a score, called with checks around it.
+"""A metric with its options bound: a declared function that scores each sample, called with checks.
 
-What an author says of a metric is in `declarations`. A metric of the package is a folder `metrics/NAME/` with
-`score.py`, the shell `NAME.py` for `evaluate` and the card `README.md`; your own function is a metric too, wherever a
-name of one may stand.
+Declarations of metrics are in `declarations`. A metric of the package is a folder `metrics/NAME/` with `score.py`, the
+shell `NAME.py` for `evaluate` and the card `README.md`; your own function can be used wherever a metric's name is
+accepted.
 
-A score is NaN where it is not defined. A flat map for which it is NaN is reported as flat. Records hold the score and
-each of its parts. A metric that asks for none of `maps`, `curves` and `target` asks for maps of its own question, and
-its cells are the same whatever the run's target is. One that asks for `retrained` is a retraining metric
-(`compute.scoring.retraining`): its options are those of `Protocol`, its parts `part_names`. One that asks for
-`first_right` scores judgements of people: no run computes such a metric (`check_without_people`).
+An undefined score is NaN. A flat map with score NaN is reported as flat. Records hold the score and each of its parts.
+A metric with none of the inputs `maps`, `curves` and `target` requests maps for its own question, and its cells do not
+depend on the run's target. A metric with the input `retrained` is a retraining metric (`compute.scoring.retraining`):
+its options are the options of `Protocol`, its parts `part_names`. A metric with the input `first_right` scores
+judgements of people: no run computes such a metric (`check_without_people`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,16 +26,16 @@ from saliency_bench.maps import mean_of_parts, read_array
 from saliency_bench.target_weights import PLAIN_CONTRAST, TargetRange, activation_of
 from saliency_bench.utils.source_code import code_hash, first_line, name_of
 
-OF_PEOPLE = frozenset({"first_right"})  # inputs that no run has anything for: a sample is a judgement
+OF_PEOPLE = frozenset({"first_right"})  # inputs that no run has: a sample is a judgement
 OF_TARGET = frozenset({"maps", "curves", "target"})  # inputs that depend on the run's target
 
 Scored = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
-ROUNDING = 1e-5  # how far outside its range a score may be by its last digits, relative to the range's ends
+ROUNDING = 1e-5  # tolerance for scores outside the range, relative to its ends
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric with its options bound: the function, what it asks for, and what is declared of it."""
+    """A metric with its options bound: the function, its inputs, and its declaration."""
 
     name: str
     function: Callable[..., np.ndarray]
@@ -49,11 +49,11 @@ class Metric:
         return hash(self.identity)
 
     def __call__(self, *inputs: object, **named: object) -> np.ndarray:
-        """Return float64 (B,), a score per sample, NaN where it is not defined, as everywhere with an aggregate."""
+        """Return a score per sample, float64 (B,); NaN if undefined, which is always the case with an aggregate."""
         return self.with_parts(*inputs, **named)[0]
 
     def with_parts(self, *inputs: object, **named: object) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return (scores (B,), their parts (B, P) or None for a metric without), NaN where they are not defined."""
+        """Return (scores (B,), their parts (B, P) or None for a metric without parts); NaN if undefined."""
         with no_exit():
             values = _numbers(self.function(*inputs, **named, **dict(self.options)))
         limits = self._limits_of(dict(zip(self.inputs, inputs, strict=False)) | named)
@@ -61,7 +61,7 @@ class Metric:
         if self.declaration.parts is None:
             return values, None
         if values.ndim != 2:
-            raise ValueError(f"it returned {_shape(values)}; with parts a score is (B, P), a number for each part")
+            raise ValueError(f"it returned {_shape(values)}; with parts, scores must be (B, P), a number per part")
         if self.aggregate is not None:
             return np.full(len(values), np.nan), values
         with no_exit():
@@ -70,10 +70,10 @@ class Metric:
         return scores, values
 
     def checked(self, inputs: dict[str, Any], count: int, names: Sequence[str]) -> Scored:
-        """Return (scores (B,), parts (B, P) or None, marks (B,) or None) of `count` samples, with parts of these names.
+        """Return checked (scores (B,), parts (B, P) or None, marks (B,) or None) of `count` samples with these parts.
 
         Raises:
-            ValueError: There is another number of them.
+            ValueError: Their number is wrong.
         """
         scores, parts = self.with_parts(**inputs)
         if parts is not None and parts.shape != (count, len(names)):
@@ -93,7 +93,7 @@ class Metric:
 
     @property
     def range(self) -> Range:
-        """(low, high) of the scores: of a contrast of two classes by a softmax, where it depends on the target."""
+        """(low, high) of the scores; if it depends on the target, for a contrast of two classes of a softmax."""
         return self.limits(PLAIN_CONTRAST)
 
     @property
@@ -109,7 +109,7 @@ class Metric:
         return mean_of_parts(values) if reduction is None else reduction(values, dict(self.options))
 
     def limits(self, target: TargetRange) -> Range:
-        """Return (low, high) of the scores where targets have this range."""
+        """Return (low, high) of the scores for targets with this range."""
         return self.declaration.range_of(dict(self.options), target)
 
     def _limits_of(self, inputs: dict[str, Any]) -> Range:
@@ -122,7 +122,7 @@ class Metric:
         return self.limits(TargetRange.of_weights(weights, activation_of(inputs["classifier"])))
 
     def parts(self, classifier: object) -> tuple[str, ...]:
-        """Return the names of the parts of a score; () for a metric without."""
+        """Return the names of the parts of a score, or ()."""
         if self.declaration.parts is None:
             return ()
         names = self._asked("parts", self.declaration.parts, dict(self.options), classifier)
@@ -131,10 +131,7 @@ class Metric:
         return tuple(names)
 
     def questions(self, probabilities: np.ndarray, groups: object) -> Sequence[tuple] | None:
-        """Return per sample the targets that it asks about.
-
-        None of a metric that asks about the run's, or does not say.
-        """
+        """Return the targets of each sample's question, or None if the metric uses the run's target."""
         if self.declaration.question is None:
             return None
         targets = self._asked("question", self.declaration.question, dict(self.options), probabilities, groups)
@@ -143,7 +140,7 @@ class Metric:
         return targets
 
     def planned(self, predictions: object) -> Mapping[int, Sequence[int]]:
-        """Return {sample: its partners}; {} for a metric that asks for none.
+        """Return {sample: its partners}, or {} for a metric without partners.
 
         Args:
             predictions: a `compute.scoring.partners.Predictions`.
@@ -152,10 +149,10 @@ class Metric:
         return {} if plan is None else self._asked("plan", plan, dict(self.options), predictions)
 
     def _asked(self, name: str, function: Callable, *given: object) -> Any:
-        """Return what a function that is declared gives.
+        """Return the result of a declared function.
 
         Raises:
-            UserError: It raises.
+            UserError: It raises an error.
         """
         try:
             with no_exit():
@@ -164,17 +161,14 @@ class Metric:
             raise UserError(f"{self}: {name} raised {described(error)}") from error
 
     def marks(self, **inputs: object) -> np.ndarray | None:
-        """Return Bool (B,), the samples whose scores are to be counted for `mark`.
-
-        None of a metric that marks nothing.
-        """
+        """Return the samples to count for `mark`, Bool (B,), or None for a metric without marks."""
         marked = self.declaration.marked
         with no_exit():
             return None if marked is None else marked(**inputs, **dict(self.options))
 
     @property
     def asks_of_target(self) -> bool:
-        """Return whether it asks about the run's target; if not, it asks a question of its own."""
+        """Return whether it uses the run's target; if not, it has its own question."""
         return bool(OF_TARGET & set(self.inputs))
 
     def __str__(self) -> str:
@@ -186,10 +180,10 @@ class Metric:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Return {name: text} of direction, range, what it asks for, and paper."""
+        """Return {name: text} of direction, range, inputs and paper."""
         ends = _span(self.range)
         if self.declaration.asks_target_range:
-            ends = f"{_span(self.limits(TargetRange.of_classes(1, 0)))}, where a map explains one class; else {ends}"
+            ends = f"{_span(self.limits(TargetRange.of_classes(1, 0)))}, if a map explains one class; else {ends}"
         return {
             "direction": "higher is better" if self.higher_is_better else "lower is better",
             "range": ends,
@@ -211,15 +205,15 @@ class Metric:
 
     @cached_property
     def identity(self) -> tuple[str, str, int | str]:
-        """Return what makes its scores: name, options and version."""
+        """Return what determines its scores: name, options and version."""
         return self.name, options.text(self.options), self.version
 
 
 def _numbers(returned: object) -> np.ndarray:
-    """Return float64 of whatever a metric returned.
+    """Convert the result of a metric to float64.
 
     Raises:
-        ValueError: These are no numbers.
+        ValueError: It is not numeric.
     """
     try:
         values = read_array("scores", returned)
@@ -227,7 +221,7 @@ def _numbers(returned: object) -> np.ndarray:
             return values.astype(np.float64)
     except (ValueError, TypeError, RuntimeError):  # such as lists of several lengths
         pass
-    raise ValueError(f"it returned no real numbers, but a {type(returned).__name__}")
+    raise ValueError(f"it returned {type(returned).__name__} instead of real numbers")
 
 
 def _shape(values: Any) -> str:
@@ -256,7 +250,7 @@ def outside(values: np.ndarray, limits: Range) -> np.ndarray:
 
 
 def list_metrics() -> list[str]:
-    """Return the names of the metrics that `load_metric` and `run` take."""
+    """Return the names of metrics for `load_metric` and `run`."""
     return registry.names("metrics")
 
 
@@ -264,11 +258,11 @@ def load_metric(name: str | Callable[..., np.ndarray], **chosen: object) -> Metr
     """Return a metric by name, "saliency_miou", with its options bound, also as text: "saliency_miou:threshold=0.3".
 
     Args:
-        name: of a metric; a function in a file, "./mine.py:my_score"; or your own function (`declarations`).
+        name: name of a metric; a function in a file, "./mine.py:my_score"; or your own function (`declarations`).
         **chosen: options.
 
     Raises:
-        UserError: The metric or an option is unknown; has the nearest names.
+        UserError: The metric or an option is unknown; the message has the closest names.
     """
     if not isinstance(name, str):
         return _without_options(as_metric(name), chosen)
@@ -278,7 +272,7 @@ def load_metric(name: str | Callable[..., np.ndarray], **chosen: object) -> Metr
 def registered_metric(name: str, **chosen: object) -> Metric:
     """Return the metric that is registered under a name, with its options bound.
 
-    What others have written, such as a submission or the settings of a run, is read by this: it imports no file.
+    Use this for names from others, such as a submission or the settings of a run: it imports no user file.
 
     Raises:
         UserError: The metric or an option is unknown.
@@ -301,11 +295,11 @@ def _needed(
 
 
 def check_without_people(metric: Metric) -> None:
-    """Raise UserError for a metric that is computed from the answers of people, which a run does not have."""
+    """Raise UserError for a metric computed from answers of people, which a run does not have."""
     if OF_PEOPLE & set(metric.inputs):
         raise UserError(
-            f"{metric.name} is computed from the answers of people, of which a run has none; leave it out, and give "
-            "them to `saliency-bench analyse RUN --what agreement --answers FILE` or to evaluate"
+            f"{metric.name} is computed from the answers of people, which a run does not have; leave it out, and give "
+            f"the answers to `saliency-bench analyse RUN --what agreement --answers FILE` or to evaluate"
         )
 
 
@@ -331,16 +325,14 @@ def as_metric(given: str | Metric | Callable[..., np.ndarray]) -> Metric:
         )
     name, declaration = name_of(given), declaration_of(given)
     if isinstance(declaration, ExplainerDeclaration):
-        raise UserError(f"{getattr(given, 'name', name)} is an explainer; give it as one of the explainers")
+        raise UserError(f"{getattr(given, 'name', name)} is an explainer; pass it with the explainers")
     if not isinstance(declaration, MetricDeclaration):
         declaration = MetricDeclaration()
     declaration.check_function(name, given)
-    if declaration.aggregate or declaration.keeps:  # results know the first, and trainings the second, by name
-        raise UserError(
-            f"metric {name}: aggregate and keeps are for metrics with a name: make it a folder of a package"
-        )
+    if declaration.aggregate or declaration.keeps:  # results store the first by name, and trainings the second
+        raise UserError(f"metric {name}: aggregate and keeps are for named metrics: make it a folder of a package")
     assumed = (
-        "It does not say which direction is better, so higher is assumed to be better."
+        "It does not declare which direction is better, so higher is assumed to be better."
         if declaration.higher_is_better is None
         else ""
     )
@@ -359,7 +351,7 @@ def as_metric(given: str | Metric | Callable[..., np.ndarray]) -> Metric:
 
 
 def _in_file(text: str, further: dict[str, object]) -> Metric:
-    """Return the metric that a function of your own file is, with the options of the text and further ones."""
+    """Return the metric for a function in your own file, with the options of the text and further options."""
     function, written = user_files.function_of(text)
     metric = as_metric(function)
     if not (chosen := written | further):
@@ -370,5 +362,5 @@ def _in_file(text: str, further: dict[str, object]) -> Metric:
 
 
 def is_direction_declared(metric: Metric) -> bool:
-    """Return whether it is known which direction is better, or assumed, of your own function."""
+    """Return whether the better direction is declared; it is otherwise assumed for your own function."""
     return metric.declaration.higher_is_better is not None

@@ -1,10 +1,10 @@
-"""Score saliency maps while a network is trained: a few images after each epoch, logged beside the loss.
+"""Score saliency maps during training: a few images after each epoch, logged with the loss.
 
     trainer.add_callback(trainer_callback(trainer, dataset="shapes"))                # of transformers.Trainer
     Trainer(callbacks=[lightning_callback(dataset="shapes", mean=0.5, std=0.25)])    # of lightning or pytorch_lightning
 
-What is logged, such as "saliency/saliency_miou/gradcam", goes where the trainer logs to: TensorBoard, trackio, Weights
-and Biases. The scores are those of `sb.run` on the first process; training goes on as if nothing had happened.
+Values such as "saliency/saliency_miou/gradcam" are logged by the trainer: TensorBoard, trackio, Weights and Biases. The
+scores come from `sb.run` on the first process; training is not affected.
 """
 
 from collections.abc import Sequence
@@ -40,17 +40,17 @@ def scores_of(
     load: dict[str, Any] | None = None,
     **settings: Any,
 ) -> dict[str, float]:
-    """Return {"saliency/METRIC/EXPLAINER": mean score} of a network as it is now.
+    """Return {"saliency/METRIC/EXPLAINER": mean score} of a network in its current state.
 
     Args:
-        model: the network; its modes stay as they are.
-        dataset: as for `run`.
-        explainers: as for `run`.
-        metrics: as for `run`.
-        limit: images, the same ones each time.
-        load: arguments of `load_classifier`, such as {"mean": 0.5, "std": 0.25}, for a network that does not know its
+        model: the network; its modes do not change.
+        dataset: see `run`.
+        explainers: see `run`.
+        metrics: see `run`.
+        limit: number of images, always the same images.
+        load: arguments of `load_classifier`, such as {"mean": 0.5, "std": 0.25}, for a network without a known
             normalisation.
-        **settings: others of `run`, such as `split`.
+        **settings: other settings of `run`, such as `split`.
 
     Raises:
         UserError: `run` or `load_classifier` refuses something.
@@ -80,7 +80,7 @@ def _check(dataset: Any, options: dict[str, Any]) -> None:
     check_names("load", load, LOAD)
     for name in options:
         if name in LOAD and name not in RunSpec.model_fields:
-            raise UserError(f'{name} is how the model is loaded, no argument of a run; give load={{"{name}": ...}}')
+            raise UserError(f'{name} is an argument of loading the model, not of a run; give load={{"{name}": ...}}')
     describe({"dataset": dataset, "model": "as it is after the epoch", "out": "a temporary folder", **settings})
     if isinstance(dataset, str):
         check_dataset(dataset)
@@ -91,8 +91,8 @@ def _check_model(model: Any, load: dict[str, Any] | None, how_to_give: str) -> N
 
     Args:
         model: the network before its training.
-        load: as for `scores_of`.
-        how_to_give: what to write where mean and std are missing.
+        load: see `scores_of`.
+        how_to_give: code to suggest if mean and std are missing.
     """
     try:
         with modes_kept({"model": model}):
@@ -105,9 +105,9 @@ def trainer_callback(trainer: Any, dataset: Any, **options: Any) -> Any:
     """Return a callback for a `transformers.Trainer` that logs `scores_of` its model after each epoch.
 
     Args:
-        trainer: whose `log` gets the scores.
-        dataset: as for `run`.
-        **options: of `scores_of`.
+        trainer: trainer whose `log` gets the scores.
+        dataset: see `run`.
+        **options: options of `scores_of`.
 
     Raises:
         UserError: `run` would refuse the dataset or an option, or `load_classifier` the model.
@@ -117,20 +117,20 @@ def trainer_callback(trainer: Any, dataset: Any, **options: Any) -> Any:
     from transformers import TrainerCallback
 
     class SaliencyCallback(TrainerCallback):
-        """Logs scores of saliency maps after each epoch."""
+        """Callback that logs scores of saliency maps after each epoch."""
 
         def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             """Score the model and log it, on the first process."""
             if state.is_world_process_zero:
                 should_log = control.should_log
                 trainer.log(scores_of(kwargs["model"], dataset, **options))
-                control.should_log = should_log  # `log` takes the epoch's loss for logged, which comes after this
+                control.should_log = should_log  # `log` marks the epoch's loss as logged, although it comes later
 
     return SaliencyCallback()
 
 
 def _lightning() -> Any:
-    """Return the package of Lightning by either of its names; trainers of both take callbacks of the other.
+    """Return the package of Lightning by either of its names; trainers of both accept callbacks of the other.
 
     Raises:
         UserError: None is installed.
@@ -156,9 +156,9 @@ def lightning_callback(dataset: Any, *, network: str = "", **options: Any) -> An
     """Return a callback for Lightning that logs `scores_of` the module after each epoch of training.
 
     Args:
-        dataset: as for `run`.
+        dataset: see `run`.
         network: the attribute of the module that holds the network; "": the module itself is called.
-        **options: of `scores_of`; `mean` and `std` are short for `load`.
+        **options: options of `scores_of`; `mean` and `std` are short for `load`.
 
     Raises:
         UserError: Lightning is not installed, or `run` would refuse the dataset or an option; when training begins, the
@@ -170,10 +170,10 @@ def lightning_callback(dataset: Any, *, network: str = "", **options: Any) -> An
     Callback: Any = _lightning().Callback  # noqa: N806
 
     class SaliencyCallback(Callback):
-        """Logs scores of saliency maps after each epoch."""
+        """Callback that logs scores of saliency maps after each epoch."""
 
         def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-            """Raise UserError for what would be refused after the first epoch."""
+            """Raise UserError for errors that would otherwise occur after the first epoch."""
             _check_model(_network_of(pl_module, network), load, "mean=..., std=...")
 
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:

@@ -1,8 +1,8 @@
 # PYTHON_ARGCOMPLETE_OK
-"""The command `saliency-bench`: one file in `push_scripts/` per sub-command, imported only when it is asked for.
+"""The command `saliency-bench`: one file in `push_scripts/` per sub-command, imported only when needed.
 
 A command is a module with a docstring (what it does, then an example), `arguments(parser)`, `main(args)` and SECTION,
-the heading it is listed under.
+its heading in the list of commands.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from saliency_bench.utils.progress import silent
 from saliency_bench.utils.stand_ins import lacking
 from saliency_bench.utils.storage import storage_error
 
-SECTIONS = ("start here", "prepare", "measure", "people", "publish", "extend")  # of the overview, in this order
+SECTIONS = ("start here", "prepare", "measure", "people", "publish", "extend")  # headings of the overview, in order
 HELP = ("-h", "--help", "help")
 
 
@@ -68,7 +68,7 @@ def _is_reader_gone(stream: TextIO) -> bool:
 def _main(argv: list[str]) -> int:
     """Run the command line and return its exit code; pass on a BrokenPipeError."""
     _print_anything()
-    if "_ARGCOMPLETE" in os.environ:  # the shell asks what may follow
+    if "_ARGCOMPLETE" in os.environ:  # the shell requests completions
         from saliency_bench.completion import complete
 
         complete()
@@ -92,7 +92,7 @@ def _main(argv: list[str]) -> int:
 
 
 def _print_anything() -> None:
-    """Print text as UTF-8 where the locale knows ASCII alone; elsewhere, what it cannot show as escapes."""
+    """Print text as UTF-8 if the locale is ASCII; otherwise escape characters that it cannot show."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             ascii_only = codecs.lookup(stream.encoding).name == "ascii" and not os.environ.get("PYTHONIOENCODING")
@@ -100,7 +100,7 @@ def _print_anything() -> None:
 
 
 def guarded(command: str, argv: list[str]) -> int:
-    """Run a command; what the user can fix becomes one line on standard error and exit code 2.
+    """Run a command; errors the user can fix become one line on standard error and exit code 2.
 
     A signal ends it with one line, and with 128 and the signal's number as exit code.
     """
@@ -126,7 +126,7 @@ def guarded(command: str, argv: list[str]) -> int:
         shown = error if isinstance(error, UserError) else storage_error(error) or error
         show(f"error: {one_line(shown, LONGEST)}")
         return 2
-    except Exception as error:  # a fault of ours: still no page of traceback, but how to get it
+    except Exception as error:  # a bug: still print no traceback, but how to get it
         if debug:
             raise
         if library := lacking(error):
@@ -150,7 +150,7 @@ def _leave_others() -> None:
 
 
 def _last_words(number: int, command: str, argv: list[str], args: argparse.Namespace) -> None:
-    """Say what is kept, and how to go on, of a command that a signal ended; nobody may be there to read it."""
+    """Print what was saved and how to resume after a signal. Ignore a closed terminal."""
     again, note = _again(argv, args)
     launched = "the same torchrun command, of processes with: " if "TORCHELASTIC_RUN_ID" in os.environ else ""
     by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
@@ -159,9 +159,10 @@ def _last_words(number: int, command: str, argv: list[str], args: argparse.Names
 
 
 def _again(argv: list[str], args: argparse.Namespace) -> tuple[list[str], str]:
-    """Return the words that start a command again, without links that were printed, and a note that these still hold.
+    """Return the words that restart a command, without links already printed, and a note that these are still valid.
 
-    `args.links` is {option that has printed links: whether it has a value}; a restart with it would make further ones.
+    `args.links` is {option that has printed links: whether it has a value}; a restart with it would create further
+    links.
     """
     links: dict[str, bool] = getattr(args, "links", {})
     again, words = [], iter(argv)
@@ -171,13 +172,13 @@ def _again(argv: list[str], args: argparse.Namespace) -> tuple[list[str], str]:
             again.append(word)
         elif links[name] and not value:
             next(words, None)
-    return again, "; the links that were printed stay valid" if len(again) < len(argv) else ""
+    return again, "; the printed links stay valid" if len(again) < len(argv) else ""
 
 
 def _kept(command: str, argv: list[str]) -> str:
-    """Return what a command has made and will use again.
+    """Return the saved results that a command will reuse.
 
-    Its `KEPT` says what that is, and has a pattern of its files beside --out.
+    Its `KEPT` describes them, with a pattern of their files besides --out.
     """
     module = sys.modules.get(f"saliency_bench.push_scripts.{command.replace('-', '_')}")
     kept, pattern = getattr(module, "KEPT", ("", ""))
@@ -186,7 +187,7 @@ def _kept(command: str, argv: list[str]) -> str:
     out = Path(parser.parse_known_args(argv)[0].out).absolute()
     if pattern and not any(out.parent.glob(pattern.format(out=glob.escape(out.name)))):
         kept = ""
-    return f"{kept} are kept; go on with" if kept else "nothing is half-written; start again with"
+    return f"{kept} are kept; resume with" if kept else "nothing is half-written; start again with"
 
 
 def overview() -> str:

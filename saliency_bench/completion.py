@@ -1,4 +1,4 @@
-"""Tab completion of commands, options and names, by argcomplete. Imports no plugin but the command that is typed."""
+"""Tab completion of commands, options and names with argcomplete. Imports only the typed command."""
 
 import argparse
 import os
@@ -21,7 +21,7 @@ SOURCES = Path(__file__).parent / "compute" / "classifiers" / "sources.py"
 
 
 def complete() -> None:
-    """Answer the shell and end the process; return if it did not ask."""
+    """Answer the shell and end the process; return if the shell requests no completion."""
     line = os.environ.get("COMP_LINE", "")[: int(os.environ.get("COMP_POINT") or 0)]
     typed = line.split()[1:]
     command = next(iter(typed if line.endswith(" ") else typed[:-1]), "")  # a whole word
@@ -42,7 +42,7 @@ def complete() -> None:
 
 
 def typed_parser(command: str, words: list[str]) -> argparse.ArgumentParser:
-    """Return the parser of a command with what can be known of the values of its options."""
+    """Return the parser of a command, with completions for the values of its options."""
     module = registry.load("push_scripts", command)
     parser = _by_first_word(module, words) if hasattr(module, "INNER") else parser_of(command, module)
     for action in parser._actions:
@@ -85,7 +85,7 @@ def _completer(action: argparse.Action) -> Completer | None:
 
 
 def _with_options(kind: str, prefix: str = "", **_: Any) -> list[str]:
-    """Return names of explainers or metrics; behind the colon of one, its options."""
+    """Return names of explainers or metrics; after a colon, the options of the named one."""
     name, colon, options = prefix.partition(":")
     if not colon or name not in registry.files(kind):
         return registry.names(kind)

@@ -7,10 +7,10 @@
     def my_score(maps, masks, *, option: float = 1.0): ...                   # -> scores (B,), or parts (B, P)
 
 The decorator makes a declaration, checks it against the function and attaches it as `my_score.declaration`; the
-function itself is not changed. What does not fit is a `UserError` where the function is defined. Keyword-only
-parameters with defaults are options; the others say what a metric asks for, by the names in `INPUTS`.
+function itself is not changed. A mismatch raises a `UserError` where the function is defined. Keyword-only parameters
+with defaults are options; the others are the inputs of a metric, by the names in `INPUTS`.
 
-This file is copied beside the metrics that are published: it imports nothing but `errors`.
+This file is copied next to published metrics, so it imports only `errors`.
 """
 
 import re
@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 
 from saliency_bench.errors import UserError, unknown
 
-# What a metric may ask for, by the name of its parameter.
+# Inputs of metrics by the name of the parameter.
 INPUTS = {
     "maps": "numpy (B, H, W)",
     "masks": "numpy bool (B, H, W), never empty",
@@ -31,24 +31,24 @@ INPUTS = {
     "classifier": "the classifier",
     "images": "torch (B, 3, H, W)",
     "target": "torch (B, K)",
-    "logits": "torch (B, K), what the classifier says of the images",
-    "labels": "numpy bool (B, K), the classes that are right for each image, whatever the target is",
+    "logits": "torch (B, K), the classifier's logits for the images",
+    "labels": "numpy bool (B, K), the correct classes of each image, whatever the target is",
     "groups": "class_groups.ClassGroups of the classifier's classes",
     "explain": "map_provider.MapProvider: explain(images, target, samples, classifier=None) -> numpy (b, H, W)",
-    "partners": "partners.Partners: other samples, which `plan` chose: their images and maps",
-    "seeds": "a whole number per sample, for what the metric draws at random",
-    "other": "scoring.inputs.Other: a second classifier, with its target, logits and right classes",
-    "columns": "{column: torch (B, 3, H, W) of pictures, prepared as the images are, or a list of values}",
-    "run_seed": "a whole number, for what the metric draws once for all samples",
-    "retrained": "numpy int (B, P), the classes that networks give which were trained on changed pictures; -1: none",
-    "first_right": "numpy (B,), of each judgement of a person the exposure of the first right answer; NaN: none",
+    "partners": "partners.Partners: images and maps of other samples, which `plan` chose",
+    "seeds": "an integer per sample, seed of the metric's random draws",
+    "other": "scoring.inputs.Other: a second classifier, with its target, logits and correct classes",
+    "columns": "{column: torch (B, 3, H, W) of pictures, prepared like the images, or a list of values}",
+    "run_seed": "an integer, seed of draws shared by all samples",
+    "retrained": "numpy int (B, P), the classes predicted by networks trained on changed pictures; -1: none",
+    "first_right": "numpy (B,), the exposure of the first correct answer of each judgement of a person; NaN: none",
 }
-# Inputs through which scores depend on the explainer, or on what people answer.
+# Inputs through which scores depend on the explainer or on answers of people.
 SCORED = frozenset({"maps", "curves", "explain", "partners", "retrained", "first_right"})
-# Columns of a dataset that have a parameter of their own.
+# Columns of a dataset that have a separate parameter.
 OWN_COLUMNS = {"image": "images", "mask": "masks", "label": "labels"}
 NETWORK = ("outputs", "gradients", "activations", "attention", "nothing")
-# Keywords by what they take.
+# Keywords by the type of their values.
 TEXTS = ("title", "needs", "paper", "undefined", "mark", "absent", "note", "keeps")
 NAMES = ("also_called", "columns")
 FUNCTIONS = ("check", "marked", "parts", "reduce", "aggregate", "aggregate_if", "question", "plan", "left_out")
@@ -62,7 +62,7 @@ class _Declaration:
     """Base of the two declarations: keywords only, and usable as a decorator."""
 
     def __new__(cls, *positional: object, **keywords: object) -> Self:
-        """Refuse what is no keyword of the declaration.
+        """Refuse unknown keywords.
 
         Raises:
             UserError: A keyword is unknown, or the decorator is written without parentheses.
@@ -94,21 +94,21 @@ class _Declaration:
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainerDeclaration(_Declaration):
-    """`@sb.explainer(...)`: what must be known of an explainer. All of it may be left out of a function of your own.
+    """`@sb.explainer(...)`: the properties of an explainer. All of them are optional for your own function.
 
     Attributes:
-        version: whole number; raise it whenever a map changes, so that old and new numbers never mix. A function that
-            is not found by its name (in a folder of plugins or by an entry point) has a hash of its code in its place;
-            what is found by an entry point has one of its source beside it.
-        needs: what it needs of the network, in these words joined by ", " or " or ": outputs, gradients, activations,
-            attention; or "nothing", of a baseline.
-        passes: forward passes for one image: a number, or a function (options, height, width) -> number, of all
-            options. What else it depends on is a further parameter with a default, such as `channels=512`.
+        version: integer; increase it whenever a map changes, so that old and new numbers never mix. A function that is
+            not found by name (in a folder of plugins or by an entry point) has a hash of its code instead; items from
+            entry points also have a hash of their source.
+        needs: requirements on the network, from these words joined by ", " or " or ": outputs, gradients, activations,
+            attention; or "nothing" for a baseline.
+        passes: forward passes for one image: a number, or a function (options, height, width) -> number of all options.
+            Other dependencies are further parameters with defaults, such as `channels=512`.
         targeted: whether its maps depend on the target.
-        signed: whether its maps hold evidence against the target too, as negative values: True, or {option: value} of
-            the option that makes them so. A literal, which reports read without importing the explainer.
-        check: called with all options before anything is loaded; raises UserError or ValueError for what it refuses.
-        also_called: further names that people may type; the right one is suggested to them.
+        signed: whether its maps also hold evidence against the target as negative values: True, or {option: value} of
+            the option that enables it. It must be a literal, because reports read it without importing the explainer.
+        check: called with all options before anything is loaded; raises UserError or ValueError for invalid options.
+        also_called: other names that people may type, for suggestions.
         elsewhere: (package, line of code) that gives the same maps there, with options in braces: `{steps}`; x is the
             normalised image, label the class, model gives logits of x, classifier is as here. `choose` shows it.
     """
@@ -124,15 +124,15 @@ class ExplainerDeclaration(_Declaration):
 
     @property
     def baseline(self) -> bool:
-        """Return whether it does not look at the network; tables show it separately."""
+        """Return whether it ignores the network; tables show it separately."""
         return self.needs == "nothing"
 
     def passes_of(self, options: Options, height: int, width: int) -> int:
-        """Return the forward passes for one image of this size; 0 where they are not known."""
+        """Return the forward passes for one image of this size, or 0 if unknown."""
         return self.passes(options, height, width) if callable(self.passes) else self.passes or 0
 
     def check_function(self, name: str, function: Callable[..., Any]) -> None:
-        """Raise UserError for words that say nothing, a version that is no number, and other parameters."""
+        """Raise UserError for unknown words, an invalid version, and invalid parameters."""
         owner = f"explainer {name}"
         _check_common(owner, self)
         if type(self.targeted) is not bool:
@@ -149,39 +149,40 @@ class ExplainerDeclaration(_Declaration):
 
 @dataclass(frozen=True, kw_only=True)
 class MetricDeclaration(_Declaration):
-    """`@sb.metric(...)`: what must be known of a metric and its scores.
+    """`@sb.metric(...)`: the properties of a metric and its scores.
 
     Attributes:
-        version: whole number; raise it whenever a number changes. As of an explainer.
-        higher_is_better: the direction; a function of {option: value} where options turn it. Left out: assumed, which
-            tables say.
-        title: its name on pages, in a few words a reader knows: "Overlap (mIoU)". A literal, which pages read without
-            importing the metric. Left out: its identifier.
+        version: integer; increase it whenever a number changes. See `ExplainerDeclaration`.
+        higher_is_better: the direction, or a function of {option: value} if options reverse it. Default: assumed to be
+            True, and marked so in tables.
+        title: its name on pages, in a few well-known words: "Overlap (mIoU)". It must be a literal, because pages read
+            it without importing the metric. Default: its identifier.
         range: (low, high) of scores and their parts; or a function of {option: value}, or of that and the
             `target_weights.TargetRange`. The kind of interval follows from it; a score outside is an error.
-        paper: where it is from: a BibTeX entry, or a line "authors, title, year, https://...".
+        paper: its source: a BibTeX entry, or a line "authors, title, year, https://...".
         undefined: when a score is NaN, in a few words.
-        mark: why a score that stands must be counted, in a few words, ...
-        marked: ... and a function of the parameters of the metric -> bool (B,), for which samples.
-        parts: function (options, classifier) -> the names of P parts, of a metric that returns (B, P).
+        mark: why valid scores must be counted and reported, in a few words, ...
+        marked: ... and a function of the metric's parameters -> bool (B,) that selects these samples.
+        parts: function (options, classifier) -> names of P parts, for a metric that returns (B, P).
         absent: why a part may be NaN, in a few words.
-        reduce: function (values (B, P), options) -> scores (B,); left out: the mean of the parts that are there.
-        aggregate: in place of `reduce`, a function (means (D, P), options) -> (D,): the value of a cell follows from
-            the means of the parts over all samples, or over drawn ones, row by row. Samples then have parts and no
-            score, the cell an interval and no rank.
-        aggregate_if: function (options) -> whether they ask for `aggregate`; if not, it is what `reduce` is.
-        note: what must be known about all its numbers, in a few words.
-        columns: further columns of the dataset that it asks for; a sample without one is left out.
-        question: function (options, probabilities (B, K), groups) -> per sample the targets that it asks about
-            (`compute.targets.terms.TargetTerms`, () for none), of a metric whose question is not the target of the run.
-        plan: function (options, predictions) -> {sample: [its partners]}, of a metric that asks for `partners`; it
-            depends on nothing else. Samples that it does not name take no part.
-        keeps: "top" or "rest", the pixels that the pictures of a retraining metric keep.
-        left_out: function (options) -> parameters, with a default, that these options do not need.
-        passes: (pictures that it classifies, maps that it asks for), for one image, at most; or a function
-            (options, height, width) of this.
-        check: as of an explainer.
-        also_called: as of an explainer.
+        reduce: function (values (B, P), options) -> scores (B,); default: the mean of the existing parts.
+        aggregate: instead of `reduce`, a function (means (D, P), options) -> (D,): the value of a cell is computed from
+            the means of the parts over all samples, or over resampled ones, row by row. Samples then have parts but no
+            score, and the cell has an interval but no rank.
+        aggregate_if: function (options) -> whether to use `aggregate`; if not, it is used like `reduce`.
+        note: a remark on all its numbers, in a few words.
+        columns: further columns of the dataset that it needs; a sample without a value is left out.
+        question: function (options, probabilities (B, K), groups) -> targets per sample
+            (`compute.targets.terms.TargetTerms`, () for none), for a metric whose question is not the target of the
+            run.
+        plan: function (options, predictions) -> {sample: [its partners]}, for a metric with the input `partners`; it
+            must depend on nothing else. Samples that it does not name are not scored.
+        keeps: "top" or "rest": the pixels kept in the pictures of a retraining metric.
+        left_out: function (options) -> parameters with a default that these options do not need.
+        passes: largest number of (classified pictures, requested maps) per image, or a function (options, height,
+            width) that returns it.
+        check: see `ExplainerDeclaration`.
+        also_called: see `ExplainerDeclaration`.
     """
 
     version: int | None = None
@@ -217,23 +218,23 @@ class MetricDeclaration(_Declaration):
         return callable(self.range) and len(signature(self.range).parameters) == 2
 
     def range_of(self, options: Options, target: object) -> Range:
-        """Return (low, high) of the scores where targets have this `target_weights.TargetRange`."""
+        """Return (low, high) of the scores for targets with this `target_weights.TargetRange`."""
         if not callable(self.range):
             low, high = self.range
             return float(low), float(high)
         return self.range(options, target) if self.asks_target_range else self.range(options)
 
     def passes_of(self, options: Options, height: int, width: int) -> tuple[int, int]:
-        """Return (pictures that it classifies, maps that it asks for) for an image of this size, at most."""
+        """Return the largest number of (classified pictures, requested maps) for an image of this size."""
         return self.passes(options, height, width) if callable(self.passes) else self.passes or (0, 0)
 
     @property
     def paper_line(self) -> str:
-        """Return the paper in a line."""
+        """Return the paper as a line."""
         return paper_line(self.paper)
 
     def check_function(self, name: str, function: Callable[..., Any]) -> None:
-        """Raise UserError for what contradicts itself, or the parameters of the function."""
+        """Raise UserError for contradictions within the declaration or with the function's parameters."""
         owner = f"metric {name}"
         _check_common(owner, self)
         if not (self.passes is None or callable(self.passes) or _is_pair(self.passes)):
@@ -254,21 +255,21 @@ class MetricDeclaration(_Declaration):
 
 
 def declaration_of(function: Callable[..., Any]) -> Any:
-    """Return the declaration of a function, or of what it is a `partial` of; None without one."""
+    """Return the declaration of a function, or of the function inside a `partial`, or None."""
     inner = function.func if isinstance(function, partial) else function
     return getattr(function, "declaration", getattr(inner, "declaration", None))
 
 
 def check_call(name: str, explainer: Callable[..., Any], *, is_whole: bool = True) -> None:
-    """Check that an explainer can be called with classifier, images and target alone.
+    """Check that an explainer can be called with only classifier, images and target.
 
     Args:
-        name: of the explainer.
+        name: name of the explainer.
         explainer: a function, or the class of callable objects.
-        is_whole: False where `functools.partial` may still bind some of its parameters.
+        is_whole: False if `functools.partial` may still bind some of its parameters.
 
     Raises:
-        UserError: It cannot.
+        UserError: It cannot be called so.
     """
     must = f"explainer {name} must take (classifier, images, target), and options with defaults after a *"
     is_class = isinstance(explainer, type)
@@ -276,21 +277,23 @@ def check_call(name: str, explainer: Callable[..., Any], *, is_whole: bool = Tru
     try:
         takes = signature(explainer.__call__ if isinstance(explainer, type) else explainer)
     except ValueError as error:
-        raise UserError(f"{must}; what it takes cannot be read, so wrap it in a function of these") from error
+        raise UserError(
+            f"{must}; its parameters cannot be read, so wrap it in a function with these parameters"
+        ) from error
     bind = takes.bind if is_whole else takes.bind_partial
     try:
         bind(*given, **{"seeds": []} if "seeds" in takes.parameters else {})
     except TypeError as error:
         is_metric = SCORED & set(takes.parameters)
-        fix = "give a metric as one of the metrics" if is_metric else error
+        fix = "pass a metric with the metrics" if is_metric else error
         raise UserError(f"{must}; it takes {takes}: {fix}") from error
 
 
 def inputs_of(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return what a metric asks for by the names of its parameters; one with a default may have any name.
+    """Return the inputs of a metric from the names of its parameters; parameters with a default may have any name.
 
     Raises:
-        UserError: Nothing is known for a parameter, or it does not look at what it is to score.
+        UserError: A parameter is unknown, or the metric does not use anything to score.
     """
     try:
         described = function.__call__ if isinstance(function, type) else function
@@ -312,15 +315,15 @@ def inputs_of(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
         raise UserError(f"metric {name} asks for {names}; its parameters name what it needs: {', '.join(INPUTS)}")
     named = tuple(p.name for p in inputs)
     if not SCORED & set(named):
-        fix = "; give an explainer as one of the explainers" * (named == ("classifier", "images", "target"))
+        fix = "; pass an explainer with the explainers" * (named == ("classifier", "images", "target"))
         raise UserError(
-            f"metric {name} asks for {', '.join(named)} alone; it must look at maps, curves or explain{fix}"
+            f"metric {name} has only the inputs {', '.join(named)}; it must use maps, curves or explain{fix}"
         )
     return named
 
 
 def paper_line(paper: str) -> str:
-    """Return "authors, title, year, address" of a BibTeX entry; another text as it is.
+    """Return "authors, title, year, address" of a BibTeX entry; other text is returned unchanged.
 
     >>> paper_line("@misc{a, author={Ada, Eve and Bo, Al}, title={{T}wo}, year={2020}, url={https://x.org}}")
     'Ada and Bo, Two, 2020, https://x.org'
@@ -339,7 +342,7 @@ def _decorator(kind: type) -> str:
 
 
 def _check_common(owner: str, declared: ExplainerDeclaration | MetricDeclaration) -> None:
-    """Raise UserError for a version, names or a check of options that are none."""
+    """Raise UserError for an invalid version, names or check of options."""
     if declared.version is not None and (type(declared.version) is not int or declared.version < 1):
         raise UserError(f"{owner}: version must be a whole number of at least 1; got {declared.version!r}")
     for field in fields(declared):
@@ -368,7 +371,7 @@ def _is_pair(value: object) -> bool:
 
 
 def _check_direction_and_range(owner: str, declared: MetricDeclaration) -> None:
-    """Raise UserError for a direction or range that is none."""
+    """Raise UserError for an invalid direction or range."""
     higher = declared.higher_is_better
     if higher not in (True, False, None) and not callable(higher):
         raise UserError(
@@ -386,10 +389,10 @@ def _check_direction_and_range(owner: str, declared: MetricDeclaration) -> None:
 
 
 def _check_parts(owner: str, declared: MetricDeclaration) -> None:
-    """Raise UserError for what goes with something that is not there."""
+    """Raise UserError for a keyword without the keyword that it requires."""
     for key in ("reduce", "aggregate", "absent"):
         if getattr(declared, key) and declared.parts is None:
-            raise UserError(f"{owner}: {key} is of parts; add parts=function(options, classifier) -> names")
+            raise UserError(f"{owner}: {key} requires parts; add parts=function(options, classifier) -> names")
     if declared.reduce and declared.aggregate:
         raise UserError(f"{owner}: a score is either by reduce or by aggregate; leave one out")
     if declared.aggregate_if and not declared.aggregate:
@@ -401,10 +404,12 @@ def _check_parts(owner: str, declared: MetricDeclaration) -> None:
 
 
 def _check_columns(owner: str, columns: Sequence[str], inputs: Sequence[str]) -> None:
-    """Raise UserError for a metric that asks for columns and names none, or the reverse."""
+    """Raise UserError for a metric with the input columns that names none, or the reverse."""
     if bool(columns) != ("columns" in inputs):
         named = f"names columns of the dataset ({', '.join(map(str, columns))}), but has no parameter columns"
-        raise UserError(f"{owner} {named if columns else 'asks for columns; name them by @sb.metric(columns=[...])'}")
+        raise UserError(
+            f"{owner} {named if columns else 'has the input columns; name them with @sb.metric(columns=[...])'}"
+        )
     for column in columns:
         if column in OWN_COLUMNS:
             raise UserError(f"{owner} asks for the column {column}; give it the parameter {OWN_COLUMNS[column]}")

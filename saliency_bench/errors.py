@@ -21,8 +21,8 @@ class UserError(ValueError):
 def one_line(text: object, most: int = 300) -> str:
     """Return a text, or the message of an error (its class if it has none), as one line.
 
-    Names in it may come from strangers: what is not printable (escapes that move a terminal's cursor, marks that turn
-    the direction of writing) is spelled out.
+    Names in it may come from strangers: unprintable characters (escapes that move a terminal's cursor, marks that
+    reverse the writing direction) are spelled out.
 
     Args:
         text: the text or error.
@@ -34,19 +34,19 @@ def one_line(text: object, most: int = 300) -> str:
 
 
 def without_controls(text: str) -> str:
-    """Return a text with what moves a cursor or turns the direction of writing spelled out; lines stay lines."""
+    """Spell out characters that move a cursor or reverse the writing direction; line breaks are kept."""
     return CONTROLS.sub(lambda sign: ascii(sign[0])[1:-1], text)
 
 
 class EndedError(Exception):
-    """A function of an explainer or metric tried to end the program; its cause says how."""
+    """A function of an explainer or metric tried to end the program; the cause shows how."""
 
 
 @contextmanager
 def no_exit() -> Iterator[None]:
-    """Raise `EndedError` for what would end the program without being an error, such as sys.exit(0).
+    """Raise `EndedError` for calls that would end the program without an error, such as sys.exit(0).
 
-    Ctrl-C stays Ctrl-C.
+    Ctrl-C is not changed.
     """
     try:
         yield
@@ -57,7 +57,7 @@ def no_exit() -> Iterator[None]:
 
 
 def described(error: BaseException) -> str:
-    """Return the class of an error and its message, on one line; of an error of syntax also where it is."""
+    """Return the class and message of an error on one line, and the position of a syntax error."""
     error = error.__cause__ if isinstance(error, EndedError) and error.__cause__ else error
     name = type(error).__name__
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
@@ -77,11 +77,11 @@ def unknown(
     """Return the error for an unknown name, which suggests the nearest known ones.
 
     Args:
-        kind: what the name is of, such as "option".
+        kind: kind of the name, such as "option".
         name: the unknown name.
-        names: all known ones.
-        aliases: {known name: its further names}.
-        owner: what has these names, such as the explainer whose option is meant.
+        names: all known names.
+        aliases: {known name: its other names}.
+        owner: owner of these names, such as the explainer of an option.
     """
     names = sorted(set(names))
     near = _nearest(str(name), names, aliases)
@@ -97,7 +97,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def _nearest(name: str, names: list[str], aliases: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return the item that `name` means but for case, punctuation or an alias, else up to three that look like it."""
+    """Return the item that `name` matches, ignoring case and punctuation, or by an alias; else up to three similar."""
     common = names[0].partition("_")[0] + "_" if names else ""  # such as saliency_, which people leave out
     common = common if len(names) > 1 and all(item.startswith(common) for item in names) else ""
     spelled = {_letters(alias): item for item in names for alias in aliases.get(item, ())}

@@ -1,7 +1,7 @@
 """Saliency maps for metrics, in numpy only: validation, normalisation, the order of pixels.
 
-Pixels are ordered by their exact values; of equal ones a fixed permutation decides. So maps must give equal values to
-pixels that are equal in theory: what enlarges a small map sees to that (`data/geometry.py`: `enlarge`).
+Pixels are ordered by their exact values, and a fixed permutation orders equal values. So maps must give equal values to
+pixels that are equal in theory; the function that enlarges small maps ensures this (`data/geometry.py`: `enlarge`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,15 +42,15 @@ def read_maps(maps: Any) -> np.ndarray:
     """Return arrays, lists or tensors of maps as float32 (B, H, W); a single map (H, W) becomes a batch of one.
 
     Raises:
-        ValueError: Another number of axes, an empty map, NaN or infinite values, or a map that is constant in float32
-            only.
+        ValueError: Wrong number of axes, an empty map, NaN or infinite values, or a map that becomes constant in
+            float32.
     """
     given = read_array("maps", maps)
     with np.errstate(over="ignore"):  # float64 beyond float32 becomes infinite, which is named below
         array = given.astype(np.float32, copy=False)
     given, array = (given[None], array[None]) if array.ndim == 2 else (given, array)
     if array.ndim != 3 or 0 in array.shape[1:]:
-        raise ValueError(f"maps have shape (B, H, W); these have {array.shape}")
+        raise ValueError(f"maps must have shape (B, H, W); these have {array.shape}")
     finite = np.isfinite(array).all(axis=(1, 2))
     if not finite.all():
         raise ValueError(f"map {int(np.argmin(finite))} holds NaN or infinite values; a map must be finite")
@@ -69,7 +69,7 @@ def read_masks(masks: Any) -> np.ndarray:
     array = read_array("masks", masks)
     array = array[None] if array.ndim == 2 else array
     if array.ndim != 3:
-        raise ValueError(f"masks have shape (B, H, W); these have {array.shape}")
+        raise ValueError(f"masks must have shape (B, H, W); these have {array.shape}")
     if array.dtype == bool:
         return array
     if reason := unclear(array):
@@ -151,9 +151,9 @@ def tie_breaker(height: int, width: int) -> np.ndarray:
 
 
 def tied_share(maps: np.ndarray) -> np.ndarray:
-    """Return float (B,): the share of pixels of each map whose value another pixel has before them.
+    """Return the share of tied pixels of each map, float (B,).
 
-    That is 1 - (distinct values) / (H W): the pixels whose place in the order no value decides.
+    It is 1 - (distinct values) / (H W): the share of pixels whose position in the order is not decided by their value.
     """
     ordered = np.sort(maps.reshape(len(maps), -1), axis=1)
     return (ordered[:, 1:] == ordered[:, :-1]).sum(axis=1) / ordered.shape[1]
@@ -177,7 +177,7 @@ def reliability(even: np.ndarray, odd: np.ndarray) -> np.ndarray:
         odd: (B, H, W), the maps of the other half.
 
     Returns:
-        A number in [0, 1] for each map: 0 where the halves correlate negatively, NaN where one of them is constant.
+        A number in [0, 1] for each map: 0 if the halves correlate negatively, NaN if one of them is constant.
     """
     rows = [maps.reshape(len(maps), -1).astype(np.float64) for maps in (even, odd)]
     centred = [values - values.mean(axis=1, keepdims=True) for values in rows]
@@ -201,7 +201,7 @@ def descending(maps: np.ndarray) -> np.ndarray:
 def top_pixels(maps: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return bool (B, H, W): the first counts[i] pixels of map i in the order of `descending`.
 
-    Partitioning is linear in the pixels; of those at the lowest value that is taken, the tie-breaker's first are.
+    Partitioning is linear in the pixels; of pixels at the lowest selected value, the tie-breaker's first are used.
     """
     chosen = np.zeros(maps.shape, dtype=bool)
     permutation = tie_breaker(*maps.shape[1:])
@@ -230,7 +230,7 @@ def score_regions(
     """Score the salient pixels of each map against its mask, at each threshold.
 
     Args:
-        score: from the salient pixels and the mask, both bool (B, H, W), to (B,).
+        score: function of the salient pixels and the mask, both bool (B, H, W), that returns (B,).
         maps: (B, H, W).
         masks: (B, H, W).
         thresholds: a number is strictly exceeded by salient pixels; "mask_area": as many top pixels as the mask has.
@@ -272,7 +272,7 @@ def check_threshold(*, threshold: Any, normalise: bool) -> None:
 def mean_of_parts(values: np.ndarray, options: object = None) -> np.ndarray:
     """Return (B,): the mean over the parts of (B, P) that are not NaN, NaN if all are.
 
-    This is how a metric reduces its parts by default; other reductions use `options`.
+    This is the default reduction of a metric's parts; other reductions use `options`.
     """
     defined = ~np.isnan(values)
     return np.where(defined, values, 0).sum(axis=1) / np.where(defined.any(axis=1), defined.sum(axis=1), np.nan)

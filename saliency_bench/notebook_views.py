@@ -1,6 +1,6 @@
-"""How objects look in a notebook: tables and pictures as HTML.
+"""Objects in notebooks: tables and pictures as HTML.
 
-Every text is escaped, for names may come from strangers.
+Every text is escaped, because names may come from strangers.
 """
 
 from base64 import b64encode
@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 LEAST = 224  # pixels of the shorter side of a picture
 MOST = 512  # pixels of its longer side, unless the shorter one would be too short
-QUALITY = 88  # of JPEG
+QUALITY = 88  # JPEG quality
 SIDE = 224  # pixels of the longer side of a picture in a strip, at least
 MARGIN, SIZE, LINE = 10, 14, 20  # pixels of a strip: around pictures, of letters, from line to line
 
@@ -43,7 +43,7 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[object] = (), bold:
 
 
 def facts(title: str, about: Mapping[str, object]) -> str:
-    """Return a title above a table of facts; empty ones are left out."""
+    """Return a title above a table of facts, without empty facts."""
     return paragraph(title, strong=True) + table(item for item in about.items() if item[1] not in ("", None, ()))
 
 
@@ -53,7 +53,7 @@ def paragraph(text: object, *, strong: bool = False) -> str:
 
 
 def pictures(named: Mapping[str, Image.Image]) -> str:
-    """Return pictures beside each other, each over its name."""
+    """Return pictures side by side, each above its name."""
     figures = (
         f'<figure style="display:inline-block;margin:0 0.5em 0.5em 0"><img alt="{_text(name)}" src="{_show(image)}">'
         f"<figcaption>{_text(name)}</figcaption></figure>"
@@ -99,7 +99,7 @@ def layout(panels: Sequence[Panel]) -> StripLayout:
 
 
 def strip(panels: Sequence[Panel]) -> Image.Image:
-    """Draw pictures of the same size side by side, as `layout` places them."""
+    """Draw pictures of the same size side by side, using `layout`."""
     placed = layout(panels)
     canvas = Image.new("RGB", placed.size, "white")
     pen = ImageDraw.Draw(canvas)
@@ -133,7 +133,7 @@ def _fitted(line: str, width: int) -> str:
 
 @cache
 def _font(*, bold: bool) -> Any:
-    """Load DejaVu, which matplotlib brings along: it has Latin, Greek, Cyrillic and Arabic letters."""
+    """Load DejaVu, which is included in matplotlib and has Latin, Greek, Cyrillic and Arabic letters."""
     from matplotlib import get_data_path
 
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"

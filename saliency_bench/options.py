@@ -1,7 +1,7 @@
 """Options of explainers and metrics: keyword-only parameters of their function, with defaults.
 
-On the command line they follow the name: `rise:masks=1000,p=0.3`. A parameter's annotation says which values it takes,
-`Literal["max", "sum"]` of which texts it is one; anything else is refused when the explainer or metric is made.
+On the command line they follow the name: `rise:masks=1000,p=0.3`. A parameter's annotation defines its values, such as
+`Literal["max", "sum"]`; anything else is refused when the explainer or metric is created.
 """
 
 import inspect
@@ -15,16 +15,17 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from saliency_bench.errors import UserError, unknown
 
-JSON = ('"', "[", "{")  # how a JSON text, list or object begins, in which a comma separates no options
+JSON = ('"', "[", "{")  # start of a JSON text, list or object, in which a comma does not separate options
 
 
 def parse(text: str) -> tuple[str, dict[str, object]]:
     """Split "rise:masks=1000" into ("rise", {"masks": 1000}).
 
-    Values are parsed as JSON, else kept as text. A comma inside a JSON text or list, as in `"a,b"`, separates nothing.
+    Values are parsed as JSON, else kept as text. A comma inside a JSON text or list, as in `"a,b"`, does not separate
+    options.
 
     Raises:
-        UserError: What follows the colon is not OPTION=VALUE.
+        UserError: The text after the colon is not OPTION=VALUE.
     """
     name, _, rest = text.partition(":")
     options: dict[str, object] = {}
@@ -37,7 +38,7 @@ def parse(text: str) -> tuple[str, dict[str, object]]:
 
 
 def _pairs(text: str) -> Iterator[str]:
-    """Yield the texts between commas, but for commas inside JSON."""
+    """Yield the texts between commas, except commas inside JSON."""
     parts = text.split(",")
     while parts:
         # A JSON value ends at the first comma before which it is valid; anything else at the first comma.
@@ -63,18 +64,18 @@ def _value(text: str) -> object:
 
 
 def spelled(value: object) -> str:
-    """Write a value as `parse` reads it back: plainly, or as JSON where plain text would be read as something else."""
+    """Write a value so that `parse` reads it back: plainly, or as JSON if plain text would be read differently."""
     plain = str(value)
     if "," not in plain and plain.isprintable() and not plain.startswith(JSON) and type(_value(plain)) is type(value):
         return plain
     try:
         return json.dumps(value, ensure_ascii=False)
-    except TypeError:  # an object that only Python has
+    except TypeError:  # an object without a JSON form
         return plain
 
 
 def differing(options: Iterable[tuple[str, object]], defaults: Mapping[str, object]) -> str:
-    """Return the options that differ from their defaults, as they follow a name: ":key=value,...", or ""."""
+    """Return the options that differ from their defaults, in the form after a name: ":key=value,...", or ""."""
     # A user's function may have arrays as defaults, whose comparison is not a truth value.
     chosen = [(key, value) for key, value in options if value is not defaults.get(key)]
     pairs = [f"{key}={spelled(value)}" for key, value in chosen if value != defaults.get(key)]
@@ -82,7 +83,7 @@ def differing(options: Iterable[tuple[str, object]], defaults: Mapping[str, obje
 
 
 def listed(options: Iterable[tuple[str, object]]) -> str:
-    """Return all options with their values, for people: "masks=1000, p=0.5"."""
+    """Return all options with their values for display: "masks=1000, p=0.5"."""
     return ", ".join(f"{key}={spelled(value)}" for key, value in options)
 
 
@@ -101,12 +102,12 @@ def positional(function: Callable) -> tuple[str, ...]:
 def resolved(owner: str, function: Callable, options: dict[str, object]) -> tuple[tuple[str, object], ...]:
     """Return all options with their values, defaults filled in, sorted by name.
 
-    1 given for a float is 1.0, 1.0 for a whole number 1: they are one value, so they must have one identity.
+    1 for a float becomes 1.0, and 1.0 for an integer becomes 1: equal values must have the same identity.
 
     Args:
         owner: the name of the explainer or metric, for messages.
         function: takes the options as keyword-only parameters.
-        options: those that were chosen.
+        options: chosen options.
 
     Raises:
         UserError: An option is unknown, or has a value that its annotation does not allow.
@@ -144,7 +145,7 @@ class _Annotation:
 
     @classmethod
     def from_hint(cls, hint: Any) -> "_Annotation | None":
-        """Read a type, choice or union of these; None for any other annotation, which takes anything."""
+        """Read a type, choice or union of these; None for any other annotation, which allows anything."""
         members = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
         types = tuple(member for member in members if isinstance(member, type))
         literals = [member for member in members if get_origin(member) is Literal]
@@ -153,7 +154,7 @@ class _Annotation:
         return cls(types, tuple(choice for literal in literals for choice in get_args(literal)))
 
     def plain(self, value: Any) -> object:
-        """Return a value as the type that the annotation names: 1 as 1.0 for a float, a scalar of numpy as Python's."""
+        """Convert a value to the annotated type: 1 to 1.0 for a float, a numpy scalar to Python's."""
         value = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value  # of numpy
         if type(value) is int and float in self.types and int not in self.types:
             return float(value)
@@ -183,19 +184,19 @@ class _Annotation:
 
 
 def _annotated(function: Callable) -> dict[str, _Annotation]:
-    """Return {parameter: its annotation} of the parameters whose annotation says what they take."""
+    """Return {parameter: its annotation} for parameters whose annotation defines their values."""
     annotations = {name: _Annotation.from_hint(hint) for name, hint in get_type_hints(function).items()}
     return {name: annotation for name, annotation in annotations.items() if annotation is not None}
 
 
 def choices(function: Callable, key: str) -> tuple[object, ...]:
-    """Return the values that an option is one of; () for one that takes others as well."""
+    """Return the choices of an option, or () if it allows other values as well."""
     annotation = _annotated(function).get(key)
     return () if annotation is None or set(annotation.types) - {NoneType} else annotation.choices
 
 
 def check(checker: Callable[..., None] | None, options: tuple[tuple[str, object], ...]) -> None:
-    """Call the `check` that is declared, if there is one, with all options; raise UserError with its message."""
+    """Call the declared `check`, if any, with all options; raise UserError with its message."""
     if checker is not None:
         try:
             checker(**dict(options))
@@ -226,6 +227,6 @@ def text(options: tuple[tuple[str, object], ...]) -> str:
 
 
 def _in_words(value: object) -> str:
-    """Write an object that only Python has in the same words in every process: sorted, without addresses."""
+    """Describe an object without a JSON form identically in every process: sorted, without addresses."""
     text = f"{{{', '.join(sorted(map(repr, value)))}}}" if isinstance(value, set | frozenset) else repr(value)
     return re.sub(r" at 0x[0-9a-fA-F]+", "", text)

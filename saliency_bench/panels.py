@@ -1,4 +1,4 @@
-"""`sb.draw`: what a metric sees of chosen samples of a run, in rows of panels with words below."""
+"""`sb.draw`: inputs of a metric for chosen samples of a run, in rows of panels with text below."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ from saliency_bench.types import Images, Target
 from saliency_bench.utils.files import write_with
 from saliency_bench.utils.overlays import eight_bit, overlay
 
-SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # of the pixels that have entered
+SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # shares of inserted pixels
 OBJECT = "image_without_object"
 DOTS = 96  # pixels of an inch, of PDF and SVG
 METRICS = {"maps": (), "insertion": ("saliency_insertion",), "classes": ("saliency_class_sensitivity",),
@@ -63,10 +63,10 @@ class Drawing:
         """Write the picture and return its path; PDF and SVG keep text as text.
 
         Args:
-            out: File to write; its suffix says the format: .pdf, .svg, .png, .jpg or .webp.
+            out: File to write; its suffix gives the format: .pdf, .svg, .png, .jpg or .webp.
 
         Raises:
-            UserError: The suffix is another one, or the file cannot be written.
+            UserError: The suffix is not supported, or the file cannot be written.
         """
         path = Path(out)
         check_form(path, PICTURE_FORMS)
@@ -85,28 +85,28 @@ def draw(
     runs: Any, what: str = "maps", *, samples: Sequence[str] | None = None, explainers: Sequence[str] | None = None,
     device: str | None = None, out: str | Path | None = None,
 ) -> Drawing:  # fmt: skip
-    """Draw the maps of chosen samples of a run as a metric sees them, as `saliency-bench draw` does.
+    """Draw the maps of chosen samples of a run from the view of a metric, like `saliency-bench draw`.
 
         sb.draw("runs/first", "maps", samples=["cat-7"], out="maps.pdf")
 
     Dataset and model of the run are loaded again, and the maps are computed anew.
 
     Args:
-        runs: What `run` returned, its folder, or a list of such, which are drawn below each other.
+        runs: The result of `run`, its folder, or a list of these, which are drawn below each other.
         what: "maps", the picture, its mask and the map of each explainer with its scores; "insertion", the picture as
             the top pixels of each map enter it; "classes", the maps of the most and of the least likely class;
             "models", the maps of the run's model and of its other model; "object", the maps of the other model with
             and without the object.
         samples: Ids of the samples; by default the first two of the run.
         explainers: Names of explainers (default: the run's).
-        device: As in `run`.
-        out: File to write; its suffix says the format: .pdf, .svg, .png, .jpg or .webp.
+        device: See `run`.
+        out: File to write; its suffix gives the format: .pdf, .svg, .png, .jpg or .webp.
 
     Returns:
         The drawing, with `picture`, `scores` and `save`.
 
     Raises:
-        UserError: An argument is wrong, or a run cannot be loaded again or does not have what is wanted.
+        UserError: An argument is wrong, or a run cannot be loaded again or lacks the requested data.
     """
     chosen = list(runs) if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
     folders = [Path(getattr(run, "folder", run)) for run in chosen]
@@ -148,13 +148,13 @@ def drawn(
     """Return (the rows of panels; {sample, explainer, scores} of each sample and explainer).
 
     Raises:
-        UserError: The run cannot be loaded again, or does not have what is asked for.
+        UserError: The run cannot be loaded again, or lacks the requested data.
     """
     manifest = read_manifest(folder)
     if panel in ("models", "object") and manifest.spec.other_model is None:
         raise UserError(
-            f"{folder} has no other model, whose maps --what {panel} shows; draw a run that was made with "
-            "--other-model DIR --other-label COLUMN"
+            f"{folder} has no other model, whose maps --what {panel} shows; use a run made with --other-model DIR "
+            "--other-label COLUMN"
         )
     metrics = _metrics(manifest, panel)
     context = loaded(folder, manifest, metrics, explainers, device)
@@ -172,7 +172,7 @@ def drawn(
 
 
 def _metrics(manifest: Manifest, panel: str) -> tuple[str, ...]:
-    """Return the metrics to draw; insertion with the options of the run's own, if it has any."""
+    """Return the metrics to draw; insertion has the options of the run, if any."""
     named = [cell.metric_text for cell in manifest.cells.values() if cell.metric == "saliency_insertion"]
     return (named[0],) if panel == "insertion" and named else METRICS[panel]
 
@@ -194,7 +194,7 @@ def _maps(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dict[
         given = {each.metric_text: run.values[each.cell_id][run.position[sample.name]]
                  for each in run.cells if each.explainer_text == str(explainer) and not each.aggregate}  # fmt: skip
         known = {name: float(value) if np.isfinite(value) else None for name, value in given.items()}
-        # Numbers first, as long names are cut at the panel's edge.
+        # Numbers first, because long names are cut at the panel's edge.
         lines = [f"{_number(value)} {name.removeprefix('saliency_')}" for name, value in known.items()]
         row.append((Image.fromarray(cell.pixels), [str(explainer), *lines]))
         scores.append(_about(sample, explainer) | known)
@@ -299,7 +299,7 @@ def _made(explainer: Explainer, explain: Callable[..., np.ndarray], images: Imag
 
 
 def _raising(explainer: Explainer, make: Callable[[], Any]) -> Any:
-    """Return what `make` returns.
+    """Return the result of `make`.
 
     Raises:
         UserError: The explainer failed.

@@ -4,8 +4,8 @@ An item is a file `NAME.py` or a folder `NAME/` that holds `NAME.py`; names that
 folder. Nothing is imported before it is used, so a missing optional library only affects the plugins that need it.
 
 Other installed packages add items by entry points of the groups `saliency_bench.explainers`, `.metrics` and
-`.datasets`, NAME = "package.module", of a module (for a metric also a folder) that is written as those here; and suites
-by `saliency_bench.suites`, whose value is a folder of YAML files.
+`.datasets`, NAME = "package.module", for a module (for a metric also a folder) in the same form as here; and suites by
+`saliency_bench.suites`, whose value is a folder of YAML files.
 """
 
 import ast
@@ -45,7 +45,7 @@ GROUPS = {
 }
 # In the version of a plugin's item, "3 of their-package 1.2.0, code 5f0c2a1b3c4d5e6f".
 OF, CODE = " of ", ", code "
-DECLARED = ("explainers", "metrics")  # whose functions have a declaration
+DECLARED = ("explainers", "metrics")  # kinds whose functions have a declaration
 PART = {"explainers": "", "metrics": "score"}  # the file of an item's folder that holds its function
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 DASHED = ("hub_builders", "push_scripts")  # their public names have dashes: shapes-xai, install-metrics
@@ -59,7 +59,7 @@ def folders(kind: str) -> list[Path]:
 
 
 def files(kind: str) -> dict[str, Path]:
-    """Return {public name: its main file}: those of this package, sorted by name, then those that others add."""
+    """Return {public name: its main file}: items of this package, sorted by name, then items added by others."""
     return _inside(kind, *folders(kind)) | _added(kind)
 
 
@@ -103,7 +103,7 @@ def _points_one_by_one() -> list[EntryPoint]:
 
 @cache
 def _points(kind: str) -> dict[str, EntryPoint]:
-    """Return {name: entry point} of what other packages add; of two of a name the one whose package comes first."""
+    """Return {name: entry point} of items from other packages; if two share a name, the first package's."""
     points = _all_points().get(kind, [])
     known: dict[str, EntryPoint] = {}
     for point in sorted(points, key=_called):
@@ -112,13 +112,13 @@ def _points(kind: str) -> dict[str, EntryPoint]:
             rule = "a name must have up to 100 letters, digits, ., _ and -, and begin with a letter or digit"
             complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: {rule}")
         elif (first := known.setdefault(point.name, point)) is not point and first.value != point.value:
-            complain(f"{KINDS[kind]} {point.name} is that of {_called(first)}; that of {_called(point)} is left out")
+            complain(f"{KINDS[kind]} {point.name} belongs to {_called(first)}; the one of {_called(point)} is left out")
     return known
 
 
 @cache
 def _places(kind: str) -> dict[str, Path]:
-    """Return {name: the folder, or the file without .py, of its module} of these; nothing of it is imported."""
+    """Return {name: the folder, or the file without .py, of its module} of these, without importing anything."""
     places: dict[str, Path] = {}
     for name, point in _points(kind).items():
         with suppress(Exception):  # the module name is invalid, or looking it up fails
@@ -131,39 +131,39 @@ def _places(kind: str) -> dict[str, Path]:
 
 
 def _added(kind: str) -> dict[str, Path]:
-    """Return {name: its main file} of the items that other packages add, as far as their files can be read."""
+    """Return {name: its main file} of readable items from other packages."""
     return {name: main for name, main in _read_added(kind).items() if isinstance(main, Path) and kind != "suites"}
 
 
 @cache
 def _read_added(kind: str) -> dict[str, Path | str]:
-    """Return {name: its main file, or why there is none that can be read} of the items that other packages add.
+    """Return {name: its main file, or why it is not readable} of items from other packages.
 
-    Of a suite it is the folder.
+    For a suite it is the folder.
     """
     items: dict[str, Path | str] = {}
     for name, point in _points(kind).items():
         place = _places(kind).get(name)
         if kind != "suites" and name in _inside(kind, *folders(kind)):
-            complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: saliency-bench has one of this name")
+            complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: saliency-bench already has this name")
         elif place is None:
             items[name] = f"there is no module {one_line(point.value, 100)}"
         elif kind == "suites":
-            items[name] = place if place.is_dir() else f"{point.value} is no folder"
+            items[name] = place if place.is_dir() else f"{point.value} is not a folder"
         else:
-            items[name] = _main_file(place) or f"{point.value} is no file"
+            items[name] = _main_file(place) or f"{point.value} is not a file"
     return items
 
 
 def _main_file(place: Path) -> Path | str | None:
-    """Return the main file of an item, or why one of its files cannot be read as Python; None if there is none."""
+    """Return the main file of an item, or why one of its files is not readable as Python, or None."""
     candidates = place / f"{place.name}.py", place / "score.py", place.with_suffix(".py")
     main = next(filter(Path.is_file, candidates), None)
     return main and (_unreadable(place, main) or main)
 
 
 def _unreadable(place: Path, main: Path) -> str:
-    """Return why a file of an item cannot be read as Python, and which; "" if all of them can."""
+    """Return which file of an item cannot be read as Python, and why, or ""."""
     for path in sorted(place.glob("*.py")) if place.is_dir() else [main]:
         try:
             _parse(path)
@@ -174,15 +174,15 @@ def _unreadable(place: Path, main: Path) -> str:
 
 
 def check_readable(kind: str, name: str) -> None:
-    """Raise UserError for the name of an item that another package adds and whose files cannot be read."""
+    """Raise UserError for the name of an item from another package whose files cannot be read."""
     if isinstance(why := _read_added(kind).get(name), str):
         raise UserError(f"{KINDS[kind]} {name} of {distribution_of(kind, name)} cannot be used: {why}")
 
 
 def unusable(kind: str) -> dict[str, str]:
-    """Return {name: why, in a line} of the items of other packages that cannot be read or imported; imports the others.
+    """Return {name: reason} of items from other packages that cannot be read or imported; import the others.
 
-    Items of this package are not asked.
+    Items of this package are not checked.
     """
     reasons: dict[str, str] = {}
     for name in _read_added(kind):
@@ -198,7 +198,7 @@ def unusable(kind: str) -> dict[str, str]:
 
 
 def usable_names(kind: str) -> list[str]:
-    """Return the public names of the items of a kind that can be imported; each other one is named in a line."""
+    """Return the public names of importable items of a kind; log a line for each of the others."""
     broken = unusable(kind)
     for line in broken.values():
         complain(line)
@@ -206,7 +206,7 @@ def usable_names(kind: str) -> list[str]:
 
 
 def distribution_of(kind: str, name: str) -> str:
-    """Return "their-package 1.2.0" of an item that another package adds; "" of one of this package."""
+    """Return "their-package 1.2.0" for an item from another package, or "" for an item of this package."""
     return _called(_points(kind)[name]) if name in _read_added(kind) else ""
 
 
@@ -224,10 +224,10 @@ def _package(package: Distribution) -> str:
 
 
 def version_of(kind: str, name: str, version: int) -> int | str:
-    """Return the version of an item as identities hold it.
+    """Return the version of an item for identities.
 
-    Where another package adds it, this has name and version of that package, and a hash of the item's source: an edit
-    makes other numbers, whether or not a version was raised for it.
+    For an item from another package it includes name and version of the package and a hash of the item's source,
+    because an edit changes numbers whether or not its version was raised.
     """
     if name not in _added(kind):
         return version
@@ -236,17 +236,17 @@ def version_of(kind: str, name: str, version: int) -> int | str:
 
 @cache
 def _code_of(module: str) -> str:
-    """Return the hash of the source of an item; cached, as a later edit is not what was imported."""
-    from saliency_bench.utils.source_code import package_code  # imports what reads code, which listing names needs not
+    """Return the hash of the source of an item; cached, because a later edit is not the imported code."""
+    from saliency_bench.utils.source_code import package_code  # slow to import, and not needed to list names
 
     return package_code(module)
 
 
 def declaration_of(kind: str, name: str, function: Callable[..., Any]) -> Any:
-    """Return what is declared of the function of an item.
+    """Return the declaration of an item's function.
 
     Raises:
-        UserError: Nothing is, or no version.
+        UserError: It has no declaration or version.
     """
     declaration = getattr(function, "declaration", None)
     if getattr(declaration, "version", None) is None:
@@ -255,12 +255,12 @@ def declaration_of(kind: str, name: str, function: Callable[..., Any]) -> Any:
 
 
 def owner_of(version: int | str) -> str:
-    """Return "their-package 1.2.0" of the version of an item that another package adds; else ""."""
+    """Return "their-package 1.2.0" from the version of an item from another package, or ""."""
     return str(version).partition(OF)[2].partition(CODE)[0]
 
 
 def is_named(version: int | str) -> bool:
-    """Return whether what has this version goes by its name; else it is a function, and the version a hash of it."""
+    """Return whether the version belongs to a named item; otherwise it is the hash of a function."""
     return isinstance(version, int) or bool(owner_of(version))
 
 
@@ -293,28 +293,28 @@ def load(kind: str, name: str, part: str = "") -> ModuleType:
             raise
         raise UserError(f"{name} needs the library {missing}: pip install {missing}") from error
     except SystemExit as error:
-        raise UserError(f"{main} calls sys.exit({error}) when it is imported; take that line out") from error
+        raise UserError(f"{main} calls sys.exit({error}) when it is imported; remove that line") from error
 
 
 def function_of(kind: str, name: str, part: str = "") -> Callable[..., Any]:
     """Import an item, or the file `part` of its folder, and return the function that has its name.
 
     Raises:
-        UserError: As of `load`; or another package names its function otherwise.
+        UserError: See `load`; or another package gives its function another name.
     """
     module = load(kind, name, part)
     if (function := getattr(module, name, None)) is None:
         owner = distribution_of(kind, name)
         raise UserError(f"{KINDS[kind]} {name}{OF}{owner}: {module.__name__} has no function {name}; an item and its "
-                        "function have one name")  # fmt: skip
+                        "function must have the same name")  # fmt: skip
     return function
 
 
 def _load_added(kind: str, name: str, part: str) -> ModuleType:
-    """Import an item that another package adds.
+    """Import an item from another package.
 
     Raises:
-        UserError: Its import fails, in whatever way.
+        UserError: Its import fails.
     """
     try:
         with no_exit():
@@ -327,7 +327,7 @@ def _load_added(kind: str, name: str, part: str) -> ModuleType:
 
 
 def _imported(kind: str, module: str) -> ModuleType:
-    """Import a module; of an explainer or metric, what is declared can be read without torch."""
+    """Import a module; declarations of explainers and metrics can be read without torch."""
     with stand_ins(module.partition(".")[0]) if kind in DECLARED else nullcontext():
         return import_module(module)
 
@@ -341,7 +341,7 @@ def _is_ctrl_c(error: KeyboardInterrupt) -> bool:
 
 
 def _module_of(kind: str, name: str, part: str) -> str:
-    """Return the name of the module of an item that another package adds, or of the file `part` of its folder."""
+    """Return the module name of an item from another package, or of the file `part` of its folder."""
     module = _points(kind)[name].module
     return f"{module}.{part or _added(kind)[name].stem}" if _places(kind)[name].is_dir() else module
 
@@ -360,7 +360,7 @@ def unknown_item(kind: str, name: str) -> UserError:
 
 
 def aliases(kind: str) -> dict[str, tuple[str, ...]]:
-    """Return {public name: its further names}, without importing anything."""
+    """Return {public name: its other names}, without importing anything."""
     if kind in DECLARED:
         return {name: tuple(declared(kind, name, "also_called", ())) for name in files(kind)}
     return {name: tuple(constant(path, "ALSO_CALLED", ())) for name, path in files(kind).items()}
@@ -394,7 +394,7 @@ def _literal(value: ast.expr, default: Any) -> Any:
 
 
 def option_names(kind: str, name: str) -> list[str] | None:
-    """Return the options of an explainer or metric, not imported; None if its function is not in its own file."""
+    """Return the options of an explainer or metric without importing it, or None if its function is in another file."""
     function = _function(kind, name)
     return None if function is None else [option.arg for option in function.args.kwonlyargs if option.arg != "seeds"]
 
@@ -436,5 +436,5 @@ def _read(path: Path, modified: int) -> ast.Module:
 
 
 def _parse(path: Path) -> ast.Module:
-    """Parse a Python file, once as long as it stays the same."""
+    """Parse a Python file, once as long as it does not change."""
     return _read(path, path.stat().st_mtime_ns)

@@ -1,7 +1,7 @@
-"""The settings of a run as type checkers and editors see them: `sb.run(data_set=...)` is an error before it runs.
+"""The settings of a run for type checkers and editors, which report `sb.run(data_set=...)` before it runs.
 
-The fields are those of `spec.RunSpec`, which says what they mean; a test compares the two. In the place of names and
-files there may be Python objects.
+The fields are the fields of `spec.RunSpec`, which documents them; a test compares the two. Python objects may replace
+names and files.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
 
 class SampleSettings(TypedDict, total=False):
-    """Which samples are looked at, and what is asked of them: what `run` and `template` have in common."""
+    """Settings shared by `run` and `template`: the samples and their targets."""
 
     split: str
     target: File
@@ -43,7 +43,7 @@ class SampleSettings(TypedDict, total=False):
 
 
 class _Needed(TypedDict):
-    """What every run must be given."""
+    """Required settings of every run."""
 
     dataset: "File | datasets.Dataset | datasets.DatasetDict"
     model: "File | torch.nn.Module | Any"
@@ -52,7 +52,7 @@ class _Needed(TypedDict):
 
 
 class RunSettings(_Needed, SampleSettings, total=False):
-    """What `run` takes; it also needs explainers, or maps in their place."""
+    """Settings of `run`, which also needs explainers or maps."""
 
     explainers: "str | Explainer | Callable[..., Any] | Sequence[str | Explainer | Callable[..., Any]]"
     maps: Mapping[str, Any] | Sequence[str] | str

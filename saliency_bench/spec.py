@@ -1,7 +1,7 @@
-"""What a run is, as far as it can be written down: one model, from which all that names its settings is made.
+"""The settings of a run as one model.
 
-`saliency_bench.run(**settings)` and `template`, the options of their commands, `run.json`, `template.json` and the
-command line that repeats a run: a new setting is one new field here.
+It defines the arguments of `saliency_bench.run(**settings)` and `template`, the options of their commands, `run.json`,
+`template.json` and the command line that repeats a run: a new setting is one new field here.
 """
 
 import inspect
@@ -23,13 +23,13 @@ from saliency_bench.errors import UserError, did_you_mean, one_line, unknown
 from saliency_bench.utils.mask_values import words_of
 
 F = TypeVar("F", bound=Callable)
-ARRAYS = "maps in memory"  # the kind of the Python objects among `maps`
-IN_FILE = "function in a file"  # the kind of FILE.py:NAME, which is its name: no reader of a spec imports the file
+ARRAYS = "maps in memory"  # kind of the Python objects in `maps`
+IN_FILE = "function in a file"  # kind of FILE.py:NAME; readers of a spec never import the file
 SHOWN = 60  # characters of a refused value
 TARGETS = ("label", "predicted", "contrast:second")  # the rules; else --target is a file, or
 MAP_FORMS = "a folder of .npy, .npz, .pt or grey .png files, or one .npy, .npz, .pt or Parquet file (image_id, map)"
-PREDICTED_BY = "predicted-by:"  # with a model, or the folder of a run of one
-# Good first choices, for those who leave a list out.
+PREDICTED_BY = "predicted-by:"  # followed by a model or the folder of its run
+# Good first choices, for users who leave a list out.
 FIRST = {
     "explainers": "; good first choices: gradcam integrated_gradients rise:masks=1000, with centre random as baselines",
     "metrics": "; good first choices: saliency_insertion saliency_deletion, and with masks saliency_miou "
@@ -39,14 +39,14 @@ NotEmpty = Annotated[str, StringConstraints(min_length=1)]
 
 
 class PythonObject(BaseModel):
-    """A Python object that a run was given instead of a name.
+    """A Python object given to a run instead of a name.
 
     Attributes:
-        kind: what it is, such as "function".
+        kind: its kind, such as "function".
         name: its name.
         digest: a hash of its content.
-        code: the expression that gives it again; may be a variable that the reader has to fill.
-        about: what this variable must hold, as "NAME: ..."; may be empty.
+        code: the expression that recreates it; may be a variable that the reader must define.
+        about: content of this variable, as "NAME: ..."; may be empty.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
@@ -75,23 +75,24 @@ def _setting(
     """Return a field of `RunSpec`.
 
     Args:
-        about: what the setting means, without its default.
+        about: meaning of the setting, without its default.
         default: its default; a setting without one must be given.
         metavar: name of its value in the help.
         path: whether the value may be a file or folder.
         repeat: whether its option may be repeated.
         group: heading in the help.
         option: its name on the command line, if different.
-        bounds: what pydantic checks, such as `ge=1`.
+        bounds: constraints for pydantic, such as `ge=1`.
     """
     extra: dict[str, Any] = {"metavar": metavar, "path": path, "repeat": repeat, "group": group, "option": option}
     return Field(default, description=about, json_schema_extra=extra, **bounds)
 
 
 class RunSpec(BaseModel):
-    """All settings of a run. A template's has neither explainers nor metrics yet.
+    """All settings of a run.
 
-    Names and files are text; a Python object given in the place of one is written down as a `PythonObject`.
+    In a template there are no explainers and metrics yet. Names and files are text; a Python object given instead is
+    stored as a `PythonObject`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
@@ -109,7 +110,7 @@ class RunSpec(BaseModel):
         "names; options follow a colon, as in saliency_miou:threshold=0.3", metavar="NAME"
     )
     maps: tuple[str | PythonObject, ...] = _setting(
-        "maps made elsewhere, scored like those of an explainer of that name: a folder of IMAGE-ID.npy, .npz, .pt or "
+        "maps made elsewhere, scored like maps of an explainer of that name: a folder of IMAGE-ID.npy, .npz, .pt or "
         "grey .png, a Parquet file with image_id and map, or a .npy, .npz or .pt file (N, H, W) in the order of the "
         "dataset",
         (),
@@ -148,8 +149,8 @@ class RunSpec(BaseModel):
         group="classes",
     )
     groups: str | PythonObject | None = _setting(
-        "groups of the model's classes: JSON file {group: [class, ...]} or CSV file with class,group; "
-        "those of ImageNet, pets, VOC and shapes are built in",
+        "groups of the model's classes: JSON file {group: [class, ...]} or CSV file with class,group; groups for "
+        "ImageNet, pets, VOC and shapes are built in",
         None,
         metavar="FILE",
         path=True,
@@ -169,13 +170,13 @@ class RunSpec(BaseModel):
         group="classes",
     )
     activation: Literal["softmax", "sigmoid"] | None = _setting(
-        "what turns logits into probabilities: softmax, or sigmoid for multi-label and single-logit heads "
-        "(default: what the checkpoint says, else softmax)",
+        "what turns logits into probabilities: softmax, or sigmoid for multi-label and single-logit heads (default: "
+        "from the checkpoint, else softmax)",
         None,
         group="classes",
     )
     only: tuple[str, ...] | None = _setting(
-        "explain and score only these samples: correct, masked, or COLUMN=VALUE (several values of one column are "
+        "explain and score only these samples: correct, masked, or COLUMN=VALUE (several values of a column are "
         "alternatives); the others are only predicted",
         None,
         metavar="CONDITION",
@@ -192,7 +193,7 @@ class RunSpec(BaseModel):
         option="--foreground",
     )
     limit: int | None = _setting(
-        "use only N samples, drawn at random with the seed; groups are kept whole, so there may be a few more",
+        "use only N samples, drawn at random with the seed; groups are kept whole, so there may be slightly more",
         None,
         metavar="N",
         ge=1,
@@ -209,8 +210,8 @@ class RunSpec(BaseModel):
         "use a memory layout in which many networks run faster", None, group="computation"
     )
     compile: bool | None = _setting(
-        "compile the network (torch.compile) for methods that only look at outputs: faster after some seconds; needs "
-        "a compiler",
+        "compile the network (torch.compile) for methods that use only outputs: faster after some seconds; needs a "
+        "compiler",
         None,
         group="computation",
     )
@@ -250,7 +251,7 @@ class RunSpec(BaseModel):
     @field_validator("only")
     @classmethod
     def _conditions(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """Check each condition; none at all is None."""
+        """Check each condition; return None if there are none."""
         for condition in value or ():
             column, equals, wanted = condition.partition("=")
             if condition not in ("correct", "masked") and not (column and equals and wanted):
@@ -263,7 +264,7 @@ class RunSpec(BaseModel):
         """Return the spec with these settings.
 
         Raises:
-            UserError: A setting is unknown, missing or not allowed; the first of these is named.
+            UserError: A setting is unknown, missing or invalid; the message names the first.
         """
         check_names(settings)
         try:
@@ -280,26 +281,26 @@ class RunSpec(BaseModel):
             raise UserError(f"{name} ({flag(name)}) {rule}") from error
 
     def python_objects(self) -> dict[str, list[PythonObject]]:
-        """Return {setting: the Python objects it was given}."""
+        """Return {setting: its Python objects}."""
         objects = {name: [v for v in _list(value) if isinstance(v, PythonObject)] for name, value in self}
         return {name: given for name, given in objects.items() if given}
 
     @property
     def needs_python(self) -> bool:
-        """Return whether it holds an object that no command line can give."""
+        """Return whether it holds an object that a command line cannot express."""
         return any(item.kind != IN_FILE for item in chain.from_iterable(self.python_objects().values()))
 
     @property
     def computing(self) -> dict[str, Any]:
-        """Return the settings of the arithmetic, as `load_classifier` takes them."""
+        """Return the settings of the arithmetic for `load_classifier`."""
         return {"precision": self.precision, "channels_last": self.channels_last, "compile": self.compile}
 
     def command(self, verb: str = "run", without: Collection[str] = (), more: Iterable[str] = ()) -> str:
-        """Return the command line that repeats this run; with Python objects, which have no place there, `call`.
+        """Return the command line that repeats this run, or `call` if Python objects are used.
 
         Args:
-            verb: another command that takes settings.
-            without: settings that are left out.
+            verb: name of another command with these settings.
+            without: settings to leave out.
             more: further words.
         """
         if self.needs_python:
@@ -313,11 +314,11 @@ class RunSpec(BaseModel):
         return shlex.join([*words, *more])
 
     def call(self, function: str = "run", without: Collection[str] = (), more: Iterable[str] = ()) -> str:
-        """Return the Python call that repeats this run, after a comment on each object that it must be given.
+        """Return the Python call that repeats this run, after a comment on each object that it needs.
 
         Args:
-            function: another one that takes settings.
-            without: settings that are left out.
+            function: name of another function with these settings.
+            without: settings to leave out.
             more: further arguments.
         """
         objects = list(dict.fromkeys(chain.from_iterable(self.python_objects().values())))
@@ -357,7 +358,7 @@ def _named_maps(entry: str | PythonObject, codes: Mapping[PythonObject, str]) ->
 
 
 def one_after_the_other(commands: Iterable[str]) -> str:
-    """Join commands to one text, each once; with blank lines between them if one is a call of several lines."""
+    """Join distinct commands to a text, with blank lines between them if one is a call of several lines."""
     each = list(dict.fromkeys(commands))
     return ("\n\n" if any("\n" in command for command in each) else "\n").join(each)
 
@@ -365,7 +366,7 @@ def one_after_the_other(commands: Iterable[str]) -> str:
 def _option(name: str, values: list[str]) -> list[str]:
     """Return the words of an option with its values.
 
-    A value that begins with a dash would be taken for an option, unless it follows its own after a "=".
+    A value that begins with a dash would be parsed as an option unless it is joined by "=".
     """
     if not any(value.startswith("-") for value in values) or RunSpec.model_fields[name].annotation is int:
         return [flag(name), *values]
@@ -373,7 +374,7 @@ def _option(name: str, values: list[str]) -> list[str]:
 
 
 def _codes(objects: Iterable[PythonObject]) -> dict[PythonObject, str]:
-    """Return {object: the expression that stands for it}; a variable that two would share gets a number."""
+    """Return {object: its expression}; variables that would be shared get numbers."""
     codes: dict[PythonObject, str] = {}
     for item in objects:
         code, number = item.code or variable(item.name), 1
@@ -395,7 +396,7 @@ def flag(name: str) -> str:
 
 
 def about(name: str) -> str:
-    """Return what a setting means, in a few words, without its default."""
+    """Return the meaning of a setting in a few words, without its default."""
     return RunSpec.model_fields[name].description or ""
 
 
@@ -406,14 +407,14 @@ def hint(name: str, key: str) -> Any:
 
 
 def shown(default: object) -> str:
-    """Return a default as help shows it; empty for what is off or left open by default."""
+    """Return a default for the help; empty for settings that are off or open by default."""
     if default is PydanticUndefined or default is None or default is False or default == ():
         return ""
     return f" (default: {' '.join(default) if isinstance(default, tuple) else default})"
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise UserError for a name that is not a setting of a run, with the nearest that is."""
+    """Raise UserError for a name that is not a setting of a run, with the closest setting."""
     for name in names:
         if name not in RunSpec.model_fields:
             raise unknown("argument", name, RunSpec.model_fields)
@@ -422,10 +423,10 @@ def check_names(names: Iterable[str]) -> None:
 def takes_settings(*without: str) -> Callable[[F], F]:
     """Give a function with `**settings` a signature and docstring that list them.
 
-    The list takes the place of the line `**settings: SETTINGS` under `Args:` in its docstring.
+    The list replaces the line `**settings: SETTINGS` under `Args:` in its docstring.
 
     Args:
-        without: settings that the function does not take.
+        without: settings that the function does not have.
     """
 
     def decorate(function: F) -> F:
@@ -448,7 +449,7 @@ def takes_settings(*without: str) -> Callable[[F], F]:
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    """Return the parameter for a field, without its type, which pydantic spells at length."""
+    """Return the parameter for a field, without its type, which would be long."""
     default = inspect.Parameter.empty if field.is_required() else field.default
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
 

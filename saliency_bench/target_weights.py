@@ -25,7 +25,7 @@ BINARY = "binary"  # sigmoid of a single logit: two classes that exclude each ot
 
 @dataclass(frozen=True)
 class TargetRange:
-    """How far probabilities of the classes of targets can go, whatever the image.
+    """Range of the probabilities of targets' classes over all images.
 
     A softmax adds up to 1 over all classes; with a sigmoid each class may reach 1.
 
@@ -50,7 +50,7 @@ class TargetRange:
     @classmethod
     def of_weights(cls, weights: np.ndarray, activation: str = "softmax") -> TargetRange:
         """Return the range of targets (B, K) of any weights."""
-        # The best image for a softmax puts everything on one class, for a sigmoid it turns on all of a side.
+        # The best image for a softmax has all probability on one class; for a sigmoid it has all classes of a side.
         sides = np.maximum(weights, 0), np.maximum(-weights, 0)
         together = np.sum if activation == "sigmoid" else np.max
         high, low = (float(together(side, axis=1).max()) for side in sides)
@@ -70,8 +70,8 @@ def activation_of(classifier: object) -> str:
     """Return the activation that turns the logits of a classifier into probabilities.
 
     Returns:
-        "softmax" if the classes exclude each other, also for a module that does not say; "sigmoid" if classes are
-        independent, as in multi-label heads; "binary" for the two classes of a single logit.
+        "softmax" if the classes are mutually exclusive, and for a module that does not declare it; "sigmoid" if classes
+        are independent, as in multi-label heads; "binary" for the two classes of a single logit.
     """
     return getattr(classifier, "activation", "softmax")
 
@@ -80,7 +80,7 @@ def probabilities(logits: Tensor, activation: str = "softmax") -> Tensor:
     """Return the probabilities (B, K) of logits (B, K), by the classifier's activation.
 
     Raises:
-        UserError: The activation is unknown, or the softmax is one of a single logit, which is 1 whatever the image.
+        UserError: The activation is unknown, or it is a softmax of a single logit, which is always 1.
     """
     if activation not in (*ACTIVATIONS, BINARY):
         raise unknown("activation", activation, ACTIVATIONS)
@@ -126,7 +126,7 @@ def score(logits: Tensor, target: Target, on: str = "logit", classifier: object 
         classifier: the network of these logits; its activation turns them into probabilities.
 
     Raises:
-        UserError: `on` is another word, or the target has another number of classes.
+        UserError: `on` is invalid, or the target has another number of classes.
     """
     if on not in ("logit", "probability"):
         raise UserError(f"on='{on}' is neither 'logit' nor 'probability'")
@@ -144,9 +144,9 @@ def weighs_infinite(logits: Tensor, target: Target) -> np.ndarray:
 
 
 def no_probabilities(logits: Tensor, activation: str = "softmax") -> np.ndarray:
-    """Return bool (B,): whether logits (B, K) have no softmax, as one is NaN or infinity, or all are -infinity.
+    """Return bool (B,): whether logits (B, K) have no softmax because one is NaN or infinity, or all are -infinity.
 
-    A class at -infinity beside others has the probability 0. A sigmoid is missing for NaN alone.
+    A class at -infinity among others has the probability 0. A sigmoid is missing only for NaN.
     """
     return probabilities(logits.detach().float(), activation).isnan().any(dim=1).cpu().numpy()
 
@@ -154,12 +154,12 @@ def no_probabilities(logits: Tensor, activation: str = "softmax") -> np.ndarray:
 def recognised(p: np.ndarray, right: np.ndarray, activation: str = "softmax") -> np.ndarray:
     """Return bool (...): whether the classifier is right.
 
-    With a softmax it is where its top class, the lower number of equal ones, is a right one; with a sigmoid where a
-    right class has p > 0.5.
+    With a softmax, it is right if its top class (the lowest number in a tie) is correct; with a sigmoid, if a correct
+    class has p > 0.5.
 
     Args:
         p: probabilities (..., K).
-        right: bool (..., K), the right classes.
+        right: bool (..., K), the correct classes.
         activation: "softmax" or "sigmoid".
     """
     if activation == "sigmoid":
@@ -169,17 +169,17 @@ def recognised(p: np.ndarray, right: np.ndarray, activation: str = "softmax") ->
 
 
 def expand(target: Target, images: Images) -> Target:
-    """Return a target with a row per image, or one row for all, as (B, K).
+    """Expand a target with a row per image, or one row for all, to (B, K).
 
     Raises:
-        UserError: It has another shape, or weights that are not finite.
+        UserError: Its shape is wrong, or its weights are not finite.
     """
     import torch
 
     target = torch.as_tensor(target)
     if target.ndim != 2 or len(target) not in (1, len(images)) or target.shape[1] < 1:
         raise UserError(
-            f"a target has shape (B, K) or (1, K), here B = {len(images)}; this one has {tuple(target.shape)}: "
+            f"a target must have shape (B, K) or (1, K), here B = {len(images)}; this one has {tuple(target.shape)}: "
             "build it with saliency_bench.compute.targets, for example one_hot(labels, K)"
         )
     if not torch.isfinite(target.float()).all():
@@ -191,7 +191,7 @@ def class_indices(members: int | Iterable[int] | Tensor, classes: int) -> Tensor
     """Return a class or a group of classes as int (n,).
 
     Raises:
-        UserError: There is none, or a number is not one of `classes`.
+        UserError: The group is empty, or a number is not one of `classes`.
     """
     import torch
 
@@ -199,7 +199,7 @@ def class_indices(members: int | Iterable[int] | Tensor, classes: int) -> Tensor
     if len(indices) == 0:
         raise UserError("a group needs at least one class")
     if indices.is_floating_point() or indices.min() < 0 or indices.max() >= classes:
-        raise UserError(f"classes are whole numbers from 0 to {classes - 1}; got {indices.tolist()[:5]}")
+        raise UserError(f"classes must be whole numbers from 0 to {classes - 1}; got {indices.tolist()[:5]}")
     return indices.long()
 
 

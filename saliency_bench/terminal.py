@@ -1,6 +1,6 @@
-"""Text for the width of the terminal, and colour where the reader is a terminal that shows it.
+"""Text fitted to the terminal, with colour if the terminal supports it.
 
-What goes to a file or pipe is the plain text, without colour. `NO_COLOR` and `TERM=dumb` turn colour off.
+Files and pipes get plain text without colour. `NO_COLOR` and `TERM=dumb` turn colour off.
 """
 
 import re
@@ -13,23 +13,23 @@ from typing import Any, TextIO
 
 from saliency_bench.errors import without_controls
 
-WIDEST, UNLIMITED = 120, 10**6  # columns of help, and of what is not a terminal
+WIDEST, UNLIMITED = 120, 10**6  # columns of help, and of output that is not a terminal
 HEADING, OPTION = r"(?m)^\S.*:$|^usage:", r"(?<![\w-])--?[a-z][a-z-]*"
 ITEM = r"(?m)^ {2,4}[a-z][\w.:/-]*(?=  )"
 
 
 class Help(HelpFormatter):
-    """Help in the width of the terminal."""
+    """Help formatter with the width of the terminal."""
 
     def __init__(self, prog: str):
         super().__init__(prog, width=min(get_terminal_size().columns, WIDEST) - 2)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Leave texts as they are; `fitted` folds them."""
+        """Return texts unchanged; `fitted` folds them."""
         return fitted(text, width)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        """Leave lines as they are; `fitted` folds them."""
+        """Return lines unchanged; `fitted` folds them."""
         return wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
@@ -48,7 +48,7 @@ def show_help(text: str) -> None:
 
 
 def show_table(rows: Sequence[Sequence[str]], console: Any) -> None:
-    """Draw a table, whose first row is its header, in the width of a terminal; cells marked as best are green."""
+    """Draw a table with a header row in the width of a terminal; cells marked as best are green."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -63,7 +63,7 @@ def show_table(rows: Sequence[Sequence[str]], console: Any) -> None:
 
 
 def console_of(stream: TextIO) -> Any:
-    """Return a console of rich for a terminal; None for a file or pipe."""
+    """Return a console of rich for a terminal, or None for a file or pipe."""
     if not stream.isatty():
         return None
     from rich.console import Console
@@ -72,7 +72,7 @@ def console_of(stream: TextIO) -> Any:
 
 
 def narrower_than(text: str, stream: TextIO) -> Any:
-    """Return a console of rich, without colour, of the width that COLUMNS asks for; None where a text fits into it."""
+    """Return a console of rich without colour in the width of COLUMNS, or None if a text fits into it."""
     width = get_terminal_size((UNLIMITED, 0)).columns
     if max(map(len, text.splitlines()), default=0) <= width:
         return None
@@ -82,7 +82,7 @@ def narrower_than(text: str, stream: TextIO) -> Any:
 
 
 def required_usage(parser: ArgumentParser) -> str:
-    """Return what must be given, then "[options]" for the rest: help lists them in groups."""
+    """Return the required arguments, then "[options]" for the others, which help lists in groups."""
     words = [parser.prog]
     for action in parser._actions:
         choices = "|".join(action.choices or ())
@@ -102,11 +102,11 @@ def _count(action: Action, name: str) -> str:
 def fitted(text: str, width: int | None = None) -> str:
     """Return text whose lines fit.
 
-    Prose is filled anew, rows of tables continue below their last column, examples stay.
+    Prose is refilled, rows of tables continue below their last column, and examples are unchanged.
 
     Args:
-        text: to fold.
-        width: None: that of the terminal, of which a file or pipe has none.
+        text: text to fold.
+        width: columns; None: the terminal's width, or no limit for a file or pipe.
     """
     width = get_terminal_size((UNLIMITED, 0)).columns if width is None else width
     blocks = _blocks(text.splitlines())

@@ -5,7 +5,7 @@ Target   Float (B, K) or (1, K): weights over the logits (see `targets`)
 Maps     Float (B, H, W): finite, signed, higher = more evidence for the target
 Masks    Bool  (B, H, W): the ground truth in the prepared frame
 Scores   Float (B,): one number per sample, NaN where undefined
-On       what a target's weights are applied to
+On       quantity to which a target's weights apply
 OnWeighted  like On, plus "weighted": the weighted contrast of Wang and Wang (2022), see `explainers/_contrast.py`
 """
 
@@ -32,8 +32,8 @@ class Averaged(NamedTuple):
 
     Attributes:
         maps: (B, H, W), the maps of all draws.
-        even: (B, H, W), the maps of the even-numbered draws alone, up to a constant factor.
-        odd: (B, H, W), the maps of the odd-numbered draws alone, up to a constant factor.
+        even: (B, H, W), the maps of only the even-numbered draws, up to a constant factor.
+        odd: (B, H, W), the maps of only the odd-numbered draws, up to a constant factor.
         draws: number of draws.
     """
 
@@ -48,7 +48,7 @@ class Column:
     """A further column of a dataset.
 
     Attributes:
-        values: prepared pictures, Float (B, 3, H, W), or a list of anything else as it is.
+        values: prepared pictures, Float (B, 3, H, W), or a list of other values.
         lacking: why a sample has no value (its picture is then black), or None if it has one.
     """
 
@@ -56,7 +56,7 @@ class Column:
     lacking: list[str | None]
 
     def part(self, kept: Sequence[int]) -> "Column":
-        """Return a copy of the column with these samples alone."""
+        """Return a copy of the column with only these samples."""
         values = self.values[kept] if isinstance(self.values, Tensor) else [self.values[index] for index in kept]
         return Column(values, [self.lacking[index] for index in kept])
 
@@ -67,11 +67,11 @@ class Batch:
 
     Attributes:
         images: Float (B, 3, H, W).
-        masks: Bool (B, H, W); all False where `left_out` has a reason.
+        masks: Bool (B, H, W); all False if `left_out` has a reason.
         labels: Int (B,); -1 for a row without label.
         ids: the image ids.
-        left_out: why a sample has no usable mask ("no mask", "empty mask", "mask emptied by the crop", or that it is
-            unclear what the object is), else None.
+        left_out: why a sample has no usable mask ("no mask", "empty mask", "mask emptied by the crop", or an unclear
+            object), else None.
         columns: further columns of the dataset, by name.
     """
 
@@ -86,7 +86,7 @@ class Batch:
         return len(self.ids)
 
     def part(self, kept: Sequence[int]) -> "Batch":
-        """Return the batch with these samples alone."""
+        """Return the batch with only these samples."""
         return Batch(
             self.images[kept],
             self.masks[kept],

@@ -1,7 +1,7 @@
-"""A function of your own file in the place of a name: `./mine.py:my_method`, `./mine.py:my_method:sigma=3`.
+"""A function in your own file instead of a name: `./mine.py:my_method`, `./mine.py:my_method:sigma=3`.
 
-The file is imported by its name, as by `python mine.py`: files beside it can be imported by it. Only what you write
-yourself, in a command, a call or a suite, is read so; never what a file of results or a submission holds.
+The file is imported like by `python mine.py`, so it can import files next to it. Only texts that you write yourself, in
+a command, a call or a suite, are used in this way, never texts from result files or submissions.
 """
 
 import ast
@@ -20,22 +20,22 @@ WRITTEN = re.compile(r"(?P<file>.+\.py)(?::(?P<function>[^:]*)(?::(?P<options>.*
 
 
 def is_in_file(text: str) -> bool:
-    """Return whether a text names a file of Python, and perhaps a function in it, rather than an item by its name."""
+    """Return whether a text names a Python file, possibly with a function, rather than an item by name."""
     return WRITTEN.fullmatch(text) is not None
 
 
 def check(text: str) -> None:
-    """Check that file and function are there, without importing anything.
+    """Check that file and function exist, without importing anything.
 
     Raises:
-        UserError: One is not.
+        UserError: One of them does not exist.
     """
     path, name, _ = _parts(text)
     try:
         tree = ast.parse(path.read_bytes(), filename=str(path))
     except OSError as error:
         why = f"{path} cannot be read ({error.strerror})"
-        raise UserError(f"{why}; a function of your own is written FILE.py:FUNCTION") from error
+        raise UserError(f"{why}; write your own function as FILE.py:FUNCTION") from error
     except (SyntaxError, ValueError) as error:
         raise UserError(f"{path} cannot be imported: {described(error)}") from error
     functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
@@ -43,13 +43,13 @@ def check(text: str) -> None:
         raise UserError(
             f"{path} is a file; name the function in it: {path}:{functions[0] if functions else 'FUNCTION'}"
         )
-    # What is assigned or imported may be a function too.
+    # Assigned or imported names may be functions too.
     if name not in functions and not re.search(rf"\b{re.escape(name)}\b", ast.unparse(tree)):
         raise unknown("function", name, functions, owner=str(path))
 
 
 def function_of(text: str) -> tuple[Callable[..., Any], dict[str, object]]:
-    """Return (the function that a text names, the options that follow it).
+    """Return (the function that a text names, its options).
 
     Raises:
         UserError: The file cannot be imported, or has no such function.
@@ -58,7 +58,7 @@ def function_of(text: str) -> tuple[Callable[..., Any], dict[str, object]]:
     path, name, _ = _parts(text)
     function = getattr(_imported(path.resolve()), name, None)
     if not callable(function):
-        raise UserError(f"{name} of {path} is no function")
+        raise UserError(f"{name} of {path} is not a function")
     return function, options_of(text)
 
 
@@ -69,14 +69,14 @@ def options_of(text: str) -> dict[str, object]:
 
 
 def without_options(text: str) -> str:
-    """Return the file and the function of a text, as it was written."""
+    """Return the file and the function of a text, without its options."""
     match = WRITTEN.fullmatch(text)
     assert match is not None, text
     return f"{match['file']}:{match['function'] or ''}"
 
 
 def _parts(text: str) -> tuple[Path, str, str]:
-    """Return (file, function, options) of a text; "" for what it does not name."""
+    """Return (file, function, options) of a text, with "" for missing parts."""
     match = WRITTEN.fullmatch(text)
     assert match is not None, text
     return Path(match["file"]).expanduser(), (match["function"] or "").strip(), match["options"] or ""
@@ -92,7 +92,7 @@ def _imported(path: Path) -> ModuleType:
     if (known := sys.modules.get(name)) is not None:
         if (file := getattr(known, "__file__", None)) is None or Path(file).resolve() != path:
             raise UserError(
-                f"{path.name} has the name of the module {name}, which is imported already; rename the file"
+                f"{path.name} has the name of the module {name}, which is already imported; rename the file"
             )
         return known
     if str(path.parent) not in sys.path:
@@ -101,7 +101,7 @@ def _imported(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    sys.modules[name] = module  # where pickling and hashing of its functions look
+    sys.modules[name] = module  # where pickling and hashing of its functions look them up
     try:
         with no_exit():
             spec.loader.exec_module(module)

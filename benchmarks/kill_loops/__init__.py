@@ -1,1 +1,1 @@
-"""What is killed at any moment, started again and compared with what was left alone; benchmarks/kills.py says how."""
+"""Work that is killed at any moment, restarted, and compared with an undisturbed run; see benchmarks/kills.py."""

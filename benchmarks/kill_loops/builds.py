@@ -1,4 +1,4 @@
-"""Builds, of a source and drawn, new and in the place of an older one: the same folder, and nothing beside it."""
+"""Kill builds, from a source and drawn, new and replacing older ones: folders must be equal, without leftovers."""
 
 import os
 import random
@@ -16,7 +16,7 @@ BATCHES = SOURCE_SIZE // 32
 
 
 def kinds(folder: Path) -> list[dict]:
-    """Settings of builds; the second one replaces a dataset that is there."""
+    """Return the settings of builds; the second one replaces an existing dataset."""
     source = folder / "source"
     registry.load("hub_builders", "pet-xai").example(source, SOURCE_SIZE, 32)
     return [
@@ -31,7 +31,7 @@ def batches() -> int:
 
 
 def moment(number: int, dice: random.Random) -> tuple[Moment, float]:
-    """While it starts, between batches, while the dataset is written, while it is moved into place."""
+    """Return a moment to kill: while it starts, between batches, while the dataset is written, or while it is moved."""
     kind = number % 5
     if kind == 0:
         return at_once, dice.uniform(0, 0.3)
@@ -84,11 +84,11 @@ def builds(count: int, folder: Path, children: Children) -> Outcome:
 
 
 def _beside() -> list[str]:
-    """What is left beside a dataset; of a workspace whose removal was interrupted, a note of a few bytes may be."""
+    """Return the leftovers next to a dataset; an interrupted removal of a workspace may leave a file of a few bytes."""
     notes = [*WORKSPACE.glob("*")]
     return [name for name in os.listdir() if name != "data" and (name != str(WORKSPACE) or len(notes) > 2 or batches())]
 
 
 def _unfinished(replaces: bool) -> bool:
-    """Killed when all was in place, a build is started once more as well."""
+    """Return whether a build must be started again; a build that replaces a dataset always is."""
     return replaces or not OUT.exists() or (WORKSPACE / "batches").exists()

@@ -1,4 +1,4 @@
-"""Children whose clock is another one at each start, set back or forward by up to ten years."""
+"""Children with a different clock at each start, set back or forward by up to ten years."""
 
 import datetime as dates
 import os
@@ -14,7 +14,7 @@ YEARS = 10 * 365 * 24 * 3600  # seconds
 
 
 def at_another_time(function: Callable, settings: dict, seconds: float) -> None:
-    """Call a function in a child whose clock is some seconds ahead, or behind."""
+    """Call a function in a child whose clock is some seconds ahead or behind."""
     real = time.time
     time.time = lambda: real() + seconds
     time.time_ns = lambda: int(1e9 * time.time())
@@ -33,7 +33,7 @@ def at_another_time(function: Callable, settings: dict, seconds: float) -> None:
 
 
 class OtherTimes(Children):
-    """Start children with another clock, by which all files of the working directory are dated as well."""
+    """Start children with another clock, which also dates all files of the working directory."""
 
     def start(self, function: Callable, settings: dict):
         seconds = random.Random(f"{Path.cwd()} {time.monotonic_ns()}").uniform(-YEARS, YEARS)

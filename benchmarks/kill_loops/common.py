@@ -1,4 +1,4 @@
-"""What all kill loops share: the outcome, a folder to work in, and moments to kill at."""
+"""Shared by all kill loops: the outcome, a folder to work in, and moments to kill at."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ NETWORK = {"embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 1], "laye
 
 @dataclass
 class Outcome:
-    """kills: {where they fell: how many}. differing: what is not as without kills, by number."""
+    """Outcome of a loop. kills: {phase: number of kills}. differing: differences from undisturbed work, by number."""
 
     what: str
     done: int = 0
@@ -26,20 +26,20 @@ class Outcome:
 
 
 def bad_luck(number: int) -> int:
-    """How often one of this number is killed: two to seven times."""
+    """Return how often item `number` is killed: two to seven times."""
     return 2 + number % 6
 
 
 @contextmanager
 def working_in(folder: Path) -> Iterator[None]:
-    """Each has a working directory of its own, so that all have the same --out, and thereby the same summary."""
+    """Change to a separate working directory, so that all have the same --out and therefore the same summary."""
     folder.mkdir()
     with chdir(folder):
         yield
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """{path in the folder: bytes} of all files."""
+    """Return {path in the folder: bytes} of all files."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -48,7 +48,7 @@ def at_once() -> bool:
 
 
 def times(count: int, state: Callable[[], object]) -> Moment:
-    """A moment: `state()` has changed so many times since this was made."""
+    """Return a moment: `state()` has changed this many times since the call."""
     seen = [state()]
 
     def moment() -> bool:
@@ -60,7 +60,7 @@ def times(count: int, state: Callable[[], object]) -> Moment:
 
 
 def written_at(path: Path) -> int | None:
-    """When the file was written last; None if it does not exist."""
+    """Return the time when the file was last written, or None if it does not exist."""
     try:
         return path.stat().st_mtime_ns
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The first day of a namespace in a child process, against a Hub on this machine."""
+"""Launch of a namespace in a child process, against a local Hub."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ import time
 
 
 def launch(url: str, argv: list[str], log: str, token: str, stranger: bool = False) -> None:
-    """Run a command in a child; its Hub is at this address, it sleeps little, and asks no stranger unless told to."""
+    """Run a command in a child with its Hub at this address, short sleeps, and by default no check as a stranger."""
     import datasets.config
     import huggingface_hub.constants as constants
 

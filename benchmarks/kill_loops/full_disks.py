@@ -1,4 +1,4 @@
-"""Disks that are full: each start says so in one line with exit code 2, and with room again the bytes are the same."""
+"""Fill disks: each start must report it in one line with exit code 2, and with space the bytes must be the same."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ FIRST, LARGEST = 24, 2**19  # kilobytes
 
 @contextmanager
 def small_disk(folder: Path, kilobytes: int) -> Iterator[Callable[[int], None]]:
-    """A file system with so little room at a folder; yield what gives it more."""
+    """Mount a small file system at a folder; yield a function that enlarges it."""
     folder.mkdir()
 
     def mount(size: int, *options: str) -> None:
@@ -35,7 +35,7 @@ def small_disk(folder: Path, kilobytes: int) -> Iterator[Callable[[int], None]]:
 
 
 def as_a_command(function: Callable, settings: dict, lines: str) -> None:
-    """End a child as the command line ends, with its exit code; write an error as a line into a file."""
+    """End a child like the command line, with its exit code; write an error as a line into a file."""
     from saliency_bench.errors import UserError
     from saliency_bench.utils.storage import storage_error
 
@@ -52,7 +52,7 @@ def filled(
     outcome: Outcome, name: str, folder: Path, children: Children, function: Callable, settings: dict,
     differing: Callable[[], list[str]],
 ) -> None:  # fmt: skip
-    """Start it on a disk that has a little more room each time, until it is done. differing(): what is wrong then."""
+    """Start it on a disk with slightly more space each time until it is done. differing(): remaining differences."""
     lines = folder / f"lines of {name}.txt"
     with small_disk(folder / f"disk of {name}", FIRST) as mount, chdir(folder / f"disk of {name}"):
         size = FIRST
@@ -62,7 +62,7 @@ def filled(
             if child.exitcode == 0:
                 break
             *_, line = lines.read_text().splitlines() if lines.exists() else [""]
-            # The last are SQLite's words where there is no room for its shared memory.
+            # The last are SQLite's messages if there is no space for its shared memory.
             is_named = any(words in line for words in ("No space left", "is full", "disk I/O error"))
             if child.exitcode != 2 or not is_named:
                 outcome.differing.append(f"{name} with {size} kB: exit code {child.exitcode}, {line}")
@@ -77,7 +77,7 @@ def filled(
 
 
 def disks(count: int, dataset: Path, model: Path, folder: Path, children: Children) -> Outcome:
-    """Fill the disk under each of these once, the first `count` of them."""
+    """Fill the disk under each of the first `count` of these once."""
     outcome, given = Outcome("disks"), {"dataset": str(dataset), "model": str(model)} | runs.RUN
     for name, changes in [("runs", {}), ("partners", runs.PARTNERS), ("retraining", runs.RETRAINING)][:count]:
         with working_in(folder / f"room for {name}"):

@@ -1,6 +1,6 @@
-"""Runs of two processes, started by torchrun, of which one is killed, or all: the launcher ends, the run resumes.
+"""Kill one or all of two processes started by torchrun: the launcher ends and the run resumes.
 
-The two are of one node, or of two that meet on the loopback device, of which one may be killed with its launcher.
+The two run on one node, or on two nodes that meet on the loopback device, one of which may be killed with its launcher.
 """
 
 import os
@@ -21,7 +21,7 @@ PATIENCE = 600  # seconds in which the launcher must notice, also on a busy mach
 
 
 def launched(settings: dict, processes: int = 2, node: int | None = None, port: int = 0) -> None:
-    """Do in a child what torchrun does, with forked processes, which start at once.
+    """Do the same as torchrun in a child, with forked processes, which start immediately.
 
     node: the number of one of two nodes, whose store listens to this port; None: there is one node.
     """
@@ -44,7 +44,7 @@ def _work(settings: dict) -> None:
 
 
 def torchrun(settings: dict, children: Children) -> subprocess.Popen:
-    """The program itself."""
+    """Run the program torchrun itself."""
     options = [
         word
         for name in ("dataset", "model", "out", "device", "limit", "batch_size")
@@ -101,7 +101,7 @@ def launches(
     count: int, dataset: Path, model: Path, folder: Path, children: Children, what: str = "two processes",
     changes: dict | None = None,
 ) -> Outcome:  # fmt: skip
-    """Kill every fifth under the program torchrun, others under what it is made of; `changes` are of `RUN`."""
+    """Kill every fifth run under the program torchrun, the others under its components; `changes` modify `RUN`."""
     settings = {"dataset": str(dataset), "model": str(model)} | RUN | (changes or {})
     outcome = Outcome(f"runs of {what}", count)
     with working_in(folder / f"one process for {what}"):
@@ -126,7 +126,7 @@ def launches(
 
 
 def nodes(count: int, dataset: Path, model: Path, folder: Path, children: Children) -> Outcome:
-    """Two nodes of a process each, of which one loses its process or is killed; the other ends by itself."""
+    """Run two nodes with a process each; one loses its process or is killed, and the other must end by itself."""
     settings = {"dataset": str(dataset), "model": str(model)} | RUN
     outcome = Outcome("runs of two nodes", count)
 
@@ -145,7 +145,7 @@ def nodes(count: int, dataset: Path, model: Path, folder: Path, children: Childr
         with working_in(folder / f"nodes {number}"):
             for _ in range(bad_luck(number) // 2 + 1):
                 both, node = start(), dice.randrange(2)
-                # Before they have met, it is torchrun that waits, for 15 minutes.
+                # Before they have met, torchrun waits for 15 minutes.
                 when, delay = moment(1 + dice.randrange(3), dice)
                 what = killed(both[node], dice, lambda when=when: Path("run/run.json").exists() and when(), delay)
                 wait_for_end(both[1 - node].is_alive)

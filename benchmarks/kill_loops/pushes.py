@@ -1,6 +1,6 @@
-"""Uploads to a Hub on this machine: one commit, so that a reader sees all of it or what was there before.
+"""Kill uploads to a local Hub: there is one commit, so that a reader sees either all of it or the previous state.
 
-Datasets, new ones and newer versions of published ones; models; results, which arrive as one pull request.
+The uploads are new datasets and newer versions of published ones, models, and results as one pull request.
 """
 
 import os
@@ -32,7 +32,7 @@ Files = dict[str, str]  # {path: hash of the content}
 
 
 def push(url: str, argv: list[str]) -> None:
-    """In a child: a command line whose Hub is at this address."""
+    """Run a command line in a child with its Hub at this address."""
     import huggingface_hub.constants as constants
 
     address = url + "/{repo_id}/resolve/{revision}/{filename}"
@@ -49,7 +49,7 @@ def push(url: str, argv: list[str]) -> None:
 
 
 def shown(hub: LocalHub, kind: str, name: str) -> Files:
-    """What a reader of the repository sees, but for what the Hub itself puts in a new one."""
+    """Return what a reader of the repository sees, without the Hub's own initial files."""
     if (kind, name) not in hub.store.repos:
         return {}
     files = hub.repo(kind, name).files("main")
@@ -59,7 +59,7 @@ def shown(hub: LocalHub, kind: str, name: str) -> Files:
 
 
 def _hash(hub: LocalHub, path: str, sha256: str, name: str) -> str:
-    """Of the content; a card names its repository."""
+    """Return the hash of the content; a card names its repository."""
     if not path.endswith(".md"):
         return sha256
     return hash_of(hub.store.blob(sha256).read_text(encoding="utf-8").replace(name.partition("/")[2], "NAME"))
@@ -67,7 +67,7 @@ def _hash(hub: LocalHub, path: str, sha256: str, name: str) -> str:
 
 @contextmanager
 def reading(state: Callable[[], object]) -> Iterator[list]:
-    """While inside, a reader looks again and again; the list holds all that it has seen."""
+    """Poll the repository as a reader while inside; the list holds all states seen."""
     seen: list = [state()]
     done = threading.Event()
 
@@ -87,7 +87,7 @@ def reading(state: Callable[[], object]) -> Iterator[list]:
 
 
 def phase(lines: list[str]) -> str:
-    """What the client had asked for last."""
+    """Return the client's last request."""
     last = lines[-1] if lines else ""
     for part, where in PHASES.items():
         if part in last:
@@ -96,13 +96,13 @@ def phase(lines: list[str]) -> str:
 
 
 class Pushes:
-    """Kills the uploads of a few kinds of repository, one after the other."""
+    """Kill loop for uploads of several kinds of repository."""
 
     def __init__(self, hub: LocalHub, children: Children, outcome: Outcome):
         self.hub, self.children, self.outcome = hub, children, outcome
 
     def whole(self, argv: list[str]) -> int:
-        """Push to the end; how many requests it took."""
+        """Push to the end and return the number of requests."""
         before = len(self.hub.asked)
         self.children.to_the_end(push, {"url": self.hub.url, "argv": argv})
         return len(self.hub.asked) - before
@@ -112,13 +112,13 @@ class Pushes:
         settings = {"url": self.hub.url, "argv": argv}
         delay = dice.uniform(0, 0.3 if enough == 0 else 0.02)
         if self.children.killed_at(lambda: len(self.hub.asked) - start >= enough, delay, push, settings):
-            time.sleep(0.05)  # the server ends what it was told
+            time.sleep(0.05)  # the server finishes the request
             self.outcome.kills[phase(self.hub.lines()[start:])] += 1
 
     def repository(
         self, number: int, kind: str, name: str, argv: list[str], allowed: list[Files], requests: int
     ) -> None:
-        """Push with kills until it is through. allowed: what may be seen on the way; the last is what must be there."""
+        """Push with kills until it is complete. allowed: states that may be seen; the last must be the result."""
         dice = random.Random(number)
         with reading(lambda: shown(self.hub, kind, name)) as seen:
             for _ in range(bad_luck(number)):
@@ -132,7 +132,7 @@ class Pushes:
 
 
 def pushes(count: int, dataset: Path, folder: Path, children: Children) -> Outcome:
-    """dataset: what the model that is pushed is trained on."""
+    """Kill pushes. dataset: training data of the pushed model."""
     outcome = Outcome("pushes")
     with LocalHub(folder) as hub, working_in(folder / "pushes"):
         loops = Pushes(hub, children, outcome)

@@ -1,6 +1,6 @@
-"""Runs, some widened between two kills: records, predictions, summary, examples, maps as of an undisturbed run.
+"""Kill runs, some extended between two kills: records, predictions, summary, examples and maps must not change.
 
-So are runs whose metrics look at other samples (`PARTNERS`) or train networks (`RETRAINING`).
+This includes runs whose metrics use other samples (`PARTNERS`) or train networks (`RETRAINING`).
 """
 
 import random
@@ -59,7 +59,7 @@ def moment(number: int, dice: random.Random) -> tuple[Moment, float]:
 
 
 def where() -> str:
-    """Where the last kill fell."""
+    """Return the phase of the last kill."""
     found = names()
     if not Path("run", "run.json").exists():
         return "at the start"
@@ -75,7 +75,7 @@ def where() -> str:
 
 
 def results() -> dict[str, bytes]:
-    """Also the kept maps, whatever files they are in."""
+    """Return the results, including kept maps from any files."""
     files = {name: Path("run", name).read_bytes() for name in RESULTS}
     return files | {
         f"maps of {name}": b"".join(image_id.encode() + values.tobytes() for image_id, values in maps.items())
@@ -95,7 +95,7 @@ def runs(
     count: int, dataset: Path, model: Path, folder: Path, children: Children, what: str = "runs",
     changes: dict | None = None,
 ) -> Outcome:  # fmt: skip
-    """Kill runs at chosen moments; `changes` are of the settings `RUN`, and runs with any are not widened."""
+    """Kill runs at chosen moments; `changes` modify the settings `RUN`, and runs with changes are not extended."""
     settings = {"dataset": str(dataset), "model": str(model)} | RUN | (changes or {})
     histories = [{}] if changes else NARROWER
     outcome, expected = Outcome(what, count), {}
@@ -116,7 +116,7 @@ def runs(
                     # Which samples of a batch are explained together decides about the last bits.
                     children.to_the_end(run, asked)
                 if start == 0 and not Path("run", "run.json").exists():
-                    history = 0  # what was asked first is not known any more
+                    history = 0  # the first request is no longer known
             children.to_the_end(run, settings)
             compare(outcome, f"{what} {number} {narrow or ''}", expected[history])
     return outcome

@@ -1,7 +1,7 @@
-"""Studies: people answer while the process that stores it, or the database itself, is killed. Answers are stored once.
+"""Kill the process that stores people's answers, or the database itself.
 
-What a store has confirmed is there after any kill; what was under way is there whole or not at all; and sent again,
-each answer is there once, as in a store that nothing has happened to.
+Answers must be stored once. Confirmed answers exist after any kill; unconfirmed answers exist completely or not at all;
+and after sending again, each answer exists once, like in an undisturbed store.
 """
 
 import os
@@ -24,7 +24,7 @@ CONFIRMED = Path("confirmed")  # a line for each answer that `record` has return
 
 
 def answer_all(address: str) -> None:
-    """Let every person answer every unit in a child, some twice; what was sent before is sent again."""
+    """Let every person answer every unit in a child, some twice; earlier answers are sent again."""
     os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     from saliency_bench.studies.answer_store import Store
     from saliency_bench.studies.events import add_event
@@ -46,7 +46,7 @@ def answer_all(address: str) -> None:
 
 
 def stored(address: str) -> dict[str, list[tuple]]:
-    """Return all that a study holds, but for times and pseudonyms."""
+    """Return the content of a study, except times and pseudonyms."""
     from saliency_bench.studies.answer_store import Store
     from saliency_bench.studies.events import events_of
 

@@ -1,4 +1,4 @@
-"""Suites at smoke size: datasets, networks, records, predictions, summaries, tables and the page."""
+"""Kill suites at smoke size, and compare datasets, networks, records, predictions, summaries, tables and the page."""
 
 import os
 import random
@@ -53,8 +53,8 @@ def results() -> dict[str, bytes]:
 
 
 def written() -> int:
-    """Return how many files and folders are there."""
-    # Folders may go away meanwhile, which `os.walk` overlooks.
+    """Return the number of files and folders."""
+    # Folders may disappear during the walk, which `os.walk` ignores.
     return sum(len(folders) + len(files) for _, folders, files in os.walk(OUT))
 
 

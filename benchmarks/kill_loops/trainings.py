@@ -1,4 +1,4 @@
-"""Trainings: the same weights, configuration and log, and no state left."""
+"""Kill trainings: weights, configuration and log must be the same, with no state left."""
 
 import os
 import random
@@ -18,12 +18,12 @@ MODEL, STATE = Path("tiny"), Path("tiny.training.pt")
 
 
 def temporary() -> list[Path]:
-    """The checkpoint while it is written."""
+    """Return the temporary path of the checkpoint."""
     return [path for path in Path().glob(".tiny.*.tmp") if path.is_dir()]
 
 
 def moment(number: int, dice: random.Random) -> tuple[Moment, float]:
-    """While it starts, after some epoch, or while the checkpoint is written."""
+    """Return a moment to kill: while it starts, after some epoch, or while the checkpoint is written."""
     kind = number % 5
     if kind == 0:
         return at_once, dice.uniform(0, 0.5)
@@ -62,5 +62,5 @@ def trainings(count: int, dataset: Path, folder: Path, children: Children) -> Ou
 
 
 def _unfinished() -> bool:
-    """Killed before its state was removed, a finished training is started once more as well."""
+    """Return whether to restart: a finished training killed before its state was removed is started again too."""
     return not MODEL.exists() or STATE.exists()

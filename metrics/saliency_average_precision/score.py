@@ -1,4 +1,4 @@
-"""How well the order of a map's pixels tells the mask from the rest."""
+"""How well the order of a map's pixels separates the mask from the rest."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def _average_precision(values: np.ndarray, inside: np.ndarray) -> float:
     """Return the average precision of a sample's map (H, W); NaN for an empty mask."""
     if not inside.any():
         return np.nan
-    inside_values = np.sort(values[inside])[::-1]  # where recall grows: steps at other values add nothing
+    inside_values = np.sort(values[inside])[::-1]  # where recall grows; other steps add nothing
     last = np.flatnonzero(np.append(inside_values[1:] != inside_values[:-1], True))  # pixel of each distinct value
     hits = last + 1
     below = np.searchsorted(np.sort(values, axis=None), inside_values[last])  # pixels of lesser values

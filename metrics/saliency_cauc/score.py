@@ -41,14 +41,14 @@ def saliency_cauc(
 
         CAUC = trapezoid sum of s_0 ... s_(m-1) / (ceil(H W / step) + 1),    m = max(1, ceil(n / step))
 
-    for n salient pixels: a share of the whole image's path, as in the published code.
+    for n salient pixels: a share of the whole image's path, like in the published code.
 
     s = p_A (1 - p_B), softmax probabilities. A are the classes with positive target weight, B those with negative
     weight; if there are none, B is the most probable other class of the whole image (with rival="group" of A's group).
 
-    Caveat: what is not salient is never deleted, so the fewer pixels are salient the smaller the score: a spiky map
-    looks perfect whatever it points at. Compare maps of like numbers of salient pixels, or use a metric that deletes
-    equal shares (saliency_deletion).
+    Caveat: pixels that are not salient are never deleted, so fewer salient pixels give a smaller score: a spiky map
+    looks perfect wherever its spikes are. Compare maps with similar numbers of salient pixels, or use a metric that
+    deletes equal shares (saliency_deletion).
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
@@ -56,15 +56,15 @@ def saliency_cauc(
         step: pixels removed together. The area needs every point of a path: a forward pass per sample for each step of
             the longest path in the batch, at most H W / step (3,136 for 224 x 224).
         threshold: share of the map's range (salient="range") or maximum ("maximum") above which pixels are salient.
-        salient: "range": salient pixels are above min + threshold (max - min), as in the published code. "maximum":
-            they are at least threshold * max, as in its paper; none where max <= 0.
+        salient: "range": salient pixels are above min + threshold (max - min), like in the published code. "maximum":
+            they are at least threshold * max, like in its paper; none if max <= 0.
         reference: what replaces the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
             which is zero for the network. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5. "noise":
-            uniform in [0, 1). "inpaint": filled in from the pixels that stay. "linear": imputed linearly from the
-            pixels that stay (ROAD). "farthest": 0 or 1, whichever is farther from each value. "gaussian": normal noise
+            uniform in [0, 1). "inpaint": filled in from the kept pixels. "linear": imputed linearly from the kept
+            pixels (ROAD). "farthest": 0 or 1, whichever is farther from each value. "gaussian": normal noise
             around each value, within [0, 1] (both Sturmfels et al., 2020).
-        rival: class B of a target without one: "any", the most probable other class, as in the published code; "group",
-            the most probable other class of A's group (Elisha et al., 2025, 5.3).
+        rival: class B for a target without negative weights: "any", the most probable other class, like in the
+            published code; "group", the most probable other class of A's group (Elisha et al., 2025, 5.3).
 
     Returns:
         Float64 (B,) in [0, 1], lower is better; 0 for at most `step` salient pixels, so also for a constant map; NaN

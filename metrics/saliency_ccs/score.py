@@ -1,4 +1,4 @@
-"""Why A and not B: whether the map of B against A finds what speaks for B."""
+"""Why A and not B: whether the map of B against A finds the evidence for B."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from saliency_bench.types import Images
 
 
 def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
-    """Return A and the most probable other class of its group; None if it has none."""
+    """Return A and the most probable other class of its group, or None if its group has no other class."""
     b = groups.runner_up(a, p)
     return None if b is None else TargetTerms((a,), (b,))
 
@@ -66,7 +66,7 @@ def saliency_ccs(
 
     Returns:
         Float64 (B,) in [-1, 1], higher is better (lower if `published`); NaN for a sample whose class is alone in its
-        group, or in none.
+        group or in no group.
 
     Raises:
         UserError: The reference is unknown.
@@ -83,7 +83,7 @@ def saliency_ccs(
     """
 
     def ask(a: int, p: np.ndarray) -> ExplainerQuestion | None:
-        """Return the question about class A; None if it has no rival in its group."""
+        """Return the question about class A, or None if it has no rival in its group."""
         terms = sides(groups, a, p)
         if terms is None:
             return None

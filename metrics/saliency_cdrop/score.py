@@ -1,4 +1,4 @@
-"""How far class A falls against class B once a map's salient pixels are removed."""
+"""How far class A falls relative to class B once a map's salient pixels are removed."""
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from saliency_bench.declarations import metric
 from saliency_bench.metrics._papers import XIE_2023
 from saliency_bench.target_weights import TargetRange
 
-TAU = 0.05  # share of the image below which fewer salient pixels gain nothing
-SMOOTHED = 3  # last points of the path that are averaged
+TAU = 0.05  # share of the image below which fewer salient pixels do not raise the score
+SMOOTHED = 3  # number of last points of the path that are averaged
 
 
 def limits(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
@@ -51,14 +51,14 @@ def saliency_cdrop(
 
         CDROP = (s_0 - mean of the last three of s_0 ... s_(m-1)) / log2(1 + max(n, tau) / tau)
 
-    for n salient pixels, m = max(1, ceil(n / step)), tau = 0.05 H W, as the published code computes it: where m < 3,
-    the last point replaces the mean.
+    for n salient pixels, m = max(1, ceil(n / step)), tau = 0.05 H W, like in the published code: if m < 3, the last
+    point replaces the mean.
 
     s = p_A (1 - p_B), softmax probabilities. A are the classes with positive target weight, B those with negative
     weight; if there are none, B is the most probable other class of the whole image (with rival="group" of A's group).
 
-    Caveat: what is not salient is never deleted, so the score depends on how many pixels exceed the threshold as much
-    as on which; below tau it does not matter how few.
+    Caveat: pixels that are not salient are never deleted, so the score depends as much on how many pixels exceed the
+    threshold as on which; below tau the number does not matter.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
@@ -66,15 +66,15 @@ def saliency_cdrop(
         step: pixels removed together. Only the whole image and the last three points of each path in the batch are
             classified.
         threshold: share of the map's range (salient="range") or maximum ("maximum") above which pixels are salient.
-        salient: "range": salient pixels are above min + threshold (max - min), as in the published code. "maximum":
-            they are at least threshold * max, as in its paper; none where max <= 0.
+        salient: "range": salient pixels are above min + threshold (max - min), like in the published code. "maximum":
+            they are at least threshold * max, like in its paper; none if max <= 0.
         reference: what replaces the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
             which is zero for the network. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5. "noise":
-            uniform in [0, 1). "inpaint": filled in from the pixels that stay. "linear": imputed linearly from the
-            pixels that stay (ROAD). "farthest": 0 or 1, whichever is farther from each value. "gaussian": normal noise
+            uniform in [0, 1). "inpaint": filled in from the kept pixels. "linear": imputed linearly from the kept
+            pixels (ROAD). "farthest": 0 or 1, whichever is farther from each value. "gaussian": normal noise
             around each value, within [0, 1] (both Sturmfels et al., 2020).
-        rival: class B of a target without one: "any", the most probable other class, as in the published code; "group",
-            the most probable other class of A's group (Elisha et al., 2025, 5.3).
+        rival: class B for a target without negative weights: "any", the most probable other class, like in the
+            published code; "group", the most probable other class of A's group (Elisha et al., 2025, 5.3).
 
     Returns:
         Float64 (B,) in [-1, 1], higher is better; 0 for at most `step` salient pixels, so also for a constant map (for
@@ -114,5 +114,5 @@ def saliency_cdrop(
 
 
 def _last(points: int) -> np.ndarray:
-    """Return the points at the end of a path whose mean is taken: only the last one if there are too few."""
+    """Return the points at the end of a path that are averaged; only the last point if there are too few."""
     return np.arange(points - (SMOOTHED if points >= SMOOTHED else 1), points)

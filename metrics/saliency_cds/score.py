@@ -30,18 +30,18 @@ def saliency_cds(curves: Curves, *, reference: Reference = "black") -> np.ndarra
         CDS = integral of [p_A(x) - p_A(x_r)] dr over [0.1, 0.9] / 0.8,    by the trapezoid rule at r = 0.1, 0.2 ... 0.9
 
     where the top share r of the pixels is masked in x_r. A are the classes with positive target weight; the score
-    ignores all others, whatever the target contrasts them with.
+    ignores all other classes, including those with negative weight.
 
-    Neither a formula nor code of this score was found: this follows its description by Elisha et al. ("prediction
-    shifts after masking", of "only the target class") with the masking of their own metrics, and no parity is claimed
-    with the numbers they report.
+    No formula or code of this score was found. This implementation follows the description by Elisha et al.
+    ("prediction shifts after masking", of "only the target class") with the masking of their own metrics; it does not
+    claim to reproduce their reported numbers.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
         reference: what replaces the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
             which is zero for the network. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5. "noise":
-            uniform in [0, 1). "inpaint": filled in from the pixels that stay. "linear": imputed linearly from the
-            pixels that stay (ROAD). "farthest": 0 or 1, whichever is farther from each value. "gaussian": normal noise
+            uniform in [0, 1). "inpaint": filled in from the kept pixels. "linear": imputed linearly from the kept
+            pixels (ROAD). "farthest": 0 or 1, whichever is farther from each value. "gaussian": normal noise
             around each value, within [0, 1] (both Sturmfels et al., 2020).
 
     Returns:

@@ -1,4 +1,4 @@
-"""Why A and not the others of its group: whether the map finds what sets A apart."""
+"""Why A and not the others of its group: whether the map finds what distinguishes A."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from saliency_bench.types import Images
 
 
 def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
-    """Return A and the other classes of its group; None if it has none."""
+    """Return A and the other classes of its group, or None if there are none."""
     others = tuple(member for member in groups.group_of(a) if member != a)
     return TargetTerms((a,), others) if others else None
 
@@ -66,7 +66,7 @@ def saliency_cgc(
 
     Returns:
         Float64 (B,) in [-1, 1], higher is better (lower if `published`); NaN for a sample whose class is alone in its
-        group, or in none.
+        group or in no group.
 
     Raises:
         UserError: The reference is unknown.
@@ -83,7 +83,7 @@ def saliency_cgc(
     """
 
     def ask(a: int, p: np.ndarray) -> ExplainerQuestion | None:
-        """Return the question about class A; None if it is alone in its group."""
+        """Return the question about class A, or None if it is alone in its group."""
         terms = sides(groups, a, p)
         if terms is None:
             return None

@@ -1,4 +1,4 @@
-"""Why this group and not that one: whether the map of one group against another finds what sets them apart."""
+"""Why this group and not another: whether the map of one group against another finds what distinguishes them."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from saliency_bench.types import Images
 
 
 def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
-    """Return the group of A and the most probable disjoint group; None if there is none."""
+    """Return the group of A and the most probable disjoint group, or None if there is none."""
     rival = groups.rival(a, p)
     return TargetTerms(groups.group_of(a), rival) if rival else None
 
@@ -29,7 +29,7 @@ def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
     higher_is_better=higher_is_better,
     range=(-1, 1),
     paper=ELISHA_2025,
-    undefined="the predicted class is in no group, or none is disjoint from it",
+    undefined="the predicted class is in no group, or no group is disjoint from its group",
     question=_rfxg.question_of(sides),
     passes=(10, 1),
 )
@@ -50,7 +50,7 @@ def saliency_cgs(
                                        + mean over j in G_B of (f_j(x_s) - f_j(x))] ds over [0.1, 0.9]
 
     by the trapezoid rule on 0.1, 0.2, ..., 0.9. f are the probabilities, G_A the group of the top class, G_B the group
-    disjoint from G_A with the highest mean probability, where merged groups are left out. x_s is the image without
+    disjoint from G_A with the highest mean probability, without merged groups. x_s is the image without
     the top share s of the pixels of the map for the target group_vs_group(G_A, G_B).
 
     Args:
@@ -68,7 +68,7 @@ def saliency_cgs(
 
     Returns:
         Float64 (B,) in [-1, 1], higher is better (lower if `published`); NaN for a sample whose class is in no group,
-        or in one that overlaps with all others.
+        or whose group overlaps with all others.
 
     Raises:
         UserError: The reference is unknown.
@@ -85,7 +85,7 @@ def saliency_cgs(
     """
 
     def ask(a: int, p: np.ndarray) -> ExplainerQuestion | None:
-        """Return the question about the group of class A; None if it has no rival."""
+        """Return the question about the group of class A, or None if it has no rival."""
         terms = sides(groups, a, p)
         if terms is None:
             return None

@@ -44,8 +44,8 @@ def saliency_class_sensitivity(images: Images, logits: Tensor, explain: MapProvi
         explain: makes both maps.
 
     Returns:
-        Float64 (B,) in [-1, 1], lower is better; NaN where one of the maps is constant, which has a correlation of 0 by
-        convention, better than most maps, and is not ranked; NaN where logits are NaN or infinite.
+        Float64 (B,) in [-1, 1], lower is better; NaN if one of the maps is constant: its correlation would be 0 by
+        convention, better than most maps, so it is not ranked; NaN if logits are NaN or infinite.
 
     Example:
         4 x 4 maps for the most likely class (left) and for the least likely (right):
@@ -63,15 +63,15 @@ def saliency_class_sensitivity(images: Images, logits: Tensor, explain: MapProvi
 
 
 def pearson(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return Pearson correlations, Float64 (B,), of maps (B, H, W); 0 where one is constant."""
+    """Return Pearson correlations, Float64 (B,), of maps (B, H, W); 0 if one is constant."""
     first_unit, second_unit = (_unit(maps.reshape(len(maps), -1).astype(np.float64)) for maps in (first, second))
     return np.clip((first_unit * second_unit).sum(axis=1), -1, 1)
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:
-    """Return rows without their mean and of length 1; zeros for a constant row."""
+    """Return rows centred and scaled to length 1; zeros for a constant row."""
     constant = rows.max(axis=1, keepdims=True) == rows.min(axis=1, keepdims=True)
-    # A row of tiny or huge values would lose its squares; its own scale is taken out first.
+    # Squares of tiny or huge values would under- or overflow, so each row is first divided by its scale.
     centred = np.where(constant, 0, rows - rows.mean(axis=1, keepdims=True))
     centred /= np.where(constant, 1, np.abs(centred).max(axis=1, keepdims=True))
     return centred / np.where(constant, 1, np.linalg.norm(centred, axis=1, keepdims=True))

@@ -5,7 +5,7 @@ Example:
     >>> import torch
     >>> import saliency_bench as sb
     >>> class Corner(torch.nn.Module):
-    ...     # Class 1 the surer the brighter the upper left quarter is.
+    ...     # The brighter the upper left quarter, the more probable is class 1.
     ...     def forward(self, images):
     ...         bright = images[:, :, :2, :2].mean(dim=(1, 2, 3))
     ...         return torch.stack([0 * bright, 2.1972246 * bright], dim=1)  # 2 ln 3

@@ -1,4 +1,4 @@
-"""How much surer of the class the classifier becomes where the salient region is pasted."""
+"""How much more confident the classifier becomes when the salient region is pasted."""
 
 from math import inf
 from typing import Any, Literal
@@ -22,12 +22,12 @@ def range_of(options: dict[str, Any]) -> tuple[float, float]:
 
 
 def higher_is_better(options: dict[str, Any]) -> bool:
-    """Return True for the probability: the salient region should raise it, and lower the entropy."""
+    """Return True for the probability, which the salient region should raise; it should lower the entropy."""
     return options["of"] == "probability"
 
 
 def parts(options: dict[str, Any], classifier: object) -> list[str]:
-    """Return the parts: the change with S pasted, the change with the rest pasted, and the share of S in the pixels."""
+    """Return the parts: the change with S pasted, the change with the rest pasted, and the share of pixels in S."""
     return ["normal", "inverse", "size"]
 
 
@@ -65,17 +65,17 @@ def saliency_confidence(
         score = p_c(S of H pasted into L) - p_c(L),    entropy: -sum_k p_k ln p_k of the same pictures
 
     in the pictures of saliency_correctness: for each class, the salient regions S of the k images with the highest
-    probability (H) are pasted into the k with the lowest (L). The parts are normal, which is the score; inverse, the
-    change where the rest of H is pasted instead; and size, the share of the pixels that S has. A map that marks
-    everything has the best score there is, so look at the three together.
+    probability (H) are pasted into the k with the lowest (L). The parts are: normal, which is the score; inverse, the
+    change when the rest of H is pasted instead; and size, the share of pixels in S. A map that marks everything gets
+    the best possible score, so read the three parts together.
 
     Args:
         images: (B, 3, H, W) in [0, 1], the images of L.
-        logits: (B, K), the classifier's logits for them.
-        labels: Bool (B, K), their right classes.
+        logits: (B, K), the classifier's logits for these images.
+        labels: Bool (B, K), their correct classes.
         classifier: the network that judges the pasted pictures.
-        partners: the images of H that each of them is paired with.
-        of: "probability" of the right class, higher is better; "entropy" in nats, lower is better.
+        partners: the images of H paired with each image.
+        of: "probability" of the correct class, higher is better; "entropy" in nats, lower is better.
         k: images of each class; at most n // 2 of a class with n images.
         pairings: random pairings within a class.
         threshold: where S begins: with by="value" a share of the map's range, from 0 to 1; with by="percentile" a
@@ -83,7 +83,7 @@ def saliency_confidence(
         by: what the threshold refers to: "value", the range of the map, or "percentile", its pixels.
 
     Returns:
-        Float64 (B, 3): normal, inverse, size, means over the pairings. Images that are in no L take no part.
+        Float64 (B, 3): normal, inverse, size, means over the pairings. Images that are not in any L are not scored.
 
     Raises:
         UserError: of="entropy" with a sigmoid, whose classes are not exclusive.
@@ -100,7 +100,9 @@ def saliency_confidence(
     """
     activation = activation_of(classifier)
     if of == "entropy" and activation == "sigmoid":
-        raise UserError("saliency_confidence:of=entropy needs a softmax, and this model has a sigmoid; take of out")
+        raise UserError(
+            "saliency_confidence:of=entropy needs a softmax, but this model has a sigmoid; leave out of=entropy"
+        )
     pictures = _pasting.pasted(images, classifier, partners, threshold, by)
     plain = probabilities(logits.double(), activation).cpu().numpy()
     if of == "entropy":

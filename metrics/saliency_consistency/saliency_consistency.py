@@ -5,12 +5,12 @@ Example:
     >>> import torch
     >>> import saliency_bench as sb
     >>> class Two(torch.nn.Module):
-    ...     # Always says class 0.
+    ...     # Always predicts class 0.
     ...     def forward(self, images):
     ...         return torch.tensor([[1.0, 0.0]]).repeat(len(images), 1)
     ...
     >>> def explainer(classifier, images, target):
-    ...     # Always points at the upper left corner.
+    ...     # Always marks the upper left corner.
     ...     maps = torch.zeros(len(images), 4, 4)
     ...     maps[:, 0, 0] = 1
     ...     return maps

@@ -30,7 +30,7 @@ def check(*, radius: int, **others: object) -> None:
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return (pictures to classify, further maps to ask for) for each image, at most."""
+    """Return the largest number of (pictures to classify, further maps to compute) per image."""
     return len(chosen_transforms(options["transform"])), len(chosen_transforms(options["transform"]))
 
 
@@ -42,7 +42,7 @@ def passes(options: dict, height: int, width: int) -> tuple[int, int]:
     paper=ANONYMOUS_2020,
     undefined="no transform keeps the prediction",
     parts=parts,
-    absent="this transform changes the prediction, or leaves nothing to compare",
+    absent="this transform changes the prediction or leaves no pixels to compare",
     passes=passes,
     check=check,
 )
@@ -63,10 +63,10 @@ def saliency_consistency(
 
         score = mean over transforms t of FastDTW(s(E(x)), s(t^-1(E(t(x)))))
 
-    (see also P4 A.4) over the transforms that keep the predicted class. s takes the pixels of the map that the frame
-    still holds after t, row by row; min-max, then divided by the sum (a constant series becomes uniform). FastDTW
-    (Salvador and Chan, 2007) has radius 1 and absolute differences of single values, as the library fastdtw has for 1-D
-    series. The paper says neither region, radius nor how a map becomes a series: these are options.
+    (see also P4 A.4) over the transforms that keep the predicted class. s reads the pixels of the map that stay inside
+    the frame after t, row by row; min-max, then divided by the sum (a constant series becomes uniform). FastDTW
+    (Salvador and Chan, 2007) has radius 1 and absolute differences of single values, like the library fastdtw for 1-D
+    series. The paper specifies neither the region, the radius nor how a map becomes a series, so these are options.
 
     Args:
         maps: (B, H, W), E(x).
@@ -78,23 +78,23 @@ def saliency_consistency(
         transform: "all", or one of "right", "left", "down", "up" (by 0.2 of the width or height, rounded to whole
             pixels), "rotate-15", "rotate-10", "rotate-5", "rotate+5", "rotate+10", "rotate+15" (degrees,
             counter-clockwise, bilinear), "flip_horizontal", "flip_vertical". Images are filled with black.
-        region: "common": the pixels that the frame still holds after t. "frame": all pixels; those that t has cut off
-            are 0 in the map that comes back, so a map that moves exactly with the image has a distance as well.
-        radius: radius of FastDTW, at least 1: how far a path may leave that of the coarser pair.
+        region: "common": the pixels that stay inside the frame after t. "frame": all pixels; pixels that t has cut off
+            are 0 in the back-transformed map, so even a map that moves exactly with the image has a distance.
+        radius: radius of FastDTW, at least 1: how far a path may deviate from the path of the coarser pair.
         series: "rows": the pixels row by row. "columns": column by column. "vectors": the rows of pixels as vectors,
             compared by the sum of absolute differences; pixels outside the region are 0, rows without any left out.
 
     Returns:
-        Float64 (B, P): the distance under each transform, 0 or more, lower is better; their mean is the score. NaN
-        where the prediction does not stay or both series are constant, for a constant map, which would be the best
-        possible and is not ranked, and for an image for which the classifier gives NaN.
+        Float64 (B, P): the distance under each transform, 0 or more, lower is better; their mean is the score. NaN if
+        the prediction changes or both series are constant, for a constant map, which would be the best possible and is
+        not ranked, and for an image for which the classifier gives NaN.
 
     Raises:
         UserError: The transform is unknown, the radius is below 1, or numba, which compiles FastDTW, is not installed.
 
     Example:
-        A 4 x 4 map that always points at the upper left corner, also of the mirrored image. Mirrored back it points at
-        the upper right one. Row by row, with a sum of 1:
+        A 4 x 4 map that always marks the upper left corner, also of the mirrored image. Mirrored back, it marks the
+        upper right corner. Row by row, with a sum of 1:
 
             1 0 0 0     0 0 0 1     Ends are aligned with ends, so the 1 at the beginning of the first series
             0 0 0 0     0 0 0 0     costs 1 and the 1 of the second one costs 1:
@@ -122,17 +122,17 @@ def saliency_consistency(
 
 
 def _predicted(logits: torch.Tensor) -> torch.Tensor:
-    """Return the class with the highest logit (B,); for a single logit, whether its probability is above one half."""
+    """Return the class with the highest logit (B,); for a single logit, whether its probability is above 1/2."""
     return logits.argmax(dim=1) if logits.shape[1] > 1 else logits[:, 0] > 0
 
 
 def chosen_transforms(transform: str) -> dict[str, Transform]:
-    """Return {name: transform} of one transform or, for "all", of all."""
+    """Return {name: transform} of one transform, or of all for "all"."""
     return TRANSFORMS if transform == "all" else {transform: TRANSFORMS[transform]}
 
 
 def distance(first: np.ndarray, second: np.ndarray, inside: np.ndarray, radius: int = 1, series: str = "rows") -> float:
-    """Return FastDTW of two maps (H, W) where `inside`; NaN if both are constant there, or nothing is inside."""
+    """Return FastDTW of two maps (H, W) on the pixels `inside`; NaN if both are constant or no pixel is inside."""
     try:
         from saliency_bench.metrics.saliency_consistency.warping import fastdtw
     except ModuleNotFoundError as error:
@@ -143,10 +143,7 @@ def distance(first: np.ndarray, second: np.ndarray, inside: np.ndarray, radius: 
 
 
 def series_of(values: np.ndarray, inside: np.ndarray, series: str) -> np.ndarray:
-    """Return the values inside, min-max and divided by their sum.
-
-    Float64 (N,) of a map (H, W); of "vectors", (N, W).
-    """
+    """Return the values inside, min-max and divided by their sum: Float64 (N,), or (N, W) for "vectors"."""
     if series == "columns":
         return shares(values.T[inside.T])
     if series == "rows":

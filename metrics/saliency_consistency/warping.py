@@ -1,25 +1,25 @@
-"""FastDTW (Salvador and Chan, 2007) compiled: number and path of the library `fastdtw` 0.3.4 for series of vectors.
+"""Compiled FastDTW (Salvador and Chan, 2007) with the distance and path of the library `fastdtw` 0.3.4.
 
-The distance of two vectors is the sum of their absolute differences; a series of numbers is one of vectors of length 1.
-Both series are halved by averaging neighbours until one has fewer than radius + 2; there all alignments are tried.
-Going back up, a path may only run through the cells of the coarser path and those up to `radius` away. Where several
-ways to a cell cost the same, the library takes the first of: advance in x, advance in y, advance in both. Which one is
-taken decides where the finer level may look, and so the number itself: all sums are made and compared as there, bit for
-bit for series of numbers.
+The distance of two vectors is the sum of their absolute differences; numbers are vectors of length 1.
+Both series are halved by averaging neighbours until one has fewer than radius + 2 items; there all alignments are
+tried. Going back up, a path may only run through the cells of the coarser path and cells up to `radius` away. If
+several ways to a cell have the same cost, the library takes the first of: advance in x, advance in y, advance in both.
+This choice decides where the finer level searches, and so the distance itself. So all sums are computed and compared in
+the library's order, and series of numbers give bit-identical results.
 
-Compiled when first called, once per process (about two seconds): a cache on disk would be written beside an installed
-package, which may not be writable.
+The code is compiled at the first call in each process (about two seconds): a cache on disk would be written next to the
+installed package, which may not be writable.
 """
 
 import numpy as np
 from numba import njit
 
-UP, LEFT, BOTH = 1, 2, 3  # how the best way reaches a cell
+UP, LEFT, BOTH = 1, 2, 3  # step by which the best path reaches a cell
 
 
 @njit
 def halved(x):
-    """Return the means of neighbours (N, D); an odd last one is dropped."""
+    """Return the means of neighbours (N, D); an odd last item is dropped."""
     half = np.empty((len(x) // 2, x.shape[1]))
     for i in range(len(half)):
         for d in range(x.shape[1]):
@@ -68,7 +68,7 @@ def warped(x, y, low, high):
 
 @njit
 def window(path, rows, columns, radius):
-    """Return (low, high), the columns each row of the finer level may use: `radius` cells around the coarser path."""
+    """Return (low, high), the columns for each row of the finer level: `radius` cells around the coarser path."""
     low, high = np.full(rows, columns), np.full(rows, -1)
     for step in range(len(path)):
         for row in range(2 * (path[step, 0] - radius), 2 * (path[step, 0] + radius + 1)):

@@ -5,7 +5,7 @@ Example:
     >>> import torch
     >>> import saliency_bench as sb
     >>> class Corner(torch.nn.Module):
-    ...     # Class 1 where the upper left quarter is bright, else class 0.
+    ...     # Predicts class 1 if the upper left quarter is bright, else class 0.
     ...     def forward(self, images):
     ...         bright = images[:, :, :2, :2].mean(dim=(1, 2, 3))
     ...         return torch.stack([0.5 - bright, bright - 0.5], dim=1)

@@ -1,4 +1,4 @@
-"""Is the class recognised where the salient region is pasted, and not where the rest is?"""
+"""Whether the class is recognised when the salient region is pasted, and not when the rest is."""
 
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ TOPS = (1, 5)
 
 
 def parts(options: dict[str, Any], classifier: object) -> list[str]:
-    """Return the accuracies, top 1 and top 5 each: with S pasted, with the rest pasted, and of the image itself."""
+    """Return the top-1 and top-5 accuracies with S pasted, with the rest pasted, and of the image itself."""
     return [f"{kind}@{top}" for kind in ("normal", "inverse", "plain") for top in TOPS]
 
 
@@ -42,7 +42,7 @@ def pseudo_f1(means: np.ndarray, options: dict[str, Any]) -> np.ndarray:
     parts=parts,
     absent=_pasting.NO_FIVE,
     aggregate=pseudo_f1,
-    note="a harmonic mean, whose interval is too narrow where few samples hold few hits",
+    note="a harmonic mean; its interval is too narrow if few samples have few hits",
     plan=_pasting.plan,
     check=_pasting.check,
     also_called=("pseudo-F1", "pseudo F1", "pasting"),
@@ -64,33 +64,34 @@ def saliency_correctness(
 
         score = 2 / (1 / (1 - acc_inverse) + 1 / acc_normal)
 
-    The score is the pseudo-F1 of two mean accuracies. Of each class, the k images with the highest probability of that
-    class (H) and the k with the lowest (L), disjoint, are paired one to one at random, `pairings` times. S are the
-    salient pixels of H's map for its class, min-max, above the threshold. Normal: S of H on L; inverse: the rest of H
-    on L, which should not be recognised. The accuracies are means over L and the pairings, and the score is made of
-    them, not of scores of single images.
+    The score is the pseudo-F1 of two mean accuracies. For each class, the k images with the highest probability of that
+    class (H) and the k images with the lowest (L), disjoint, are paired one to one at random, `pairings` times. S are
+    the salient pixels of H's map for its class, min-max, above the threshold. Normal: S of H on L; inverse: the rest of
+    H on L, which should not be recognised. The accuracies are means over L and the pairings, and the score is computed
+    from these means, not from scores of single images.
 
-    The paper says "a fixed threshold" for S and Th(1 - E) for the rest, which overlap or leave holes at thresholds
-    other than 0.5: the rest is what is not in S.
+    The paper uses "a fixed threshold" for S and Th(1 - E) for the rest. At thresholds other than 0.5 these overlap or
+    leave holes, so here the rest is everything outside S.
 
     Args:
         images: (B, 3, H, W) in [0, 1], the images of L.
-        logits: (B, K), the classifier's logits for them.
-        labels: Bool (B, K), their right classes.
+        logits: (B, K), the classifier's logits for these images.
+        labels: Bool (B, K), their correct classes.
         classifier: the network that judges the pasted pictures.
-        partners: the images of H that each of them is paired with.
+        partners: the images of H paired with each image.
         k: images of each class; at most n // 2 of a class with n images.
         pairings: random pairings within a class.
         threshold: where S begins: with by="value" a share of the map's range, from 0 to 1; with by="percentile" a
-            percentile of the map's own pixels, from 0 to 100, such as 20, 40, 60, 80, which gives S the same number of
+            percentile of the map's own pixels, from 0 to 100, such as 20, 40, 60, 80, so that S has the same number of
             pixels for every map.
         by: what the threshold refers to: "value", the range of the map, or "percentile", its pixels.
         top: whether the class must come first (1) or be among the first five (5).
 
     Returns:
-        Float64 (B, 6): for each of L the shares of its pairings in which it is recognised: normal@1, normal@5,
-        inverse@1, inverse@5, and of L itself plain@1, plain@5. @5 is NaN with five classes or fewer, or no softmax.
-        Images that are in no L take no part. Higher is better.
+        Float64 (B, 6): for each image of L, the shares of its pairings in which it is recognised: normal@1, normal@5,
+        inverse@1, inverse@5; and for the image itself plain@1, plain@5. @5 is NaN with five classes or fewer, or
+        without a softmax.
+        Images that are not in any L are not scored. Higher is better.
 
     Raises:
         UserError: top=5 with five classes or fewer, or without a softmax.

@@ -25,23 +25,25 @@ from .score import saliency_crowd_auc
 class SaliencyCrowdAuc(MapOnlyShell, evaluate.Metric):
     """Declared in score.py."""
 
-    INPUTS = """predictions: the exposure (N,) at which each judgement was first right, a share of the pixels above 0
-        and at most 1; None where it ended without a right answer."""
-    ALONE = "takes the answers of people alone"
+    INPUTS = """predictions: the exposure (N,) at which each judgement was first correct, a share of the pixels above 0
+        and at most 1; None if it ended without a correct answer."""
+    ALONE = "uses only the answers of people"
     function = staticmethod(saliency_crowd_auc)
 
     def _info(self) -> evaluate.MetricInfo:
         """Return what `evaluate` shows of the metric."""
         info = super()._info()
-        info.format = None  # as arrays the numbers would come back in float32, and an analysis computes in float64
+        info.format = None  # arrays would convert the numbers to float32, but an analysis computes in float64
         return info
 
     def _features(self, size: tuple[int, ...]) -> datasets.Features:
         return datasets.Features({"predictions": datasets.Value("float64")})
 
     def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, Any]:
-        """Return the exposure (N,) of the first right answer of each judgement, NaN where there is none."""
+        """Return the exposure (N,) of the first correct answer of each judgement; NaN if there is none."""
         self._refuse(references)
         if predictions is None:
-            raise ValueError(f"{self.name} needs predictions, the exposure of the first right answer of each judgement")
+            raise ValueError(
+                f"{self.name} needs predictions, the exposure of the first correct answer of each judgement"
+            )
         return {"predictions": read_first_right(predictions)}

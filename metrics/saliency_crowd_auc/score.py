@@ -1,4 +1,4 @@
-"""Area under the accuracy of people who see more and more of a picture, in the order of a map."""
+"""Area under the accuracy of people who see a growing share of a picture, in the order of a map."""
 
 from collections.abc import Sequence
 
@@ -30,23 +30,23 @@ def saliency_crowd_auc(first_right: np.ndarray, *, exposures: Sequence[float] = 
 
     "Crowd" in section 3 and table 2 of the paper.
 
-    A person sees the top 5 % of the pixels of a picture, and more of them until they name its class, among several,
-    rightly. a(r) of this judgement is 1 at and after that exposure, else 0, and 0 where no pixel is shown. The mean
-    over judgements is the area under the accuracy of people, the share of judgements that are right at or before r.
+    A person sees the top 5 % of the pixels of a picture, then more of them until they choose its class correctly among
+    several. a(r) of this judgement is 1 from that exposure on, else 0, and 0 if no pixel is shown. The mean over
+    judgements is the area under the accuracy of people, the share of judgements that are correct at or before r.
 
     Args:
-        first_right: Float (B,), for each judgement (one person, one picture, one map) the exposure of the first right
-            answer; NaN where it ended without one ("I don't know" at 100 %).
-        exposures: shares of the pixels at which people were asked, increasing, above 0 and at most 1.
+        first_right: Float (B,), for each judgement (one person, one picture, one map) the exposure of the first correct
+            answer; NaN if it ended without a correct answer ("I don't know" at 100 %).
+        exposures: increasing shares of the pixels at which people were asked, above 0 and at most 1.
 
     Returns:
-        Float64 (B,): in [0, 1], higher is better; 0 without a right answer.
+        Float64 (B,) in [0, 1], higher is better; 0 without a correct answer.
 
     Raises:
         ValueError: The exposures are not increasing shares.
 
     Example:
-        A 4 x 4 picture of which people see the top 4, then 8, then all 16 pixels: r = 0.25, 0.5, 1
+        People see the top 4, then 8, then all 16 pixels of a 4 x 4 picture: r = 0.25, 0.5, 1
 
             right at 0.25   a = 0 1 1 1   area = 0.25 / 2 + 0.25 + 0.5 = 0.875
             right at 0.5    a = 0 0 1 1   area = 0.25 / 2 + 0.5        = 0.625

@@ -16,7 +16,7 @@ def limits(options: dict[str, object], target: TargetRange) -> tuple[float, floa
 
 @metric(
     version=3,
-    title="Network relies (deletion)",
+    title="Deletion AUC",
     higher_is_better=False,
     range=limits,
     paper=PETSIUK_2018,
@@ -35,8 +35,8 @@ def saliency_deletion(curves: Curves, *, reference: Reference = "black", steps: 
         curves: `perturbation.Curves` of the images, the target and the maps.
         reference: what replaces the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
             which is zero for the network (as RISE's authors delete). "blur": the image under a Gaussian of 11 x 11
-            pixels, sigma 5. "noise": uniform in [0, 1). "inpaint": filled in from the pixels that stay. "linear":
-            imputed linearly from the pixels that stay (ROAD). "farthest": 0 or 1, whichever is farther from each value.
+            pixels, sigma 5. "noise": uniform in [0, 1). "inpaint": filled in from the kept pixels. "linear": imputed
+            linearly from the kept pixels (ROAD). "farthest": 0 or 1, whichever is farther from each value.
             "gaussian": normal noise around each value, within [0, 1] (both Sturmfels et al., 2020).
         steps: points of the curve minus one, equally spaced; None: one image row of pixels per step (H steps).
 
@@ -48,8 +48,8 @@ def saliency_deletion(curves: Curves, *, reference: Reference = "black", steps: 
 
     Example:
         A 4 x 4 image, and a classifier whose p_c is the share of white among the four pixels in the upper left corner.
-        The image is white and the map ranks the pixels row by row, so each of the first two rows takes two of them
-        away:
+        The image is white and the map ranks the pixels row by row, so each of the first two rows removes two of these
+        four:
 
             t       0   1/4   1/2   3/4   1
             p_c     1   1/2   0     0     0      area = 1/4 (1/2 + 1/2) = 0.25

@@ -1,4 +1,4 @@
-"""How much of what a map gives lies in the mask."""
+"""How much of a map's positive value lies in the mask."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from saliency_bench.declarations import metric
 from saliency_bench.maps import read_maps, read_pair
 from saliency_bench.metrics._papers import WANG_2020
 
-LEAST = 1e-7  # of the positive values' sum, below which there are none
+LEAST = 1e-7  # smallest sum of the positive values that counts
 
 
 def marked(maps: Any, masks: Any) -> np.ndarray:
@@ -31,9 +31,9 @@ def saliency_energy(maps: Any, masks: Any) -> np.ndarray:
 
         score = sum over the mask of max(map, 0) / sum over the image of max(map, 0)
 
-    Also known as relevance mass accuracy (Arras et al., 2022) of positive maps. On the dataset grid-xai, of pictures
-    that are grids of others with the target's cell as the mask, it is the grid pointing game, GridPG (Boehle et al.,
-    2021). A map that is equal everywhere gets the mask's share of the image, which is the chance level.
+    For positive maps this is also known as relevance mass accuracy (Arras et al., 2022). On the dataset grid-xai, whose
+    pictures are grids of other pictures with the target's cell as the mask, it is the grid pointing game, GridPG
+    (Boehle et al., 2021). A map that is equal everywhere gets the mask's share of the image, which is the chance level.
 
     Args:
         maps: (B, H, W), finite; negative values do not count.

@@ -5,7 +5,7 @@ Example:
     >>> import torch
     >>> import saliency_bench as sb
     >>> class First(torch.nn.Module):
-    ...     # Always says class 0.
+    ...     # Always predicts class 0.
     ...     def forward(self, images):
     ...         return torch.tensor([[1.0, 0.0]]).repeat(len(images), 1)
     ...

@@ -1,4 +1,4 @@
-"""How often a scene model's map gives a region more when an object is pasted there."""
+"""How often a scene model's map rises in a region when an object is pasted there."""
 
 from typing import Literal
 
@@ -20,7 +20,7 @@ from saliency_bench.utils.untouched import untouched
     higher_is_better=False,
     range=(0, 1),
     paper=YANG_2019,
-    undefined="the scene model does not classify both pictures rightly",
+    undefined="the scene model does not classify both pictures correctly",
     columns=("image_without_object",),
     passes=(1, 2),
     also_called=("input dependence rate", "IDR"),
@@ -39,9 +39,9 @@ def saliency_idr(
         score = 1 if the mean over the object's region of E(f_s, x, scene) is greater with the object than without
 
     0 if it is smaller, 1/2 if both are equal, so that a map that never changes is no better than chance (P1 counts only
-    what is greater, which makes a constant map perfect). Maps are brought to one scale first: positive part, clipped at
-    the 99th percentile, min-max to [0, 1]. The run's own classifier, of objects, is not used. P1 calls it a share of
-    hits; chance is 1/2.
+    greater means, which makes a constant map perfect). Maps are first brought to a common scale: positive part, clipped
+    at the 99th percentile, min-max to [0, 1]. The run's own classifier, which classifies objects, is not used. P1 calls
+    the score a share of hits; chance is 1/2.
 
     Args:
         images: (B, 3, H, W) in [0, 1], with the object.
@@ -49,11 +49,13 @@ def saliency_idr(
         columns: "image_without_object": (B, 3, H, W), the same scenes without the object.
         other: f_s, the classifier of scenes, with its target, logits and labels.
         explain: makes both maps.
-        filter: images that count: "right", those that f_s classifies rightly both with the object and without, as what
-            a wrong answer rests on is another question; "all", as eq. 14 divides by all images with the object.
+        filter: images that count: "right", images that f_s classifies correctly both with and without the object,
+            because the cause of a wrong prediction is another question; "all": all images with the object, like in eq.
+            14.
 
     Returns:
-        Float64 (B,), 0, 1/2 or 1, lower is better; with filter="right" NaN unless f_s classifies both pictures rightly.
+        Float64 (B,), 0, 1/2 or 1, lower is better; with filter="right" NaN unless f_s classifies both pictures
+        correctly.
 
     Example:
         4 x 4 maps of f_s with the object, in the lower right quarter (left), and without (right):

@@ -34,7 +34,7 @@ def check(*, steps: int | None, start: str, **others: object) -> None:
 
 @metric(
     version=3,
-    title="Network relies (insertion)",
+    title="Insertion AUC",
     higher_is_better=True,
     range=limits,
     paper=PETSIUK_2018,
@@ -55,8 +55,8 @@ def saliency_insertion(
 
     For a one-hot target f is p_c, the softmax probability of the sample's target class.
 
-    RISE's authors insert into the blurred image and keep the start: reference="blur", start="keep". Their class is the
-    model's top class, here it is the sample's target.
+    RISE's authors insert into the blurred image and keep the start: reference="blur", start="keep". They use the
+    model's top class; here it is the sample's target.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
@@ -66,23 +66,24 @@ def saliency_insertion(
             imputed linearly from them (ROAD). "farthest": 0 or 1, whichever is farther from each value. "gaussian":
             normal noise around each value, within [0, 1] (both Sturmfels et al., 2020).
         steps: points of the curve minus one, equally spaced; None: one image row of pixels per step (H steps).
-        start: "subtract": f(0) is subtracted from the whole curve. "keep": it is not. "auto": it is for "blur" only, as
-            a blurred picture may already show the class (Li et al., 2020, eq. 9).
+        start: "subtract": f(0) is subtracted from the whole curve. "keep": it is not subtracted. "auto": it is
+            subtracted for "blur" only, because a blurred picture may already show the class (Li et al., 2020, eq. 9).
 
     Returns:
-        Float64 (B,), higher is better; in [0, 1] for one class where the start is kept.
+        Float64 (B,), higher is better; in [0, 1] for one class if the start is kept.
 
     Raises:
         UserError: The reference or start is unknown, or steps is out of range.
 
     Example:
         A 4 x 4 image, and a classifier whose p_c is the share of white among the four pixels in the upper left corner.
-        The image is white; the map ranks the pixels row by row, so each of the first two rows brings two of them:
+        The image is white; the map ranks the pixels row by row, so each of the first two rows inserts two of these
+        four:
 
             t       0   1/4   1/2   3/4   1
             p_c     0   1/2   1     1     1      area = 1/4 (0/2 + 1/2 + 1 + 1 + 1/2) = 0.75
 
-        The reversed map brings them last: p_c = 0, 0, 0, 1/2, 1 and 1/4 (1/2 + 1/2) = 0.25.
+        The reversed map inserts them last: p_c = 0, 0, 0, 1/2, 1 and 1/4 (1/2 + 1/2) = 0.25.
 
         >>> import torch
         >>> class Corner(torch.nn.Module):

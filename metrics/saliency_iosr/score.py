@@ -10,7 +10,7 @@ from saliency_bench.metrics._papers import LI_2020
 
 
 def marked(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarray:
-    """Return whether nothing is salient at any threshold because no value is positive, Bool (B,)."""
+    """Return whether no value is positive, so that nothing is salient at any threshold, Bool (B,)."""
     return read_maps(maps).max(axis=(1, 2)) <= 0
 
 
@@ -33,8 +33,8 @@ def check(*, threshold: float) -> None:
 def saliency_iosr(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarray:
     """Return the intersection over salient region, |S and M| / |S| where S = {map > threshold * max map}.
 
-    Equation 17 of the paper. The map is not normalised: scaling it by a positive factor changes
-    nothing, shifting it does.
+    This is equation 17 of the paper. The map is not normalised: scaling it by a positive factor does not change the
+    score, but shifting it does.
 
     Args:
         maps: (B, H, W), finite.
@@ -42,9 +42,9 @@ def saliency_iosr(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarra
         threshold: number in [0, 1), the share of the map's maximum that salient pixels exceed.
 
     Returns:
-        Float64 (B,) in [0, 1], higher is better; 0 where the maximum is not positive, for then nothing is salient (a
-        run counts these maps); NaN for an empty mask. A map of one positive value is salient everywhere and gets the
-        mask's share of the image.
+        Float64 (B,) in [0, 1], higher is better; 0 if the maximum is not positive, because then nothing is salient (a
+        run counts these maps); NaN for an empty mask. A constant positive map is salient everywhere and gets the mask's
+        share of the image.
 
     Raises:
         ValueError: Maps and masks differ in shape, maps are not finite, or masks are not binary.

@@ -32,19 +32,19 @@ def saliency_kae(
 
         score = integral of a(r) dr over [0, 1] by the trapezoid rule at r = 0, 5, 10, 15, 20, 30, 50, 75, 100 %
 
-    a is 1 where the classifier is right about the sample's label, whatever class the map explains, else 0: its top
-    class is one of the label's or, with sigmoid outputs, one of the label's has p > 0.5. The mean of a over samples is
-    the accuracy, and the mean score is the area under the accuracy.
+    a is 1 if the classifier is right about the sample's label, whatever class the map explains, else 0: its top class
+    is one of the label's classes or, with sigmoid outputs, one of the label's classes has p > 0.5. The mean of a over
+    samples is the accuracy, and the mean score is the area under the accuracy.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        labels: Bool (B, K), the right classes of each image.
+        labels: Bool (B, K), the correct classes of each image.
         reference: what replaces the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
             which is zero for the network. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5. "noise":
-            uniform in [0, 1). "inpaint": filled in from the pixels that stay. "linear": imputed linearly from the
-            pixels that stay (ROAD). "farthest": 0 or 1, whichever is farther from each value. "gaussian": normal noise
+            uniform in [0, 1). "inpaint": filled in from the kept pixels. "linear": imputed linearly from the kept
+            pixels (ROAD). "farthest": 0 or 1, whichever is farther from each value. "gaussian": normal noise
             around each value, within [0, 1] (both Sturmfels et al., 2020).
-        exposure: a at this share alone, a number in [0, 1]; None: the area.
+        exposure: return only a at this share, a number in [0, 1]; None: the area.
 
     Returns:
         (B, P): a at each exposure, the parts of the score; `reduce` gives the area, in [0, 1]; higher is better.

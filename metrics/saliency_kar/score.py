@@ -47,17 +47,17 @@ def saliency_kar(
         score = integral of a(r) dr over [0, 1] by the trapezoid rule at r = 0, 5, 10, 15, 20, 30, 50, 75, 100 %
 
     The explainer explains the class that the run's classifier predicts, on every training, validation and test image
-    (maps of the label would leak the label). All but the top share r of the pixels of each are replaced by the mean
-    colour of the training images. For each r networks of the classifier's architecture are trained with new weights by
-    one recipe: Adam, keeping the epoch that is best on the changed validation images. a(r) is the share of them that
-    are right about the sample's label. A run scores two controls beside every explainer: `random`, and the explainer's
-    maps under a strong Gaussian blur, because a map that says less often scores better (Brocki and Chung, 2023).
+    (maps of the label would leak the label). All pixels except the top share r are replaced by the mean colour of the
+    training images. For each r, networks of the classifier's architecture are trained with new weights by the same
+    recipe: Adam, keeping the epoch that is best on the changed validation images. a(r) is the share of them that are
+    right about the sample's label. A run also scores two controls for every explainer: `random`, and the explainer's
+    maps under a strong Gaussian blur, because a less informative map often scores better (Brocki and Chung, 2023).
 
     Args:
-        retrained: Int (B, P), the class that each network gives each image; -1 where there is none. P is the number of
-            exposures times that of trainings.
-        labels: Bool (B, K), the right classes of each image.
-        test: "modified": the test images are changed as the training images are (Hooker et al., 2019). "clean": they
+        retrained: Int (B, P), the class that each network predicts for each image; -1 if missing. P is the number of
+            exposures times the number of trainings.
+        labels: Bool (B, K), the correct classes of each image.
+        test: "modified": the test images are changed like the training images (Hooker et al., 2019). "clean": they
             are unchanged (Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021).
         trainings: trainings per exposure, each with its own initial weights and order of the images, the same for all
             explainers.
@@ -66,19 +66,19 @@ def saliency_kar(
         batch_size: images in one step.
         images: number of images to train on, drawn with the run's seed; None: all.
         initial: "new": weights are drawn anew. "base": weights of the checkpoint that the classifier was trained from,
-            as its `training_log.json` names it, except for the last layer, which is drawn anew.
+            according to its `training_log.json`, except for the last layer, which is drawn anew.
         exposures: a subset of the exposures above, increasing, such as [0, 0.1, 0.5, 1], for fewer trainings; the area
             is divided by their width. None: all.
 
     Returns:
-        (B, P): 1 where a network is right, else 0, the parts of the score; `reduce` gives the area, in [0, 1], higher
+        (B, P): 1 if a network is right, else 0, the parts of the score; `reduce` gives the area, in [0, 1], higher
         is better.
 
     Raises:
-        UserError: A training cannot work with these numbers.
+        UserError: A training is impossible with these options.
 
     Example:
-        One training for each exposure, and what it says of a 4 x 4 image of class 1:
+        One training per exposure, and its prediction for a 4 x 4 image of class 1:
 
             exposure   0   5 %   10 %   15 %   20 %   30 %   50 %   75 %   100 %
             answer     0   0     1      1      1      1      1      1      1

@@ -5,12 +5,12 @@ Example:
     >>> import torch
     >>> import saliency_bench as sb
     >>> class Two(torch.nn.Module):
-    ...     # Always says class 0.
+    ...     # Always predicts class 0.
     ...     def forward(self, images):
     ...         return torch.tensor([[1.0, 0.0]]).repeat(len(images), 1)
     ...
     >>> def explainer(classifier, images, target):
-    ...     # 1 on all pixels, and 2 on the first one of a white image, on the second one of any other.
+    ...     # 1 on all pixels, except 2 on the first pixel of a white image and on the second pixel of any other.
     ...     maps = torch.ones(len(images), 4, 4)
     ...     white = (images == 1).all(dim=(1, 2, 3))
     ...     maps[white, 0, 0], maps[~white, 0, 1] = 2, 2

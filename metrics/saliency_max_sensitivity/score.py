@@ -1,4 +1,4 @@
-"""How much a map changes at most when the image hardly does."""
+"""The largest change of a map under small changes of the image."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -24,7 +24,7 @@ def check(*, radius: float, draws: int, **others: object) -> None:
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return (pictures to classify, further maps to ask for) for each image: one per draw, and that of the image."""
+    """Return (pictures to classify, further maps to compute) per image: one map per draw, and the map of the image."""
     return 0, options["draws"] + (_unit(options["unit"], options["relative"]) == "normalised")
 
 
@@ -56,10 +56,10 @@ def saliency_max_sensitivity(
         score = max over draws of ||E(x + d) - E(x)|| / ||E(x)||, Euclidean norms over the pixels
 
     d is uniform in [-radius, radius] for every pixel and channel of the normalised image. Target and seeds of the
-    explainer stay as they are. The denominator is the size of the map; P1 has none (`relative=False`), which ranks
-    explainers by the scale of their maps. A gradient per unit of [0, 1] is 1 / std times, about 4 times, as large as
-    one per unit of the normalised image, while other maps have no unit: without the denominator, the normalised image
-    is what is explained, as in published code (captum, Quantus), which knows no other.
+    explainer do not change. The denominator is the size of the map; P1 has none (`relative=False`), which ranks
+    explainers by the scale of their maps. A gradient per unit of [0, 1] is 1 / std, about 4, times as large as a
+    gradient per unit of the normalised image, while other maps have no unit. So without the denominator the normalised
+    image is explained, as always in published code (captum, Quantus).
 
     Args:
         maps: (B, H, W), E(x).
@@ -71,24 +71,24 @@ def saliency_max_sensitivity(
         radius: largest change, in units of the normalised image, above 0.
         draws: number of random changes, at least 1; captum takes 10, Quantus 200.
         relative: divide by ||E(x)||; False: P1's equation as printed.
-        unit: the images that are explained: in [0, 1] as everywhere else ("image"), or as the network takes them
-            ("normalised"), in the unit of d. None: "image" if `relative`, else "normalised".
+        unit: unit of the explained images: [0, 1] as everywhere else ("image"), or the network's normalised input
+            ("normalised"), which is the unit of d. None: "image" if `relative`, else "normalised".
 
     Returns:
         Float64 (B,), lower is better; NaN for a constant map, which would be the best possible and is not ranked.
 
     Raises:
-        UserError: The radius or number of draws is out of range, or the classifier knows no normalisation.
+        UserError: The radius or number of draws is out of range, or the classifier has no known normalisation.
 
     Example:
-        E(x) is 1 on all of 4 x 4 pixels but 2 on one, ||E(x)|| = sqrt(15 + 4). In one of the draws E(x + d) has its 2
-        on another pixel: the difference is 1 on two pixels, so the score is sqrt(2 / 19) = 0.3244, or sqrt(2) with
-        relative=False.
+        E(x) is 2 on one of 4 x 4 pixels and 1 on all others, so ||E(x)|| = sqrt(15 + 4). In one of the draws the 2 of
+        E(x + d) is on another pixel: the difference is 1 on two pixels, so the score is sqrt(2 / 19) = 0.3244, or
+        sqrt(2) with relative=False.
     """
     check(radius=radius, draws=draws)
     std = getattr(classifier, "std", None)
     if not isinstance(std, Tensor):
-        raise UserError("saliency_max_sensitivity needs a classifier that knows its std; load it with load_classifier")
+        raise UserError("saliency_max_sensitivity needs a classifier with a known std; load it with load_classifier")
     kept = np.flatnonzero(~is_flat(maps)).tolist()
     scores = np.full(len(maps), np.nan)
     if len(kept) == 0:
@@ -97,7 +97,7 @@ def saliency_max_sensitivity(
     before, step, network = maps[kept], std.to(images), None
     if _unit(unit, relative) == "normalised":
         if not isinstance(classifier, Classifier):
-            raise UserError("unit=normalised of saliency_max_sensitivity needs what load_classifier gives")
+            raise UserError("unit=normalised of saliency_max_sensitivity needs a classifier from load_classifier")
         network = classifier.taking_normalised()
         images, step = (images - classifier.mean) / std.to(images), torch.ones_like(step)
         before = explain(images, target, kept, classifier=network)

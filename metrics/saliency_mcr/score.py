@@ -1,4 +1,4 @@
-"""By how much more of its map an object model gives to the object than a scene model does of its own."""
+"""How much larger the object's share is of an object model's map than of a scene model's map."""
 
 from typing import Literal
 
@@ -19,9 +19,9 @@ from saliency_bench.types import Images
     higher_is_better=True,
     range=(-1, 1),
     paper=YANG_2019,
-    undefined="a model does not classify it rightly",
+    undefined="a model does not classify it correctly",
     parts=bam.parts,
-    absent="the model does not classify it rightly",
+    absent="the model does not classify it correctly",
     aggregate=bam.difference,
     aggregate_if=bam.is_of_means,
     passes=(0, 1),
@@ -42,10 +42,10 @@ def saliency_mcr(
 
         score = sum over the object of E(f_o, x, object) / sum of E(f_o, x, object) - the same of E(f_s, x, scene)
 
-    f_o is the run's classifier, of objects; f_s the other one, of scenes, to which the object is of no use. Maps are
-    brought to one scale first: positive part, clipped at the 99th percentile, min-max to [0, 1]. Unlike saliency_mcs,
-    it does not reward maps whose values are large everywhere. P1 prints f_o in both terms, and means instead of sums;
-    its text makes clear what is meant.
+    f_o is the run's classifier of objects, and f_s the other classifier, of scenes, for which the object is irrelevant.
+    Maps are first brought to a common scale: positive part, clipped at the 99th percentile, min-max to [0, 1]. Unlike
+    saliency_mcs, it does not reward maps whose values are large everywhere. P1 prints f_o in both terms, and means
+    instead of sums; its text gives the meaning used here.
 
     Args:
         images: (B, 3, H, W) in [0, 1].
@@ -55,12 +55,12 @@ def saliency_mcr(
         classifier: the run's classifier, of objects.
         other: the other classifier, of scenes, with its target, logits and labels.
         explain: makes both maps.
-        filter: "both": images that both models classify correctly. "each" (as P1 eq. 12): the share of f_o over the
-            images that f_o classifies correctly, that of f_s over those that f_s does, so only the difference of the
-            two means is defined, and no rank.
+        filter: "both": images that both models classify correctly. "each" (P1 eq. 12): the share of f_o over the images
+            that f_o classifies correctly, and the share of f_s over the images that f_s classifies correctly; only the
+            difference of the two means is defined, and no rank.
 
     Returns:
-        Float64 (B, 2), the share of each model, in [0, 1], 0 where a map has no positive value; their difference, in
+        Float64 (B, 2), the share of each model, in [0, 1], 0 if a map has no positive value; their difference, in
         [-1, 1], is the score, higher is better.
 
     Example:

@@ -1,4 +1,4 @@
-"""By how much more an object gets from the map of an object model than from that of a scene model."""
+"""How much more value an object gets in the map of an object model than in the map of a scene model."""
 
 from typing import Literal
 
@@ -19,9 +19,9 @@ from saliency_bench.types import Images
     higher_is_better=True,
     range=(-1, 1),
     paper=YANG_2019,
-    undefined="a model does not classify it rightly",
+    undefined="a model does not classify it correctly",
     parts=bam.parts,
-    absent="the model does not classify it rightly",
+    absent="the model does not classify it correctly",
     aggregate=bam.difference,
     aggregate_if=bam.is_of_means,
     passes=(0, 1),
@@ -42,8 +42,8 @@ def saliency_mcs(
 
         score = mean over the object of E(f_o, x, object) - mean over the object of E(f_s, x, scene)
 
-    f_o is the run's classifier, of objects; f_s the other one, of scenes, to which the object is of no use. Maps are
-    brought to one scale first: positive part, clipped at the 99th percentile, min-max to [0, 1].
+    f_o is the run's classifier of objects, and f_s the other classifier, of scenes, for which the object is irrelevant.
+    Maps are first brought to a common scale: positive part, clipped at the 99th percentile, min-max to [0, 1].
 
     Args:
         images: (B, 3, H, W) in [0, 1].
@@ -54,8 +54,8 @@ def saliency_mcs(
         other: the other classifier, of scenes, with its target, logits and labels.
         explain: makes both maps.
         filter: "both": images that both models classify correctly. "each" (P1 eq. 12 as printed): the mean of f_o over
-            the images that f_o classifies correctly, that of f_s over those that f_s does, so only the difference of
-            the two means is defined, and no rank.
+            the images that f_o classifies correctly, and the mean of f_s over the images that f_s classifies correctly;
+            only the difference of the two means is defined, and no rank.
 
     Returns:
         Float64 (B, 2), the mean of each model, in [0, 1]; their difference, in [-1, 1], is the score, higher is better.

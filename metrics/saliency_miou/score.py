@@ -28,9 +28,9 @@ def saliency_miou(
         maps: (B, H, W), finite.
         masks: (B, H, W), bool or 0 and one other value.
         threshold: number in [0, 1] that salient pixels strictly exceed. "mask_area": S is the |M| highest pixels
-            instead, ties in the fixed pseudo-random order of `saliency_bench.maps`.
+            instead, with ties in the fixed pseudo-random order of `saliency_bench.maps`.
         normalise: whether to min-max each map to [0, 1] first (a constant map becomes zeros). `normalise=False,
-            threshold=0` is the reading of the implementation published with Saliency-Bench: map > 0.
+            threshold=0` gives the definition of the implementation published with Saliency-Bench: map > 0.
 
     Returns:
         Float64 (B,) in [0, 1], higher is better; NaN for an empty mask.

@@ -12,12 +12,12 @@ from saliency_bench.metrics._pasting import By
 
 
 def parts(options: dict[str, Any], classifier: object) -> list[str]:
-    """Return the parts: whether a right class comes first, and whether one is among the first five."""
+    """Return the parts: whether a correct class is the top class, and whether one is among the first five."""
     return ["acc@1", "acc@5"]
 
 
 def reduce(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-    """Return whether a right class comes first."""
+    """Return whether a correct class is the top class."""
     return values[:, 0]
 
 
@@ -50,23 +50,23 @@ def saliency_own_region(
 
         acc@1 = 1 if the top class of S x + (1 - S) reference is one of the label's, S = {map, min-max, > threshold}
 
-    else 0. The mean over samples is an accuracy. S is that of saliency_correctness, which shows it on a picture of the
-    class: a mostly black picture means nothing to a classifier of photographs, whatever is left of it.
+    else 0. The mean over samples is an accuracy. S is defined as in saliency_correctness, which shows it on a picture
+    of the class instead, because a mostly black picture is meaningless to a classifier of photographs.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        labels: Bool (B, K), the right classes of each image, whatever class the map explains. A map that explains the
-            label leaks it to the classifier; P4 does not say which class its maps explain.
+        labels: Bool (B, K), the correct classes of each image, whatever class the map explains. A map that explains the
+            label leaks it to the classifier; P4 does not specify which class its maps explain.
         reference: what is shown outside S. "black": 0 in [0, 1] (P4's table 9). "mean": the classifier's normalisation
-            mean, for the grey of its table 10, which is the bias of a convolution that has none in torchvision's
-            Inception v3. All others: as in saliency_kae.
+            mean, instead of the grey of its table 10, which is the bias of a convolution that has no bias in
+            torchvision's Inception v3. All others: see saliency_kae.
         threshold: where S begins: with by="value" a share of the map's range, from 0 to 1; with by="percentile" a
             percentile of the map's own pixels, from 0 to 100.
         by: what the threshold refers to: "value", the range of the map, or "percentile", its pixels.
 
     Returns:
-        Float64 (B, 2): acc@1, the score, and acc@5, NaN with five classes or fewer, or no softmax; 0 or 1, higher is
-        better; NaN where the classifier gives NaN for it or for the image itself. A constant map marks nothing: the
+        Float64 (B, 2): acc@1, the score, and acc@5, NaN with five classes or fewer or without a softmax; 0 or 1, higher
+        is better; NaN if the classifier gives NaN for it or for the image itself. A constant map marks nothing, so the
         picture is the reference.
 
     Raises:
@@ -95,6 +95,6 @@ def saliency_own_region(
     check(threshold=threshold, by=by)
     p = curves.shown(_pasting.salient_pixels(curves.maps, threshold, by), reference)
     correct = _pasting.accuracies(p, labels, curves.activation)
-    # A picture for which the classifier gives NaN has no score, also where S leaves out what it fails on.
+    # A picture for which the classifier gives NaN has no score, even if S leaves out the pixels that cause it.
     whole = curves.probabilities("rest", "black", [0])[:, 0]
     return np.where(np.isnan(p + whole).any(axis=1, keepdims=True), np.nan, correct)

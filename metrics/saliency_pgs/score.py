@@ -1,4 +1,4 @@
-"""Why this group: whether the map of a group finds what all its classes rely on."""
+"""Why this group: whether the map of a group finds the evidence for all its classes."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from saliency_bench.types import Images
 
 
 def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
-    """Return the group of A; None if it has none."""
+    """Return the group of A, or None."""
     return TargetTerms(groups.group_of(a)) if groups.group_of(a) else None
 
 
@@ -81,7 +81,7 @@ def saliency_pgs(
     """
 
     def ask(a: int, p: np.ndarray) -> ExplainerQuestion | None:
-        """Return the question about the group of class A; None if it has none."""
+        """Return the question about the group of class A, or None if it has no group."""
         terms = sides(groups, a, p)
         if terms is None:
             return None

@@ -8,7 +8,7 @@ from saliency_bench.declarations import metric
 from saliency_bench.maps import read_pair
 from saliency_bench.metrics._papers import ZHANG_2018
 
-PART = 4096  # maxima whose distances are looked at together
+PART = 4096  # maxima whose distances are computed together
 
 
 def check(*, ties: str, tolerance: float) -> None:
@@ -41,9 +41,9 @@ def saliency_pointing_game(
         ties: "share": the exact expectation of pointing at one of the tied maxima at random, so a constant map gets the
             mask's share of the image. "any": 1 if one of the tied maxima is a hit (the published rule).
         tolerance: pixels, at least 0. A maximum is also a hit when a mask pixel lies within this Euclidean distance,
-            itself included (<=). TorchRay's tolerance of 15 requires less than 15 (<): between pixels that is
+            itself included (<=). TorchRay's tolerance of 15 requires a distance below 15 (<), which between pixels is
             tolerance=14.99. Its accuracy is then averaged per class, which is an aggregate over samples, not a score:
-            average the scores of each class first to compare with it.
+            to compare with it, first average the scores of each class.
 
     Returns:
         Float64 (B,) in [0, 1], higher is better; NaN for an empty mask.

@@ -1,4 +1,4 @@
-"""How many of the salient pixels lie in the mask."""
+"""The share of the salient pixels that lies in the mask."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -29,7 +29,8 @@ def saliency_precision(
         threshold: number in [0, 1] that salient pixels strictly exceed. "mask_area": S is the |M| highest pixels
             instead, ties in the fixed pseudo-random order of `saliency_bench.maps`; precision and recall are then
             equal.
-        normalise: whether to min-max each map to [0, 1] first (a constant map becomes zeros); False: the map as it is.
+        normalise: whether to min-max each map to [0, 1] first (a constant map becomes zeros); False: use the unchanged
+            map.
 
     Returns:
         Float64 (B,) in [0, 1], higher is better; 0 where nothing is salient; NaN for an empty mask.

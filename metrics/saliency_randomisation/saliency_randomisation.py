@@ -14,7 +14,7 @@ Example:
     ...         return self.linear(images.flatten(1))
     ...
     >>> def explainer(classifier, images, target):
-    ...     # The top row while the weights are those above; the two upper rows without them.
+    ...     # The top row with the weights above; the two upper rows with other weights.
     ...     maps = torch.zeros(len(images), 4, 4)
     ...     maps[:, : 1 if (classifier.model.linear.weight == 1).all() else 2] = 1
     ...     return maps

@@ -1,4 +1,4 @@
-"""Whether a map changes when the network's weights are lost."""
+"""Whether a map changes when the network's weights are randomised."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -21,9 +21,9 @@ from saliency_bench.metrics._ranks import spearman
 from saliency_bench.score_notes import TIED
 from saliency_bench.types import Images, Target
 
-BINS = 100  # of the histogram of a map
-NOISE = 0.1  # standard deviation, by the range of the normalised image
-WINDOW = 7  # pixels of a side, in which structures are compared
+BINS = 100  # bins of the histogram of a map
+NOISE = 0.1  # standard deviation, relative to the range of the normalised image
+WINDOW = 7  # side in pixels of the windows that are compared
 
 
 def limits(options: dict[str, object]) -> tuple[float, float]:
@@ -37,7 +37,7 @@ def higher_is_better(options: dict[str, object]) -> bool:
 
 
 def parts(options: dict, classifier: nn.Module) -> list[str]:
-    """Return the layers, from the logits down, after which maps are compared."""
+    """Return the layers, from the logits down, after whose randomisation maps are compared."""
     names = layer_names(classifier)
     count = 1 if options["form"] == "complexity" else min(options["layers"] or len(names), len(names))
     return [names[(stage * len(names)) // count - 1] for stage in range(1, count + 1)]
@@ -86,7 +86,8 @@ def saliency_randomisation(
 
     f_l is a copy of the network whose layers from the last down to l have new random weights, the same for all samples
     of a run (`compute/maps/randomised.py`: what a layer is and how its weights are drawn). A map that explains what the
-    network has learned changes: similarity falls to 0. One that stays, as edges do, does not depend on the weights.
+    network has learned changes: the similarity falls to 0. A map that stays the same, such as an edge map, does not
+    depend on the weights.
 
     Args:
         maps: (B, H, W), E(x; f).
@@ -99,17 +100,18 @@ def saliency_randomisation(
         form: "ssim": structural similarity of the absolute maps, min-max to [0, 1] (windows of 7 x 7 pixels; smaller
             ones where the image is smaller; variances within a window have ddof 1, as in scikit-image). "spearman":
             rank correlation of the absolute maps, where equal values share the mean of their ranks; maps with ties in
-            more than a tenth of their values, as most enlarged maps, are counted. "complexity" (eMPRT, Hedstroem et
-            al., 2024): relative rise of the entropy of the map's histogram under full randomisation, (H(E(x; f_1)) -
+            more than a tenth of their values, such as most enlarged maps, are counted. "complexity" (eMPRT, Hedstroem
+            et al., 2024): relative rise of the entropy of the map's histogram under full randomisation, (H(E(x; f_1)) -
             H(E(x; f))) / H(E(x; f)) in 100 bins between its minimum and maximum; higher is better.
         smooth: number of noisy copies of the image that each map is averaged over, with normal noise of 0.1 times the
             range of the normalised image (sMPRT, Hedstroem et al., 2024, who take 50); 0: no noise. Signed maps are
-            averaged before the absolute value is taken, as in Quantus, whose last copy has no noise; here all have.
-        layers: number of stages at which maps are compared, equally spaced, the last of which has no old weights; 0:
-            one for each layer.
+            averaged before the absolute value is taken, like in Quantus. Its last copy has no noise; here all copies
+            have.
+        layers: number of equally spaced stages at which maps are compared; at the last stage all weights are new. 0:
+            one stage per layer.
 
     Returns:
-        (B, P): the similarity after each layer, whose mean is the score; "complexity" has full randomisation alone. NaN
+        (B, P): the similarity after each layer; their mean is the score; "complexity" has only full randomisation. NaN
         for a constant map, which would be the best possible and is not ranked. A map that is constant after
         randomisation has a rank correlation of 0.
 
@@ -117,9 +119,10 @@ def saliency_randomisation(
         UserError: An option is negative, or the network has no weights or cannot be copied.
 
     Example:
-        |E| is 1 in the top row of 4 x 4 pixels and 0 elsewhere, and without the weights 1 in the two upper rows. Of two
-        values per map the rank correlation is Pearson's: means 1/4 and 1/2, covariance 4/16 - 1/8 = 1/8, variances 3/16
-        and 1/4, so form="spearman" gives 1/8 / sqrt(3/64) = 1 / sqrt(3) = 0.5774. The histograms are 4 and 12, and 8
+        |E| is 1 in the top row of 4 x 4 pixels and 0 elsewhere; with random weights it is 1 in the two upper rows. With
+        two values per map, the rank correlation is Pearson's: means 1/4 and 1/2, covariance 4/16 - 1/8 = 1/8, variances
+        3/16 and 1/4, so form="spearman" gives 1/8 / sqrt(3/64) = 1 / sqrt(3) = 0.5774. The histograms are 4 and 12, and
+        8
         and 8 pixels: entropies 0.5623 and 0.6931, so form="complexity" gives 0.2326.
     """
     check(smooth=smooth, layers=layers)

@@ -5,7 +5,7 @@ Example:
     >>> import torch
     >>> import saliency_bench as sb
     >>> class Corner(torch.nn.Module):
-    ...     # Class 1 where more than half of the four pixels in the upper left corner is white.
+    ...     # Predicts class 1 if more than half of the four pixels in the upper left corner is white.
     ...     def forward(self, images):
     ...         white = images[:, :, :2, :2].mean(dim=(1, 2, 3))
     ...         return torch.stack([1 - white, white], dim=1) * 4

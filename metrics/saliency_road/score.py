@@ -1,4 +1,4 @@
-"""Accuracy without the top pixels, or the bottom ones, which are imputed from their neighbours."""
+"""Accuracy when the top or bottom pixels are imputed from their neighbours."""
 
 from typing import Literal
 
@@ -22,7 +22,7 @@ def higher_is_better(options: dict[str, object]) -> bool:
 
 @metric(
     version=2,
-    title="Network relies (ROAD)",
+    title="Remove and debias (ROAD)",
     higher_is_better=higher_is_better,
     range=(0, 1),
     paper=RONG_2022,
@@ -39,10 +39,10 @@ def saliency_road(
 
         score = integral of a(r) dr over [0, 1] by the trapezoid rule at r = 0, 5, 10, 15, 20, 30, 50, 75, 100 %
 
-    a is 1 where the classifier is right about the sample's label, whatever class the map explains, else 0. Removed
-    pixels do not become black, as their shape could reveal the class: each becomes the mean of its neighbours (1/6
-    direct, 1/12 diagonal, removed ones included: one linear system for each picture) plus normal noise of standard
-    deviation 0.01 in [0, 1], the same for every r, order and map of an image. Where all pixels are removed they are
+    a is 1 if the classifier is right about the sample's label, whatever class the map explains, else 0. Removed pixels
+    do not become black, because their shape could reveal the class: each becomes the mean of its neighbours (1/6
+    direct, 1/12 diagonal, including removed neighbours: one linear system per picture) plus normal noise of standard
+    deviation 0.01 in [0, 1], the same for every r, order and map of an image. If all pixels are removed, they are
     black.
 
     With `order=morf` this is saliency_roae, and with `order=lerf` saliency_kae, with `reference=linear`. Rong et al.
@@ -50,10 +50,10 @@ def saliency_road(
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        labels: Bool (B, K), the right classes of each image.
-        order: "morf": the most relevant share r is removed; lower is better. "lerf": all but the most relevant share r
-            is removed, so that the least relevant go first as r falls; higher is better.
-        exposure: a at this share alone, a number in [0, 1]; None: the area.
+        labels: Bool (B, K), the correct classes of each image.
+        order: "morf": the most relevant share r is removed; lower is better. "lerf": everything except the most
+            relevant share r is removed, so the least relevant pixels are removed first as r falls; higher is better.
+        exposure: return only a at this share, a number in [0, 1]; None: the area.
 
     Returns:
         (B, P): a at each exposure, the parts of the score; `reduce` gives the area, in [0, 1].
@@ -62,8 +62,8 @@ def saliency_road(
         UserError: The exposure is out of range.
 
     Example:
-        A black 4 x 4 image whose four pixels in the upper left corner are white, which the map ranks first, row by row.
-        The classifier is right where more than half of these four is white.
+        A black 4 x 4 image whose four pixels in the upper left corner are white; the map ranks these first, row by row.
+        The classifier is right if more than half of these four is white.
 
             removed   a white pixel becomes                                         white    right
             1         1, of three white neighbours                                  1        1

@@ -1,4 +1,4 @@
-"""Whether a map ranks the parts of an image as the classifier does."""
+"""Whether a map ranks the parts of an image like the classifier."""
 
 import numpy as np
 import torch
@@ -31,39 +31,39 @@ def check(*, grid: int, **others: object) -> None:
     higher_is_better=True,
     range=(-1, 1),
     paper=HESSE_2024,
-    mark="no correlation, as all patches are equal",
+    mark="no correlation, because all patches are equal",
     marked=marked,
     passes=lambda options, *_: (options["grid"] ** 2, 0),
     check=check,
     also_called=("IDSDS", "in-domain single deletion score", "single deletion"),
 )
 def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Reference = "mean") -> np.ndarray:
-    """Return the Spearman correlation, over patches, of a map's sums and the logit's drops without each patch.
+    """Return the Spearman correlation over patches between a map's sums and the logit's drops without each patch.
 
         score = spearman(sum over patch of map,  z(image) - z(image without patch)),    z = sum_k w_k logit_k
 
-    for the grid x grid patches of the image and the weights w of the target; for a class z is its logit. Each patch is
-    removed alone, so pictures stay close to what the classifier knows. The map is taken as it is: its negative values
-    count.
+    for the grid x grid patches of the image and the weights w of the target; for a class z is its logit. Only one patch
+    is removed at a time, so pictures stay close to the classifier's training data. The map is not normalised: its
+    negative values count.
 
     Ranks are 1 to grid^2. Patches that differ only by rounding share the mean of their ranks: sums that differ by no
     more than 1e-6 of the sum of their magnitudes, or logits that differ by no more than 1e-6 of the largest.
 
     The authors first fine-tune their classifiers on images without patches, so that deletions stay in their domain;
-    scores of a classifier that was not fine-tuned answer another question.
+    scores of a classifier that was not fine-tuned have another meaning.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
         grid: patches along a side, at least 2. If it does not divide a side, patches differ by a pixel.
         reference: what replaces the patch. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean, which is
             zero for the network. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5. "noise": uniform in [0,
-            1). "inpaint": filled in from the pixels that stay. "linear": imputed linearly from the pixels that stay
-            (ROAD). "farthest": 0 or 1, whichever is farther from each value. "gaussian": normal noise around each
-            value, within [0, 1] (both Sturmfels et al., 2020).
+            1). "inpaint": filled in from the kept pixels. "linear": imputed linearly from the kept pixels (ROAD).
+            "farthest": 0 or 1, whichever is farther from each value. "gaussian": normal noise around each value, within
+            [0, 1] (both Sturmfels et al., 2020).
 
     Returns:
-        Float64 (B,) in [-1, 1], higher is better. 0 where the correlation is not defined, as all patches have equal
-        sums or equal drops; a run counts these.
+        Float64 (B,) in [-1, 1], higher is better. 0 if the correlation is undefined because all patches have equal sums
+        or equal drops; a run counts these.
 
     Raises:
         UserError: The grid has fewer than 2 patches a side, or is finer than the image.

@@ -1,11 +1,11 @@
-"""The board: all submissions to a results repository, each row with how far its score was verified.
+"""The board: all submissions to a results repository. Each row shows how far its score was verified.
 
     board = sb.load_results("saliency-bench/results")
     board.table().to_pandas()
 
-Every submission is checked. An invalid one is refused in one line without affecting others. A cell that several people
-submit is shown once, with all their names, if they agree on all of the same samples up to the last digits. Values that
-contradict each other are all shown.
+Every submission is checked. An invalid submission is refused with a one-line reason, and the others are not affected. A
+cell that several people submit is shown once, with all their names, if their scores of the same samples agree up to the
+last digits. Values that contradict each other are all shown.
 """
 
 from collections import Counter, deque
@@ -47,7 +47,7 @@ TOO_MANY = f"more than {MOST_CHECKED} rows of this question have not been run by
 
 
 class Refused(NamedTuple):
-    """The folder of an invalid submission, or of an invalid file of the board's owner, and a line that says why."""
+    """The folder of an invalid submission, or of an invalid file of the board's owner, and the reason in one line."""
 
     folder: str
     line: str
@@ -83,7 +83,7 @@ class Board:
         rows: a row per cell and distinct values.
         conflicts: each pair of rows that contradict each other.
         refused: each invalid submission, with the reason.
-        results: {folder: `Result`} of all others.
+        results: {folder: `Result`} of all valid submissions.
     """
 
     rows: list[Row]
@@ -93,7 +93,7 @@ class Board:
 
     @cached_property
     def cells(self) -> list[dict]:
-        """The rows as plain data."""
+        """Return the rows as plain data."""
         return list(map(columns_of, self.rows))
 
     def table(self) -> "Dataset":
@@ -137,15 +137,15 @@ def read_board(root: Path, folders: Sequence[str], owners: Known, problems: Sequ
     """Return the board: read, check and rank all submissions.
 
     Args:
-        root: of the results.
-        folders: of the submissions within it.
+        root: root folder of the results.
+        folders: folders of the submissions within it.
         owners: what the owner of the board vouches for.
         problems: a line for each invalid file of the owner.
     """
     board = Board([], [], [Refused(line.partition(" ")[0].rstrip(":"), line) for line in problems])
     groups = _groups(folders)
     reading = _read_ahead(root, list(chain.from_iterable(groups)), owners)
-    # Most of a rank is arithmetic of numpy, during which other threads go on: the next group is read meanwhile.
+    # Ranking is mostly numpy arithmetic, which releases the interpreter lock, so the next group is read meanwhile.
     with _threads(cores()) as ranking:
         ranked: deque[Iterator[list[Row]]] = deque()
         for group in groups:
@@ -163,7 +163,7 @@ def read_board(root: Path, folders: Sequence[str], owners: Known, problems: Sequ
 
 
 def _groups(folders: Sequence[str]) -> list[list[str]]:
-    """Return the folders of each dataset and model, by their hashes: names differ from person to person."""
+    """Group the folders by the hashes of dataset and model, because people give them different names."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for folder in folders:
         groups.setdefault(tuple(level.rpartition("-")[2] for level in folder.split("/")[:2]), []).append(folder)
@@ -171,9 +171,9 @@ def _groups(folders: Sequence[str]) -> list[list[str]]:
 
 
 def _read_ahead(root: Path, folders: Sequence[str], owners: Known) -> Iterator[Future[tuple[str, CheckedSubmission]]]:
-    """Yield `read_folder` of each folder, in order; the next ones are read meanwhile."""
+    """Yield `read_folder` of each folder in order, and read the next folders ahead."""
     coming: deque[Future[tuple[str, CheckedSubmission]]] = deque()
-    readers = min(cores(), 4)  # each has a child process, which does the work
+    readers = min(cores(), 4)  # the work is done in a child process per thread
     with _threads(readers) as pool:
         for index in range(len(folders)):
             for folder in folders[index + len(coming) : index + 4 * readers]:
@@ -183,7 +183,7 @@ def _read_ahead(root: Path, folders: Sequence[str], owners: Known) -> Iterator[F
 
 @contextmanager
 def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Give so many threads; whatever ends this, such as Ctrl-C, waits for no more than what they are doing."""
+    """Open a pool of this many threads. On exit, even by Ctrl-C, wait only for running tasks and cancel the others."""
     pool = ThreadPoolExecutor(count)
     try:
         yield pool
@@ -194,9 +194,9 @@ def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
 def _add_group(
     board: Board, group: Iterable[tuple[str, Future[tuple[str, CheckedSubmission]]]], owners: Known
 ) -> list[list[BoardEntry]]:
-    """Add the submissions (folder, what it holds) about one dataset and model, and return their rows by question.
+    """Add the submissions (folder, content) for one dataset and model, and return their rows by question.
 
-    Their scores are in memory until these are ranked, so that memory does not grow with the board.
+    Scores are kept in memory only until the rows are ranked, so memory does not grow with the board.
     """
     by_cell: dict[str, list[BoardEntry]] = {}
     for folder, read in group:
@@ -224,11 +224,11 @@ def _candidate(
 
     Args:
         cell: the cell.
-        submission: that it is of.
-        folder: of the submission, as `Result.folder`, which is a hash of all its cells.
-        content: the hash of its files.
-        owners: what the board's owner knows.
-        ids: of the settings of the submission.
+        submission: the submission that it belongs to.
+        folder: folder of the submission, like `Result.folder`, which contains a hash of all its cells.
+        content: hash of the submission's files.
+        owners: what the owner of the board vouches for.
+        ids: ids of the submission's settings.
     """
     result, setting = submission.result, submission.result.setting
     dataset, model = owners.datasets.get((setting.fingerprint, setting.split)), owners.models.get(setting.classifier)
@@ -254,11 +254,11 @@ def _candidate(
 def _trust(
     cell: CellResult, submission: CheckedSubmission, content: str, owners: Known
 ) -> tuple[Trust, str, Recomputed | None]:
-    """Return (the status of a row, why it has no better status, what recomputing it found)."""
+    """Return (the status of a row, why it is not better, the result of recomputing it)."""
     setting = submission.result.setting
     dataset = owners.datasets.get((setting.fingerprint, setting.split))
     if dataset is None:
-        return CLAIMED, "the samples of its dataset are not known to this board", None
+        return CLAIMED, "this board does not list the samples of its dataset", None
     if known_metric(cell) is None:
         return CLAIMED, f"{cell.metric_text} is no metric of this version of saliency-bench", None
     if len(submission.recorded.ids) < len(dataset.samples):
@@ -276,10 +276,10 @@ def _trust(
 
 
 def _join(rows: list[BoardEntry], new: BoardEntry) -> None:
-    """Add a row to the rows of its cell; if one of these has the same scores of the same samples, join both."""
+    """Add a row to the rows of its cell, or join it with a row that has the same scores for the same samples."""
     for index, other in enumerate(rows):
         if agree(new, other):
-            # The one with the better status comes first, because the rest of the row is taken from the first.
+            # The row with the better status comes first, because the other fields are taken from the first row.
             first, second = sorted((other, new), key=lambda candidate: STATUSES.index(candidate.row.status))
             names = dict.fromkeys((*first.row.submitters, *second.row.submitters))
             folders = (*first.row.folders, *second.row.folders)
@@ -306,7 +306,7 @@ def _conflicts(cells: Iterable[Sequence[BoardEntry]]) -> list[Contradiction]:
 
 
 def contradictions(first: CheckedSubmission, second: CheckedSubmission) -> list[Contradiction]:
-    """Return the conflicts between two submissions, on the samples that both have."""
+    """Return the conflicts between two submissions on their common samples."""
     return [
         Contradiction(
             **vars(conflict),
@@ -346,7 +346,7 @@ def _ranked_rows(rivals: Sequence[BoardEntry]) -> list[Row]:
 
 def _to_rank(rows: list[BoardEntry]) -> list[BoardEntry]:
     """Return all rows that the board has run and `MOST_CHECKED` others, starting with people who submit few rows."""
-    # Anyone can submit rows, and each is compared with each: a flood of one account must not displace other people's.
+    # Anyone can submit rows, and all pairs are compared: a flood from one account must not displace the rows of others.
     checked = [candidate for candidate in rows if not candidate.official]
     if len(checked) <= MOST_CHECKED:
         return rows

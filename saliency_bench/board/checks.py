@@ -1,7 +1,7 @@
 """Check a submission against its records, and against the package's metrics and explainers.
 
-A number that does not follow from the records refuses the submission. What the package knows (names of explainers
-and metrics, which are baselines, directions, ranges) is taken from the package, whatever the submission says.
+A submission is refused if a number does not follow from its records. Names of explainers and metrics, baselines,
+directions and ranges are taken from the package if it has them, whatever the submission says.
 """
 
 import json
@@ -33,13 +33,13 @@ from saliency_bench.utils.hashing import hash_of
 NUMBERS = ("value", "low", "high", "clusters")
 COUNTS = ("left_out", "flat", "marked")
 RANKS = ("rank", "unranked", "scored")
-MOST_METHODS = 100  # of one metric in a submission: each is compared with each
-LOADED = 1000  # explainers and metrics with their options that are kept: a board asks for the same ones in every row
+MOST_METHODS = 100  # methods per metric in a submission: all pairs are compared
+LOADED = 1000  # cached explainers and metrics with options: a board needs the same ones for every row
 
 
 @dataclass(frozen=True)
 class CheckedSubmission:
-    """A submission whose numbers follow from its records. `cells` are derived from these, not taken from it."""
+    """A submission whose numbers follow from its records. `cells` are derived from the records."""
 
     result: Result
     cells: list[CellResult]
@@ -47,7 +47,7 @@ class CheckedSubmission:
 
 
 def known_explainer(cell: CellKey) -> Explainer | None:
-    """Return the package's explainer with the name, options and version that a cell states, or None."""
+    """Return the package's explainer with the cell's name, options and version, or None."""
     if cell.explainer not in _names("explainers"):
         return None
     try:
@@ -58,7 +58,7 @@ def known_explainer(cell: CellKey) -> Explainer | None:
 
 
 def known_metric(cell: CellKey) -> Metric | None:
-    """Return the package's metric with the name, options and version that a cell states, or None.
+    """Return the package's metric with the cell's name, options and version, or None.
 
     Raises:
         UserError: The metric of this version does not take these options.
@@ -75,13 +75,16 @@ def known_metric(cell: CellKey) -> Metric | None:
 
 
 def needs_masks(metric: Metric) -> bool:
-    """Return whether a metric asks for what a hidden split does not have: masks, or further columns."""
+    """Return whether a metric needs masks or further columns, which a hidden split does not have."""
     return "masks" in metric.inputs or bool(metric.declaration.columns)
 
 
 @cache
 def _names(kind: str) -> frozenset[str]:
-    """Return the names of the package's explainers or metrics; cached, as its files stay as they are while it runs."""
+    """Return the names of the package's explainers or metrics.
+
+    Cached, because its files do not change while it runs.
+    """
     return frozenset(registry.names(kind))
 
 
@@ -93,15 +96,15 @@ def _explainer(name: str, chosen: str) -> Explainer:
 
 @lru_cache(LOADED)
 def _metric(name: str, chosen: str) -> Metric:
-    """Load a metric, as `_explainer`."""
+    """Load a metric, like `_explainer`."""
     return registered_metric(name, **json.loads(chosen))
 
 
 def _derived_key(cell: CellResult, metric: Metric | None) -> CellKey:
-    """Return a cell's key with everything that the package knows of its explainer and of its `known_metric`.
+    """Return a cell's key, completed with the package's properties of its explainer and of its `known_metric`.
 
-    The texts of others are made of name and options. If such a name is taken by an explainer or metric of the package,
-    the text has the version too, so that nobody takes it for that.
+    Unknown explainers and metrics are shown by name and options. If the package has an explainer or metric of that
+    name, the version is shown too, so that they cannot be confused.
     """
     explainer = known_explainer(cell)
     about = {name: getattr(cell, name) for name in CellKey.model_fields}
@@ -115,7 +118,7 @@ def _derived_key(cell: CellResult, metric: Metric | None) -> CellKey:
 
 
 def _called(name: str, chosen: dict, version: int | str, item: Explainer | Metric | None) -> str:
-    """Return the text by which an explainer or metric is shown; `item`: that of the package, if it is known."""
+    """Return the text that shows an explainer or metric. `item` is the package's explainer or metric, if known."""
     if item is not None:
         return str(item)
     text = name + options.differing(sorted(chosen.items()), {})
@@ -124,12 +127,12 @@ def _called(name: str, chosen: dict, version: int | str, item: Explainer | Metri
 
 @cache
 def _taken() -> frozenset[str]:
-    """Return the names of the package's explainers and metrics, as people read them."""
+    """Return the names of the package's explainers and metrics, normalised by `_plain`."""
     return frozenset(map(_plain, _names("explainers") | _names("metrics")))
 
 
 def _plain(name: str) -> str:
-    """Return a name without what people overlook: "Grad-CAM" becomes "gradcam"."""
+    """Normalise a name: "Grad-CAM" becomes "gradcam"."""
     return re.sub(r"[._-]", "", name.casefold())
 
 
@@ -140,17 +143,17 @@ def read_checked(folder: Path) -> CheckedSubmission:
         return checked(result, read_recorded(result, folder / RECORDS), folder / RECORDS)
     except (UserError, MemoryError):
         raise
-    except Exception as error:  # a stranger's numbers may break the statistics in ways that nobody foresaw
+    except Exception as error:  # a stranger's numbers may make the statistics fail in unforeseen ways
         raise UserError(f"{folder / RESULT} cannot be checked: {one_line(error)}") from error
 
 
 def checked(result: Result, recorded: Recorded, path: Path) -> CheckedSubmission:
-    """Derive the cells of a result from its records, and compare them with what it states.
+    """Derive the cells of a result from its records, and compare them with the stated cells.
 
     Args:
         result: the submission.
         recorded: its records.
-        path: of the records, for messages.
+        path: path of the records, for messages.
 
     Raises:
         UserError: A number of the result does not follow from the records.
@@ -161,7 +164,9 @@ def checked(result: Result, recorded: Recorded, path: Path) -> CheckedSubmission
     for cell in result.cells:
         metric = _checked_metric(cell, ids, path)
         if (count := recorded.outcomes[cell.cell_id].count(cell.aggregate)) != cell.n:
-            raise UserError(f"{path}: value has {count} numbers of cell {cell.cell_id}, but {RESULT} says n = {cell.n}")
+            raise UserError(
+                f"{path}: the column value has {count} numbers of cell {cell.cell_id}, but {RESULT} says n = {cell.n}"
+            )
         _check_scores(cell, metric, recorded.outcomes[cell.cell_id], path)
         keys.append(_derived_key(cell, metric))
     rivals = max(by_metric(keys), key=len)
@@ -172,7 +177,7 @@ def checked(result: Result, recorded: Recorded, path: Path) -> CheckedSubmission
         )
     parts = {key.cell_id: recorded.outcomes[key.cell_id].columns for key in keys if key.aggregate}
     standings = ranked(keys, recorded.values, recorded.codes, seed, parts)
-    # `numbers_of` drops the parts once they are summarised; `result_of` and readers of the records need them.
+    # `numbers_of` drops the parts after summarising them, but `result_of` and readers of the records need them.
     all_parts = {cell_id: dict(outcome.parts) for cell_id, outcome in recorded.outcomes.items()}
     numbers = {
         cell_id: derived
@@ -184,7 +189,7 @@ def checked(result: Result, recorded: Recorded, path: Path) -> CheckedSubmission
         outcome = recorded.outcomes[key.cell_id]
         outcome.parts.update(all_parts[key.cell_id])
         derived = result_of(key, outcome, numbers[key.cell_id], stated.forward_passes, standings[key.cell_id])
-        if key.aggregate and aggregate_of(key) is None:  # made by a function that is not known here
+        if key.aggregate and aggregate_of(key) is None:  # made by a function that this package does not have
             derived = derived.model_copy(update={name: getattr(stated, name) for name in (*NUMBERS, "n", "median")})
         _compare(derived, stated, path)
         cells.append(derived)
@@ -201,7 +206,7 @@ def _check_target(result: Result, path: Path) -> None:
 
 
 def _compare(derived: CellResult, stated: CellResult, path: Path) -> None:
-    """Raise UserError if a stated cell has other numbers, counts or ranks than the one derived from the records."""
+    """Raise UserError if numbers, counts or ranks of a stated cell differ from the cell derived from the records."""
     where = f"cell {derived.cell_id}"
     _check_numbers((*NUMBERS, "median"), derived, stated, where, path)
     for name, part in derived.parts.items():
@@ -212,7 +217,7 @@ def _compare(derived: CellResult, stated: CellResult, path: Path) -> None:
     for name in (*COUNTS, *RANKS):
         computed, claimed = getattr(derived, name), getattr(stated, name)
         if computed != claimed and not (name == "scored" and same(computed, claimed)):
-            raise UserError(f"{path}: {name} of {where} comes to {computed}, but {RESULT} says {claimed}")
+            raise UserError(f"{path}: {name} of {where} is {computed}, but {RESULT} says {claimed}")
 
 
 def _check_numbers(
@@ -220,14 +225,14 @@ def _check_numbers(
 ) -> None:
     """Raise UserError if a number of a cell or part differs from the derived one by more than its last digits.
 
-    Older submissions have narrower intervals where intervals are now widened for rare failures. There, `low` and `high`
-    are not compared, and the board shows the derived interval.
+    Intervals that are widened for rare failures are narrower in older submissions. Their `low` and `high` are not
+    compared, and the board shows the derived interval.
     """
     widened = ("low", "high") if derived.rare and not stated.rare else ()
     for name in (name for name in names if name not in widened):
         computed, claimed = getattr(derived, name), getattr(stated, name)
         if not same(*(np.nan if number is None else number for number in (computed, claimed))):
-            raise UserError(f"{path}: {name} of {where} comes to {_text(computed)}, but {RESULT} says {_text(claimed)}")
+            raise UserError(f"{path}: {name} of {where} is {_text(computed)}, but {RESULT} says {_text(claimed)}")
 
 
 def _text(number: float | None) -> str:
@@ -235,13 +240,13 @@ def _text(number: float | None) -> str:
 
 
 def _check_scores(cell: CellResult, metric: Metric | None, outcome: Outcome, path: Path) -> None:
-    """Raise UserError for scores outside of their range, or that do not follow from their parts.
+    """Raise UserError for scores that are outside their range or do not follow from their parts.
 
     Args:
         cell: a cell of a submission.
-        metric: that is known of it.
-        outcome: what its records say.
-        path: of the records, for messages.
+        metric: the package's metric, if known.
+        outcome: the scores in its records.
+        path: path of the records, for messages.
     """
     where = f"{path}: cell {cell.cell_id}"
     check_range(outcome.scores, cell.limits, where)
@@ -256,18 +261,16 @@ def _check_scores(cell: CellResult, metric: Metric | None, outcome: Outcome, pat
     if (names := _part_names(metric)) and list(cell.parts) != names:
         raise UserError(f"{where} has the parts {', '.join(cell.parts)}; those of its metric are {', '.join(names)}")
     columns = outcome.columns
-    derived = np.full(len(columns), np.nan)  # of an aggregate, whose samples have no scores
+    derived = np.full(len(columns), np.nan)  # an aggregate, whose samples have no scores
     if metric.aggregate is None:
         derived = np.asarray(metric.reduced(columns), dtype=float)
     if len(wrong := np.flatnonzero(np.isfinite(outcome.scores) & ~same(derived, outcome.scores))):
         index = wrong[0]
-        raise UserError(
-            f"{where} has a score of {outcome.scores[index]:.6g}, where its parts make it {derived[index]:.6g}"
-        )
+        raise UserError(f"{where} has a score of {outcome.scores[index]:.6g}, but its parts give {derived[index]:.6g}")
 
 
 def _part_names(metric: Metric) -> list[str]:
-    """Return the names of a metric's parts, or none if they depend on the classifier, which is not here."""
+    """Return the names of a metric's parts, or none if they depend on the classifier, which is not available here."""
     try:
         return list(metric.parts(None))
     except UserError:
@@ -275,12 +278,12 @@ def _part_names(metric: Metric) -> list[str]:
 
 
 def _checked_metric(cell: CellResult, ids: CellIds, path: Path) -> Metric | None:
-    """Return `known_metric`. Raise UserError if a cell contradicts what is known of it: direction, id, range.
+    """Return `known_metric`. Raise UserError if a cell contradicts its direction, id or range.
 
     Args:
         cell: a cell of a submission.
-        ids: of the settings of the submission.
-        path: of the records, for messages.
+        ids: ids of the submission's settings.
+        path: path of the records, for messages.
     """
     about = path.with_name(RESULT)
     try:
@@ -296,7 +299,9 @@ def _checked_metric(cell: CellResult, ids: CellIds, path: Path) -> Metric | None
         raise UserError(f"{about}: aggregate {where} must be {is_aggregate}")
     expected = ids.id_of(_versioned(cell), metric.identity, metric.inputs, cell.asked_for)
     if cell.cell_id != expected:
-        raise UserError(f"{about}: cell_id {cell.cell_id} is not what its metric and settings make it, {expected}")
+        raise UserError(
+            f"{about}: cell_id {cell.cell_id} does not follow from its metric and settings, which give {expected}"
+        )
     ranges = [bounds(metric.limits(target)) for target in _target_ranges(ids.identity)]
     if ranges and cell.range not in ranges:
         either = " or ".join(str(list(ends)) for ends in dict.fromkeys(ranges))
@@ -317,10 +322,10 @@ def _text_of(chosen: Mapping[str, Any]) -> str:
 
 
 def _target_ranges(setting: Identity) -> list[TargetRange]:
-    """Return the ranges that the targets of a run may have; none if they cannot be known.
+    """Return the possible ranges of a run's targets, or none if they are unknown.
 
-    Targets of a file are single classes and groups, or contrasts. With a sigmoid they may be about any number of
-    classes, so that nothing can be said.
+    Targets in a file are single classes and groups, or contrasts. With a sigmoid they may combine any number of
+    classes, so their range is unknown.
     """
     if setting.target_range is not None:
         return [setting.target_range]

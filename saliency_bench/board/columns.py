@@ -1,4 +1,4 @@
-"""The columns of a board's table, in their order: the type of each, and how it follows from a row."""
+"""The columns of a board's table in order, with their types and how they are derived from a row."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +13,7 @@ TEXT, NUMBER, COUNT, FLAG = "string", "float64", "int64", "bool"
 TEXTS = "texts"  # a list of them
 Column = tuple[str, Callable[[Row], Any]]
 
-# Types are stated, because those of a column without a single value could not be told from the rows.
+# Types are declared, because they cannot be inferred for a column without a value.
 COLUMNS: Final[dict[str, Column]] = {
     "explainer": (TEXT, lambda row: row.cell.explainer_text),
     "metric": (TEXT, lambda row: row.cell.metric_text),
@@ -60,7 +60,7 @@ COLUMNS: Final[dict[str, Column]] = {
 
 def features() -> "datasets.Features":
     """Return the type of each column."""
-    import datasets  # takes long to import, and a board that is only shown does not need it
+    import datasets  # slow to import, and not needed to show a board
 
     kinds = {kind: datasets.Value(kind) for kind in (TEXT, NUMBER, COUNT, FLAG)}
     kinds[TEXTS] = datasets.List(kinds[TEXT])
@@ -68,5 +68,5 @@ def features() -> "datasets.Features":
 
 
 def columns_of(row: Row) -> dict[str, Any]:
-    """Return a row of a board as a row of its table."""
+    """Convert a row of a board to a row of its table."""
     return {name: value(row) for name, (_, value) in COLUMNS.items()}

@@ -1,4 +1,4 @@
-"""Find equal scores in two submissions: the same row twice, or a method under two names, as copied maps have."""
+"""Find equal scores in two submissions: a repeated row, or a method under two names, such as copied maps."""
 
 from collections.abc import Iterable
 
@@ -27,31 +27,31 @@ def agree(first: ScoredCell, second: ScoredCell) -> bool:
 
 
 def other_names(method: ScoredCell, others: Iterable[ScoredCell]) -> list[str]:
-    """Return which methods of another name have exactly the scores of this one, "NAME by SUBMITTER" each.
+    """Return the methods with another name and exactly the same scores, as "NAME by SUBMITTER".
 
-    Explainers of the package are not looked up, and constant scores say nothing: several methods may have them.
+    Explainers of the package are not compared. Constant scores are no evidence, because several methods may have them.
 
     Args:
         method: the cell of a submitter's own method.
-        others: cells that can be compared with it.
+        others: comparable cells.
     """
     cell = method.cell
     if cell.value is None or known_explainer(cell) is not None or _is_constant(method.scores):
         return []
-    near = 2 * max(TOLERANCE * abs(cell.value), NEGLIGIBLE)  # all that are `same`, and some more
+    near = 2 * max(TOLERANCE * abs(cell.value), NEGLIGIBLE)  # all that are `same`, and a few others
     return sorted(
         f"{other.cell.explainer_text} by {other.submission.result.submitter}"
         for other in others
         if other.cell.value is not None
         and other.cell.explainer_id != cell.explainer_id
-        and abs(cell.value - other.cell.value) <= near  # the means first: comparing all samples takes time
+        and abs(cell.value - other.cell.value) <= near  # means first, because comparing all samples takes time
         and same(cell.value, other.cell.value)
         and agree(method, other)
     )
 
 
 def notes(submission: CheckedSubmission, published: Iterable[CheckedSubmission]) -> list[str]:
-    """Return lines on what a submission repeats of `published`, submissions for the same dataset and model."""
+    """Return a line for each repetition of `published`, the submissions for the same dataset and model."""
     published = list(published)
     lines = []
     for other in published:

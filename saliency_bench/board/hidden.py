@@ -1,9 +1,9 @@
-"""The hidden track of a board: maps are scored with masks that nobody but the owner of the board has.
+"""The hidden track of a board: maps are scored with masks that only the owner of the board has.
 
-Scores would tell about the masks if they were exact and as many as one likes. So a submitter has `PER_DAY` attempt a
-day and `PER_WEEK` in seven days, with a method or with explainers of the package, always on all images, and a value is
-rounded to `STEP` of the range of the metric, or 2/n of it where there are fewer than 200 images: twice what one image
-can move it by. Intervals are rounded outwards.
+Unlimited exact scores would reveal the masks. So a submitter has `PER_DAY` attempt a day and `PER_WEEK` in seven days,
+with a method or with explainers of the package, always on all images. A value is rounded to `STEP` of the metric's
+range, or for fewer than 200 images to 2/n of it, twice the effect that one image can have. Intervals are rounded
+outwards.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,20 +22,20 @@ from saliency_bench.errors import UserError
 from saliency_bench.read.cell import CellResult
 from saliency_bench.utils.messages import counted
 
-MOST_METRICS = 10  # of a method: each is told about the same maps
+MOST_METRICS = 10  # metrics per method, because each reveals information about the masks
 PER_DAY, PER_WEEK = 1, 3  # attempts of a submitter on a dataset
-STEP = 0.01  # of the range of a metric
+STEP = 0.01  # share of a metric's range
 WEEK = timedelta(days=7)
-BITS, GRID, NEARLY = 1024, 8, 0.95  # of a sketch: its length, the side of a coarse map, the correlation that is marked
+BITS, GRID, NEARLY = 1024, 8, 0.95  # sketch: its length, the side of a coarse map, the correlation that is marked
 VIEWS = 3  # number of views of a map that are compared
-TINY = 1e-9  # of a step: 0.29 / 0.01 is just below 29
+TINY = 1e-9  # share of a step: 0.29 / 0.01 is just below 29
 
 
 def kept_masks(location: str, api: HfApi) -> Path:
-    """Return the folder of hidden masks: a folder, or what a private repository holds.
+    """Return the folder of hidden masks: a local folder, or the download of a private repository.
 
     Raises:
-        UserError: There is no such repository, or it is public.
+        UserError: The repository does not exist or is public.
     """
     if Path(location).expanduser().is_dir():
         return Path(location).expanduser()
@@ -52,7 +52,7 @@ def kept_masks(location: str, api: HfApi) -> Path:
 
 
 def rounded(cell: CellResult) -> HiddenScore | None:
-    """Return the score of a cell as it may be published; None if it has none."""
+    """Return the score of a cell, rounded for publication, or None if it has no score."""
     if cell.value is None or not cell.n:
         return None
     low, high = cell.limits
@@ -67,13 +67,13 @@ def rounded(cell: CellResult) -> HiddenScore | None:
 
 
 def _clipped(value: float, cell: CellResult) -> float:
-    """Return a value within the range of a cell's metric, without digits that only the multiplication has made."""
+    """Clip a value to the range of a cell's metric, and remove the spurious digits of the multiplication."""
     low, high = cell.limits
     return round(min(max(value, low), high), 6)
 
 
 def attempts_of(statuses: Iterable[Status], submitter: str, fingerprint: str) -> list[Attempt]:
-    """Return all attempts of a submitter on a dataset, whatever the methods and networks; the Hub ignores case."""
+    """Return a submitter's attempts on a dataset, with all methods and networks. Case is ignored, as on the Hub."""
     return [
         attempt
         for status in statuses
@@ -83,7 +83,7 @@ def attempts_of(statuses: Iterable[Status], submitter: str, fingerprint: str) ->
 
 
 def refusal(earlier: Sequence[Attempt], today: date) -> str | None:
-    """Return why no further attempt of a submitter is scored today; None if one may be."""
+    """Return why a submitter has no attempt left today, or None."""
     days = sorted(day for attempt in earlier if (day := date.fromisoformat(attempt.date)) > today - WEEK)
     if len(days) >= PER_WEEK:
         again = days[-PER_WEEK] + WEEK
@@ -98,12 +98,12 @@ def refusal(earlier: Sequence[Attempt], today: date) -> str | None:
 
 
 def problem_of(name: str, maps: Mapping[str, np.ndarray], ids: Collection[str]) -> str | None:
-    """Return what is wrong with the images that the maps of a method are of: all must have one, and no others."""
+    """Return the problem with a method's images, if any: all images of the dataset must have a map, and no others."""
     known = set(ids)
     if missing := sorted(known - set(maps)):
         return (
-            f"{name} has no map of {counted(len(missing), 'image')}, such as {missing[0]}; maps of easy images alone "
-            "are no score"
+            f"{name} has no map of {counted(len(missing), 'image')}, such as {missing[0]}; maps of easy images only "
+            f"are not scored"
         )
     if extra := sorted(set(maps) - known):
         return f"{name} has maps of {counted(len(extra), 'image')} that the dataset does not have, such as {extra[0]}"
@@ -111,19 +111,20 @@ def problem_of(name: str, maps: Mapping[str, np.ndarray], ids: Collection[str]) 
 
 
 def sketch_of(maps: Mapping[str, np.ndarray]) -> str:
-    """Return hexadecimal digits that differ in the fewer bits the more two sets of maps of the same images correlate.
+    """Return hexadecimal digits; the more two sets of maps of the same images correlate, the fewer bits differ.
 
-    Each of the three `views` contributes the same number of digits: the maps, and what metrics see of them.
+    Each of the three `views` contributes the same number of digits.
     """
     coarse = {image_id: [_coarse(view) for view in views(maps[image_id])] for image_id in sorted(maps)}
     return "".join(_sketch({image_id: parts[view] for image_id, parts in coarse.items()}) for view in range(VIEWS))
 
 
 def views(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a map (H, W), whether each pixel is above half of its range, and its ranks, where ties get their mean.
+    """Return three views of a map (H, W): the map, its pixels above half of its range, and its ranks.
 
-    Metrics with a threshold see the second view, and metrics that order pixels see the third. A copy with other values
-    on the same sides of the threshold has the same second view, and a copy in the same order has the same third view.
+    Tied pixels get their mean rank. Metrics with a threshold use the second view, and metrics that order pixels the
+    third. A copy whose values are on the same sides of the threshold has the same second view, and a copy in the same
+    order has the same third view.
     """
     values = values.astype(np.float64)
     ranks = rankdata(values).reshape(values.shape)

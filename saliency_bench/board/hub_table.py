@@ -16,12 +16,12 @@ from saliency_bench.board.index import INDEX, index_of
 from saliency_bench.board.source import BoardSource
 
 ROWS = "board/rows.parquet"
-NO_RESULT = "no result: this row only shows the columns"
+NO_RESULT = "no result yet: this row only shows the columns"
 
 
 def table_of(board: Board | None) -> bytes:
-    """Return the rows of a board as Parquet; without a board, one that only shows the columns."""
-    # The Hub and `datasets` show no table without a row.
+    """Return the rows of a board as Parquet; without a board, a row that only shows the columns."""
+    # The Hub and `datasets` do not show a table without rows.
     rows = [dict.fromkeys(COLUMNS) | {"explainer": NO_RESULT}] if board is None else board.cells
     with BytesIO() as buffer:
         pq.write_table(pa.Table.from_pylist(rows, schema=features().arrow_schema), buffer)
@@ -29,7 +29,7 @@ def table_of(board: Board | None) -> bytes:
 
 
 def rewrite(repo: str, api: HfApi, commit: str | None = None) -> Any:
-    """Write table and index of a results repository as of a commit (default: the newest); return the Hub's answer."""
+    """Write table and index of a results repository at a commit (default: the newest); return the Hub's answer."""
     board, index = index_of(BoardSource(repo, commit, api))
     files = [CommitOperationAdd(ROWS, table_of(board)), CommitOperationAdd(INDEX, index)]
     return api.create_commit(

@@ -1,13 +1,13 @@
-"""An index of a board: its rows as last computed, so that it opens without reading and ranking every submission.
+"""An index of a board: its last computed rows, so that it opens without reading and ranking every submission.
 
 `board/rows.index` is written whenever the owner of a board reviews a folder, merges or recomputes. Its key is a hash of
-all that rows follow from: the files of each submission in full, what the owner vouches for, and the code of this
-package. The key is computed from the files that are there before any row is used, so the index of a board that has
-changed since, or of another version of the package, is not used, and the submissions are read.
+everything that determines the rows: all files of the submissions, what the owner vouches for, and the code of this
+package. The key is computed from the current files before any row is used. So if the board or the package has changed
+since, the index is ignored and the submissions are read.
 
-Rows are used only if their scores are those in `result.json` and their statuses those in `status/`. What is left to
-the index, such as ranks, is as trustworthy as `status/` itself: only the owner can write either, a pull request that
-touches one of them is refused, and the index of a pull request is never read.
+Rows are used only if their scores are those in `result.json` and their statuses those in `status/`. Everything else in
+the index, such as ranks, is as trustworthy as `status/`: only the owner can write either, a pull request that touches
+one of them is refused, and the index of a pull request is never read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,10 +44,10 @@ class Index(StrictModel):
     """The content of an index.
 
     Attributes:
-        key: hash of all that the rows follow from.
-        folders: of valid submissions, in the order of the board.
-        rows: of the board, without what `result.json` says.
-        conflicts: between them.
+        key: hash of everything that determines the rows.
+        folders: folders of valid submissions, in the order of the board.
+        rows: rows of the board, without the content of `result.json`.
+        conflicts: conflicts between the rows.
         refused: (folder, line) of each invalid file or submission.
     """
 
@@ -59,7 +59,7 @@ class Index(StrictModel):
 
 
 def contents_of(root: Path, folders: Sequence[str]) -> dict[str, str]:
-    """Return {folder of a submission: the hash of its files, or the kind of error if they cannot be read}."""
+    """Return {folder of a submission: hash of its files, or the type of error if they cannot be read}."""
     contents = {}
     for folder in folders:
         try:
@@ -70,12 +70,12 @@ def contents_of(root: Path, folders: Sequence[str]) -> dict[str, str]:
 
 
 def key_of(contents: Mapping[str, str], owners: Known, problems: Sequence[str]) -> str:
-    """Return the hash of all that the rows of a board follow from.
+    """Return the hash of everything that determines the rows of a board.
 
     Args:
-        contents: of the submissions, by `contents_of`.
+        contents: hashes of the submissions, from `contents_of`.
         owners: what the owner vouches for.
-        problems: of the owner's files.
+        problems: problems of the owner's files.
     """
     items: list[KnownDataset | KnownModel | Status] = [
         *owners.datasets.values(), *owners.models.values(), *owners.statuses.values()
@@ -95,13 +95,13 @@ def packed(board: Board, key: str) -> bytes:
 
 
 def indexed_board(path: Path, key: str, root: Path, contents: Mapping[str, str], owners: Known) -> Board | None:
-    """Return the board that an index holds; None if there is none, or it is stale, damaged or contradicts the files.
+    """Load a board from its index; return None if the index is missing, stale, damaged or contradicts the files.
 
     Args:
-        path: of the index.
-        key: of the files that are there.
-        root: of the submissions.
-        contents: of the submissions.
+        path: path of the index.
+        key: key of the current files.
+        root: root folder of the submissions.
+        contents: hashes of the submissions.
         owners: what the owner vouches for.
     """
     try:
@@ -124,7 +124,7 @@ def indexed_board(path: Path, key: str, root: Path, contents: Mapping[str, str],
 
 
 def _agree(rows: Sequence[Row], contents: Mapping[str, str], owners: Known) -> bool:
-    """Return whether scores are those in `result.json` or `status/`, and no status is better than `status/` says."""
+    """Return whether scores match `result.json` or `status/`, and no status is better than in `status/`."""
     claimed = {folder: {cell.cell_id: cell.value for cell in result.cells}
                for folder, result in {row.folder: row.result for row in rows}.items()}  # fmt: skip
     shown, expected = [], []
@@ -144,20 +144,20 @@ def _agree(rows: Sequence[Row], contents: Mapping[str, str], owners: Known) -> b
 def load_indexed(
     source: BoardSource, root: Path, folders: Sequence[str], owners: Known, problems: Sequence[str]
 ) -> Board | None:
-    """Return the board of a source from its index; None if that cannot be used.
+    """Return the board of a source from its index, or None if the index cannot be used.
 
-    For a repository, the index of the main branch is read, because only the owner can write there.
+    In a repository, the index of the main branch is read, because only the owner can write there.
     """
     contents = contents_of(root, folders)
     try:
         path = source.root([INDEX], "main") / INDEX
-    except UserError:  # without a connection another revision may be all that is in the cache
+    except UserError:  # without a connection the cache may hold only another revision
         return None
     return indexed_board(path, key_of(contents, owners, problems), root, contents, owners)
 
 
 def index_of(source: BoardSource) -> tuple[Board, bytes]:
-    """Return (the board of a source, read from its files, its index)."""
+    """Return (the board, read from the files of a source, its index)."""
     root, folders = source.folders()
     owners, problems = source.known()
     board = read_board(root, folders, owners, problems)
@@ -167,6 +167,6 @@ def index_of(source: BoardSource) -> tuple[Board, bytes]:
 def write_index(board: Path) -> Board:
     """Read the board in a folder, write its index, and return the board."""
     read, content = index_of(BoardSource(board))
-    with suppress(OSError):  # the folder cannot be written: it opens all the same
+    with suppress(OSError):  # the folder is not writable; the board opens all the same
         write_with(board / INDEX, lambda path: path.write_bytes(content))
     return read

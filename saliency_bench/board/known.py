@@ -1,8 +1,8 @@
-"""What the owner of a board vouches for: files of the results repository that no submission may touch.
+"""What the owner of a board vouches for: files of the results repository that submissions may not touch.
 
     datasets/FINGERPRINT.json   the ids and groups of all samples of a split: `KnownDataset`
     models/DIGEST.json          the name of a network: `KnownModel`
-    status/CONTENT.json         what recomputing a submission found, by the hash of its files: `Status`
+    status/CONTENT.json         the result of recomputing a submission, by the hash of its files: `Status`
 
 `saliency-bench recompute` writes them. For a pull request the files of the main branch are read, never its own.
 """
@@ -28,8 +28,8 @@ class KnownDataset(StrictModel):
     """The samples of a split.
 
     Attributes:
-        samples: (id, group) of each, null for a sample in no group.
-        hidden: the private repository that holds the masks, where they are hidden (`hidden`).
+        samples: (id, group) of each sample; null for a sample without a group.
+        hidden: the private repository of the masks, if they are hidden (`hidden`).
     """
 
     format: Literal[1] = 1
@@ -49,7 +49,7 @@ class KnownDataset(StrictModel):
 
 
 class KnownModel(StrictModel):
-    """The name of a network, and where it is on the Hub."""
+    """The name of a network and its repository on the Hub."""
 
     format: Literal[1] = 1
     id: Text
@@ -83,12 +83,12 @@ class HiddenScore(StrictModel):
 
 
 class Attempt(StrictModel):
-    """A method, or explainers of the package, that were scored with hidden masks.
+    """A method or explainers of the package, scored with hidden masks.
 
     Attributes:
-        fingerprint: of the dataset.
-        date: by the clock of the board's owner.
-        maps: `hidden.sketch_of` them; "" for explainers of the package.
+        fingerprint: fingerprint of the dataset.
+        date: date by the clock of the board's owner.
+        maps: `hidden.sketch_of` the maps; "" for explainers of the package.
     """
 
     submitter: Text
@@ -99,9 +99,9 @@ class Attempt(StrictModel):
 
 
 class Recomputed(StrictModel):
-    """A recomputed cell: on how many samples, the largest difference, and from what: maps, or the explainer.
+    """A recomputed cell: number of samples, largest difference, and source (maps or the explainer).
 
-    `score` is that of the board where masks are hidden: there the submission has none.
+    `score` is the board's score if masks are hidden, because such a submission has none.
     """
 
     samples: Count
@@ -111,16 +111,16 @@ class Recomputed(StrictModel):
 
 
 class Status(StrictModel):
-    """What recomputing a submission found.
+    """The result of recomputing a submission.
 
     Attributes:
-        content: hash of the submission's files, by `content_of`.
+        content: hash of the submission's files, from `content_of`.
         cells: {cell id: how it was recomputed}, for confirmed scores.
         further: {cell id: why it was not recomputed}.
-        refused: what is wrong with the submission as a whole; null if nothing is.
-        suspicions: {method: what the owner should look at before its maps are believed}, such as maps that are nearly
-            the masks.
-        attempts: methods of the submission whose maps were scored with hidden masks.
+        refused: why the submission as a whole is refused; null if it is not.
+        suspicions: {method: what the owner should check before trusting its maps}, such as maps that nearly equal the
+            masks.
+        attempts: methods of the submission that were scored with hidden masks.
     """
 
     format: Literal[1] = 1
@@ -142,7 +142,7 @@ class Status(StrictModel):
 
 
 class Known:
-    """All that the owner vouches for: datasets by (fingerprint, split), models by digest, statuses by content."""
+    """Everything the owner vouches for: datasets by (fingerprint, split), models by digest, statuses by content."""
 
     def __init__(self, datasets: Iterable[KnownDataset] = (), models: Iterable[KnownModel] = (),
                  statuses: Iterable[Status] = ()):  # fmt: skip
@@ -152,7 +152,10 @@ class Known:
 
     @classmethod
     def read(cls, root: Path) -> tuple["Known", list[str]]:
-        """Return (what the files in a folder say, a line for each invalid file, which is left out)."""
+        """Read the files in a folder.
+
+        Return (their content, a line for each invalid file); invalid files are left out.
+        """
         problems: list[str] = []
         return cls(
             _files(root / DATASETS, KnownDataset, problems),
@@ -161,12 +164,12 @@ class Known:
         ), problems
 
     def adding(self, datasets: Iterable[KnownDataset]) -> "Known":
-        """Return the same with further datasets."""
+        """Return a copy with further datasets."""
         return Known([*self.datasets.values(), *datasets], self.models.values(), self.statuses.values())
 
 
 def _files(folder: Path, kind: type[Kind], problems: list[str]) -> list[Kind]:
-    """Read the files in a folder, and add a line to `problems` for each invalid one."""
+    """Read the files in a folder, and add a line to `problems` for each invalid file."""
     items: list[Kind] = []
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         try:
@@ -191,7 +194,7 @@ def write_known(root: Path, item: KnownDataset | KnownModel | Status) -> Path:
 def content_of(folder: Path) -> str:
     """Return the full hash (256 bits) of the files of a submission, so that nobody can make two with the same hash.
 
-    Its maps are not read here; their hashes are in its result, so that other maps are no part of this submission.
+    Maps are not read here: their hashes are in the result, so other maps do not belong to this submission.
 
     Raises:
         OSError: A file cannot be read.
@@ -212,13 +215,13 @@ def known_dataset(name: Any, split: str = "test") -> KnownDataset:
     """Return the samples of a split.
 
     Args:
-        name: of the dataset, as `load_dataset` takes it, or a loaded dataset.
-        split: of the dataset.
+        name: name of the dataset for `load_dataset`, or a loaded dataset.
+        split: split of the dataset.
 
     Raises:
         UserError: The dataset cannot be loaded.
     """
-    # Of a board that only shows, and of the children that read for it, these would be half a second each.
+    # Importing these takes half a second, also in each child process that reads a board that is only shown.
     from saliency_bench.compute.reading import group_names
     from saliency_bench.data.fingerprints import fingerprint
     from saliency_bench.data.loading import find, sample_ids

@@ -1,4 +1,4 @@
-"""`load_results`: a board from its index if that fits its files, else from its submissions."""
+"""`load_results`: load a board from its index if it matches the files, else from its submissions."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,14 +15,14 @@ from saliency_bench.utils.messages import complain
 def load_results(location: str | Path, revision: str | None = None, *, known: Iterable[object] = ()) -> Board:
     """Load and check all submissions in a local folder, or in a dataset repository "NAMESPACE/results" of the Hub.
 
-    An invalid submission is left out and named, on standard error and in `refused`. What was checked once is kept in
-    the cache folder, and in the index of the board (`board/index.py`), which is used while it fits the files.
+    An invalid submission is left out and named on standard error and in `refused`. Checked submissions are kept in the
+    cache folder, and in the index of the board (`board/index.py`), which is used while it matches the files.
 
     Args:
         location: a folder, or "NAMESPACE/results".
         revision: a branch, commit or pull request ("refs/pr/1") of the repository.
-        known: datasets whose samples you know, as `load_dataset` takes them (split test) or as `KnownDataset`, besides
-            those that the owner of the board has listed. A submission with other samples of these is refused.
+        known: datasets whose samples you know, in addition to the datasets listed by the owner of the board: names for
+            `load_dataset` (split test) or `KnownDataset`. A submission with other samples of these datasets is refused.
 
     Raises:
         UserError: The folder or repository holds no results, a dataset cannot be loaded, or the Hub cannot be reached.

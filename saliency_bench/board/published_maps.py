@@ -1,11 +1,11 @@
-"""Maps that a submitter publishes along with the scores, so that anybody can score them again.
+"""Maps that a submitter publishes with the scores, so that anyone can recompute the scores.
 
-    FOLDER/maps-00000.npz   ids (n), values float16 (n, H, W), scale float32 (n); name: the method they are of
+    FOLDER/maps-00000.npz   ids (n), values float16 (n, H, W), scale float32 (n); name: the method that made them
 
 A map is its values times its scale, rounded like the maps that a run keeps. Maps are rounded before they are scored, so
 the published maps give the published scores to the last bit. One shard at a time is in memory. Shards of strangers are
-read in a bounded child process. `result.json` has the SHA-256 of each, so that what the owner of a board says of a
-submission is about these maps and no others.
+read in a bounded child process. `result.json` has the SHA-256 of each shard, so that the status of a submission applies
+to exactly these maps.
 """
 
 import json
@@ -26,9 +26,9 @@ from saliency_bench.utils.hashing import known_sha256, sha256_of
 SHARD = re.compile(r"maps-[0-9]{5}\.npz")
 LARGEST_SHARD = 64_000_000  # bytes, packed and unpacked
 PER_SHARD = 256  # maps at most
-MOST_VALUES = 12_000_000  # of a shard
+MOST_VALUES = 12_000_000  # values per shard
 MOST_SHARDS = 2000
-PUBLISHED = "published-maps"  # in the folder of the run that scores them
+PUBLISHED = "published-maps"  # subfolder of the run that scores them
 LARGEST_SCALE = 2.0**127  # the largest power of two that float32 holds
 # Of name, ids, values and scale: types, and numbers of axes.
 KINDS, AXES = ("U", "U", np.float16, np.float32), (0, 1, 3, 1)
@@ -40,14 +40,16 @@ def shards_in(folder: Path) -> list[Path]:
 
 
 def hashes_of(folder: Path) -> list[str]:
-    """Return the SHA-256 of each file of maps in a folder, as `result.json` states them.
+    """Return the SHA-256 of each file of maps in a folder, for `result.json`.
 
     Raises:
-        UserError: They are not numbered from 0 without a gap.
+        UserError: The files are not numbered from 0 without a gap.
     """
     paths = shards_in(folder)
     if wrong := [path for number, path in enumerate(paths) if path.name != _name(number)]:
-        raise UserError(f"{wrong[0]} is one too far: files of maps are numbered from {_name(0)} without a gap")
+        raise UserError(
+            f"{wrong[0]} does not continue the numbering: files of maps are numbered from {_name(0)} without a gap"
+        )
     return [sha256_of(path) for path in paths]
 
 
@@ -56,12 +58,12 @@ def _name(number: int) -> str:
 
 
 def stated_names(hashes: Sequence[str]) -> dict[str, str]:
-    """Return {name of a file of maps: its SHA-256, as a submission states them}."""
+    """Return {name of a file of maps: its SHA-256 in the submission}."""
     return {_name(number): stated for number, stated in enumerate(hashes)}
 
 
 def _shards(folder: Path, hashes: Sequence[str] | None) -> list[Path]:
-    """Return the files of maps that are read. Raise UserError for others than those whose SHA-256 is stated."""
+    """Return the files of maps to read. Raise UserError for a file whose SHA-256 is not the stated one."""
     if hashes is None:
         return shards_in(folder)[:MOST_SHARDS]
     paths = {folder / name: stated for name, stated in stated_names(hashes).items()}
@@ -72,12 +74,12 @@ def _shards(folder: Path, hashes: Sequence[str] | None) -> list[Path]:
         except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read: {one_line(error)}") from error
         if found_hash != stated:
-            raise UserError(f"{path} is not the file of maps that was submitted: its SHA-256 is another one")
+            raise UserError(f"{path} is not the file of maps that was submitted: its SHA-256 differs")
     return list(paths)
 
 
 def as_published(values: np.ndarray) -> np.ndarray:
-    """Return the map (H, W) float32 that readers of its published form get."""
+    """Return a map (H, W) float32 as it is read back after publishing."""
     rounded, scale = packed(values)
     return rounded.astype(np.float32) * np.float32(scale)
 
@@ -86,9 +88,9 @@ def write_maps(folder: Path, name: str, maps: Iterable[tuple[str, np.ndarray]]) 
     """Write the maps of the method `name` as shards, and return their paths.
 
     Args:
-        folder: where they are written.
-        name: of the method.
-        maps: (image id, values (H, W)) of each map.
+        folder: output folder.
+        name: name of the method.
+        maps: (image id, values (H, W)) per map.
 
     Raises:
         UserError: There are more maps than a submission may have, or a map is too large for float32.
@@ -97,7 +99,7 @@ def write_maps(folder: Path, name: str, maps: Iterable[tuple[str, np.ndarray]]) 
     written: list[Path] = []
     step = PER_SHARD
     while shard := list(islice(given, 1)):
-        # All maps have one size, that of the prepared frame; the first says how many a shard may have.
+        # All maps have the size of the prepared frame; the first map gives the number of maps per shard.
         step = max(1, min(PER_SHARD, MOST_VALUES // max(shard[0][1].size, 1)))
         shard += islice(given, step - 1)
         if len(written) == MOST_SHARDS:
@@ -105,7 +107,7 @@ def write_maps(folder: Path, name: str, maps: Iterable[tuple[str, np.ndarray]]) 
         rounded = [packed(values) for _, values in shard]
         for (image_id, _), (_, scale) in zip(shard, rounded, strict=True):
             if not scale <= LARGEST_SCALE:
-                raise UserError(f"the map of image {image_id} has values that are not below 1.7e38; divide all maps")
+                raise UserError(f"the map of image {image_id} has values of 1.7e38 or more; divide all maps")
         save_arrays(
             path := folder / _name(len(written)),
             name=np.array(name), ids=np.array([image_id for image_id, _ in shard]),
@@ -117,10 +119,10 @@ def write_maps(folder: Path, name: str, maps: Iterable[tuple[str, np.ndarray]]) 
 
 
 class PublishedMaps(Mapping[str, np.ndarray]):
-    """{image id: map (H, W) float32} of a method, in the order of its shards, each of which is read when needed."""
+    """Maps of a method: {image id: map (H, W) float32}, in the order of its shards, which are read when needed."""
 
     def __init__(self, name: str, places: Mapping[str, Path]):
-        """Keep where the maps of the method `name` are: {image id: the shard that holds its map}."""
+        """Store the shard of each map of the method `name`: {image id: shard}."""
         self._name, self._places = name, places
         self._last: tuple[Path, dict[str, np.ndarray]] | None = None
 
@@ -141,11 +143,11 @@ def maps_in(folder: Path, hashes: Sequence[str] | None = None) -> dict[str, Publ
     """Check all maps in a submission's folder, and return {method: its maps}.
 
     Args:
-        folder: of the submission.
-        hashes: of its files of maps, as its result states them; other files are not read. None: nothing is stated.
+        folder: folder of the submission.
+        hashes: stated hashes of its files of maps; other files are not read. None: no hashes are stated.
 
     Raises:
-        UserError: A file of maps is invalid or is another one, or an image has two maps.
+        UserError: A file of maps is invalid or was replaced, or an image has two maps.
     """
     places: dict[str, dict[str, Path]] = {}
     for path in _shards(folder, hashes):
@@ -158,16 +160,16 @@ def maps_in(folder: Path, hashes: Sequence[str] | None = None) -> dict[str, Publ
 def find_maps(
     folder: Path, name: str, ids: Collection[str], hashes: Sequence[str] | None = None
 ) -> dict[str, np.ndarray]:
-    """Return {image id: map (H, W)} of the images `ids` by the method `name`, as far as they were submitted.
+    """Return the submitted maps {image id: map (H, W)} of the images `ids` by the method `name`.
 
     Args:
-        folder: of the submission.
-        name: of the method.
-        ids: of the images.
-        hashes: as for `maps_in`.
+        folder: folder of the submission.
+        name: name of the method.
+        ids: ids of the images.
+        hashes: see `maps_in`.
 
     Raises:
-        UserError: As for `maps_in`.
+        UserError: See `maps_in`.
     """
     maps: dict[str, np.ndarray] = {}
     for path in _shards(folder, hashes):
@@ -177,13 +179,13 @@ def find_maps(
 
 
 def _check_new(path: Path, ids: Iterable[str], known: Collection[str]) -> None:
-    """Raise UserError if a shard has a map of an image that has one already: which is scored, and which is shown?"""
+    """Raise UserError if an image of a shard already has a map: it would be unclear which map is scored or shown."""
     if twice := next((image_id for image_id in ids if image_id in known), None):
         raise UserError(f"{path} cannot be read: image {one_line(twice, 100)} has a second map")
 
 
 def _maps(path: Path, wanted: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return {image id: map} of a shard, as `chosen_of` chooses them."""
+    """Return the maps {image id: map} of a shard that `chosen_of` selects."""
     with np.load(BytesIO(_in_child(chosen_of, path, wanted)), allow_pickle=False) as arrays:
         ids, values, scale = (arrays[key] for key in ("ids", "values", "scale"))
     return {
@@ -210,11 +212,11 @@ def chosen_of(path: str, wanted: Sequence[str]) -> bytes:
     """Return the ids, values and scales of chosen maps of a shard as .npz. Called in a bounded child process.
 
     Args:
-        path: of the shard.
-        wanted: the method, and ids of images (none: all).
+        path: path of the shard.
+        wanted: the method, and the ids of images (none: all).
     """
     name, *ids = wanted
-    arrays = load_arrays(Path(path), LARGEST_SHARD, ("name", "ids"))  # values are unpacked where they are wanted only
+    arrays = load_arrays(Path(path), LARGEST_SHARD, ("name", "ids"))  # unpack only the values that are needed
     chosen = np.full(arrays["ids"].shape, str(arrays["name"]) == name)
     chosen &= np.isin(arrays["ids"], ids) if ids else True
     if chosen.any():
@@ -231,10 +233,10 @@ def _checked(path: Path) -> dict[str, np.ndarray]:
     kinds = (name.dtype.kind, ids.dtype.kind, values.dtype, scale.dtype)
     axes = name.ndim, ids.ndim, values.ndim, scale.ndim
     if (kinds, axes) != (KINDS, AXES) or not len(ids) == len(values) == len(scale):
-        raise ValueError("its arrays are not those of maps")
+        raise ValueError("it does not have the arrays of a file of maps")
     if len(np.unique(ids)) < len(ids):
         raise ValueError("an image has two maps")
-    # Both may be finite and their product not.
+    # The product may be infinite although both factors are finite.
     largest = np.abs(values).max(axis=(1, 2), initial=0).astype(np.float64) * scale
     if not (np.isfinite(values).all() and (np.abs(largest) <= np.finfo(np.float32).max).all()):
         raise ValueError("a map holds NaN or infinite values")

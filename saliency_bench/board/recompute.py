@@ -1,10 +1,9 @@
-"""Recompute scores of a submission, by the owner of a board.
+"""Recompute scores of a submission as the owner of a board.
 
-Explainers of the package are run on a few images, which are drawn at random so that no submitter knows them: such rows
-are "run by the board" and have official ranks. Submitted maps are all scored again ("scored by the board"), which says
-nothing about what made them; maps that no known explainer makes are named. A single score that differs by more than
-1e-4 refuses the submission. Where masks are hidden a submission has no scores; all of its maps are scored here
-(`board.hidden`).
+Explainers of the package are run on a few images, drawn at random so that no submitter knows them: these rows are "run
+by the board" and have official ranks. All submitted maps are scored again ("scored by the board"), which does not prove
+what made them; maps that no known explainer makes are named. A submission is refused if a single score differs by more
+than 1e-4. If masks are hidden, a submission has no scores, and all of its maps are scored here (`board.hidden`).
 """
 
 import secrets
@@ -60,7 +59,7 @@ from saliency_bench.spec import PREDICTED_BY, TARGETS
 from saliency_bench.target_weights import asked_activation
 from saliency_bench.utils.messages import counted
 
-TOLERANCE = 1e-4  # of a score, relative where it is above 1
+TOLERANCE = 1e-4  # tolerance of a score, relative if it is above 1
 # Maps that no known explainer makes: nearly the masks, or one map for all images.
 LIKE_MASKS, MOST_IMAGES = 0.95, 0.5
 MATCH = "saliency_miou"
@@ -68,7 +67,7 @@ SAMPLES = 16
 SIDE = 224  # pixels
 MOST_PASSES, MOST_OF_SUBMISSION = 100_000, 2_000_000  # forward passes of an image, for a cell and for all
 CHOSEN = "chosen_to_recompute"
-PACKAGE = "explainers of the package"  # what an attempt with them is called; no method may have spaces in its name
+PACKAGE = "explainers of the package"  # name of an attempt with them; names of methods have no spaces
 WITH_HIDDEN = " with hidden masks"  # after "maps" or "explainer": how a cell is recomputed
 
 
@@ -87,24 +86,24 @@ def recompute(
     """Recompute the submission in `root`/`folder`.
 
     Args:
-        root: of the results.
-        folder: of the submission.
-        samples: images on which each explainer of the package is run again.
-        seed: of their choice; default: drawn at random, so that nobody knows them.
+        root: root folder of the results.
+        folder: folder of the submission.
+        samples: number of images on which each explainer of the package is run again.
+        seed: seed that chooses these images; default: drawn at random, so that nobody knows them.
         progress: show bars.
-        hidden: where the masks are, if they are hidden: a private repository, or a folder; default: as the board lists.
-        owner: the account that recomputes, whose explainers of the package are scored without a limit.
-        api: of the owner of the board.
-        **given: settings of the run that cannot be read from the submission, such as `dataset` and `model` (default:
-            where the board lists them, else the repositories that the submission names), `target`, `groups` or
-            `label_map` files, `device`.
+        hidden: private repository or folder of the masks, if they are hidden; default: as listed by the board.
+        owner: the account that recomputes; explainers of the package that it submits are scored without a limit.
+        api: API of the owner of the board.
+        **given: settings of the run that the submission does not contain, such as `dataset` and `model` (default: as
+            listed by the board, else the repositories in the submission), `target`, `groups` or `label_map` files,
+            `device`.
 
     Returns:
-        What was found, and the dataset and the model to list on the board; None for those that it lists already, unless
-        they are given.
+        The status, and the dataset and the model to list on the board; None for a dataset or model that it lists
+        already, unless it is given.
 
     Raises:
-        UserError: The submission is invalid, or the settings are not those of the submission.
+        UserError: The submission is invalid, or the settings differ from the submission.
     """
     listed, _ = Known.read(root)
     content, submission = read_folder(root, folder, Known(listed.datasets.values(), listed.models.values()))
@@ -117,11 +116,11 @@ def recompute(
     }
     dataset = _dataset(names["dataset"], result, old_dataset)
     masks, dataset = _masks_of(dataset, old_dataset, hidden, names["dataset"])
-    read_folder(root, folder, Known([dataset]))  # nobody has looked at its groups where the dataset was not listed
+    read_folder(root, folder, Known([dataset]))  # nobody has checked its groups if the dataset was not listed
     further: dict[str, str] = {}
     cells: dict[str, Recomputed] = {}
     about = {"samples": samples, "seed": secrets.randbits(32) if seed is None else seed}
-    device, model = "", None  # what was not loaded is not listed: its name would be the submitter's word
+    device, model = "", None  # only list what was loaded: otherwise the name would be the submitter's claim
     suspicions: dict[str, list[str]] = {}
     maps = maps_in(root / folder, result.maps)
     ways = _ways(submission, maps, further, has_hidden=masks is not None)
@@ -170,10 +169,10 @@ def recompute(
 def _masks_of(
     dataset: KnownDataset, listed: KnownDataset | None, hidden: str | None, name: Any
 ) -> tuple[str | None, KnownDataset]:
-    """Return (where the hidden masks are, the dataset as the board lists it then); None where none are hidden.
+    """Return (location of the hidden masks, the dataset with it, to list on the board), or None without hidden masks.
 
     Raises:
-        UserError: The masks are hidden and their place was not given.
+        UserError: The masks are hidden and no location was given.
     """
     before = listed.hidden if listed else None
     where = hidden or before
@@ -187,9 +186,9 @@ def _masks_of(
 
 
 def _take_out_parts(ways: dict[str, list[CellResult]], missing: int, further: dict[str, str]) -> None:
-    """Take cells that need hidden masks out of `ways` if images are missing: their masks would be told one by one."""
+    """Remove cells that need hidden masks from `ways` if images are missing: single masks would be revealed."""
     for by in [by for by in ways if by.endswith(WITH_HIDDEN) and missing]:
-        why = f"hidden masks score all images of the split, and this submission is without {missing} of them"
+        why = f"hidden masks score all images of the split, but this submission lacks {missing} of them"
         further |= dict.fromkeys((cell.cell_id for cell in ways.pop(by)), why)
 
 
@@ -202,13 +201,14 @@ def _attempts(
     further: dict[str, str],
     owner: str = "",
 ) -> tuple[list[Attempt], str]:
-    """Take methods that may not be scored today out of `ways`, and put into `further` why.
+    """Remove methods that may not be scored today from `ways`, and add the reasons to `further`.
 
-    A method of these very files that was scored before is scored again: that tells nothing new. Explainers of the
-    package count unless the owner of the board submits them: a seed, an option or a network makes other maps.
+    A method that was scored before with exactly these files is scored again, because this reveals nothing new.
+    Explainers of the package count unless the owner of the board submits them, because another seed, option or network
+    gives other maps.
 
     Returns:
-        The attempts of the submission, and what is wrong with its maps, or "".
+        The attempts of the submission, and the problem with its maps, or "".
     """
     result, statuses, today = submission.result, listed.statuses.values(), datetime.now(UTC).date()
     before = {attempt.method: attempt for attempt in listed.statuses[content].attempts} \
@@ -238,9 +238,10 @@ def _attempts(
 
 
 def _methods(ways: Mapping[str, Sequence[CellResult]], *, is_owner: bool) -> dict[str, list[CellResult]]:
-    """Return {what counts as one attempt: its cells}: a method whose maps were submitted, or explainers of the package.
+    """Return {attempt: its cells}.
 
-    Those with their default options count as one, any other options by themselves; the owner's (`is_owner`) not at all.
+    An attempt is a method with submitted maps, or explainers of the package. All explainers with default options count
+    as one attempt and other options as one each. The owner's explainers (`is_owner`) do not count.
     """
     methods: dict[str, list[CellResult]] = {}
     for cell in ways.get(f"maps{WITH_HIDDEN}", ()):
@@ -253,34 +254,35 @@ def _methods(ways: Mapping[str, Sequence[CellResult]], *, is_owner: bool) -> dic
 
 
 def _beyond(cells: Sequence[CellResult]) -> dict[str, str]:
-    """Return {cell id: why it is not scored} of the cells of an explainer beyond the most metrics that it may have."""
+    """Return {cell id: why it is not scored} for an explainer's cells beyond the maximum number of metrics."""
     by_explainer: dict[str, list[str]] = {}
     for cell in cells:
         by_explainer.setdefault(cell.explainer_id, []).append(cell.cell_id)
-    why = f"{hidden_track.MOST_METRICS} metrics of a method are scored with hidden masks"
+    why = f"at most {hidden_track.MOST_METRICS} metrics of a method are scored with hidden masks"
     return dict.fromkeys(
         (cell_id for ids in by_explainer.values() for cell_id in ids[hidden_track.MOST_METRICS :]), why
     )
 
 
 def _scored(again: RunData, cell: CellResult, by: Literal["explainer", "maps"]) -> Recomputed | str:
-    """Return the rounded score of a cell by hidden masks, or a line on why there is none."""
+    """Return the rounded score of a cell by hidden masks, or the reason why it has none."""
     name = f"{cell.explainer_text} by {cell.metric_text}"
     ours = next(
         (item for item in again.cells if (item.explainer_id, item.metric_id) == (cell.explainer_id, cell.metric_id)),
         None,
     )
     if ours is None:
-        return f"{name} has other maps than it states"
+        return f"{name} has maps other than the stated ones"
     if (score := hidden_track.rounded(ours)) is None:
         return f"{name} has no score"
     return Recomputed(samples=ours.n, largest=0, by=by, score=score)
 
 
 def _like_masks(again: RunData, *, is_hidden: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield (method, a line about it) where maps match the masks better than explainers do, in most images.
+    """Yield (method, a warning) if maps match the masks better than explainers can in most images.
 
-    With hidden masks (`is_hidden`) the line does not say in how many, which would tell more than the rounded score.
+    With hidden masks (`is_hidden`) the number of images is left out, because it would reveal more than the rounded
+    score.
     """
     for cell in again.cells:
         scores = again.values[cell.cell_id]
@@ -291,15 +293,15 @@ def _like_masks(again: RunData, *, is_hidden: bool = False) -> Iterator[tuple[st
 
 
 def _all_the_same(maps: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[tuple[str, str]]:
-    """Yield (method, a line about it) where there is one and the same map, whatever image, class and network are."""
+    """Yield (method, a warning) if the same map is used for different images, classes and networks."""
     for name, by_image in maps.items():
         most = Counter(sha256(values.tobytes()).digest() for values in by_image.values()).most_common(1)
         if most and len(by_image) > 1 and (share := most[0][1] / len(by_image)) > MOST_IMAGES:
-            yield name, f"one map is that of {share:.0%} of the images, whatever their classes"
+            yield name, f"{share:.0%} of the images have the same map, whatever their classes"
 
 
 def _listed_dataset(listed: Known, result: Result) -> KnownDataset | None:
-    """Return the dataset of a submission as the board lists it. Raise UserError if it is listed as another split."""
+    """Return the dataset of a submission as listed by the board. Raise UserError if it is listed as another split."""
     setting = result.setting
     dataset = next((item for item in listed.datasets.values() if item.fingerprint == setting.fingerprint), None)
     if dataset is not None and dataset.split != setting.split:
@@ -311,25 +313,25 @@ def _listed_dataset(listed: Known, result: Result) -> KnownDataset | None:
 
 
 def _dataset(name: Any, result: Result, listed: KnownDataset | None) -> KnownDataset:
-    """Load the dataset of a submission. Raise UserError if it is another one, or has other groups than listed."""
+    """Load the dataset of a submission. Raise UserError if it is another dataset or its groups differ from the list."""
     dataset = known_dataset(name, result.setting.split)
     if dataset.fingerprint != result.setting.fingerprint:
         raise UserError(f"{name} is not the dataset of {result.folder}; give --dataset")
     if listed is not None and listed.samples != dataset.samples:
         raise UserError(
-            f"the groups of {name} are not those that the board lists; give --dataset, or delete "
+            f"the groups of {name} differ from those on the board; give --dataset, or delete "
             f"{DATASETS}/{dataset.fingerprint}.json to list them anew"
         )
     return dataset
 
 
 def _named(listed: Any, submitted: Any) -> str:
-    """Return what to load a dataset or model by: as the board lists it, if that can be loaded, or as it was submitted.
+    """Return the name that loads a dataset or model: as listed by the board if that can be loaded, else as submitted.
 
-    What a stranger writes is a name of the Hub or of the package, and no path on this machine.
+    A stranger's text is used as a name on the Hub or in the package, never as a path on this machine.
 
     Raises:
-        UserError: Only its submitter has it.
+        UserError: Only the submitter has it.
     """
     has_place = listed is not None and (listed.repo or not listed.id.startswith((FOLDER, "module:")))
     loaded, kind = listed if has_place else submitted, type(submitted).__name__.lower()
@@ -339,16 +341,16 @@ def _named(listed: Any, submitted: Any) -> str:
     if name in list_datasets() or name.startswith("torchvision:") or (has_place and not loaded.repo):
         return name
     if not could_be_on_the_hub(name) or (kind == "dataset" and "/" not in name):
-        raise UserError(f"the {kind} {name} is on no Hub; give --{kind} where you have it")
+        raise UserError(f"the {kind} {name} is not on the Hub; give your copy with --{kind}")
     return f"{FORCED}{name}" + (f"@{loaded.revision}" if loaded.revision else "")
 
 
 def _ways(
     submission: CheckedSubmission, maps: Collection[str], further: dict[str, str], *, has_hidden: bool = False
 ) -> dict[str, list[CellResult]]:
-    """Return {"explainer" or "maps": the cells to recompute from it}, and put into `further` why others cannot be.
+    """Return {"explainer" or "maps": the cells to recompute from it}, and add to `further` why others cannot be.
 
-    With hidden masks (`has_hidden`), `WITH_HIDDEN` follows where a cell needs them.
+    With hidden masks (`has_hidden`), `WITH_HIDDEN` is appended for cells that need them.
     """
     ways: dict[str, list[CellResult]] = {}
     passes_left = MOST_OF_SUBMISSION
@@ -357,13 +359,13 @@ def _ways(
         if metric is None:
             further[cell.cell_id] = "its metric is not known here"
         elif metric.declaration.keeps:
-            further[cell.cell_id] = "networks are retrained for it, which is not done again"
+            further[cell.cell_id] = "it retrains networks, which is not repeated here"
         elif (passes := _passes(explainer := known_explainer(cell), metric)) > MOST_PASSES:
-            further[cell.cell_id] = f"it needs {passes:,} passes per image, more than the {MOST_PASSES:,} that are run"
+            further[cell.cell_id] = f"it needs {passes:,} passes per image, more than the limit of {MOST_PASSES:,}"
         elif explainer is None and not _has_maps(cell, maps):
-            further[cell.cell_id] = "its method is not known here, and its maps were not submitted"
+            further[cell.cell_id] = "this package does not have its method, and its maps were not submitted"
         elif passes > passes_left:
-            further[cell.cell_id] = f"its submission needs more than the {MOST_OF_SUBMISSION:,} passes that are run"
+            further[cell.cell_id] = f"its submission needs more passes than the limit of {MOST_OF_SUBMISSION:,}"
         else:
             passes_left -= passes
             with_hidden = WITH_HIDDEN if has_hidden and needs_masks(metric) else ""
@@ -376,10 +378,11 @@ def _has_maps(cell: CellResult, maps: Collection[str]) -> bool:
 
 
 def _passes(explainer: Explainer | None, metric: Metric) -> int:
-    """Return how many passes a cell needs per image, at most; explainer None: maps are given.
+    """Return an upper bound of a cell's passes per image.
 
-    Options are the submitter's: rise:masks=1000000000 would keep the owner's machine busy for years. Where a metric
-    does not say what an option costs, its whole number, or the length of its list, counts as so many passes.
+    If `explainer` is None, maps are given. Options come from the submitter: rise:masks=1000000000 would keep the
+    owner's machine busy for years. If a metric does not declare the cost of an option, an integer, or the length of a
+    list, counts as that many passes.
     """
     explain = 1 if explainer is None else explainer.declaration.passes_of(dict(explainer.options), SIDE, SIDE)
     pictures, further_maps = metric.declaration.passes_of(dict(metric.options), SIDE, SIDE)
@@ -398,9 +401,9 @@ def _run(
     *,
     is_hidden: bool = False,
 ) -> RunData:
-    """Recompute cells: from submitted maps if there are any, else with their explainers on randomly chosen samples.
+    """Recompute cells from submitted maps if there are any, else with their explainers on randomly chosen samples.
 
-    With hidden masks (`is_hidden`) there is nothing to compare with, so that all samples are scored.
+    With hidden masks (`is_hidden`) there are no scores to compare with, so all samples are scored.
     """
     setting = submission.result.setting
     settings: dict[str, Any] = {
@@ -427,11 +430,11 @@ def _run(
     with TemporaryDirectory() as out:
         again = read_run(run(out=Path(out) / "run", **settings).folder)
         answers = read_manifest(again.folder).answers.get("model")
-    if is_hidden and again.identity is not None:  # the published split has another fingerprint: that without masks
+    if is_hidden and again.identity is not None:  # the published split, without masks, has another fingerprint
         setting = setting.model_copy(update={"fingerprint": again.identity.fingerprint})
     if again.identity is not None and (other := differing_settings(again.identity, setting)):
         raise UserError(
-            f"recomputed with another {other[0]} than {submission.result.folder}; give that of the submission"
+            f"recomputed with another {other[0]} than {submission.result.folder}; give the {other[0]} of the submission"
         )
     difference, fix = f"{submission.result.folder} has another model", "give the --model of the submission"
     check_same_network(submission.result.answers, answers, setting.precision, difference, fix)
@@ -441,8 +444,8 @@ def _run(
 def target_of(result: Result) -> str:
     """Return the target rule of a submission as `run` takes it.
 
-    Of `predicted-by` and of a file, the setting holds a hash. The other model is then read from the submission's words
-    if it is one of the Hub or of torchvision; a folder of this machine is never taken because a stranger names it.
+    For `predicted-by` and for a file, the setting holds only a hash. The other model is then taken from the submission
+    if it is on the Hub or in torchvision; a folder on this machine is never used because a stranger names it.
 
     Raises:
         UserError: The rule is a file, or names a model that only the submitter has.
@@ -452,20 +455,22 @@ def target_of(result: Result) -> str:
         return rule
     model = result.target.removeprefix(PREDICTED_BY)
     if rule != PREDICTED_BY.rstrip(":") or model == result.target:
-        raise UserError(f"maps explain the classes of the file {result.target}; give --target FILE where you have it")
+        raise UserError(f"maps explain the classes of the file {result.target}; give your copy with --target FILE")
     if model.startswith((FOLDER, "module:")) or public_name(model) != model:
-        raise UserError(f"the model {model} that names the targets is on no Hub; give --target {PREDICTED_BY}MODEL")
+        raise UserError(
+            f"the model {model} that predicts the targets is not on the Hub; give --target {PREDICTED_BY}MODEL"
+        )
     return result.target
 
 
 def _marked(name: Any, split: str, chosen: set[str]) -> Dataset:
-    """Return a dataset with a column that says which samples were chosen; its fingerprint stays the same."""
+    """Return a dataset with a column that marks the chosen samples; its fingerprint stays the same."""
     rows = load_dataset(name, split)
     return rows.add_column(CHOSEN, [image_id in chosen for image_id in sample_ids(rows)])
 
 
 def _arithmetic(precision: str) -> dict[str, Any]:
-    """Return the settings of a run that give the precision of a submission, such as "bf16, channels last"."""
+    """Return the run settings for the precision of a submission, such as "bf16, channels last"."""
     first, *more = precision.split(", ")
     settings = {} if first.endswith("weights") else {"precision": first}
     return settings | {"channels_last": "channels last" in more or None, "compile": "compiled" in more or None}
@@ -477,11 +482,14 @@ def _model(again: RunData) -> KnownModel:
 
 
 def _compare(submission: CheckedSubmission, again: RunData, cell: CellResult, by: str) -> Recomputed | str:
-    """Return how far the scores of a cell are from those computed here, or a line on the first that is too far."""
+    """Compare a cell's scores with those computed here.
+
+    Return the largest difference, or a line on the first difference that is too large.
+    """
     name = f"{cell.explainer_text} by {cell.metric_text}"
     if cell.cell_id not in again.values:
-        return f"{name} has another cell id when it is computed here"
-    # A sample that was not submitted is at -1, the NaN at the end.
+        return f"{name} has another cell id when it is recomputed"
+    # A sample that was not submitted has index -1, which is the NaN at the end.
     submitted = np.append(submission.recorded.outcomes[cell.cell_id].scores, np.nan)
     stated = submitted[submission.recorded.positions(again.ids)]
     ours = again.values[cell.cell_id]
@@ -489,7 +497,7 @@ def _compare(submission: CheckedSubmission, again: RunData, cell: CellResult, by
     gaps = np.where(np.isnan(stated) & np.isnan(ours), 0, np.abs(stated - ours) / scale)
     if len(wrong := np.flatnonzero(~(gaps <= TOLERANCE))):
         first = wrong[0]
-        return f"{name} comes to {ours[first]:.6g} on image {again.ids[first]}, not {stated[first]:.6g}"
+        return f"{name} is {ours[first]:.6g} on image {again.ids[first]}, not {stated[first]:.6g}"
     return Recomputed(samples=len(ours), largest=float(gaps.max(initial=0)), by="maps" if by == "maps" else "explainer")
 
 
@@ -499,17 +507,17 @@ def vouch(
     """Recompute a submission in a results repository (its main branch) or in a folder of results, and store the status.
 
     Args:
-        location: NAMESPACE/results, or a folder.
-        folder: of the submission.
-        dry_run: do not store it.
-        api: of the owner of the board.
-        **given: as for `recompute`.
+        location: NAMESPACE/results or a folder.
+        folder: folder of the submission.
+        dry_run: do not store the status.
+        api: API of the owner of the board.
+        **given: see `recompute`.
 
     Returns:
-        What was found, and the same as lines.
+        The status, and its text as lines.
 
     Raises:
-        UserError: As for `recompute`; or, before anything is computed, the account may not write to the repository.
+        UserError: See `recompute`; also, before anything is computed, if the account may not write to the repository.
     """
     source = source_at(location, api=api)
     is_folder = isinstance(source.location, Path)
@@ -548,9 +556,9 @@ def _account(api: HfApi) -> str:
 
 
 def _line(listed: KnownDataset | KnownModel, given: Mapping[str, Any]) -> str:
-    """Say how the board will list a dataset or model."""
+    """Return a line on how the board will list a dataset or model."""
     kind = "dataset" if isinstance(listed, KnownDataset) else "model"
-    source = "" if given.get(kind) else f", as the submission says; give --{kind} to list another"
+    source = "" if given.get(kind) else f", from the submission; give --{kind} to list another"
     return f"  the {kind} is listed as {listed.repo or listed.id}{source}"
 
 
@@ -572,5 +580,5 @@ def _lines(status: Status) -> list[str]:
     lines = [f"{counted(len(status.cells), 'cell')} of {status.folder} {done}"]
     lines += [f"  {name}: {_in_words(cell)}" for name, cell in status.cells.items()]
     lines += [f"  {name}: not recomputed, {why}" for name, why in status.further.items()]
-    return lines + [f"  look at the maps of {name} before you believe them: {line}"
+    return lines + [f"  check the maps of {name} before you trust them: {line}"
                     for name, about in status.suspicions.items() for line in about]  # fmt: skip

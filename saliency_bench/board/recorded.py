@@ -1,6 +1,6 @@
 """The records of a submission: a score per cell, part and image, checked against its result.
 
-The records of strangers are read in a bounded child process (`board.submission_cache`).
+Records from strangers are read in a bounded child process (`board.submission_cache`).
 """
 
 import json
@@ -36,8 +36,8 @@ class Recorded:
     """The scores of a submission.
 
     Attributes:
-        ids: of its images.
-        groups: of these images, None where an image is in no group.
+        ids: ids of its images.
+        groups: groups of these images; None for an image without a group.
         outcomes: {cell id: scores and counts that follow from its records}.
     """
 
@@ -52,7 +52,7 @@ class Recorded:
 
     @property
     def values(self) -> dict[str, np.ndarray]:
-        """Scores (n,) of the images by cell id, NaN where an image has none."""
+        """Scores (n,) of the images by cell id; NaN for an image without a score."""
         return {cell_id: outcome.scores for cell_id, outcome in self.outcomes.items()}
 
     @cached_property
@@ -68,18 +68,18 @@ def read_recorded(result: Result, path: Path) -> Recorded:
     """Read the records of a result.
 
     Raises:
-        UserError: The file is invalid; the text names it and what is wrong.
+        UserError: The file is invalid; the message names the file and the problem.
     """
     try:
         check_readable(path, LARGEST)
         about = pq.read_metadata(path)
         if about.num_rows > MOST_ROWS:
-            raise ValueError(f"it has {about.num_rows:,} rows, of which at most {MOST_ROWS:,} are read")
+            raise ValueError(f"it has {about.num_rows:,} rows, more than the limit of {MOST_ROWS:,}")
         _check_schema(about.schema.to_arrow_schema())
         table = pq.read_table(path, read_dictionary=TEXTS)
     except MemoryError:
         raise
-    except Exception as error:  # whatever a damaged file makes the decoder say
+    except Exception as error:  # any error that a damaged file causes in the decoder
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
     return recorded(result, table, path)
 
@@ -88,9 +88,9 @@ def recorded(result: Result, table: pa.Table, path: Path) -> Recorded:
     """Check records and collect their scores.
 
     Args:
-        result: that the records belong to.
+        result: the result of the records.
         table: the records.
-        path: names the records in messages.
+        path: path of the records, for messages.
 
     Raises:
         UserError: The records do not match the result's cells exactly.
@@ -115,12 +115,12 @@ def recorded(result: Result, table: pa.Table, path: Path) -> Recorded:
 
 
 class _Rows:
-    """The rows of records as numbers, because Python looks at each text once and at no row.
+    """The rows of records as numbers, so that Python handles each distinct text once and no single row.
 
     Attributes:
         values: (rows,), NaN for null.
-        texts: {column: its different texts}.
-        codes: {column: (rows,) the place of each row's text among these, -1 for null}.
+        texts: {column: its distinct texts}.
+        codes: {column: (rows,) index of each row's text among these, -1 for null}.
     """
 
     def __init__(self, table: pa.Table):
@@ -138,18 +138,18 @@ class _Rows:
                 raise ValueError(f"column {name} has a dictionary that holds a text twice, or null")
 
     def text(self, name: str, row: int) -> str | None:
-        """Return the text of a row, None for null."""
+        """Return the text of a row, or None for null."""
         code = self.codes[name][row]
         return None if code < 0 else self.texts[name][code]
 
 
 class _SubmittedImages:
-    """The images of records, in the order in which they come first.
+    """The images of records, in order of first appearance.
 
     Attributes:
-        ids: of the images.
-        groups: of these images, None where an image is in no group.
-        places: (rows,) the place of each row's image among these.
+        ids: ids of the images.
+        groups: groups of these images; None for an image without a group.
+        places: (rows,) index of each row's image among these.
     """
 
     def __init__(self, rows: _Rows):
@@ -181,7 +181,7 @@ def _check_schema(schema: pa.Schema) -> None:
 
 
 def _check_values(table: pa.Table) -> None:
-    """Raise ValueError for texts that are too long or cannot be shown, and for scores without a value and a reason."""
+    """Raise ValueError for texts that are too long or unprintable, and for scores with neither value nor reason."""
     for name in TEXTS:
         most = LONGEST_NAME if name in ("image_id", "group") else LONGEST
         texts = _texts(table[name])
@@ -194,7 +194,7 @@ def _check_values(table: pa.Table) -> None:
     for name in ("cell_id", "image_id"):
         if table[name].null_count:
             raise ValueError(f"{name} must not be null")
-    # NaN is a number to Parquet, and null is not; pandas would make one of both.
+    # Parquet distinguishes NaN from null; pandas would merge them.
     is_finite = pc.all(pc.is_finite(table["value"])).as_py()  # of those that are there; None if none is
     scores = pc.and_(pc.is_null(table["part"]), pc.is_null(table["value"]))
     if is_finite is False or pc.any(pc.and_(scores, pc.is_null(table["reason"]))).as_py():
@@ -202,14 +202,14 @@ def _check_values(table: pa.Table) -> None:
 
 
 def _texts(column: pa.ChunkedArray) -> pa.Array:
-    """Return the different texts of a column, which is a dictionary where it was read from a file."""
+    """Return the distinct texts of a column, which is dictionary-encoded if it was read from a file."""
     if pa.types.is_dictionary(column.type) and column.num_chunks:
         return column.unify_dictionaries().chunk(0).dictionary
     return pc.unique(column)
 
 
 def _check_names(result: Result, rows: _Rows) -> None:
-    """Raise ValueError for rows of an unknown cell, or of another dataset, model, explainer or metric than theirs."""
+    """Raise ValueError for rows of an unknown cell, or whose dataset, model, explainer or metric is not the cell's."""
     common = {
         "dataset": recorded_name(result.dataset.id, result.dataset.fingerprint),
         "split": result.dataset.split,
@@ -244,12 +244,12 @@ def _check_names(result: Result, rows: _Rows) -> None:
 
 
 def _by_slot(slots: list[tuple[str, str | None]], rows: _Rows, images: _SubmittedImages) -> np.ndarray:
-    """Return the values (slots, images) of each score (part None) and part, NaN where there is none.
+    """Return the values (slots, images) of each score (part None) and part; NaN if missing.
 
     Raises:
-        ValueError: A row is missing, comes twice, or is of no slot.
+        ValueError: A row is missing, occurs twice, or belongs to no slot.
     """
-    # A number for each pair of cell and part, 0 being no part, so that Python looks at each pair once.
+    # A number per pair of cell and part (0: no part), so that Python handles each pair once.
     cells, parts = rows.texts["cell_id"], rows.texts["part"]
     width, count = len(parts) + 1, len(images.ids)
     pairs, inverse = np.unique(
@@ -269,14 +269,14 @@ def _by_slot(slots: list[tuple[str, str | None]], rows: _Rows, images: _Submitte
         if slot not in numbers:
             raise ValueError(f"part {slot[1]} of cell {slot[0]} is not in both {RESULT} and the records")
         number_of_pair.append(numbers[slot])
-    # As many rows as places, and no place twice: each place has its row.
+    # As many rows as slots, and no slot twice: each slot has its row.
     values = np.full((len(slots), count), np.nan)
     values[np.array(number_of_pair, dtype=np.intp)[inverse], images.places] = rows.values
     return values
 
 
 def _count_reasons(outcomes: dict[str, Outcome], rows: _Rows) -> None:
-    """Count why images of a cell have no score, or a marked one, as `records.counted_reasons`."""
+    """Count why images of a cell have no score or a marked score, like `records.counted_reasons`."""
     reasons, scores = rows.texts["reason"], (rows.codes["part"] < 0) & (rows.codes["reason"] >= 0)
     cells = rows.codes["cell_id"][scores].astype(np.int64) * 2 + np.isfinite(rows.values[scores])
     of_cells, times = np.unique(cells * max(len(reasons), 1) + rows.codes["reason"][scores], return_counts=True)

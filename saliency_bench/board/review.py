@@ -1,6 +1,6 @@
-"""Review the pull request of a submission: who sends it, which files it touches, and whether its submissions are valid.
+"""Review the pull request of a submission: its author, the files it touches, and whether its submissions are valid.
 
-Nothing of a pull request is executed, and only the files of submissions are downloaded, once their sizes are known.
+No content of a pull request is executed. Only files of submissions are downloaded, after their sizes were checked.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub import client
 from saliency_bench.read.summary import table
 
-SHOWN = 10  # problems and paths that are named
+SHOWN = 10  # number of problems and paths that are listed
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class ReviewVerdict:
     """The result of reviewing a pull request.
 
     Attributes:
-        commit: that was reviewed; later commits were not.
+        commit: the reviewed commit; later commits were not reviewed.
         problems: why it must not be merged; empty if it may be.
         notes: what the reader should know.
-        submissions: those that are valid.
+        submissions: the valid submissions.
     """
 
     repo: str
@@ -48,11 +48,11 @@ class ReviewVerdict:
 
     @property
     def fine(self) -> bool:
-        """Return whether it may be merged."""
+        """Return whether the pull request may be merged."""
         return not self.problems
 
     def lines(self) -> list[str]:
-        """Return the verdict as printable lines; what strangers wrote is never more than a line."""
+        """Return the verdict as printable lines; a stranger's text never spans more than a line."""
         head = f"pull request {self.number} of {self.repo} by {self.author}, commit {self.commit[:12]}"
         word = "checks out" if self.fine else "must not be merged"
         lines = [f"{head}: {word}", *(f"- {one_line(problem, 500)}" for problem in self.problems[:SHOWN])]
@@ -64,7 +64,7 @@ class ReviewVerdict:
         return lines
 
     def markdown(self) -> str:
-        """Return the verdict as a comment: the lines in a block of code, which nothing in them can end."""
+        """Return the verdict as a Markdown comment: the lines in a code block that their content cannot close."""
         text = "\n".join(self.lines()).replace("```", "'''")
         return f"```text\n{text}\n```\n"
 
@@ -125,7 +125,7 @@ def open_pulls(repo: str, api: HfApi | None = None) -> list[int]:
 
 
 def comment(verdict: ReviewVerdict, api: HfApi | None = None) -> None:
-    """Post a verdict on its pull request, unless it is there already. Raise UserError if the account may not."""
+    """Post a verdict on its pull request, unless already posted. Raise UserError if the account may not comment."""
     api = api or client.default_api()
     with asking(verdict.repo):
         events = api.get_discussion_details(verdict.repo, verdict.number, repo_type="dataset").events
@@ -134,13 +134,13 @@ def comment(verdict: ReviewVerdict, api: HfApi | None = None) -> None:
 
 
 def merge(verdict: ReviewVerdict, api: HfApi | None = None) -> None:
-    """Merge a pull request that may be merged, at the commit that was reviewed.
+    """Merge an accepted pull request at the reviewed commit.
 
-    The Hub merges whatever a pull request contains at that moment, so its content is compared just before and again
-    afterwards.
+    The Hub merges the current content of a pull request, so its content is compared just before and just after.
 
     Raises:
-        UserError: It must not be merged, or it has changed since, even if that is noticed only afterwards.
+        UserError: It must not be merged, or it has changed since the review, even if the change is noticed only
+            afterwards.
     """
     api, repo = api or client.default_api(), verdict.repo
     if not verdict.fine:
@@ -153,7 +153,7 @@ def merge(verdict: ReviewVerdict, api: HfApi | None = None) -> None:
         expected = _files(api, repo, "main") | added
         api.merge_pull_request(repo, verdict.number, repo_type="dataset")
         merged = _files(api, repo, "main")
-    # All of main, not only what changed: behind a forged history a merge deletes what nobody reviewed.
+    # Compare all of main, not only the changes: with a forged history, a merge can delete files that nobody reviewed.
     strange = [path for path in expected.keys() | merged.keys() if _blob(merged, path) != _blob(expected, path)]
     if strange:
         raise UserError(
@@ -170,10 +170,10 @@ class _Pull:
     """The files of a pull request.
 
     Attributes:
-        commit: its last one.
-        before: files of main where it started.
-        now: files of main.
-        after: its files.
+        commit: its last commit.
+        before: files of main at its starting point.
+        now: current files of main.
+        after: files of the pull request.
     """
 
     commit: str
@@ -193,8 +193,8 @@ def _pulled(api: HfApi, repo: str, number: int) -> _Pull:
         [entry.commit_id for entry in api.list_repo_commits(repo, repo_type="dataset", revision=revision)]
         for revision in (f"refs/pr/{number}", "main")
     )
-    # Newest first: commits of its own, then main's from where it started. Anything else, such as a merge of two states
-    # of main, can hide changes from whoever compares with one of them.
+    # Newest first: its own commits, then the commits of main up to its starting point. Anything else, such as a merge
+    # of two states of main, can hide changes from a comparison with one of them.
     base = next((commit for commit in history if commit in main), None)
     if base is None or history[history.index(base) :] != main[main.index(base) :]:
         raise UserError(f"pull request {number} of {repo} is not based on its main branch; submit it again")
@@ -214,7 +214,7 @@ def _touched(pull: _Pull) -> tuple[list[str], list[str]]:
     changed = (path for path in sorted(before.keys() & after.keys()) if _blob(before, path) != _blob(after, path))
     problems += [f"it changes {path}" for path in changed]
     added = sorted(after.keys() - before.keys())
-    problems += [f"it adds {path}, which main has by now" for path in added if path in pull.now]
+    problems += [f"it adds {path}, which main already has" for path in added if path in pull.now]
     folders = sorted({folder for folder, _, name in (path.rpartition("/") for path in added) if name == RESULT})
     if not folders:
         return [], [*problems, f"it adds no {RESULT}"]
@@ -223,7 +223,7 @@ def _touched(pull: _Pull) -> tuple[list[str], list[str]]:
     for path in added:
         folder = path.rpartition("/")[0]
         if folder not in folders or folder.count("/") != 2 or most_bytes(path) is None:
-            problems.append(f"it adds {path}, which is no file of a submission")
+            problems.append(f"it adds {path}, which is not a file of a submission")
     problems += too_much({path: after[path].size for path in added}, len(folders))
     missing = [f"{folder}/{RECORDS}" for folder in folders if f"{folder}/{RECORDS}" not in added]
     return folders, problems + [f"it adds no {path}" for path in missing]
@@ -245,7 +245,7 @@ def _verdict(repo: str, pull: DiscussionWithDetails, files: _Pull, folders: list
             verdict.problems.append(str(error))
             continue
         if (submitter := submission.result.submitter) != pull.author:
-            verdict.problems.append(f"{pull.author} sends it, but {RESULT} says that {submitter} submits it")
+            verdict.problems.append(f"its author is {pull.author}, but {RESULT} names {submitter} as the submitter")
         verdict.problems.extend(_other_maps(submission.result, files.after))
         verdict.notes.extend(_notes(submission, owners, repo, api))
         verdict.submissions.append(submission)
@@ -253,7 +253,7 @@ def _verdict(repo: str, pull: DiscussionWithDetails, files: _Pull, folders: list
 
 
 def _other_maps(result: Result, files: dict[str, RepoFile]) -> list[str]:
-    """Return a line for each file of maps that a result does not state, or states otherwise; none is downloaded."""
+    """Return a line for each file of maps that is missing from a result or differs from it. No file is downloaded."""
     stated = {f"{result.folder}/{name}": digest for name, digest in stated_names(result.maps).items()}
     added = {
         path: file for path, file in files.items()
@@ -261,16 +261,16 @@ def _other_maps(result: Result, files: dict[str, RepoFile]) -> list[str]:
     }  # fmt: skip
     lines = [f"it adds no {path}, which {RESULT} states" for path in stated if path not in added]
     lines += [f"it adds {path}, which {RESULT} does not state" for path in added if path not in stated]
-    # The Hub knows the SHA-256 of large files; others are compared before they are scored or shown.
+    # The Hub has the SHA-256 of large files; other files are compared before they are scored or shown.
     return lines + [
-        f"{path} is not the file that {RESULT} states: its SHA-256 is another one"
+        f"{path} is not the file that {RESULT} states: its SHA-256 differs"
         for path, file in added.items()
         if path in stated and file.lfs is not None and file.lfs.sha256 != stated[path]
     ]
 
 
 def _notes(submission: CheckedSubmission, owners: Known, repo: str, api: HfApi) -> list[str]:
-    """Return what a submission contradicts or repeats of the board, or could not be compared with."""
+    """Return notes on where a submission contradicts or repeats the board or could not be compared with it."""
     setting = submission.result.setting
     lines = []
     if (setting.fingerprint, setting.split) not in owners.datasets:

@@ -9,39 +9,40 @@ from saliency_bench.read.cell import CellResult, RankSet
 
 @dataclass(frozen=True)
 class Row:
-    """A cell of a board, as one or several submissions have it.
+    """A cell of a board with the values of one or several submissions.
 
     Attributes:
-        cell: the numbers, as they follow from the records; what the package knows of explainer and metric.
-        result: what its first submission says: who, settings, provenance, note, link; only settings are checked.
-        question: hash of everything but the explainer; rows that share it can be compared.
+        cell: the numbers derived from the records, and the package's properties of explainer and metric.
+        result: the result of its first submission: submitter, settings, provenance, note, link. Only settings are
+            checked.
+        question: hash of everything except the explainer; rows with the same hash can be compared.
         status: "run by the board": the owner of the board ran the explainer on images drawn at random; "scored by the
-            board": the owner computed all scores from submitted maps, whose origin is not known; "checked": consistent
-            with itself, over exactly the samples of the dataset; "claimed": dataset or metric are not known to the
-            board, or not all samples are covered. "scored by the board, hidden masks": the submission has no scores;
-            the owner computed them, and rounded them.
-        why: why it has no better status; else "".
-        dataset: its name, given by the owner of the board where `named` contains "dataset", else by the submission.
+            board": the owner computed all scores from submitted maps, whose origin is unknown; "checked": consistent
+            with itself, over exactly the samples of the dataset; "claimed": the board does not know the dataset or
+            metric, or not all samples are covered. "scored by the board, hidden masks": the submission has no scores;
+            the owner computed and rounded them.
+        why: why its status is not better; else "".
+        dataset: its name, given by the owner of the board if `named` contains "dataset", else by the submission.
         model: its name, likewise.
-        named: "dataset", "model": what the owner has named.
-        own_method: whether the explainer is a submitter's own, none of the package.
-        submitters: all whose submissions agree.
-        folders: of these submissions.
-        recomputed: on how many samples, and the largest difference.
-        suspicions: what the owner of the board should look at before maps are believed.
-        attempts: how many its first submitter has had with the hidden masks of the dataset; None where it was not
-            scored with hidden masks.
-        rank: the ranks that it may have among the rows that the board has run, or among those that it has scored with
-            hidden masks; None for other rows.
-        rank_if_true: for other rows that are not only claimed, the ranks that it may have beside those, if its scores
-            and those of its submitter's other rows are true.
+        named: which names the owner has given: "dataset", "model".
+        own_method: whether the explainer is a submitter's own and not part of the package.
+        submitters: everyone whose submissions agree.
+        folders: folders of these submissions.
+        recomputed: number of recomputed samples and the largest difference.
+        suspicions: what the owner of the board should check before trusting the maps.
+        attempts: number of attempts of its first submitter with the dataset's hidden masks; None if it was not scored
+            with hidden masks.
+        rank: its possible ranks among the rows that the board has run, or among the rows that it has scored with hidden
+            masks; None for other rows.
+        rank_if_true: for other rows that are not merely claimed, its possible ranks among the official rows if its
+            scores and those of its submitter's other rows are true.
         unranked: why there is no official rank; else "".
         best: whether its official rank includes 1, it beats every baseline, and nearly all samples are scored.
         not_comparable: why it cannot be compared with any other row; else "".
-        beats: the baselines that it beats, by the test that gives its ranks.
+        beats: the baselines that it beats, by the test that determines its ranks.
         not_beaten: the other baselines that it was tested against.
         conflict: whether another row of the same cell has other values.
-        same_as: for a submitter's own method, methods of another name with exactly these scores, as copied maps have.
+        same_as: for a submitter's own method, methods with another name and exactly these scores, such as copied maps.
     """
 
     cell: CellResult
@@ -70,7 +71,7 @@ class Row:
 
     @property
     def value(self) -> float | None:
-        """The score; None where there is none."""
+        """The score, or None."""
         return self.cell.value
 
     @property
@@ -85,7 +86,7 @@ class Row:
 
     @property
     def n(self) -> int:
-        """How many samples have a score."""
+        """The number of samples with a score."""
         return self.cell.n
 
     @property

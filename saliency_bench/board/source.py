@@ -1,4 +1,4 @@
-"""Read results from a folder, or from a repository of the Hub, of which only what is needed is downloaded."""
+"""Read results from a folder, or from a repository of the Hub; only the necessary files are downloaded."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,12 +20,12 @@ from saliency_bench.utils.bounded import ReaderDiedError
 
 REFUSALS = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled)
 PULL_REQUEST = "refs/pr/"
-MOST_FETCHED = 200_000_000  # bytes of the maps of a submission, to show a few of them
+MOST_FETCHED = 200_000_000  # most bytes of a submission's maps that are downloaded to show a few
 
 
 @contextmanager
 def asking(repo: str) -> Iterator[None]:
-    """Within this, errors of the Hub and the network become a UserError that says how to fix it; no progress bars."""
+    """Convert errors of the Hub and the network into a UserError with the fix, and hide progress bars."""
     try:
         with client.no_bars():
             yield
@@ -40,12 +40,12 @@ def asking(repo: str) -> Iterator[None]:
 
 
 class BoardSource:
-    """A folder of results (a path), or a repository of the Hub (a text).
+    """A folder of results (a path) or a repository of the Hub (a string).
 
     Args:
         location: the path, or NAMESPACE/results.
-        revision: of the repository.
-        api: of the account that reads it; default: the account that is logged in.
+        revision: revision of the repository.
+        api: API of the account that reads it; default: the account that is logged in.
     """
 
     def __init__(self, location: str | Path, revision: str | None = None, api: HfApi | None = None):
@@ -55,9 +55,9 @@ class BoardSource:
             raise UserError(f"{location} {problem}; give a folder of results, or NAMESPACE/results of the Hub")
 
     def root(self, patterns: Sequence[str], revision: str | None = None) -> Path:
-        """Return a folder on this machine with the files that match these patterns.
+        """Return a local folder with the files that match these patterns.
 
-        README.md comes too, because patterns that match nothing cause a warning.
+        README.md is included, because patterns without a match cause a warning.
         """
         if isinstance(self.location, Path):
             return self.location
@@ -68,20 +68,20 @@ class BoardSource:
             ))  # fmt: skip
 
     def known(self) -> tuple[Known, list[str]]:
-        """Return what the owner of the board vouches for, and a line for each file of it that is invalid.
+        """Return what the owner of the board vouches for, and a line for each invalid file of it.
 
-        For a pull request it is what the main branch says, because the pull request is not the owner's.
+        For a pull request the main branch is read, because the pull request is not the owner's.
         """
         revision = "main" if (self.revision or "").startswith(PULL_REQUEST) else self.revision
         return Known.read(self.root([f"{folder}/*.json" for folder in FOLDERS], revision))
 
     def folders(self, group: str = "*/*") -> tuple[Path, list[str]]:
-        """Return (the root, the folders in it of submissions whose first two levels match), with their files."""
+        """Return (root, folders of submissions whose first two levels match), with their files."""
         root = self.root([*(f"{group}/*/{name}" for name in (RESULT, RECORDS)), SCHEMA])
         return root, sorted(path.parent.relative_to(root).as_posix() for path in root.glob(f"{group}/*/{RESULT}"))
 
     def may_be_board(self) -> bool:
-        """Return whether what holds no results may be a board: a repository that is new, with nothing else in it."""
+        """Return whether a location without results may be a board: a new repository without other files."""
         if isinstance(self.location, Path):
             return False
         with asking(self.location):
@@ -89,7 +89,7 @@ class BoardSource:
         return SCHEMA in files or set(files) <= {"README.md", ".gitattributes"}
 
     def maps(self, folder: str) -> Path | None:
-        """Return a folder on this machine with the maps of a submission, or None if they are too large to download."""
+        """Return a local folder with the maps of a submission, or None if they are too large to download."""
         if isinstance(self.location, Path):
             return self.location / folder
         with asking(self.location):
@@ -101,16 +101,16 @@ class BoardSource:
         return self.root(shards) / folder
 
     def beside(self, result: Result) -> Iterator[CheckedSubmission]:
-        """Yield the valid submissions for the dataset and model of a result, whatever names they give these."""
+        """Yield the valid submissions for the same dataset and model as a result, compared by hash."""
         owners, _ = self.known()
         root, folders = self.folders(f"*-{result.dataset.fingerprint[:8]}/*-{result.model.digest[:8]}")
         for folder in folders:
-            with suppress(UserError):  # an invalid submission is on no board
+            with suppress(UserError):  # an invalid submission is not on the board
                 yield read_folder(root, folder, owners)[1]
 
 
 def source_at(location: str | Path, revision: str | None = None, api: HfApi | None = None) -> BoardSource:
-    """Return the source that a user names: a folder if it exists, otherwise a repository."""
+    """Return the source for a location: a folder if it exists, otherwise a repository."""
     folder = Path(location).expanduser()
     return BoardSource(folder if isinstance(location, Path) or folder.is_dir() else str(location), revision, api)
 
@@ -119,19 +119,19 @@ def read_folder(root: Path, folder: str, owners: Known) -> tuple[str, CheckedSub
     """Read and check a submission.
 
     Args:
-        root: of the results.
-        folder: of the submission within it.
+        root: root folder of the results.
+        folder: folder of the submission within it.
         owners: what the owner of the board vouches for.
 
     Returns:
         The hash of its files, and the submission.
 
     Raises:
-        UserError: It is invalid or cannot be read, in a line.
+        UserError: The submission is invalid or cannot be read; the message is one line.
     """
     try:
         if not (root / folder / RECORDS).exists():
-            read_result(root / folder / RESULT)  # its error, if there is one, says more than a missing file
+            read_result(root / folder / RESULT)  # its error, if any, is clearer than that of a missing file
         content = content_of(root / folder)
         submission = read_cached(content, root / folder)
         _check_place(submission, folder)
@@ -143,21 +143,21 @@ def read_folder(root: Path, folder: str, owners: Known) -> tuple[str, CheckedSub
     except ReaderDiedError as error:
         raise UserError(f"{folder} cannot be read: {error}") from error
     except UserError as error:
-        raise UserError(str(error).replace(f"{root}/", "")) from error  # without the folder of the cache
+        raise UserError(str(error).replace(f"{root}/", "")) from error  # without the path of the cache folder
     except (OSError, ValueError) as error:
         raise UserError(f"{folder}: {str(error).replace(f'{root}/', '')}") from error
-    except Exception as error:  # one submission is refused, and nothing else
+    except Exception as error:  # only this submission is refused
         raise UserError(f"{folder} cannot be read: {described(error)}") from error
 
 
 def _check_place(submission: CheckedSubmission, folder: str) -> None:
-    """Raise UserError for a submission in another folder than its content names."""
+    """Raise UserError for a submission whose folder does not match its content."""
     if submission.result.folder != folder:
         raise UserError(f"{folder}/{RESULT}: its content belongs in the folder {submission.result.folder}")
 
 
 def _check_no_scores(submission: CheckedSubmission) -> None:
-    """Raise UserError for scores that nobody but the owner of the board can compute, as the masks are hidden."""
+    """Raise UserError for scores that only the owner of the board can compute, because the masks are hidden."""
     for cell in submission.cells:
         metric = known_metric(cell)
         outcome = submission.recorded.outcomes[cell.cell_id]
@@ -165,7 +165,7 @@ def _check_no_scores(submission: CheckedSubmission) -> None:
         if has_scores and (metric is None or needs_masks(metric)):
             raise UserError(
                 f"{submission.result.folder}/{RECORDS}: it has scores by {cell.metric_text}, but the masks of this "
-                "dataset are hidden; submit maps, and no scores of your own"
+                f"dataset are hidden; submit maps without scores"
             )
 
 

@@ -1,9 +1,9 @@
-"""Ranks on a board: the test of `read.statistics.ranking` over the rows of all submissions that share a question.
+"""Ranks on a board: the test of `read.statistics.ranking` over the rows of all submissions for the same question.
 
-Rows share a question if everything but the explainer is the same: dataset, model, target, seed and metric, with all
-that determines their scores. Official ranks are those among rows whose explainers the board has run. The rank "if true"
-of another row is the one that it would have beside these, if it and its submitter's other rows were true: what somebody
-else submits changes neither.
+Rows share a question if everything except the explainer is the same: dataset, model, target, seed and metric, with
+everything that determines their scores. Official ranks are among rows whose explainers the board has run. The rank "if
+true" of another row is its rank among the official rows if it and its submitter's other rows are true. Submissions of
+other people change neither rank.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ class ScoredCell:
 
     @property
     def scores(self) -> np.ndarray:
-        """Return its scores, in the order of the submission's ids; NaN where there is none."""
+        """Return its scores in the order of the submission's ids; NaN for a missing score."""
         return self.submission.recorded.outcomes[self.cell.cell_id].scores
 
 
@@ -44,9 +44,9 @@ class BoardEntry(ScoredCell):
     """A row of a board before it is ranked.
 
     Attributes:
-        row: all else that is known of it.
+        row: the row without its ranks.
         content: hash of the submission's files.
-        key: unique on the board.
+        key: a key that is unique on the board.
     """
 
     row: Row
@@ -69,7 +69,7 @@ class BoardRank:
     """The ranks of a row.
 
     Attributes:
-        rank: the official one.
+        rank: the official rank.
         if_true: the rank if the scores of its submitter are true; None for official rows.
         why: why there is no official rank; else "".
         best: whether its official rank includes 1, it beats every baseline with an official rank, and nearly all
@@ -87,11 +87,11 @@ class BoardRank:
 
 
 def question_of(cell: CellKey, ids: CellIds) -> str:
-    """Return what rows share that can be compared: a hash of everything but the explainer.
+    """Return the hash that comparable rows share: a hash of everything except the explainer.
 
     Args:
-        cell: the cell of a row.
-        ids: of the settings of its submission.
+        cell: cell of a row.
+        ids: ids of its submission's settings.
     """
     metric = known_metric(cell)
     if metric is None:
@@ -100,7 +100,7 @@ def question_of(cell: CellKey, ids: CellIds) -> str:
 
 
 def places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
-    """Return {key: its place} of the rows of a question, all of which cover the same samples."""
+    """Return {key: rank} of the rows of a question, which all cover the same samples."""
     official = [entry for entry in entries if entry.official]
     baselines = {entry.key: entry.cell.explainer_text for entry in entries if entry.cell.baseline}
     others: dict[str, list[BoardEntry]] = {}
@@ -109,7 +109,7 @@ def places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
             others.setdefault(entry.submitter, []).append(entry)
     ranked = _standings(official, list(others.values()), seed)
     signs, standings = next(ranked)
-    # Where nobody is beaten, all are first, and "best" would say nothing.
+    # If nobody is beaten, all are first, and "best" would be meaningless.
     several = any(other.rank and other.rank[0] > 1 for other in standings.values())
     placed, against = {}, _against(signs, baselines)
     for entry in official:
@@ -117,7 +117,7 @@ def places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
         best = several and is_best(standing.rank, standing.scored, standing.beats_baselines)
         why = "" if standing.rank else standing.unranked or ALONE
         placed[entry.key] = BoardRank(standing.rank, None, why, best and not entry.cell.baseline, *against(entry))
-    # Tests are adjusted for their number, so rows of others would widen a rank: each submitter's stand alone.
+    # Tests are adjusted for their number, so rows of others would widen a rank: submitters are ranked separately.
     for theirs, (signs, standings) in zip(others.values(), ranked, strict=True):
         against = _against(signs, baselines)
         for entry in theirs:
@@ -126,10 +126,10 @@ def places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
 
 
 def hidden_places(entries: Sequence[BoardEntry]) -> dict[str, BoardRank]:
-    """Return {key: its place} of the rows of a question that were scored with hidden masks.
+    """Return {key: rank} of the rows of a question that were scored with hidden masks.
 
-    Of these only rounded values and intervals are known, so that a row is better than another one where the intervals
-    do not overlap, which is stricter than the paired test of other rows.
+    Only their rounded values and intervals are known, so a row is better than another if their intervals do not
+    overlap. This is stricter than the paired test of other rows.
     """
     placed = {}
     for entry in entries:
@@ -146,7 +146,7 @@ def hidden_places(entries: Sequence[BoardEntry]) -> dict[str, BoardRank]:
 
 
 def _sign(row: Row, other: Row) -> int:
-    """Return 1 if the interval of a row lies on the better side of another row's, -1 if on the worse, else 0."""
+    """Return 1 if a row's interval lies on the better side of another row's interval, -1 on the worse side, else 0."""
     if row.low is None or row.high is None or other.low is None or other.high is None:
         return 0
     sign = int(row.low > other.high) - int(row.high < other.low)
@@ -154,10 +154,10 @@ def _sign(row: Row, other: Row) -> int:
 
 
 def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[BoardEntry], Sides]:
-    """Return what says of a row (the baselines that it beats, those that it does not), of those that were tested.
+    """Return (the baselines that a row beats, the baselines that it does not beat), among the tested ones.
 
     Args:
-        signs: of the pairs that were tested.
+        signs: signs of the tested pairs.
         baselines: {key: the text of its explainer} of baselines.
     """
     sides: dict[str, dict[bool, set[str]]] = {}
@@ -168,7 +168,7 @@ def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[BoardEntry
 
     def against(entry: BoardEntry) -> Sides:
         of_row = sides.get(entry.key, {True: set(), False: set()})
-        # Of two rows of one baseline neither may be left unbeaten.
+        # If a baseline has two rows, both must be beaten.
         return tuple(sorted(of_row[True] - of_row[False])), tuple(sorted(of_row[False]))
 
     return against
@@ -177,14 +177,14 @@ def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[BoardEntry
 def _standings(
     official: Sequence[BoardEntry], others: Sequence[Sequence[BoardEntry]], seed: int
 ) -> Iterator[tuple[Signs, Mapping[str, Standing]]]:
-    """Yield (the sign of each pair that was tested, {key: its standing}): of official rows, then of these and others.
+    """Yield (sign of each tested pair, {key: rank}): first for the official rows, then for them with other rows.
 
     Args:
         official: rows that the board has run.
-        others: the rows of a submitter each.
-        seed: of the sign flips.
+        others: the rows of each submitter.
+        seed: seed of the sign flips.
     """
-    if not official:  # each of the others begins with a row of its own, which says what scores are within
+    if not official:  # each entry of `others` starts with one of its rows, which gives the range of scores
         yield {}, {}
         for theirs in others:
             yield from _rank(theirs, [range(len(theirs))], seed)
@@ -198,7 +198,7 @@ def _standings(
 def _rank(
     entries: Sequence[BoardEntry], groups: Sequence[Sequence[int]], seed: int
 ) -> Iterator[tuple[Signs, Mapping[str, Standing]]]:
-    """Yield (the sign of each pair that was tested, {key: its standing}) of each group of entries."""
+    """Yield (sign of each tested pair, {key: rank}) of each group of entries."""
     question, first = entries[0].cell, entries[0].submission.recorded
     scores = {}
     for entry in entries:

@@ -1,4 +1,4 @@
-"""A submission in memory: made from a run, written as files, read back with its records."""
+"""A submission in memory: it is made from a run, written to files, and read back with its records."""
 
 import json
 from collections import Counter
@@ -36,27 +36,27 @@ MOST = 100  # submissions of a pull request, such as the runs of a suite
 
 
 def most_bytes(path: str) -> int | None:
-    """Return the largest size of a file of a submission in bytes, or None for a path that no submission has."""
+    """Return the size limit in bytes of a file of a submission, or None for a path that no submission has."""
     name = path.rpartition("/")[2]
     return LARGEST_SHARD if SHARD.fullmatch(name) else LARGEST.get(name)
 
 
 def too_much(sizes: Mapping[str, int], submissions: int) -> list[str]:
-    """Return a line for each bound that a pull request breaks.
+    """Return a line for each limit that a pull request exceeds.
 
     Args:
         sizes: {path: bytes} of its files.
-        submissions: how many it adds.
+        submissions: number of submissions that it adds.
     """
-    problems = [f"it adds {submissions} submissions, of which at most {MOST} are read"] * (submissions > MOST)
+    problems = [f"it adds {submissions} submissions, more than the limit of {MOST}"] * (submissions > MOST)
     problems += [
-        f"{path} has {size:,} bytes, of which at most {most:,} are read"
+        f"{path} has {size:,} bytes, more than the limit of {most:,}"
         for path, size in sizes.items()
         if (most := most_bytes(path)) is not None and size > most
     ]
     shards = Counter(path.rpartition("/")[0] for path in sizes if SHARD.fullmatch(path.rpartition("/")[2]))
     return problems + [
-        f"{folder} has {count:,} files of maps, of which at most {MOST_SHARDS:,} are read"
+        f"{folder} has {count:,} files of maps, more than the limit of {MOST_SHARDS:,}"
         for folder, count in shards.items()
         if count > MOST_SHARDS
     ]
@@ -68,8 +68,8 @@ class Submission:
 
     Attributes:
         result: the content of `result.json`.
-        recorded: the scores in these records.
-        where: names the submission in messages.
+        recorded: the scores in its records.
+        where: name of the submission in messages.
     """
 
     result: Result
@@ -86,7 +86,7 @@ class Submission:
         return [folder / RESULT, folder / RECORDS]
 
     def only(self, cells: set[str]) -> "Submission":
-        """Return the cells of these ids alone, ranked among themselves."""
+        """Return only the cells with these ids, ranked among themselves."""
         rows = self.records.filter(pc.is_in(self.records["cell_id"], pa.array(sorted(cells))))
         result = self.result.only(cells)
         recorded = replace(self.recorded, outcomes={key: self.recorded.outcomes[key] for key in cells})
@@ -96,18 +96,18 @@ class Submission:
 
     @property
     def checked(self) -> CheckedSubmission:
-        """Its scores, to be compared with others."""
+        """Scores of the submission, for comparison with others."""
         return CheckedSubmission(self.result, self.result.cells, self.recorded)
 
 
 def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -> Submission:
-    """Return the results of a finished run, without the names of folders on this machine (`read.public_names`).
+    """Return the results of a finished run, without the names of local folders (`read.public_names`).
 
     Args:
-        folder: of the run.
-        submitter: account on the Hub.
-        note: a few words for readers.
-        link: https address of code or paper.
+        folder: folder of the run.
+        submitter: name of the account on the Hub.
+        note: short note for readers.
+        link: https address of the code or paper.
 
     Raises:
         UserError: The folder holds no finished run, or its files contradict each other.
@@ -146,7 +146,7 @@ def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -
 
 
 def of_upload(folder: str | Path, submitter: str, note: str = "", link: str = "") -> Submission:
-    """Return `of_run` of a run that a stranger has uploaded, which is read in a bounded child process."""
+    """Return `of_run` of a run that a stranger has uploaded; it is read in a bounded child process."""
     try:
         packed = bounded(run_packed, str(folder), submitter, note, link)
     except ReaderDiedError as error:
@@ -158,7 +158,7 @@ def of_upload(folder: str | Path, submitter: str, note: str = "", link: str = ""
 
 
 def run_packed(folder: str, submitter: str, note: str, link: str) -> bytes:
-    """Pack a run as a submission, with its records written anew, so that they are as pyarrow writes them."""
+    """Pack a run as a submission, and rewrite its records with pyarrow."""
     submission = of_run(folder, submitter, note, link)
     buffer = BytesIO()
     pq.write_table(submission.records, buffer)

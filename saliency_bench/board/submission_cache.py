@@ -1,7 +1,7 @@
-"""A cache of what reading a board computes: checked submissions, and the ranks within a question.
+"""Cache for reading a board: checked submissions, and the ranks within a question.
 
-Files are named after a hash of everything that they follow from, the package's code included, so none is ever out of
-date. A file that cannot be read is recomputed.
+Files are named after a hash of everything that determines them, including the package's code, so they are never out of
+date. An unreadable file is recomputed.
 """
 
 import json
@@ -33,13 +33,13 @@ from saliency_bench.utils.files import read_bytes
 from saliency_bench.utils.storage import cache_folder
 
 PLACES = TypeAdapter(dict[str, BoardRank])
-LARGEST = 2**28  # bytes of a submission that is kept
+LARGEST = 2**28  # largest size in bytes of a cached submission
 PARSING = Lock()
-MOST_KEPT = 2**31  # bytes of all that is kept from one board to the next
+MOST_KEPT = 2**31  # total bytes that are cached between boards
 
 
 def read_cached(content: str, folder: Path) -> CheckedSubmission:
-    """Return the submission in a folder whose files have the hash `content`. Raise UserError as `read_checked`."""
+    """Return the submission in a folder whose files have the hash `content`. Raise UserError like `read_checked`."""
     path = _folder() / f"{content}-{code_hash()[:16]}.npz"
     try:
         return unpack(path.read_bytes())
@@ -51,7 +51,7 @@ def read_cached(content: str, folder: Path) -> CheckedSubmission:
 
 
 def _keep(path: Path, content: bytes) -> None:
-    """Write a file. Nothing waits for the disk: what is lost is made again."""
+    """Write a file without fsync: a lost file is recomputed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{get_ident()}.tmp")
     with suppress(OSError):  # the disk is full or read-only
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def _keep(path: Path, content: bytes) -> None:
 
 def forget_oldest() -> None:
     """Remove the oldest files until at most `MOST_KEPT` bytes are left."""
-    with suppress(OSError):  # there is none yet, or another process removes them, too
+    with suppress(OSError):  # the folder does not exist yet, or another process removes files too
         files = sorted(((status := path.stat()).st_mtime, status.st_size, path) for path in _folder().iterdir())
         total = sum(size for _, size, _ in files)
         for _, size, path in files:
@@ -74,13 +74,13 @@ def forget_oldest() -> None:
 
 
 def checked_and_packed(folder: str) -> bytes:
-    """Read and check a submission, and pack it; of strangers, so this is called in a bounded child process."""
+    """Read, check and pack a submission. Called in a bounded child process, because submissions come from strangers."""
     return pack(read_checked(Path(folder)))
 
 
 def pack(submission: CheckedSubmission, **arrays: Any) -> bytes:
-    """Return a submission as bytes, with further arrays; its parts, which no reader of a board needs, are left out."""
-    # JSON as an array of bytes: an array of Python objects would be a pickle, which is never loaded.
+    """Serialise a submission and further arrays to bytes, without its parts, which no reader of a board needs."""
+    # JSON as an array of bytes: an array of Python objects would be a pickle, and pickles are never loaded.
     texts: dict[str, bytes] = {
         "result": submission.result.model_dump_json().encode(),
         "cells": CELLS.dump_json(submission.cells),
@@ -93,8 +93,8 @@ def pack(submission: CheckedSubmission, **arrays: Any) -> bytes:
 
 
 def unpack(packed: bytes) -> CheckedSubmission:
-    """Return a submission that `pack` has packed. Raise whatever damaged bytes make the decoder raise."""
-    # numpy parses the headers of arrays with `ast`, which fails now and then in several threads of Python 3.11.
+    """Return the submission that `pack` has packed. Damaged bytes raise the decoder's errors."""
+    # numpy parses array headers with `ast`, which occasionally fails when several threads run in Python 3.11.
     with PARSING, np.load(BytesIO(packed), allow_pickle=False) as arrays:
         result, cells, images = (arrays[name].tobytes() for name in ("result", "cells", "images"))
         scores = arrays["scores"]
@@ -121,7 +121,7 @@ def code_hash() -> str:
 
 
 def cached_places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
-    """Return `standing.places`, which follow from the files of the submissions and from who has submitted them."""
+    """Return `standing.places`, cached by the files of the submissions and their submitters."""
     about = sorted((entry.key, entry.content, entry.official, entry.submitter) for entry in entries)
     name = sha256(json.dumps([about, seed]).encode()).hexdigest()
     path = _folder() / f"{name}-{code_hash()[:16]}.json"

@@ -31,19 +31,19 @@ from saliency_bench.utils.files import parse_json, read_bytes
 from saliency_bench.utils.hashing import hash_of
 
 FORMAT = 3
-LICENSE: Literal["cc-by-4.0"] = "cc-by-4.0"  # of all results: numbers, records and provenance
+LICENSE: Literal["cc-by-4.0"] = "cc-by-4.0"  # licence of all results: numbers, records and provenance
 RESULT, RECORDS = "result.json", "records.parquet"
-SCHEMA = "schema.json"  # of a results repository, by which it is known as one before its first submission
-TEXTS = [field.name for field in records.SCHEMA if field.type == pa.string()]  # few different ones, but for ids
+SCHEMA = "schema.json"  # tag that marks a results repository before its first submission
+TEXTS = [field.name for field in records.SCHEMA if field.type == pa.string()]  # few distinct texts, except for ids
 LARGEST = 8_000_000  # bytes of a result.json
 LONGEST = 2000  # characters of a note
 LONGEST_TEXT = 10_000  # characters of any text
 MOST_CELLS = 2000
-MOST_NAMES = 1000  # of an object of JSON
-MOST_VALUES = 500_000  # of JSON
+MOST_NAMES = 1000  # names in a JSON object
+MOST_VALUES = 500_000  # values in a JSON file
 MOST_ERRORS = 1000
-MOST_SEED = 2**53  # a whole number that JSON, floats and tables hold exactly
-# As `Classifier.arithmetic` says it.
+MOST_SEED = 2**53  # largest integer that JSON, floats and tables represent exactly
+# The format of `Classifier.arithmetic`.
 PRECISION = re.compile(
     r"(fp32|tf32|bf16|fp16|[a-z0-9_]{4,20} weights)(, (tf32|bf16|fp16) operations)?(, channels last)?(, compiled)?"
 )
@@ -51,7 +51,7 @@ SEVERAL_LINES = ("note", "command")
 
 
 def _link(text: str) -> str:
-    """Return an address unchanged. Raise ValueError unless everybody can see where it leads."""
+    """Return an address unchanged. Raise ValueError unless its destination is plain to see."""
     parts = urlsplit(text)
     is_plain = text.isascii() and text.isprintable() and not set(text) & set(" <>\"'`\\")
     if text and not (is_plain and parts.scheme == "https" and parts.hostname and "@" not in parts.netloc):
@@ -60,7 +60,7 @@ def _link(text: str) -> str:
 
 
 def _day(text: str) -> str:
-    """Return a day unchanged. Raise ValueError if no calendar has it."""
+    """Return a day unchanged. Raise ValueError if the date does not exist."""
     date.fromisoformat(text)
     return text
 
@@ -74,12 +74,12 @@ class Dataset(StrictModel):
     """The dataset of a run.
 
     Attributes:
-        repo: the repository of the Hub that it was loaded from; null if it was not.
+        repo: the Hub repository that it was loaded from, or null.
         revision: the commit of that repository.
         fingerprint: hash of its samples.
-        samples: how many the split has.
-        used: how many the run used.
-        chosen_by: the classifier by which the images were chosen, if it is another one than the model.
+        samples: number of samples in the split.
+        used: number of samples that the run used.
+        chosen_by: the classifier that chose the images, if it is not the model.
     """
 
     id: Text
@@ -98,17 +98,17 @@ class Model(StrictModel):
     """The classifier of a run.
 
     Attributes:
-        repo: the repository of the Hub that it was loaded from; null if it was not.
+        repo: the Hub repository that it was loaded from, or null.
         revision: the commit of that repository, or the name of torchvision's weights.
         digest: hash of the weights.
         geometry: how images are resized and cropped, in words.
-        activation: that makes probabilities of logits.
-        activation_assumed: whether the checkpoint does not say which.
-        accuracy: on all samples of the dataset.
-        accuracy_kind: what `accuracy` is.
-        top5: accuracy of the five likeliest classes.
+        activation: function that turns logits into probabilities.
+        activation_assumed: whether the checkpoint does not specify the activation.
+        accuracy: accuracy on all samples of the dataset.
+        accuracy_kind: meaning of `accuracy`.
+        top5: top-5 accuracy.
         no_accuracy: why there is no accuracy.
-        no_class: images whose label is no class of the model, which do not count.
+        no_class: number of images whose label is not a class of the model; they do not count.
         classes_by_position: whether the model has no class names, so its classes are assumed to be in the dataset's
             order.
     """
@@ -130,7 +130,7 @@ class Model(StrictModel):
 
     @model_validator(mode="after")
     def _shares(self) -> Self:
-        """Raise ValueError for accuracies outside of 0 to 1."""
+        """Raise ValueError for accuracies outside [0, 1]."""
         for name in ("accuracy", "top5"):
             stated = getattr(self, name)
             for end in ("value", "low", "high"):
@@ -140,14 +140,14 @@ class Model(StrictModel):
 
 
 def ids_under(cell: CellResult, ids: CellIds) -> Iterator[str]:
-    """Yield the ids that a cell of this explainer and metric can have under the settings of `ids`."""
+    """Yield the possible ids of a cell of this explainer and metric under the settings of `ids`."""
     explainer = cell.explainer, json.dumps(cell.explainer_options, sort_keys=True), cell.explainer_version
     metric = cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version
     return ids.possible(explainer, metric, cell.asked_for)
 
 
 class Provenance(StrictModel):
-    """Versions and hardware; further entries are plain."""
+    """Versions and hardware; further entries are plain data."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Text | int | float | bool | None]
@@ -161,18 +161,18 @@ class Provenance(StrictModel):
 class Result(StrictModel):
     """All cells that one submitter publishes of one run, under `license`.
 
-    Of the attributes, `note`, `link`, the days, `seconds`, `peak_memory`, `command` and `provenance` cannot be checked.
+    The attributes `note`, `link`, the days, `seconds`, `peak_memory`, `command` and `provenance` cannot be checked.
 
     Attributes:
-        link: to code or paper of the submitter's own method.
+        link: link to code or paper of the submitter's own method.
         ran: the day of the run, by the clock of the submitter's machine.
         submitted: the day of the submission, by the same clock.
-        seconds: {`explainer_id`: seconds of the run's latest start}; they count what that start computed.
-        peak_memory: bytes of the GPU, or else of the process, in that start.
+        seconds: {`explainer_id`: seconds of the run's latest start}, for what that start computed.
+        peak_memory: peak memory in bytes of the GPU, or else of the process, in that start.
         target: what the maps explain, in words.
-        setting: everything that determines the scores but explainer and metric.
+        setting: everything that determines the scores, except explainer and metric.
         answers: the network's logits for fixed pictures; null if they cannot be compared.
-        maps: SHA-256 of each file of maps beside it (`published_maps`), in their order.
+        maps: SHA-256 of each published file of maps (`published_maps`), in order.
     """
 
     format: Literal[3] = 3
@@ -225,7 +225,10 @@ class Result(StrictModel):
 
     @property
     def group(self) -> str:
-        """The folder of all submissions for this dataset and model. Names are for people, hashes decide."""
+        """The folder of all submissions for this dataset and model.
+
+        Names are informative only; the hashes identify it.
+        """
         dataset = f"{_slug(self.dataset.id)}-{_slug(self.dataset.split)}-{self.dataset.fingerprint[:8]}"
         return f"{dataset}/{_slug(self.model.id)}-{self.model.digest[:8]}"
 
@@ -236,12 +239,12 @@ class Result(StrictModel):
         return f"{self.group}/{self.submitter}-{hash_of(content)}"
 
     def only(self, cells: set[str]) -> "Result":
-        """Return the result with the cells of these ids alone."""
+        """Return the result with only the cells of these ids."""
         return self.model_copy(update={"cells": [cell for cell in self.cells if cell.cell_id in cells]})
 
 
 def _check_labels(cell: CellResult, index: int) -> None:
-    """Raise ValueError for names of methods and metrics that could be mistaken for others, or cannot be read."""
+    """Raise ValueError for names of methods and metrics that are unreadable or could be mistaken for others."""
     for kind, name, chosen in (
         ("explainer", cell.explainer, cell.explainer_options),
         ("metric", cell.metric, cell.metric_options),
@@ -260,13 +263,14 @@ def read_result(path: Path) -> Result:
     """Read a `result.json`.
 
     Raises:
-        UserError: It does not fit the schema, or is too large; the text names file and field.
+        UserError: It does not match the schema or is too large; the message names file and field.
     """
     try:
         text = read_bytes(path, LARGEST).decode()
-        # At most so many values: each follows one of these signs. Parsing first would make an object of each.
+        # An upper bound of the number of values: each follows one of these characters. Parsing would create an object
+        # per value.
         if (values := sum(map(text.count, ",[{"))) > MOST_VALUES:
-            raise ValueError(f"it holds {values:,} values, of which at most {MOST_VALUES:,} are read")
+            raise ValueError(f"it holds {values:,} values, more than the limit of {MOST_VALUES:,}")
         check_texts(parse_json(text, unique=True))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
@@ -274,24 +278,24 @@ def read_result(path: Path) -> Result:
 
 
 def validated(text: str, path: Path) -> Result:
-    """Return the result in a text of JSON. Raise UserError that names file and field if it is invalid."""
+    """Parse a result from JSON text. Raise UserError that names file and field if it is invalid."""
     try:
         return Result.model_validate_json(text)
     except ValidationError as error:
-        many = error.error_count() > MOST_ERRORS  # listing them would take much memory
-        why = f"{error.error_count():,} fields do not fit the schema" if many else field_line(error)
+        many = error.error_count() > MOST_ERRORS  # listing all of them would take much memory
+        why = f"{error.error_count():,} fields do not match the schema" if many else field_line(error)
         raise UserError(f"{path}: {why}") from error
 
 
 def check_texts(content: object, place: str = "") -> None:
-    """Check that all texts of JSON can be printed: no escapes that move a cursor, no marks that reverse the writing.
+    """Check that all strings of JSON are printable: no cursor escapes, no marks that reverse the reading direction.
 
     Args:
-        content: of the JSON.
-        place: of the content, for messages.
+        content: parsed JSON.
+        place: path of the content within the JSON, for messages.
 
     Raises:
-        ValueError: A text cannot be printed or is too long, or an object has too many names; it says where.
+        ValueError: A text is not printable or too long, or an object has too many names; the message says where.
     """
     if isinstance(content, str):
         lines = content.splitlines() if place in SEVERAL_LINES else [content]
@@ -300,7 +304,7 @@ def check_texts(content: object, place: str = "") -> None:
             raise ValueError(f"the text of {place} {why}: {one_line(content, 50)}")
     elif isinstance(content, dict):
         if len(content) > MOST_NAMES:
-            raise ValueError(f"{place or 'it'} has {len(content):,} names, of which at most {MOST_NAMES:,} are read")
+            raise ValueError(f"{place or 'it'} has {len(content):,} names, more than the limit of {MOST_NAMES:,}")
         for key, value in content.items():
             check_texts(key, f"a name in {place or 'it'}")
             check_texts(value, f"{place}.{key}".strip("."))

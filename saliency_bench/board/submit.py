@@ -1,7 +1,7 @@
 """Submit a run, or precomputed maps, as a pull request to a results repository.
 
-Cells that the repository already has with the same values are not sent again; those that contradict it are named and
-sent as well.
+Cells that the repository already has with the same values are not sent again. Cells that contradict it are named and
+sent.
 """
 
 import json
@@ -50,17 +50,17 @@ class SubmissionPlan:
     """What a submission will do; `publish()` does it.
 
     Attributes:
-        private: whether it is private, or will be.
-        create: whether it will be created.
-        bare: whether it belongs to the account and lacks its card, which is then added.
-        rights: of the account that submits.
-        new: cells that the repository does not have, or has over fewer samples.
-        known: cells that it has with the same values; they are not sent.
+        private: whether the repository is or will be private.
+        create: whether the repository will be created.
+        bare: whether the repository belongs to the account and lacks its card, which is then added.
+        rights: rights of the account that submits.
+        new: cells that the repository lacks or has over fewer samples.
+        known: cells that it already has with the same values; they are not sent.
         conflicts: between new cells and other values of the same cells in the repository; both are kept.
-        maps: folder of maps that are published too.
-        pending: the address of an open pull request with exactly these cells.
-        pull_request: the address of the pull request that was made.
-        api: of the account that submits.
+        maps: folder of maps to publish too.
+        pending: address of an open pull request with exactly these cells.
+        pull_request: address of the new pull request.
+        api: API of the account that submits.
         board: folder of a local board, where files are written instead of making a pull request.
     """
 
@@ -86,12 +86,12 @@ class SubmissionPlan:
 
     @cached_property
     def sent(self) -> Submission:
-        """Return the submission with the new cells alone."""
+        """Return the submission with only the new cells."""
         return self.submission.only({cell.cell_id for cell in self.new})
 
     @cached_property
     def files(self) -> dict[str, bytes | Path]:
-        """Contents of the files of the pull request by path, or where they are; also of a pending one."""
+        """Return {path: content or local path} of the files of the pull request, including a pending one."""
         if not self.new:
             return {}
         with TemporaryDirectory() as folder:
@@ -109,10 +109,9 @@ class SubmissionPlan:
                 for path, content in self.files.items()}  # fmt: skip
 
     def lines(self, *, several: bool = False) -> list[str]:
-        """Say what will be done.
+        """Return lines on what will be done.
 
-        Args:
-            several: the same pull request has further runs, which were announced before.
+        Args: several: whether the pull request has further runs that were already announced.
         """
         lines: list[str] = []
         if self.known:
@@ -120,7 +119,7 @@ class SubmissionPlan:
             lines += map(_line, self.known)
         lines += map(str, self.conflicts)
         if self.pending:
-            return [*lines, f"{'the rest' if self.known else 'this'} is proposed already: {self.pending}"]
+            return [*lines, f"{'the rest' if self.known else 'this'} is already proposed: {self.pending}"]
         if not self.new:
             return [*lines, "nothing to submit"]
         visibility = "private" if self.private else "public"
@@ -183,7 +182,7 @@ class SubmissionPlan:
 def board_files(repo: str) -> dict[str, bytes]:
     """Return the files of a results repository before its first submission.
 
-    Its tables have a row without a result, because the Hub shows no empty table.
+    Its tables have a row without a result, because the Hub does not show empty tables.
     """
     row = dict.fromkeys(records.SCHEMA.names) | {"reason": NO_RESULT}
     with BytesIO() as buffer:
@@ -191,19 +190,19 @@ def board_files(repo: str) -> dict[str, bytes]:
         return {
             "README.md": card(repo).encode(),
             SCHEMA: (json.dumps(json_schema(), indent=2) + "\n").encode(),
-            ROWS: table_of(None),  # until its owner has merged or recomputed something
+            ROWS: table_of(None),  # until its owner merges or recomputes a submission
             f"{EMPTY}/{RECORDS}": buffer.getvalue(),
         }
 
 
 def board_publication(namespace: str) -> Publication:
-    """Return what creating the results repository of a namespace publishes."""
+    """Return the publication that creates the results repository of a namespace."""
     repo = f"{namespace}/results"
     return Publication("dataset", repo, dict(board_files(repo)), LICENSE, mark=(SCHEMA, ""), first=(ROWS,))
 
 
 def check_sizes(plans: Sequence[SubmissionPlan]) -> None:
-    """Raise UserError for a pull request that its review would refuse for its size."""
+    """Raise UserError for a pull request that its review would refuse because of its size."""
     sent = [plan for plan in plans if not plan.nothing]
     sizes = {path: size for plan in sent for path, size in plan.sizes.items()}
     if problems := too_much(sizes, len(sent)):
@@ -211,7 +210,7 @@ def check_sizes(plans: Sequence[SubmissionPlan]) -> None:
     for plan in sent:
         if (rows := len(plan.submission.records)) > MOST_ROWS:
             where = f"{RECORDS} of {plan.submission.where}"
-            raise UserError(f"no board reads {where}: it has {rows:,} rows, of which at most {MOST_ROWS:,} are read")
+            raise UserError(f"no board reads {where}: it has {rows:,} rows, more than the limit of {MOST_ROWS:,}")
 
 
 def propose(plans: Sequence[SubmissionPlan]) -> str | None:
@@ -267,7 +266,7 @@ def _copy(content: bytes | Path, path: Path) -> None:
 
 
 def runs_in(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return (the finished runs, the unfinished ones) in a folder: the folder itself, or the runs of a suite.
+    """Return (finished runs, unfinished runs) of a folder: the folder itself, or the runs of a suite.
 
     Raises:
         UserError: No run is finished.
@@ -282,12 +281,12 @@ def runs_in(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def is_suite(folder: Path) -> bool:
-    """Return whether a folder holds the runs of a suite and is not a run itself."""
+    """Return whether a folder holds the runs of a suite and is not itself a run."""
     return (folder / "runs").is_dir() and not (folder / "summary.json").is_file()
 
 
 def _already(count: int, repo: str) -> str:
-    """Say how many cells are not sent, as a repository has them."""
+    """Return lines on the cells that are not sent because a repository has them."""
     are = "is" if count == 1 else "are"
     return f"{counted(count, 'cell')} {are} in {repo} with the same values and {are} not sent:"
 
@@ -321,18 +320,18 @@ def plan(
     api: HfApi | None = None,
     read: Callable[..., Submission] = of_run,
 ) -> SubmissionPlan:
-    """Ask the Hub what submitting a finished run to `namespace`/results would do, and change nothing.
+    """Plan the submission of a finished run to `namespace`/results, without changing anything on the Hub.
 
     Args:
         run: folder of the run.
-        namespace: of the results repository.
+        namespace: namespace of the results repository.
         private: make the repository private if it will be created.
-        note: a few words for readers.
-        link: https address of code or paper.
-        with_maps: publish the maps too that `score_maps` has written into the folder.
+        note: short note for readers.
+        link: https address of the code or paper.
+        with_maps: also publish the maps that `score_maps` has written into the folder.
         dry_run: only compare, which needs neither login nor network.
-        api: of the account that submits; default: the account that is logged in.
-        read: makes the submission of the run; `of_upload` where a stranger has made the run.
+        api: API of the account that submits; default: the account that is logged in.
+        read: function that makes the submission; `of_upload` if a stranger has made the run.
 
     Raises:
         UserError: The folder holds no finished run, or the Hub refuses the submission.
@@ -380,12 +379,12 @@ def plan_for_folder(
         run: folder of the run.
         board: folder of the board.
         by: name of the submitter.
-        note: a few words for readers.
-        link: https address of code or paper.
+        note: short note for readers.
+        link: https address of the code or paper.
         with_maps: also publish the maps that `score_maps` has written into the run's folder.
 
     Raises:
-        UserError: The folder of the board holds something else, or the run cannot be read.
+        UserError: The folder is not a board, or the run cannot be read.
     """
     board = Path(board).expanduser()
     maps = Path(run) / PUBLISHED if with_maps else None
@@ -413,9 +412,9 @@ def _account(api: HfApi, repo: str, dry_run: bool) -> client.Account | None:
 
 
 def _rights(account: client.Account | None, repo: str, info: DatasetInfo | None) -> client.Rights:
-    """Return whether an account may submit, and why not.
+    """Return whether an account may submit, and if not, why.
 
-    With a token that may write, anyone may submit to a public repository; only its owner may create it.
+    With a write token, anyone may submit to a public repository; only its owner may create it.
     """
     if account is None:
         return client.Rights(None, "rights not checked: not logged in")
@@ -429,7 +428,7 @@ def _rights(account: client.Account | None, repo: str, info: DatasetInfo | None)
         return client.Rights(
             False, f"cannot submit to {repo}: it does not exist, or is private; check --namespace (yours: {yours})"
         )
-    return client.Rights(True, f"{account.name} may submit to it")
+    return client.Rights(True, f"{account.name} may submit")
 
 
 def _info(api: HfApi, repo: str) -> DatasetInfo | None:
@@ -443,7 +442,7 @@ def _info(api: HfApi, repo: str) -> DatasetInfo | None:
 
 
 def _sort_cells(proposed: SubmissionPlan, revision: str | None) -> None:
-    """Compare the cells with those in the repository, sample by sample: fill in `new`, `known` and `conflicts`."""
+    """Compare the cells with the repository, sample by sample, and fill in `new`, `known` and `conflicts`."""
     ours = proposed.submission.checked
     published = [] if revision is None else _published(proposed, revision)
     for cell in ours.cells:
@@ -463,7 +462,7 @@ def _published(proposed: SubmissionPlan, revision: str) -> list[CheckedSubmissio
 
 
 def _pending(proposed: SubmissionPlan, author: str) -> str | None:
-    """Return the address of an open pull request of this author with exactly these cells, or None."""
+    """Return the address of this author's open pull request with exactly these cells, or None."""
     paths = list(proposed.files)
     with asking(proposed.repo):
         for pull in proposed.api.get_repo_discussions(
@@ -491,24 +490,24 @@ def submit(
 ) -> SubmissionPlan:
     """Propose a run, or precomputed maps, to the board `namespace`/results by a pull request.
 
-    Results are published under CC-BY-4.0; by submitting you agree to that. The records of the run are read into memory,
-    about 0.4 kB each.
+    By submitting you agree to publish your results under CC-BY-4.0. The records of the run are read into memory, about
+    0.4 kB each.
 
     Args:
         run: a finished run or its folder; or precomputed maps, which are scored first: a filled-in template, or a
-            folder or file of maps as `maps` of `run` takes it.
-        namespace: of the board.
-        name: of your method, for precomputed maps.
-        private: make a repository private if it is created now, which happens in your own namespaces only.
-        dry_run: compare, send nothing.
-        note: a few words for readers.
+            folder or file of maps like `maps` of `run`.
+        namespace: namespace of the board.
+        name: name of your method, for precomputed maps.
+        private: make a new repository private. A repository is only created in your own namespaces.
+        dry_run: compare but send nothing.
+        note: short note for readers.
         link: https address of the code or paper of your own method.
-        with_maps: publish the maps too, rounded to float16 before they are scored, so that anybody, and the owner of
-            the board, can score them.
+        with_maps: also publish the maps, rounded to float16 before they are scored, so that anyone, including the owner
+            of the board, can recompute the scores.
         **scoring: the other parameters of `score_maps`, for precomputed maps.
 
     Returns:
-        The plan; its `pull_request` is the address of the pull request, None if the board has all cells already.
+        The plan; its `pull_request` is the address of the pull request, or None if the board already has all cells.
 
     Raises:
         UserError: The run cannot be read, the maps cannot be scored, or the Hub refuses the submission.
@@ -526,20 +525,20 @@ def scored(run: Run | str | Path, name: str | None = None, **scoring: Any) -> Pa
     """Return the folder of a finished run: `run` itself, or the run that scores the maps in it.
 
     Args:
-        run: a run, its folder, or maps, as for `submit`.
-        name: of the method, for maps.
+        run: a run, its folder, or maps; see `submit`.
+        name: name of the method, for maps.
         **scoring: the other parameters of `score_maps`, for maps.
     """
     path = run.folder if isinstance(run, Run) else Path(run)
     if (path / "summary.json").is_file():
         options = {"name": name, **scoring}
         if unused := [option for option, value in options.items() if value and option not in ("progress", "say")]:
-            raise UserError(f"{path} is a finished run and is submitted as it is; {', '.join(unused)} is for maps")
+            raise UserError(f"{path} is a finished run and is submitted unchanged; {', '.join(unused)} is for maps")
         return path
     if not path.exists():
         raise UserError(f"{path} does not exist; give the folder of a run, or of maps")
     if name is None:
         raise UserError(f"{path} is not a finished run; if it holds maps, name your method with --name NAME")
-    from saliency_bench.board.template import score_maps  # runs networks; what is submitted otherwise is read
+    from saliency_bench.board.template import score_maps  # runs networks; finished runs are only read
 
     return score_maps(path, name, **scoring).folder

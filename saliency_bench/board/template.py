@@ -1,8 +1,8 @@
-"""Templates for precomputed maps: what to explain, in which frame; and scoring the maps that were made from one.
+"""Templates for precomputed maps: what to explain in which frame, and scoring the maps made from a template.
 
 OUT/samples.csv     image_id, file (of its map), label, target in words, plus and minus: classes of the model
 OUT/template.json   settings, identity, size of the prepared frame: `Template`
-OUT/example.py      makes maps with a small method, to be replaced by yours
+OUT/example.py      makes maps with a small method; replace it by yours
 OUT/README.md       instructions
 OUT/images/         the prepared frames, on request
 """
@@ -64,9 +64,9 @@ class Template(StrictModel):
     """The content of `template.json`.
 
     Attributes:
-        spec: settings of the run to come, without explainers and metrics; files and folders by their full path.
-        identity: of dataset, model and target, so that maps are never scored on other data.
-        size: (H, W) of the prepared frame.
+        spec: settings of the later run, without explainers and metrics; files and folders as full paths.
+        identity: identity of dataset, model and target, so that maps are never scored on other data.
+        size: size (H, W) of the prepared frame.
     """
 
     format: Literal[2] = FORMAT
@@ -87,14 +87,14 @@ def template(
     progress: bool = True,
     **settings: Unpack[SampleSettings],
 ) -> Path:
-    """Write what is needed to make maps without the package into a new folder, and return the folder.
+    """Write a new folder with everything needed to make maps without the package, and return it.
 
     Args:
-        dataset: as for `run`.
-        model: as for `run`.
-        out: the folder.
-        images: "png" (8 bits per channel) or "npy" (float32 (3, H, W) in [0, 1], to the last bit what the classifier
-            gets) to have the prepared frames written too.
+        dataset: see `run`.
+        model: see `run`.
+        out: output folder.
+        images: also write the prepared frames, as "png" (8 bits per channel) or "npy" (float32 (3, H, W) in [0, 1],
+            exactly the classifier's input).
         progress: show a bar.
         **settings: SETTINGS
 
@@ -127,12 +127,12 @@ def template(
     for name, source in (("README.md", "template.md.j2"), ("example.py", "template.py.j2")):
         text = Text(Path(__file__).with_name(source).read_text(encoding="utf-8"), keep_trailing_newline=True)
         write_text(folder / name, text.render(**words))
-    write_json(folder / TEMPLATE, content.model_dump(mode="json"))  # last: a folder that has it is whole
+    write_json(folder / TEMPLATE, content.model_dump(mode="json"))  # written last: a folder with this file is complete
     return folder
 
 
 def _absolute(spec: RunSpec) -> RunSpec:
-    """Return the settings with full paths of files and folders, so that they are found from any folder."""
+    """Return the settings with full paths of files and folders, so that they work from any working directory."""
     paths = {name: value for name, value in spec if hint(name, "path") and isinstance(value, str)}
     changed: dict[str, object] = {name: _full(value) for name, value in paths.items()}
     if isinstance(spec.prompts, tuple):
@@ -141,13 +141,13 @@ def _absolute(spec: RunSpec) -> RunSpec:
 
 
 def _full(name: str) -> str:
-    """Return the full path of a file or folder; other names, such as those of datasets, stay as they are."""
+    """Return the full path of a file or folder; other names, such as names of datasets, are unchanged."""
     path = Path(name).expanduser()
     return str(path.resolve()) if path.exists() and name not in (*RULES, *list_datasets()) else name
 
 
 def _samples(context: RunContext, images: str | None, progress: bool) -> tuple[list[dict], tuple[int, int]]:
-    """Return (the rows of samples.csv, the size of the prepared frame); write the frames if `images` says how."""
+    """Return (rows of samples.csv, size of the prepared frame), and write the frames if `images` gives a format."""
     rows: list[dict] = []
     sizes: set[tuple[int, int]] = set()
     names = context.classifier.labels
@@ -185,7 +185,7 @@ def _samples(context: RunContext, images: str | None, progress: bool) -> tuple[l
         context.classifier.geometry.crop is None and isinstance(context.classifier.geometry.resize, int)
     ):
         raise UserError(
-            f"{context.classifier.id} has no fixed frame, so maps have no fixed size; give a model that has one"
+            f"{context.classifier.id} has no fixed frame, so maps have no fixed size; give a model with a fixed frame"
         )
     return rows, sizes.pop()
 
@@ -199,15 +199,15 @@ def _write_frame(path: Path, image: torch.Tensor, kind: str) -> None:
 
 
 def _save(path: Path, values: np.ndarray) -> None:
-    with path.open("wb") as file:  # numpy adds an ending to the name of a path
+    with path.open("wb") as file:  # numpy appends a suffix to a path
         np.save(file, values, allow_pickle=False)
 
 
 def read_template(folder: str | Path) -> tuple[Template, dict[str, str]]:
-    """Return (the content of template.json, {image id: the file of its map}).
+    """Return (content of template.json, {image id: file of its map}).
 
     Raises:
-        UserError: The folder is not a template, or was changed; the text names file and field.
+        UserError: The folder is not a template or was changed; the message names file and field.
     """
     path, table = Path(folder) / TEMPLATE, Path(folder) / SAMPLES
     if not path.is_file() or not table.is_file():
@@ -245,26 +245,26 @@ def score_maps(
     progress: bool = True,
     say: Callable[[str], object] = lambda line: None,
 ) -> Run:
-    """Score precomputed maps as a run scores the maps of its explainers, with the same metrics and chunks.
+    """Score precomputed maps as a run scores the maps of its explainers, with the same metrics and batchs.
 
     Args:
         maps: a filled-in template (maps in its folder `maps` or its file `maps.parquet`), or, with `template`, a folder
             or file of maps (`compute.maps.map_files`).
-        name: of the method.
-        template: folder of the template, if the maps are elsewhere.
-        metrics: that score the maps; default: all that need only one map per image.
+        name: name of the method.
+        template: folder of the template, if the maps are in another folder.
+        metrics: metrics that score the maps; default: all metrics that need only one map per image.
         out: folder of the run; default: a folder next to the maps, named after method and maps.
-        partial: leave out and count images without a map, instead of refusing.
-        batch_size: default: the template's.
-        device: as for `run`.
-        with_maps: round the maps as for publishing (`published_maps`: float16 with a scale) before they are scored, and
+        partial: leave out and count images without a map instead of raising an error.
+        batch_size: batch size; default: the template's.
+        device: see `run`.
+        with_maps: round the maps for publishing (`published_maps`: float16 with a scale) before they are scored, and
             write them into the folder of the run.
         progress: show a bar.
-        say: is called with a line on what will be scored.
+        say: called with a line on what will be scored.
 
     Raises:
-        UserError: The maps are not as the template says, `run` refuses the settings, or dataset, model or target are no
-            longer those of the template.
+        UserError: The maps do not match the template, `run` refuses the settings, or dataset, model or target have
+            changed since the template was made.
     """
     started = perf_counter()
     folder = Path(maps if template is None else template)
@@ -276,7 +276,7 @@ def score_maps(
     refuse(scorers, name)
     settings: dict[str, Any] = dict(content.spec) | {"metrics": scorers, "device": device}
     settings |= {} if batch_size is None else {"batch_size": batch_size}
-    describe(settings)  # raises for invalid settings before maps are read, which takes time
+    describe(settings)  # raises for invalid settings before reading the maps, which takes time
     if out is not None:
         check_run_folder(Path(out))
     needed, fix = () if partial else files, "add them, or leave them out with --partial"
@@ -303,18 +303,18 @@ def score_maps(
 
 
 def _maps_in(folder: Path) -> Path:
-    """Return where the maps of a template are: its folder, or its Parquet file."""
+    """Return the location of a template's maps: its folder or its Parquet file."""
     return next((path for path in (folder / MAPS, folder / f"{MAPS}.parquet") if path.exists()), folder / MAPS)
 
 
 def _scorers(metrics: Scorer | Sequence[Scorer] | None) -> list[Metric]:
-    """Return the metrics, by default all that need only one map per image."""
+    """Return the metrics, by default all metrics that need only one map per image."""
     if metrics is None:
         return [metric for metric in map(registered_metric, usable_names("metrics")) if not wants_more(metric)]
     return [as_metric(metric) for metric in ([metrics] if isinstance(metrics, str) or callable(metrics) else metrics)]
 
 
 def _without_groups(context: RunContext) -> RunContext:
-    """Leave out the metrics that need groups of classes, because there are none."""
+    """Leave out metrics that need groups of classes, because there are no groups."""
     kept = [metric for metric in context.metrics if "groups" not in metric.inputs]
     return replace(context, metrics=kept, spec=context.spec.model_copy(update={"metrics": tuple(map(str, kept))}))

@@ -1,7 +1,7 @@
 """Datasets whose images may not be redistributed: annotations without images, and joining both again.
 
-The config `annotations` has all columns except pictures other than masks; each of these is replaced by `NAME_sha256`, a
-checksum. For a user who has the source, the dataset is rebuilt: the same rows, or an error that names what is missing.
+The config `annotations` has all columns, but every picture except masks is replaced by `NAME_sha256`, a checksum. A
+user who has the source can rebuild the dataset: the result is the same rows, or an error that names what is missing.
 """
 
 import shutil
@@ -46,14 +46,14 @@ def features_of(folder: Path, build_report: dict) -> Features:
 
 
 def without_images(features: Features) -> Features:
-    """Return the columns of the annotations: checksums in the place of pictures."""
+    """Return the columns of the annotations, with checksums instead of pictures."""
     held_back = pictures_of(features)
     checksums = {f"{name}_sha256": Value("string") for name in held_back}
     return Features({name: kind for name, kind in features.items() if name not in held_back} | checksums)
 
 
 def split_off(folder: Path, build_report: dict, out: Path) -> dict:
-    """Write the annotations of a built dataset under `out`; its build report with these files."""
+    """Write the annotations of a built dataset under `out`, and return its build report with these files."""
     features = features_of(folder, build_report)
     held_back, kept = pictures_of(features), without_images(features)
     target = out / FOLDERS[ANNOTATIONS]
@@ -75,9 +75,9 @@ def rows_of(folder: Path, part: dict, columns: Iterable[str] | None = None) -> I
     """Yield the rows of one split of a built dataset, pictures as stored.
 
     Args:
-        folder: of the dataset.
+        folder: folder of the dataset.
         part: the entry of the split in the build report.
-        columns: to read; None: all.
+        columns: columns to read; None: all.
     """
     for file in part["files"]:
         wanted = None if columns is None else list(columns)
@@ -86,11 +86,11 @@ def rows_of(folder: Path, part: dict, columns: Iterable[str] | None = None) -> I
 
 
 def joined(notes: Dataset, build_report: dict, split: str, source: Path) -> Path:
-    """Return the cached folder of the dataset rebuilt from `source`, whose images are all checked.
+    """Rebuild a dataset from `source`, check all images, and return its cached folder.
 
     Args:
         notes: the published annotations of a split.
-        build_report: published with them.
+        build_report: build report published with them.
         split: its name.
         source: the user's copy of the raw data.
 
@@ -120,7 +120,7 @@ def joined(notes: Dataset, build_report: dict, split: str, source: Path) -> Path
 
 
 def _check_joined(notes: Dataset, built: Path, build_report: dict, split: str) -> None:
-    """Raise UserError for a rebuilt split that is not the annotated one."""
+    """Raise UserError if a rebuilt split differs from the annotated one."""
     columns = [column for column in notes.column_names if column.endswith("_sha256")]
     pictures = [column.removesuffix("_sha256") for column in columns]
     part = read_report(built)["splits"].get(split, {"files": []})

@@ -1,6 +1,6 @@
-"""`build_report.json` of a built dataset: counts, checksums, what was left out.
+"""`build_report.json` of a built dataset: counts, checksums and left-out samples.
 
-It has no time and no path, so that equal builds give equal bytes.
+It contains no times and paths, so equal builds give equal bytes.
 """
 
 import json
@@ -23,14 +23,14 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.hashing import known_sha256, sha256_of
 
 REPORT = "build_report.json"
-HIDDEN = "hidden_masks"  # key of a report: the split whose masks are hidden, if there is one
+HIDDEN = "hidden_masks"  # key of a report: the split whose masks are hidden, if any
 LARGEST = 200_000_000  # bytes: ImageNet names 50,000 images in it
 
 
 def read_report(folder: Path) -> dict[str, Any]:
-    """Return the build report of a folder; {} if it has none.
+    """Return the build report of a folder, or {} if it has none.
 
-    A stranger may have written it: types and paths are checked.
+    Types and paths are checked, because a stranger may have written it.
 
     Raises:
         UserError: The file cannot be read.
@@ -58,11 +58,9 @@ def read_report(folder: Path) -> dict[str, Any]:
 
 
 def changed_files(folder: Path, build_report: dict[str, Any]) -> list[str]:
-    """Return the files of a built folder that are not as they were built, by size or content.
+    """Return the files of a built folder that were changed (in size or content), added or removed since.
 
-    Also those added, or missing.
-
-    A split without any of its files was left out on purpose.
+    A split without any files was left out on purpose.
     """
     files = [split.get("files", []) for split in build_report.get("splits", {}).values()]
     kept = [split for split in files if any((folder / file["path"]).exists() for file in split)]
@@ -77,12 +75,12 @@ def _as_built(path: Path, file: dict[str, Any]) -> bool:
 
 
 def report_bytes(build_report: dict[str, Any]) -> bytes:
-    """Return the text of a report as bytes: the same for equal reports."""
+    """Return a report as bytes; equal reports give equal bytes."""
     return (json.dumps(build_report, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 class SplitWriter:
-    """Writes the rows of one split and counts them."""
+    """Writer of the rows of a split that counts them."""
 
     def __init__(self, folder: Path, name: str, features: Features):
         self.shards, self.fingerprint = Shards(folder, name, features), Fingerprint()
@@ -92,7 +90,7 @@ class SplitWriter:
         }
 
     def add(self, row: dict) -> None:
-        """Write a row as `features.encode_example` returns it, and count it."""
+        """Write and count a row from `features.encode_example`."""
         mask, label = row["mask"], self._class_name("label", row["label"])
         self.fingerprint.add(row["image_id"], label, row["image"]["bytes"], mask and mask["bytes"])
         self.masks += mask is not None
@@ -103,7 +101,7 @@ class SplitWriter:
         self.shards.add(row)
 
     def _class_name(self, column: str, value: int | None) -> str | None:
-        """Return the name of a label; None of a row without."""
+        """Return the name of a label, or None for a row without a label."""
         return None if value is None else self.shards.features[column].names[value]
 
     def report(self, files: list[Path]) -> dict[str, Any]:
@@ -123,14 +121,14 @@ class SplitWriter:
 
 
 class NearDuplicates:
-    """Collects a few numbers per picture, enough to find near-duplicates across splits."""
+    """Collector of a few numbers per picture, to find near-duplicates across splits."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []
         self.splits, self.hashes = array("B"), array("Q")
 
     def add(self, image_id: str, split: str, picture_hash: int) -> None:
-        """Take the hash of a picture."""
+        """Add the hash of a picture."""
         self.ids.append(image_id)
         self.splits.append(SPLITS.index(split))
         self.hashes.append(picture_hash)

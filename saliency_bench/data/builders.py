@@ -78,7 +78,7 @@ def settings_of(name: str, builder: ModuleType, options: dict[str, Any]) -> dict
     """Return all options of a build with their values; every builder takes `seed`.
 
     Raises:
-        UserError: An option is unknown or has a value that it does not take.
+        UserError: An option is unknown or has an invalid value.
     """
     seed = options.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool):
@@ -94,10 +94,10 @@ def settings_of(name: str, builder: ModuleType, options: dict[str, Any]) -> dict
 
 
 def _texts(name: str, key: str, value: Any) -> tuple[str, ...]:
-    """Return the value of an option that takes several texts, also as one text with commas.
+    """Return the value of an option that takes several texts, also separated by commas.
 
     Raises:
-        UserError: It is no list of texts.
+        UserError: It is not a list of texts.
     """
     listed = value.split(",") if isinstance(value, str) else value
     if not isinstance(listed, list | tuple) or not all(isinstance(text, str) for text in listed):
@@ -111,7 +111,7 @@ def own_options(builder: ModuleType, settings: dict[str, Any]) -> dict[str, Any]
 
 
 def private(builder: ModuleType) -> tuple[str, ...]:
-    """Return the options that concern the machine only."""
+    """Return the options that concern only this machine."""
     return getattr(builder, "PRIVATE", ())
 
 

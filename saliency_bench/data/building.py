@@ -1,4 +1,4 @@
-"""Builds a dataset folder from a builder (see `builders.py`): Parquet files, a card and `build_report.json`."""
+"""Build a dataset folder with a builder (see `builders.py`): Parquet files, a card and `build_report.json`."""
 
 import json
 import re
@@ -63,21 +63,21 @@ def build(
 ) -> Path:
     """Build the dataset `name` into the folder `out` and return it.
 
-    `out` appears complete or not at all: everything is written next to it and renamed at the end. A build that was
-    killed resumes when it is started again. Equal input gives equal bytes, with any number of workers.
+    `out` appears complete or not at all: everything is written next to it and renamed at the end. A killed build
+    resumes at the next start. Equal input gives equal bytes, with any number of workers.
 
     Args:
-        name: of the dataset, or of a layout of your own data ("folder", "coco-json", "yolo").
+        name: name of the dataset, or of a layout of your own data ("folder", "coco-json", "yolo").
         out: folder to write.
-        source: folder with the raw data as downloaded; None for datasets that need none. Of your own data also
+        source: folder with the raw data as downloaded; None for datasets that need none. For your own data also called
             `images`.
-        overwrite: replace `out` if it is a dataset built before; else an existing non-empty folder is refused.
+        overwrite: replace `out` if it is a dataset built before; otherwise refuse an existing non-empty folder.
         progress: show a bar.
-        seed: of the split into train, validation and test, and of anything the builder draws at random.
+        seed: seed of the split into train, validation and test, and of anything the builder draws at random.
         workers: threads (for some large sources: processes) that read and write pictures; None: one per core.
-        license: of your own data: their licence, as the Hub spells it ("cc-by-4.0"); None: not stated.
-        title: what your own data are called in card and reports.
-        **options: of the builder, see `saliency-bench build NAME --help`.
+        license: licence of your own data in the Hub's spelling ("cc-by-4.0"); None: not stated.
+        title: name of your own data in card and reports.
+        **options: options of the builder, see `saliency-bench build NAME --help`.
 
     Raises:
         UserError: A name or option is unknown, a source is missing, or `out` exists.
@@ -88,7 +88,7 @@ def build(
     about = _own_words(name, builder, license, title)
     settings = builders.settings_of(name, builder, {"seed": seed, **options})
     out = Path(out).expanduser().resolve()
-    if out.is_symlink():  # Python 3.13 leaves a loop as it is, where others raise
+    if out.is_symlink():  # Python 3.13 accepts a loop, other versions raise
         raise UserError(f"{out} is a link that leads to itself; give another path")
     root = None if source is None else source_folder(source, out)
     if workers is not None and workers < 1:
@@ -96,7 +96,7 @@ def build(
     made_by = json.dumps([saliency_bench.__version__, name, builder.VERSION, settings, about, str(root)])
     with build_lock(out):
         if not overwrite and _is_built(out, name, builder, settings, about):
-            complain(f"{out} is built already with these settings; --overwrite (overwrite=True) builds it anew")
+            complain(f"{out} is already built with these settings; --overwrite (overwrite=True) rebuilds it")
             clean_up(out)
             return out
         check_replaceable(out, overwrite)
@@ -123,7 +123,7 @@ def _own_words(name: str, builder: ModuleType, license: str | None, title: str |
 
 
 def _is_built(out: Path, name: str, builder: ModuleType, settings: dict[str, Any], about: dict[str, str]) -> bool:
-    """Return whether a folder holds this dataset, built by these settings and unchanged since."""
+    """Return whether a folder holds this dataset, built with these settings and unchanged since."""
     if not (out / REPORT).is_file():
         return False
     known = read_report(out)
@@ -135,14 +135,14 @@ def _is_built(out: Path, name: str, builder: ModuleType, settings: dict[str, Any
 
 
 def _public(builder: ModuleType, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings without what is private to a machine, as a token."""
+    """Return the settings without options private to a machine, such as a token."""
     return {key: value for key, value in settings.items() if key not in builders.private(builder)}
 
 
 def split_of(seed: int, group: str) -> str:
     """Return the split of a group: 70/15/15 percent by a hash of (seed, group).
 
-    So others stay when one is added.
+    So a new group does not move other groups.
     """
     percent = seed_of(seed, group) % 100
     return "train" if percent < 70 else "validation" if percent < 85 else "test"
@@ -158,15 +158,15 @@ def _write_dataset(
     progress: bool,
     workers: int,
 ) -> None:
-    """Write the dataset to `workspace / "dataset"`, by way of the batches in `workspace / "batches"`.
+    """Write the dataset to `workspace / "dataset"`, from the batches in `workspace / "batches"`.
 
     Args:
         workspace: folder next to the dataset's.
-        name: of the dataset.
+        name: name of the dataset.
         builder: its module.
         source: the raw data.
         settings: options of the build.
-        about: what the build report says in other words than the builder.
+        about: texts of the build report that replace the builder's texts.
         progress: show a bar.
         workers: threads or processes.
     """
@@ -195,7 +195,7 @@ def _write_dataset(
 
 
 def _nothing_usable(name: str, source: Path | None, log: BuildLog) -> str:
-    """Return the message of a build without a sample, with the most frequent reason why images are left out."""
+    """Return the message for a build without samples, with the most frequent reason for left-out images."""
     reasons = Counter(entry["reason"] for entry in log.left_out if entry["what"] == "image").most_common(1)
     why = "".join(f" ({count} left out: {reason})" for reason, count in reasons)
     return f"{name}: no usable image in {source}{why}; compare the folder with `saliency-bench build {name} --help`"
@@ -236,11 +236,11 @@ def _rows(
                     raise ValueError(f"the builder of {name} gives the image id {row['image_id']!r} twice")
                 seen.add(row["image_id"])
                 yield row
-    log.add(of_jobs)  # after the builder's own entries, however far it was ahead of the threads
+    log.add(of_jobs)  # after the builder's own entries, even if it was ahead of the threads
 
 
 def encoded_row(sample: dict, features: Features) -> dict:
-    """Return a sample as it is stored, with the hash of its picture and the split that the builder gives it, if any."""
+    """Return a sample in stored form, the hash of its picture, and the builder's split, if any."""
     if unknown := set(sample) - set(features) - {"split"}:
         raise ValueError(f"the builder yields columns that its features() does not have: {', '.join(sorted(unknown))}")
     row: dict[str, Any] = {column: sample.get(column) for column in features}

@@ -1,4 +1,4 @@
-"""Writes the dataset card (`README.md`) of a built dataset from the template `model_cards/dataset.md.j2`."""
+"""Write the dataset card (`README.md`) of a built dataset from the template `model_cards/dataset.md.j2`."""
 
 from collections import Counter
 from pathlib import Path
@@ -17,7 +17,7 @@ from saliency_bench.errors import UserError
 
 SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 FOLDERS = {"default": "data", "annotations": "annotations"}  # {config: folder of its Parquet files}
-MOST_CLASSES = 50  # whose shares the card lists
+MOST_CLASSES = 50  # most classes whose shares the card lists
 CONFIG = "default"  # images and masks
 ANNOTATIONS = "annotations"  # the config without images, for sources whose images may not be redistributed
 
@@ -32,7 +32,7 @@ def card(
         build_report: content of `build_report.json`.
         features: its columns.
         config: its name on the Hub.
-        images_license: the licence the images are published under, where the source alone does not allow publication.
+        images_license: licence under which the images are published, if the source itself does not allow publication.
     """
     left_out = Counter((entry["what"], entry["reason"]) for entry in build_report["left_out"])
     filled = DatasetCard.from_template(
@@ -66,21 +66,21 @@ def template_file(name: str) -> Path:
 
 
 def paper(builder: ModuleType) -> tuple[str, str] | None:
-    """Return (name, address) of the paper that the dataset is from."""
+    """Return (name, address) of the dataset's paper."""
     name, _, address = getattr(builder, "PAPER", "").rpartition(", ")
     return (name, address) if name else None
 
 
 def group_line(builder: ModuleType) -> str:
-    """Return what counts as one in statistics."""
+    """Return a line on what counts as one sample in statistics."""
     group = getattr(builder, "GROUP", None)
     if group is None:
-        return "Each sample is a group of its own: the source names nothing that samples share."
+        return "Each sample is its own group: the source has no information about related samples."
     return fill(f"`group` is {group}: samples of one group count as one in statistics and share a split.", 120)
 
 
 def biases(builder: ModuleType, build_report: dict) -> list[str]:
-    """Return properties of the data that may influence scores: those the builder names, and those that are counted."""
+    """Return properties of the data that may influence scores: stated by the builder, or counted."""
     known = " ".join(getattr(builder, "BIASES", "").split())
     counted = [_missing(build_report), *(_uneven(column, build_report) for column in _classes(build_report))]
     return [line for line in (known, *counted) if line]
@@ -140,7 +140,7 @@ def terms(builder: ModuleType, license: str) -> tuple[str | None, str | None]:
 
 
 def _info(build_report: dict, features: Features) -> DatasetInfo:
-    """Return what `datasets` says of the columns and splits."""
+    """Return the description of columns and splits for `datasets`."""
     parts = build_report["splits"]
     splits = SplitDict()
     for name, part in parts.items():

@@ -1,4 +1,4 @@
-"""Dataset names: which are known, and what a name, a folder or a Hub id refers to."""
+"""Dataset names: known names, and the meaning of a name, a folder or a Hub id."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,12 +15,12 @@ SPLIT_OF = {"train": "train", "training": "train", "validation": "validation", "
 
 
 def list_datasets() -> list[str]:
-    """Return the names of the datasets that can be built and loaded; not the layouts of anyone's own data."""
+    """Return the names of the datasets that can be built and loaded, without the layouts of your own data."""
     return [name for name, path in registry.files("hub_builders").items() if not _is_layout(path)]
 
 
 def _is_layout(path: Path) -> bool:
-    """Return whether a builder is for anyone's own data (`OWN_DATA`); it is not imported."""
+    """Return whether a builder is for your own data (`OWN_DATA`), without importing it."""
     return registry.constant(path, "OWN_DATA") is not None
 
 
@@ -31,9 +31,9 @@ def short_name(name: str | Path) -> str:
 
 
 def unknown_dataset(name: str) -> UserError:
-    """Return the error for a name of no dataset and of no folder, which suggests the nearest of both."""
+    """Return the error for a name of neither a dataset nor a folder, with the closest names of both."""
     error = unknown("dataset", name, [*list_datasets(), *near_folders(Path(name))], registry.aliases("hub_builders"))
-    return error if str(error).endswith("?") else UserError(f"{error}; no folder is called so either")
+    return error if str(error).endswith("?") else UserError(f"{error}; there is no such folder either")
 
 
 def repo_of(name: str) -> str:
@@ -58,7 +58,7 @@ def alternative_to(repo: str) -> str:
 
 
 def same_split(split: str, known: Iterable[str]) -> str | None:
-    """Return the only known split that is another name of `split`, such as val for validation, with its slice."""
+    """Return the only known split that is a synonym of `split`, such as val for validation, with its slice."""
     whole, bracket, rest = split.partition("[")
     wanted = SPLIT_OF.get(whole.lower(), whole.lower())
     matching = [name for name in known if SPLIT_OF.get(name.lower(), name.lower()) == wanted]

@@ -15,15 +15,14 @@ from saliency_bench.utils.pictures import UnreadableError, decode
 
 PNG = b"\x89PNG\r\n\x1a\n"
 READ = 100  # rows at once
-FORMAT = 2  # of what is remembered; another one makes all fingerprints anew
+FORMAT = 2  # version of the cache; a new version recomputes all fingerprints
 
 
 def fingerprint(dataset: Dataset) -> str:
     """Return a hash of the content of all rows in order: image_id, name of the label, encoded bytes of image and mask.
 
-    It depends on nothing else: not on paths, cache, machine or other columns; a missing column counts as null. It is
-    remembered for as long as the files that hold the rows stay as they are. `build_report.json` holds the same hash of
-    each split.
+    It does not depend on paths, cache, machine or other columns; a missing column counts as null. It is remembered as
+    long as the files with the rows do not change. `build_report.json` holds the same hash of each split.
 
     Raises:
         UserError: There is no column "image".
@@ -54,7 +53,7 @@ def content_of(dataset: Dataset) -> tuple[str, list[str]]:
     kind = dataset.features.get("label")
     wanted = [column for column in ("image_id", "label", "image", "mask") if column in dataset.features]
     plain = dataset.with_format(None).select_columns(wanted)
-    for column in sorted({"image", "mask"} & set(wanted)):  # `datasets` hashes the order, by which it is remembered
+    for column in sorted({"image", "mask"} & set(wanted)):  # `datasets` hashes the order, which is part of the key
         plain = plain.cast_column(column, Image(decode=False))
     files = _files(plain)
     if files is None:
@@ -71,9 +70,9 @@ def content_of(dataset: Dataset) -> tuple[str, list[str]]:
 
 
 def column_of(dataset: Dataset, name: str) -> tuple[str, list[str]]:
-    """Return (a hash of a further column in order, a hash of each of its pictures; none of a column without).
+    """Return (hash of a further column in order, hashes of its pictures, or none for a column without pictures).
 
-    Pictures count as in `fingerprint`, a class by its name, anything else as text.
+    Pictures count like in `fingerprint`, classes by name, and anything else as text.
     """
     kind = dataset.features[name]
     column = dataset.with_format(None).select_columns([name])
@@ -90,7 +89,7 @@ def column_of(dataset: Dataset, name: str) -> tuple[str, list[str]]:
 
 
 def _of_pictures(column: Dataset, name: str) -> str:
-    """Return the hash of a column of pictures and the digests of all, with spaces between them."""
+    """Return the hash of a column of pictures and all its digests, separated by spaces."""
     contents, digests = blake2b(digest_size=16), []
     for batch in column.iter(READ):
         for stored in batch[name]:
@@ -101,7 +100,7 @@ def _of_pictures(column: Dataset, name: str) -> str:
 
 
 def _hash_of(parts: Iterable[bytes | None], size: int = 16) -> str:
-    """Return a hash of parts, null ones included, of `size` bytes."""
+    """Return a hash of `size` bytes of parts, including nulls."""
     digest = blake2b(digest_size=size)
     for part in parts:
         _add(digest, part)
@@ -109,13 +108,13 @@ def _hash_of(parts: Iterable[bytes | None], size: int = 16) -> str:
 
 
 def _parted(text: str) -> tuple[str, list[str]]:
-    """Return (the first word of a text, the others)."""
+    """Return (first word of a text, other words)."""
     content, *digests = text.split(" ")
     return content, digests
 
 
 def _of_rows(rows: Dataset, kind: object) -> str:
-    """Return the fingerprint and the digests of all rows, with spaces between them."""
+    """Return the fingerprint and the digests of all rows, separated by spaces."""
     content = Fingerprint()
     digests = []
     for batch in rows.iter(READ):
@@ -130,12 +129,12 @@ def _of_rows(rows: Dataset, kind: object) -> str:
 
 
 def picture_digest(*pictures: bytes | None) -> str:
-    """Return 16 hexadecimal digits, a hash of a row's pictures as they are stored, to see whether they change."""
+    """Return a hash of a row's stored pictures, 16 hexadecimal digits, to detect changes."""
     return _hash_of(pictures, 8)
 
 
 def _files(rows: Dataset) -> list[Path] | None:
-    """Return all files that hold rows, and their pictures; None where some are in memory, or picked from others."""
+    """Return all files that hold rows and pictures, or None if rows are in memory or selected from others."""
     table = rows.data
     blocks = [block for line in table.blocks for block in line] if isinstance(table, ConcatenationTable) else [table]
     if rows._indices is not None or not all(isinstance(block, MemoryMappedTable) for block in blocks):
@@ -152,7 +151,7 @@ def _beside(pictures: pa.ChunkedArray) -> list[str]:
 
 
 def class_name(kind: ClassLabel, label: int | None, image_id: object) -> str | None:
-    """Return the name of a label; None of a sample without one (null, or a negative number).
+    """Return the name of a label, or None for a sample without a label (null, or a negative number).
 
     Raises:
         UserError: The label is not a class.
@@ -161,8 +160,8 @@ def class_name(kind: ClassLabel, label: int | None, image_id: object) -> str | N
         return None if label is None or label < 0 else kind.int2str(label)
     except ValueError as error:
         raise UserError(
-            f"label {label} of image {one_line(image_id, 100)} is none of the dataset's {kind.num_classes} classes; "
-            "correct the column; null or -1 means no label"
+            f"label {label} of image {one_line(image_id, 100)} is not one of the dataset's {kind.num_classes} classes; "
+            f"correct the column; null or -1 means no label"
         ) from error
 
 
@@ -176,10 +175,7 @@ class Fingerprint:
         self.hash = blake2b(digest_size=16)
 
     def add(self, image_id: object, label: object, image: bytes | None, mask: bytes | None) -> None:
-        """Take a row; each part is preceded by its length (null: -1).
-
-        So different rows never give the same bytes.
-        """
+        """Add a row; each part is preceded by its length (null: -1), so different rows never give the same bytes."""
         for part in (_text(image_id), _text(label), picture_content(image), picture_content(mask)):
             _add(self.hash, part)
 
@@ -206,12 +202,12 @@ def _add(digest: blake2b, part: bytes | None) -> None:
 
 
 def _text(value: object) -> bytes | None:
-    """Return a value as bytes; None stays None."""
+    """Return a value as bytes, or None for None."""
     return None if value is None else str(value).encode()
 
 
 def stored_bytes(stored: dict | None) -> bytes | None:
-    """Return the encoded picture of a cell that is not decoded: from the cell, or from the file that it names."""
+    """Return the encoded picture of an undecoded cell: from the cell, or from the file that it names."""
     if stored is None:
         return None
     return Path(stored["path"]).read_bytes() if stored["bytes"] is None else stored["bytes"]

@@ -1,4 +1,4 @@
-"""Pictures of a dataset in the frame that a classifier saw, without the classifier: for pages, never for scores."""
+"""Pictures of a dataset in a classifier's frame, made without the classifier: for pages, never for scores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,16 +14,15 @@ from saliency_bench.data.geometry import Geometry
 from saliency_bench.data.loading import sample_ids
 from saliency_bench.utils.pictures import open_rgb
 
-MOST_PIXELS = 16_000_000  # of a picture when it is resized for the network
+MOST_PIXELS = 16_000_000  # of a picture after resizing for the network
 GEOMETRY = TypeAdapter(Geometry)
 
 
 @dataclass(frozen=True)
 class AtHand:
-    """A dataset that is on this machine.
+    """A dataset on this machine.
 
-    Attributes:
-        where: it is, in words, for a caption.
+    Attributes: where: its location in words, for a caption.
     """
 
     where: str
@@ -43,7 +42,7 @@ class AtHand:
         if (index := self.places.get(image_id)) is None:
             return None
         try:
-            # Its header is looked at before it is decoded: a few kilobytes may stand for gigabytes of pixels.
+            # The header is checked before decoding: a few kilobytes may unpack to gigabytes of pixels.
             picture = open_rgb(self._stored[index]["image"])
             return framed(picture, GEOMETRY.validate_python(geometry))
         except Exception:  # a damaged picture, or an impossible geometry: the map is shown alone

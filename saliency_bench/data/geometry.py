@@ -23,19 +23,20 @@ if TYPE_CHECKING:
 
     from saliency_bench.types import Images, Maps
 
-CELL_STEPS, PIXEL_STEPS = 2**15, 2**8  # of a small map's range; of one of these steps, in what it is enlarged to
-TINY = 1e-300  # in the place of the largest value of a map of zeros
+CELL_STEPS, PIXEL_STEPS = 2**15, 2**8  # per range of a small map; per such step in the enlarged map
+TINY = 1e-300  # replaces the largest value of a map of zeros
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """How images become the prepared frame.
+    """Geometry of the prepared frame.
 
     Attributes:
-        resize: An int scales the shorter side to it and keeps the aspect, (height, width) squashes, None leaves it.
+        resize: An int scales the shorter side to it and keeps the aspect ratio, (height, width) squashes, None keeps
+            the size.
         crop: (height, width) of the centred crop, or None; a crop larger than the image pads with black.
         rounding: How an odd margin is halved, "floor" (transformers) or "round" (torchvision, timm).
-        resample: The interpolation of the image, recorded only.
+        resample: The interpolation of the image, for the record only.
     """
 
     resize: int | tuple[int, int] | None = None
@@ -59,13 +60,13 @@ class Geometry:
         return (self.resize, scaled) if height <= width else (scaled, self.resize)
 
     def box(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """Return (left, top, right, bottom) of the crop in the resized image; outside it where the crop pads."""
+        """Return (left, top, right, bottom) of the crop in the resized image; it exceeds the image if the crop pads."""
         tall, wide = self.crop or (height, width)
         top, left = self._margin(height, tall), self._margin(width, wide)
         return left, top, left + wide, top + tall
 
     def _margin(self, length: int, crop: int) -> int:
-        """Return where the crop starts along one side; negative where it pads."""
+        """Return the start of the crop along a side; negative if it pads."""
         if crop > length:
             return -((crop - length) // 2)
         half = (length - crop) / 2.0
@@ -78,7 +79,7 @@ class Geometry:
         return np.asarray(resized.crop(self.box(height, width)).convert("L")) >= 128
 
     def picture(self, picture: Image.Image) -> np.ndarray:
-        """Return a grey picture (mode L) in the prepared frame, Float (H, W), resized about as by its processor."""
+        """Return a grey picture (mode L) in the prepared frame, Float (H, W), resized roughly like by its processor."""
         height, width = self.resized(picture.height, picture.width)
         resample = Image.Resampling.__members__.get(self.resample.upper(), Image.Resampling.BILINEAR)
         return np.asarray(picture.resize((width, height), resample).crop(self.box(height, width))) / 255
@@ -113,7 +114,7 @@ def probe(geometry: Geometry, frame: Frame, name: str) -> None:
         picture = Image.merge("RGB", (mask, *(Image.new("L", mask.size),) * 2))
         try:
             red, green, blue = frame(picture).numpy()
-        except Exception as error:  # settings of a stranger, and every processor fails in its own way
+        except Exception as error:  # settings of a stranger, and processors raise various errors
             raise UserError(
                 f"the image processor of {name} fails: {type(error).__name__} {one_line(error, 200)}"
             ) from error
@@ -137,10 +138,10 @@ def enlarge(small: Tensor, images: Images) -> Maps:
     """Enlarge (B, h, w) to the images' (B, H, W), bilinear with `align_corners=False`.
 
     Cells are first rounded to multiples of q = (max - min) / 2^15 of their map. The last bits of a cell depend on the
-    size of its batch, and metrics order pixels by exact values: between cells that are equal in theory they would
-    decide. Interpolation then works on whole numbers of q in float64, where it is exact for the usual strides, and what
-    it gives is rounded to q / 2^8. So pixels that are equal in theory (at the border, between equal cells) are equal
-    in fact, a cell of 0 stays 0, and no map is off by more than q / 2 + q / 2^9, 2e-5 of its range.
+    size of its batch, and metrics order pixels by exact values, so these bits would decide between cells that are equal
+    in theory. Interpolation then works on integer multiples of q in float64, where it is exact for the usual strides,
+    and its result is rounded to q / 2^8. So pixels that are equal in theory (at the border, between equal cells) are
+    exactly equal, a cell of 0 stays 0, and the error of a map is at most q / 2 + q / 2^9, 2e-5 of its range.
     """
     height, width = images.shape[2:]
     if small.shape[1:] == (height, width):  # nothing is enlarged, and no pixels are equal in theory
@@ -158,7 +159,7 @@ def _stretched(values: Tensor, length: int, axis: int) -> Tensor:
     import torch
 
     cells = values.shape[axis]
-    # Centres of the pixels in units of cells; before the first centre, the first cell is continued.
+    # Centres of the pixels in units of cells; the first cell is extended before its centre.
     positions = (torch.arange(length, dtype=torch.float64, device=values.device) + 0.5) * cells / length - 0.5
     positions = positions.clamp(min=0)
     before = positions.long()

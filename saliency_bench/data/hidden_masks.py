@@ -1,8 +1,8 @@
-"""Datasets whose masks of one split are hidden: what is published, what is kept, and both joined again.
+"""Datasets with hidden masks of one split: the published part, the kept part, and joining both again.
 
-What is published of the split has `SHOWN` columns; all others are null there, as boxes, sources and counts of regions
-tell about masks. Files, counts and the card are made anew from these rows. What is kept are the annotations of the
-split (`annotations.split_off`): everything but the pictures, of which it has checksums.
+The published split has the columns `SHOWN`; all others are null, because boxes, sources and counts of regions reveal
+masks. Files, counts and the card are recreated from these rows. The kept part are the annotations of the split
+(`annotations.split_off`): everything except the pictures, with their checksums.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from saliency_bench.data.build_report import HIDDEN, SplitWriter, read_report
 from saliency_bench.data.fingerprints import stored_bytes
 from saliency_bench.errors import UserError, one_line, unknown
 
-MASKS_OF = "masks_of"  # key of the report of hidden masks: the repository that they are left out of
+MASKS_OF = "masks_of"  # key of the report of hidden masks: the repository that lacks them
 SHOWN = ("image", "image_id", "label", "labels", "group", "source_split")
 
 
@@ -24,9 +24,9 @@ def hide_masks(folder: Path, build_report: dict[str, Any], split: str, out: Path
     """Write a built dataset without the masks of a split into a folder, and return its build report.
 
     Args:
-        folder: of the dataset.
-        build_report: of the dataset.
-        split: whose masks are hidden.
+        folder: folder of the dataset.
+        build_report: build report of the dataset.
+        split: split whose masks are hidden.
         out: an empty folder.
 
     Raises:
@@ -38,7 +38,7 @@ def hide_masks(folder: Path, build_report: dict[str, Any], split: str, out: Path
         (out / file["path"]).symlink_to((folder / file["path"]).resolve())
     writer = SplitWriter(out / "data", split, features_of(folder, build_report))
     counts = {name: dict(count) if isinstance(count, dict) else count for name, count in build_report["counts"].items()}
-    telling = [column for column in writer.classes if column not in SHOWN]  # classes that tell about masks
+    telling = [column for column in writer.classes if column not in SHOWN]  # classes that reveal masks
     ids = set()
     for row in rows_of(folder, part):
         ids.add(row["image_id"])
@@ -59,7 +59,7 @@ def hide_masks(folder: Path, build_report: dict[str, Any], split: str, out: Path
 
 
 def keep_masks(folder: Path, build_report: dict[str, Any], split: str, out: Path) -> dict[str, Any]:
-    """Write what `hide_masks` leaves out into a folder, and return its build report; arguments and errors are its."""
+    """Write the data that `hide_masks` leaves out into a folder, with its arguments and errors; return the report."""
     part = _split_with_masks(folder, build_report, split)
     return split_off(folder, build_report | {"splits": {split: part}}, out)
 
@@ -74,21 +74,22 @@ def _split_with_masks(folder: Path, build_report: dict[str, Any], split: str) ->
 
 
 def join_masks(rows: Dataset, kept: Path, split: str, repo: str | None = None) -> Dataset:
-    """Return published rows with all columns that were hidden.
+    """Return published rows with all hidden columns.
 
     Args:
-        rows: of the split, as they are published.
+        rows: published rows of the split.
         kept: the folder that `keep_masks` wrote.
         split: its name.
-        repo: where they were published, if they are from the Hub.
+        repo: their repository, if they are from the Hub.
 
     Raises:
-        UserError: The folder is of another split or repository, or an image is not the one that the kept masks are of.
+        UserError: The folder belongs to another split or repository, or an image differs from the image of the kept
+            masks.
     """
     build_report = read_report(kept)
-    # A stranger's copy with other labels is another dataset, with attempts of its own.
+    # A stranger's copy with other labels is a different dataset with separate attempts.
     if repo is not None and (owner := str(build_report.get(MASKS_OF, repo))).casefold() != repo.casefold():
-        raise UserError(f"the hidden masks are those of {owner}; maps of {repo} are not scored with them")
+        raise UserError(f"the hidden masks belong to {owner}; maps of {repo} are not scored with them")
     if split not in build_report.get("splits", {}):
         raise UserError(f"{kept} holds no masks of the split {split}; give the repository that push dataset made")
     features = features_of(kept, build_report)
@@ -99,9 +100,9 @@ def join_masks(rows: Dataset, kept: Path, split: str, repo: str | None = None) -
         ids.append(image_id := row["image_id"])
         picture = {"bytes": stored_bytes(row["image"])}
         if image_id not in notes or checksum(picture) != notes[image_id]["image_sha256"]:
-            raise UserError(f"image {one_line(image_id, 100)} is not the one that the hidden masks are of")
+            raise UserError(f"image {one_line(image_id, 100)} is not the image of the hidden masks")
     if len(notes) != len(ids):
-        raise UserError(f"the hidden masks are of {len(notes)} images, and the published split has {len(ids)}")
+        raise UserError(f"the hidden masks are for {len(notes)} images, but the published split has {len(ids)}")
     for column, kind in features.items():
         if column in SHOWN or column.endswith("_sha256"):
             continue

@@ -1,4 +1,4 @@
-"""Datasets on the Hub: one commit, downloaded once, loaded from the cache when the Hub cannot be reached."""
+"""Datasets on the Hub: a commit is downloaded once, and loaded from the cache if the Hub is unreachable."""
 
 import re
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ SECONDS = 10  # to wait for the Hub's first answer
 
 
 class UnknownSplitError(UserError):
-    """A dataset has no split of this name; `known` are those it has."""
+    """A dataset has no split of this name; `known` are its splits."""
 
     def __init__(self, name: str, split: str, known: Iterable[str], text: str = ""):
         self.known = sorted(known)
@@ -37,7 +37,7 @@ class UnknownSplitError(UserError):
 
 
 def split_of(builder: DatasetBuilder, split: str, name: str) -> Dataset:
-    """Return a split, or a part of one, of what a builder has prepared.
+    """Return a split, or a part of one, from a prepared builder.
 
     Raises:
         UnknownSplitError: There is no such split.
@@ -59,13 +59,13 @@ def split_of(builder: DatasetBuilder, split: str, name: str) -> Dataset:
 
 @dataclass(frozen=True)
 class Commit:
-    """Hold a commit of a dataset repository.
+    """A commit of a dataset repository.
 
     Attributes:
         repo: the repository.
         sha: the commit.
-        reached: whether the Hub named it, and its `files`; else the cache did.
-        files: names of its files, where the Hub was reached.
+        reached: whether the Hub stated it and its `files`; otherwise it is from the cache.
+        files: names of its files, if the Hub was reached.
     """
 
     repo: str
@@ -75,20 +75,20 @@ class Commit:
 
     @property
     def cache(self) -> Path:
-        """The place on this machine of the files of the repository."""
+        """The local folder of the repository's files."""
         return folder_of("dataset", self.repo)
 
     @property
     def snapshot(self) -> Path:
-        """The place of the files of this commit."""
+        """The local folder of this commit's files."""
         return snapshot_of("dataset", self.repo, self.sha)
 
 
 def commit_of(repo: str, revision: str | None = None) -> Commit:
-    """Return what a revision (None: "main") stands for, by one short request; without a Hub, what it stood for last.
+    """Return the commit of a revision (None: "main") by one short request; offline, return its last known commit.
 
     Raises:
-        UserError: The dataset or revision does not exist, or is neither reachable nor in the cache.
+        UserError: The dataset or revision does not exist, or is neither reachable nor cached.
     """
     offline = constants.HF_HUB_OFFLINE or datasets.config.HF_HUB_OFFLINE
     if not offline:
@@ -102,7 +102,7 @@ def commit_of(repo: str, revision: str | None = None) -> Commit:
             refuse(error, repo, get_token())
         except ValueError as error:
             raise UserError(f"'{repo}' is neither a folder nor a dataset on the Hub: {one_line(error)}") from error
-        except Exception:  # no network: the class of the error belongs to the HTTP library in use
+        except Exception:  # no network: the type of the error depends on the HTTP library
             pass
         else:
             sha, files = info.sha or "", tuple(file.rfilename for file in info.siblings or ())
@@ -119,7 +119,7 @@ def load_from_hub(commit: Commit, split: str, config: str | None = None) -> Data
     """Return one split of a commit; only its own tables and pictures are opened.
 
     Raises:
-        UserError: A split does not exist, a connection breaks, or data is not to be trusted.
+        UserError: A split does not exist, a connection breaks, or data cannot be trusted.
     """
     repo = commit.repo
     try:
@@ -129,7 +129,7 @@ def load_from_hub(commit: Commit, split: str, config: str | None = None) -> Data
         raise
     except (ConnectionError, FileNotFoundError) as error:
         raise UserError(f"the Hub has no usable dataset {repo} ({one_line(error)}); {alternative_to(repo)}") from error
-    except Exception as error:  # whatever a damaged or hostile file makes `datasets` raise
+    except Exception as error:  # any error that a damaged or hostile file causes in `datasets`
         if not is_network_error(error):
             raise loading_error(error, f"{repo} cannot be loaded; {alternative_to(repo)}", config) from error
         raise UserError(
@@ -142,13 +142,13 @@ def load_from_hub(commit: Commit, split: str, config: str | None = None) -> Data
 def published_report(
     repo: str, revision: str | None = None, api: HfApi | None = None, *, cached: bool = False
 ) -> dict[str, Any]:
-    """Return the `build_report.json` of a repository; {} if there is none, or if it is neither cached nor reachable.
+    """Return the `build_report.json` of a repository, or {} if there is none or it is neither cached nor reachable.
 
     Args:
         repo: the repository.
         revision: its branch, tag or commit.
         api: client of the Hub.
-        cached: ask the cache only.
+        cached: read only the cache.
     """
     try:
         with no_bars():
@@ -165,7 +165,7 @@ def published_report(
 
 
 def loading_error(error: Exception, otherwise: str, config: str | None = None) -> UserError:
-    """Return a readable error for one raised by `datasets`, which lists the splits itself when one is unknown."""
+    """Return a readable error for an error of `datasets`, which itself lists the splits if one is unknown."""
     if isinstance(error, UserError):
         return error
     if named := storage_error(error):
@@ -186,14 +186,14 @@ def loading_error(error: Exception, otherwise: str, config: str | None = None) -
 
 
 def _downloaded(commit: Commit, config: str | None) -> DatasetBuilder:
-    """Do what `datasets.load_dataset` does, with a look at the files before any is read."""
+    """Do the same as `datasets.load_dataset`, but check the files before reading any."""
     check_names(commit.files, commit.repo)
     for card in set(CARDS) & set(commit.files):
         with no_bars():
             HfApi().hf_hub_download(commit.repo, card, repo_type="dataset", revision=commit.sha)
     check_cards(commit.snapshot, commit.repo)
     builder = datasets.load_dataset_builder(commit.repo, config, revision=commit.sha)
-    if isinstance(builder, Cache):  # what `datasets` falls back to, silently, after any error: the latest it has
+    if isinstance(builder, Cache):  # the silent fallback of `datasets` after any error: its latest cached version
         if builder.hash != commit.sha:
             raise UserError(f"the connection to the Hub broke while loading {commit.repo}; load it again")
         return builder
@@ -211,6 +211,6 @@ def _cached(commit: Commit, config: str | None) -> DatasetBuilder:
     if wanted not in configs:
         raise UserError(
             f"the Hub cannot be reached for {commit.repo}, whose commit {commit.sha} is not completely in the cache; "
-            "load it again when it can"
+            "load it again when the Hub is reachable"
         )
     return Cache(repo_id=commit.repo, dataset_name=camelcase_to_snakecase(name), config_name=wanted, hash=commit.sha)

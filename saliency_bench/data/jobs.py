@@ -1,8 +1,8 @@
-"""The jobs of a build, run on several threads, and their samples, stored in batches in an order that never changes.
+"""The jobs of a build, run on several threads, and their samples, stored in batches in a fixed order.
 
 A builder yields a `Job` per image; pictures are decoded and encoded outside Python's lock, so threads use all cores.
 Jobs that are pure Python (headers of DICOM files, XML) run in processes. A batch is one Parquet file, written
-atomically: a build that was killed finds the batches it finished and resumes.
+atomically: a killed build finds its finished batches and resumes.
 """
 
 import json
@@ -27,19 +27,19 @@ from saliency_bench.utils.interrupts import exit_with_parent
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of
 
-JOBS = 32  # per batch: the most that each worker of a killed build loses
+JOBS = 32  # jobs per batch: most jobs that each worker of a killed build loses
 NOTES = b"saliency-bench"
 
 
 @dataclass
 class BuildLog:
-    """What a builder reports besides its samples.
+    """Report of a builder besides its samples.
 
     expected   number of jobs, for the progress bar
     classes    {column: class names}, where the source defines them
     left_out   images and masks that are missing from the dataset, each with the reason
-    remarks    anything odd that was kept
-    files      {name: content} of what goes with the dataset besides its rows
+    remarks    anything unusual that was kept
+    files      {name: content} of files published with the rows
     """
 
     expected: int | None = None
@@ -49,13 +49,13 @@ class BuildLog:
     files: dict[str, bytes] = field(default_factory=dict)
 
     def leave_out(self, image_id: str, kind: str, reason: str) -> None:
-        """Note that there will be no such sample (`kind` is "image") or that the sample has no mask ("mask")."""
+        """Record that a sample is left out (`kind` is "image") or has no mask ("mask")."""
         if kind not in ("image", "mask"):
             raise ValueError(f"only an image or a mask is left out, not {kind!r}")
         self.left_out.append({"id": image_id, "what": kind, "reason": reason})
 
     def remark(self, image_id: str, text: str) -> None:
-        """Note a text about a sample."""
+        """Record a remark about a sample."""
         self.remarks.append({"id": image_id, "text": text})
 
     def count(self, kind: str) -> int:
@@ -63,7 +63,7 @@ class BuildLog:
         return sum(entry["what"] == kind for entry in self.left_out)
 
     def add(self, other: "BuildLog") -> None:
-        """Take the notes of another log."""
+        """Add the entries of another log."""
         self.left_out += other.left_out
         self.remarks += other.remarks
 
@@ -80,9 +80,9 @@ class Job:
         return [] if result is None else [result] if isinstance(result, dict) else list(result)
 
     def key(self) -> str:
-        """Identify the call, with size and time of the files in it (of a folder: of its files).
+        """Identify the call, including size and time of its files (for a folder: of the files in it).
 
-        So a job whose files have changed is computed anew.
+        So a job whose files have changed is recomputed.
         """
         return json.dumps([self.make.__module__, self.make.__qualname__, self.args], default=_as_json)
 
@@ -114,12 +114,12 @@ class StoppedError(Exception):
 
 
 class JobBatches:
-    """Runs jobs in batches and gives their samples as tables.
+    """Execution of jobs in batches, with their samples as tables.
 
     Attributes:
         folder: where the batches are stored.
-        to_row: makes a row of a sample.
-        schema: of the rows.
+        to_row: function that converts a sample to a row.
+        schema: schema of the rows.
         workers: number of threads, or of processes.
         on_done: called with the number of jobs that have just finished.
         in_processes: use processes; `to_row` must be importable there.
@@ -163,7 +163,7 @@ class JobBatches:
 
     @contextmanager
     def _pool(self) -> Iterator[Executor]:
-        """Open the threads or processes, and end them whatever happens."""
+        """Open the threads or processes, and always end them."""
         if not self.in_processes:
             with ThreadPoolExecutor(self.workers) as threads:
                 yield threads
@@ -190,7 +190,7 @@ class JobBatches:
         return future
 
     def _count_done(self, count: int) -> None:
-        """Report finished jobs; threads do so at the same time."""
+        """Report finished jobs; called by several threads at once."""
         if self.stop.is_set():
             raise StoppedError
         self.on_done(count)
@@ -209,7 +209,7 @@ def run_batch(
     schema: pa.Schema,
     on_done: Callable[[int], object] = lambda count: None,
 ) -> Path:
-    """Return the file of a batch; its jobs run only if there is none that is whole."""
+    """Return the file of a batch; run its jobs only if no complete file exists."""
     keys = (job.key() if isinstance(job, Job) else job["image_id"] for job in jobs)
     batch_key = seed_of(schema.metadata, *keys)  # the schema's metadata holds the class names
     path = folder / f"{number:06d}-{batch_key:016x}.parquet"
@@ -233,5 +233,5 @@ def _is_whole(path: Path) -> bool:
         json.loads(pq.read_table(path).schema.metadata[NOTES])
         return True
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
-        complain(f"{path} cannot be read and is made again")
+        complain(f"{path} cannot be read and is recreated")
         return False

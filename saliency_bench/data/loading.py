@@ -1,4 +1,4 @@
-"""Loads one split of a dataset: drawn by the package, from a folder, from the Hub, or rebuilt from a source."""
+"""Load one split of a dataset: drawn by the package, from a folder, from the Hub, or rebuilt from a source."""
 
 import atexit
 import logging
@@ -52,7 +52,7 @@ from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.storage import cache_folder
 
 PARQUET = ".parquet"
-SAVED = "state.json"  # of a Dataset that `save_to_disk` wrote
+SAVED = "state.json"  # file of a Dataset written by `save_to_disk`
 
 
 def load_dataset(
@@ -65,18 +65,18 @@ def load_dataset(
 ) -> Dataset:
     """Load one split of a dataset.
 
-    Labels that are text become classes, sorted by name. A folder of exactly the given name is used, and a line says so;
+    Text labels become classes, sorted by name. A folder of exactly the given name is preferred, with a message;
     "hub:owner/name" is never a folder. A dataset that the package draws itself (shapes-xai) is built on first use and
-    kept in the cache folder. Where `train` is the only split, as of a folder of pictures, it is used in the place of
-    `test`, and a line says so. A dataset loaded from the Hub is compared with the fingerprint in its
-    `build_report.json`, once. Nothing downloaded is executed, no archive is opened, and no file outside of the folder
-    or repository. A `DataLoader` of torch takes what `torch_dataset` returns.
+    kept in the cache folder. If `train` is the only split, as for a folder of pictures, it is used instead of `test`,
+    with a message. A dataset loaded from the Hub is compared once with the fingerprint in its `build_report.json`.
+    Nothing downloaded is executed, no archive is opened, and no file outside the folder or repository is opened. For
+    torch's `DataLoader`, use `torch_dataset`.
 
     Args:
-        name: a folder (as `saliency-bench build` writes it, saved by `save_to_disk`, or of Parquet files or pictures),
-            a Parquet file, a name such as "pet-xai" (the same as "saliency-bench/pet-xai"), any "owner/name" on the
-            Hub, a `datasets.DatasetDict`, or a `datasets.Dataset`, which is one split already, as a file is.
-        split: its name; also a part of one, such as "test[:10%]".
+        name: a folder (written by `saliency-bench build` or `save_to_disk`, or with Parquet files or pictures), a
+            Parquet file, a name such as "pet-xai" (the same as "saliency-bench/pet-xai"), any "owner/name" on the Hub,
+            a `datasets.DatasetDict`, or a `datasets.Dataset`, which is already one split, like a file.
+        split: name of a split, or a part of one, such as "test[:10%]".
         source: for a dataset published without its images, the folder with your copy of the raw data. The dataset is
             built from it, once, in the cache folder, and every image is compared with the published checksum.
         revision: branch, tag or commit of a repository on the Hub (default "main"); also written "owner/name@revision".
@@ -89,19 +89,19 @@ def load_dataset(
 
 
 def sample_ids(rows: Dataset) -> list[str]:
-    """Return the ids of the images; where there are none, their positions in the dataset."""
+    """Return the ids of the images, or their positions in the dataset if there are none."""
     return list(map(str, rows["image_id"] if "image_id" in rows.column_names else range(len(rows))))
 
 
 def with_classes(rows: Dataset, names: list[str] | None = None) -> Dataset:
-    """Return rows whose `label`, where it is text, is a class instead.
+    """Convert a text column `label` to classes.
 
     Args:
-        rows: of a split.
-        names: of the classes; None: the texts, sorted.
+        rows: rows of a split.
+        names: names of the classes; None: the texts, sorted.
 
     Raises:
-        UserError: A text is none of the names.
+        UserError: A text is not one of the names.
     """
     if not is_text(rows.features.get("label")):
         return rows
@@ -121,7 +121,7 @@ def is_text(kind: object) -> bool:
 
 @dataclass(frozen=True)
 class FoundDataset:
-    """A dataset that was found and not read yet: in memory, in a folder or file, or a commit on the Hub.
+    """A dataset that was found but not read yet: in memory, in a folder or file, or a commit on the Hub.
 
     text   how it was named, for messages
     name   what it is called in results: the name of its builder where a build report in a folder or a repository of
@@ -137,7 +137,7 @@ class FoundDataset:
 
     @property
     def repo(self) -> str | None:
-        """The repository on the Hub that it is loaded from."""
+        """The repository on the Hub from which it is loaded."""
         return self.commit.repo if self.commit else None
 
     @property
@@ -147,16 +147,16 @@ class FoundDataset:
 
     @property
     def title(self) -> str | None:
-        """What the owner calls it, as the build report in a local folder says."""
+        """The owner's name for it, from the build report in a local folder."""
         return read_report(self.folder).get("title") if self.folder else None
 
     @property
     def hidden_masks(self) -> str | None:
-        """The split whose masks are hidden, as the build report says; None if there is none."""
+        """The split whose masks are hidden, from the build report, or None."""
         return self._report().get(HIDDEN)
 
     def load(self, split: str) -> Dataset:
-        """Load a split, also if it exists only under another usual name, such as val for validation.
+        """Load a split, even if it exists only under another usual name, such as val for validation.
 
         Raises:
             UserError: The split is unknown, or data cannot be read or trusted.
@@ -189,21 +189,21 @@ class FoundDataset:
         return rows
 
     def load_all(self, splits: Sequence[str]) -> dict[str, Dataset]:
-        """Load several splits to train and choose on.
+        """Load several splits for training and model selection.
 
         Raises:
-            UserError: It is one split, which would be loaded as each of them; or as in `load`.
+            UserError: The dataset is a single split, which would be loaded as each of them; or as in `load`.
         """
         folder = self.folder
         is_one = folder is not None and (folder.is_file() or (folder / SAVED).is_file())
         if is_one or isinstance(self.rows, Dataset):
             raise UserError(
-                f"{self.text} is one split, and training needs {', '.join(splits)}; give a folder or a DatasetDict"
+                f"{self.text} is one split, but training needs {', '.join(splits)}; give a folder or a DatasetDict"
             )
         return {split: self.load(split) for split in splits}
 
     def load_usual(self, split: str) -> tuple[Dataset, str]:
-        """Return a split and its name: where `train` is the only one, it stands in for `test`, and a line says so."""
+        """Return a split and its name; if `train` is the only split, use it instead of `test`, with a message."""
         try:
             return self._load_named(split)
         except UnknownSplitError as error:
@@ -214,7 +214,7 @@ class FoundDataset:
         return rows, "train"
 
     def _report(self) -> dict[str, Any]:
-        """The build report that comes with the data; {} if none does."""
+        """The build report that comes with the data, or {}."""
         if self.commit is None:
             return {} if self.folder is None else read_report(self.folder)
         return published_report(self.commit.repo, self.commit.sha, cached=not self.commit.reached)
@@ -239,16 +239,14 @@ def find(
     revision: str | None = None,
     **builder_options: Any,
 ) -> FoundDataset:
-    """Return what `load_dataset` would load, before it is: the Hub is asked once, for the commit.
+    """Find the dataset that `load_dataset` would load, with one request to the Hub for the commit.
 
-    Nothing else is downloaded.
-
-    Arguments and errors are those of `load_dataset`.
+    Nothing else is downloaded. For arguments and errors see `load_dataset`.
     """
     if not isinstance(name, str | Path):
         settings = builder_options | {"source": source, "revision": revision}
         if useless := [option for option, value in settings.items() if value is not None]:
-            raise UserError(f"a dataset in memory is used as it is; leave out {_list(useless)}")
+            raise UserError(f"a dataset in memory is used unchanged; leave out {_list(useless)}")
         return _in_memory(name)
     given = hub_name(str(name), revision)
     folder = None if given.forced else _folder(str(name))
@@ -267,7 +265,7 @@ def find(
     if source is not None and is_embedded(text):
         raise UserError(f"{text} is drawn by the package and has no source; leave out `source`")
     if builder_options:
-        raise UserError(f"{text} is loaded as it was built; {_list(builder_options)} can only be set when building it")
+        raise UserError(f"{text} is already built; {_list(builder_options)} can only be set when building it")
     if folder is None:
         return FoundDataset(text, text, commit=commit_of(repo_of(text), given.revision), source=where)
     if revision is not None:
@@ -280,10 +278,7 @@ def find(
 
 
 def _name_of(folder: Path) -> str:
-    """Return the name of the dataset that was built there.
-
-    Of any other folder, and of one changed since, the folder's.
-    """
+    """Return the name of the dataset built in a folder, or the folder's name if it is another folder or was changed."""
     place = folder.resolve()
     build_report = read_report(folder)
     by_folder, built = f"folder:{place.name}", build_report.get("dataset")
@@ -292,8 +287,8 @@ def _name_of(folder: Path) -> str:
     if changed := changed_files(folder, build_report):
         several = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         _complain_once(
-            f"{folder} is not as it was built: {changed[0]}{several} differs from {REPORT}; "
-            f"results call it {by_folder}, not {built} (build it again, or delete {REPORT} if the change is yours)"
+            f"{folder} was changed since it was built: {changed[0]}{several} differs from {REPORT}; results call it "
+            f"{by_folder}, not {built} (build it again, or delete {REPORT} if you made the change)"
         )
         return by_folder
     return built
@@ -325,9 +320,9 @@ def _of_dict(splits: DatasetDict, split: str, name: str) -> Dataset:
 
 
 def embedded(name: str, options: dict[str, Any]) -> Path:
-    """Return the cached folder of a dataset that needs no source, built if missing.
+    """Return the cached folder of a dataset that needs no source, building it if missing.
 
-    Safe when two processes ask at once.
+    Safe for concurrent processes.
     """
     builder = registry.load("hub_builders", name)
     settings = settings_of(name, builder, options)
@@ -359,7 +354,7 @@ def _folder(name: str) -> Path | None:
 
     A known name refers to a folder only if that is a built dataset.
     """
-    path = Path(os.path.expanduser(name))  # an unknown ~user stays as it is
+    path = Path(os.path.expanduser(name))  # an unknown ~user is kept
     if path.suffix.lower() == PARQUET and not path.is_dir():
         if path.is_file():
             return path
@@ -375,13 +370,13 @@ def _folder(name: str) -> Path | None:
 
 
 def _local(folder: Path, name: str, split: str) -> Dataset:
-    """Load a split of a folder, whatever has written it."""
+    """Load a split of a folder written by any program."""
     return _with_images(_load_folder(folder, split), name)
 
 
 def _load_folder(folder: Path, split: str, config: str | None = None) -> Dataset:
     place = folder.resolve()
-    problem = f"{folder} holds no dataset that can be read; build one with `saliency-bench build`"
+    problem = f"{folder} holds no readable dataset; build one with `saliency-bench build`"
     try:
         check_cards(place, str(folder))
         with _quiet():
@@ -390,17 +385,17 @@ def _load_folder(folder: Path, split: str, config: str | None = None) -> Dataset
                 if place.is_file()
                 else _saved(place, split) or _built(place, str(folder), split, config)
             )
-    except Exception as error:  # whatever a damaged or hostile file makes `datasets` raise
+    except Exception as error:  # any error that a damaged or hostile file causes in `datasets`
         raise loading_error(error, problem, config) from error
     check_rows(rows, str(folder), place)
     return rows
 
 
 def _of_split(rows: Dataset, split: str, name: str) -> Dataset:
-    """Return the rows of one split, unless they know themselves to be of another.
+    """Return rows, after checking that they do not declare another split.
 
     Raises:
-        UserError: They do; the other is named.
+        UserError: They declare another split, which the message names.
     """
     stated = str(rows.split).partition("[")[0] if rows.split is not None else split  # also of a slice
     if stated.isidentifier() and stated != split.partition("[")[0]:
@@ -410,7 +405,7 @@ def _of_split(rows: Dataset, split: str, name: str) -> Dataset:
 
 
 def _built(place: Path, name: str, split: str, config: str | None) -> Dataset:
-    """Do what `datasets.load_dataset` does, with a look at the files before any is read.
+    """Do the same as `datasets.load_dataset`, but check the files before reading any.
 
     `datasets` keeps what it has read in its cache and finds it again by the names of the files, or their dates: here by
     what is in them. Pictures beside a table are not kept but opened when they are asked for.
@@ -425,7 +420,7 @@ def _built(place: Path, name: str, split: str, config: str | None) -> Dataset:
 
 
 def _of_file(place: Path, split: str) -> Dataset:
-    """Load a Parquet file, which is the split that is asked for, whichever it is; kept in the cache by its content."""
+    """Load a Parquet file as the requested split, whichever it is; the cache is keyed by its content."""
     whole = split.partition("[")[0]
     cache = _cache()
     builder = datasets.load_dataset_builder("parquet", data_files={whole: str(place)}, cache_dir=str(cache))
@@ -458,7 +453,7 @@ def _temporary_cache() -> Path:
 
 
 def _saved(place: Path, split: str) -> Dataset | None:
-    """Return one split of what `save_to_disk` wrote; None for any other folder."""
+    """Return one split written by `save_to_disk`, or None for any other folder."""
     if (place / SAVED).is_file():
         return _of_split(datasets.load_from_disk(str(place)), split, str(place))
     if not (place / "dataset_dict.json").is_file():
@@ -482,15 +477,15 @@ def _check_fingerprint(rows: Dataset, build_report: dict[str, Any], name: str, s
         return
     if fingerprint(rows) != part["fingerprint"]:
         raise UserError(
-            f"the split {split} of {name} differs from the one described in its {REPORT}: a broken download, or a "
-            f"file that was changed; delete the cached copy in {datasets.config.HF_CACHE_HOME} and load it again"
+            f"the split {split} of {name} differs from the one described in its {REPORT}: a broken download or a "
+            "changed file; delete the cached copy in {datasets.config.HF_CACHE_HOME} and load it again"
         )
     with suppress(UserError):  # no writable cache: check again next time
         write_text(mark, "")
 
 
 def _with_images(dataset: Dataset, name: str) -> Dataset:
-    """Return rows whose column of images holds images; raise UserError where it cannot."""
+    """Return rows with a column of images; raise UserError if this is impossible."""
     if not isinstance(dataset, Dataset):
         raise UserError(f"{name}: name one split, such as split='test'")
     if "image" not in dataset.features and "image_sha256" in dataset.features:
@@ -526,7 +521,7 @@ def _with_drawn(dataset: Dataset, column: str, number: Value) -> Dataset:
     """Return rows in which a column of numbers (H, W) is encoded as pictures.
 
     Raises:
-        UserError: Some have lines of different length, a pixel without a number, or numbers that are too large.
+        UserError: A picture has rows of different length, a pixel without a number, or numbers that are too large.
     """
     # `datasets` encodes plain lists only, and truncates integers to 32 bits.
     number = Value("int32") if pa.types.is_integer(number.pa_type) else number
@@ -542,7 +537,7 @@ def _with_drawn(dataset: Dataset, column: str, number: Value) -> Dataset:
 
 
 def _is_encoded(kind: object) -> bool:
-    """Return whether a column holds the bytes of picture files, as tables do that `datasets` has not written."""
+    """Return whether a column holds the bytes of picture files, like tables not written by `datasets`."""
     if isinstance(kind, dict):
         return set(kind) == {"bytes", "path"}
     type_held = getattr(kind, "pa_type", None) if isinstance(kind, Value) else None
@@ -564,7 +559,7 @@ def _list(names: Iterable[str]) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Show no progress bars and no log lines for a local folder, which loads in a moment."""
+    """Hide progress bars and log lines for a local folder, which loads quickly."""
     level, shown = datasets.logging.get_verbosity(), not datasets.are_progress_bars_disabled()
     datasets.logging.set_verbosity(logging.CRITICAL)
     datasets.disable_progress_bars()

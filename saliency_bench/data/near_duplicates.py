@@ -1,4 +1,4 @@
-"""Finds near-identical pictures in different splits, where a classifier would be tested on its training data.
+"""Find near-identical pictures in different splits, with which a classifier would be tested on its training data.
 
 The difference hash (Krawetz, 2013): the picture in grey, averaged to 9 x 8; bit (row, column) is
 set if a value is greater than its right neighbour. Two pictures are near-duplicates if at most `NEAR` of their 64 bits
@@ -34,7 +34,7 @@ def across(hashes: np.ndarray, splits: np.ndarray) -> list[tuple[int, int, int]]
         splits: int (N,), the number of each picture's split.
 
     Returns:
-        Of several near-duplicates j is the nearest one, of equally near ones the first.
+        If there are several near-duplicates, j is the nearest, or the first of equally near ones.
     """
     pairs = np.zeros(len(hashes), [("split", np.int64), ("hash", np.uint64)])
     pairs["split"], pairs["hash"] = splits, hashes

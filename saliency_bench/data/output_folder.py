@@ -14,7 +14,7 @@ from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.storage import cache_folder, storage_error, sync, sync_all
 
 IDENTITY = "made_by.json"  # the settings of a workspace
-PUBLISHED = "published.json"  # of one's own data: {repository: the split whose masks it hides, or null}
+PUBLISHED = "published.json"  # for your own data: {repository: the split whose masks it hides, or null}
 
 
 def source_folder(source: str | Path, out: Path) -> Path:
@@ -45,7 +45,7 @@ def check_replaceable(out: Path, overwrite: bool) -> None:
 def build_lock(out: Path) -> Iterator[None]:
     """Let one build of a folder run at a time; a second one waits, and the lock ends with its process."""
     with ExitStack() as stack:
-        with suppress(OSError):  # no writable place for a lock, or that of another user: build without one
+        with suppress(OSError):  # no writable place for a lock, or a lock of another user: build without a lock
             locks = cache_folder() / "locks"
             locks.mkdir(parents=True, exist_ok=True)
             stack.enter_context(FileLock(locks / f"{seed_of(out):016x}.lock"))
@@ -83,13 +83,13 @@ def build_workspace(out: Path, made_by: str) -> Iterator[Path]:
 
 
 def clean_up(out: Path) -> None:
-    """Remove what a build that was killed when `out` was complete has left beside it."""
+    """Remove the leftovers next to `out` of a build that was killed after completing it."""
     shutil.rmtree(_replaced(out), ignore_errors=True)
     shutil.rmtree(_workspace(out), ignore_errors=True)
 
 
 def move_into_place(folder: Path, out: Path) -> None:
-    """Rename `folder` to `out`, which keeps the note of where it was published.
+    """Rename `folder` to `out`, keeping the record of where it was published.
 
     Folders cannot be swapped in one step: the old one is restored if that fails.
     """
@@ -111,10 +111,10 @@ def move_into_place(folder: Path, out: Path) -> None:
 
 
 def _workspace(out: Path) -> Path:
-    """Return the folder next to `out` that a build writes to."""
+    """Return the folder next to `out` to which a build writes."""
     return out.parent / f".{out.name}.building"
 
 
 def _replaced(out: Path) -> Path:
-    """Return the folder next to `out` that what it held is moved to."""
+    """Return the folder next to `out` to which its old content is moved."""
     return out.parent / f".{out.name}.replaced"

@@ -1,4 +1,4 @@
-"""Writes rows to Parquet shards that `datasets.load_dataset` reads, with flat memory."""
+"""Write rows to Parquet shards for `datasets.load_dataset`, with constant memory."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ class Shards:
         self.part_bytes = self.num_bytes = self.num_examples = 0
 
     def add(self, row: dict) -> None:
-        """Take a row as `features.encode_example` returns it."""
+        """Add a row from `features.encode_example`."""
         self.rows.append(row)
         if len(self.rows) == ROW_GROUP:
             self._flush()

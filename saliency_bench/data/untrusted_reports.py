@@ -1,7 +1,7 @@
-"""Datasets as strangers may have made them: which files are read, what a build report may say, what rows may hold.
+"""Checks of datasets from strangers: which files are read, and valid build reports and rows.
 
-`datasets` resolves the patterns in a card's YAML anywhere on this machine, opens archives, and opens whatever path a
-row holds instead of a picture. None of that is done here.
+`datasets` resolves the patterns in a card's YAML anywhere on this machine, opens archives, and opens any path that a
+row holds instead of a picture. These checks prevent all of that.
 """
 
 import os
@@ -55,7 +55,7 @@ class File(BaseModel):
 
 
 class ReportedSplit(BaseModel):
-    """What is read of a split; the report may say more."""
+    """The fields of a split that are read; the report may have more."""
 
     num_examples: Annotated[int, Field(ge=0)]
     num_bytes: Annotated[int, Field(ge=0)]
@@ -66,7 +66,7 @@ class ReportedSplit(BaseModel):
 
 
 class Report(BaseModel):
-    """What is read of a report, each checked where it is there."""
+    """The fields of a report that are read; each is checked if it exists."""
 
     dataset: Annotated[str, StringConstraints(max_length=200)] = ""
     version: Annotated[str, StringConstraints(max_length=200)] = ""
@@ -84,10 +84,10 @@ class Report(BaseModel):
 
 
 def check_names(files: Iterable[str], name: str) -> None:
-    """Check that there is any table or picture among the names of all files.
+    """Check that the files include a table or picture.
 
     Raises:
-        UserError: There is none; names what there is.
+        UserError: There is none; the message lists the existing files.
     """
     data_files = [file for file in files if file not in CARDS and not file.startswith(".")]
     if not any(PurePosixPath(file).suffix.lower() in READ for file in data_files):
@@ -96,19 +96,19 @@ def check_names(files: Iterable[str], name: str) -> None:
             if data_files
             else "it is empty"
         )
-        raise UserError(f"{name} has neither tables ({', '.join(TABLES)}) nor pictures that could be read; {content}")
+        raise UserError(f"{name} has neither tables ({', '.join(TABLES)}) nor readable pictures; {content}")
 
 
 def check_files(builder: DatasetBuilder, name: str, root: str) -> None:
-    """Check that every file that would be read is a table or a picture of this dataset.
+    """Check that every file to be read is a table or a picture of this dataset.
 
     Args:
-        builder: would read them.
-        name: of the dataset.
+        builder: builder that would read them.
+        name: name of the dataset.
         root: the folder, or the address of the repository's commit.
 
     Raises:
-        UserError: Another file would be read; names the first.
+        UserError: Another file would be read; the message names the first.
     """
     for file in (file for files in (builder.config.data_files or {}).values() for file in files):
         if not (file.startswith(f"{root}/") if "://" in root else _inside(file, Path(root))):
@@ -129,7 +129,9 @@ def check_cards(folder: Path, name: str) -> None:
         if path.stat().st_size > LARGEST_CARD:
             raise UserError(f"{where} has {path.stat().st_size:,} bytes; at most {LARGEST_CARD:,} are read")
         text = path.read_bytes().decode("utf-8", errors="replace")
-        if path.suffix == ".md":  # exactly what `datasets` takes as YAML: another rule would let text past this check
+        if (
+            path.suffix == ".md"
+        ):  # exactly the text that `datasets` parses as YAML: another rule would let text bypass this check
             block = REGEX_YAML_BLOCK.search(text)
             text = block[2] if block else ""
         try:
@@ -142,7 +144,7 @@ def check_rows(rows: Dataset, name: str, root: Path) -> None:
     """Check that each picture of the rows comes with its bytes, or lies inside `root`.
 
     Raises:
-        UserError: A picture does not; names the first.
+        UserError: A picture does not; the message names the first.
     """
     for column in rows.column_names:
         for chunk in rows.data.column(column).chunks:
@@ -173,7 +175,7 @@ def check_samples(rows: Dataset) -> None:
     """Check that the rows of a split can be run: ids, labels, and the presence of pictures; no picture is opened.
 
     Raises:
-        UserError: A sample cannot; names the first, and how to fix it.
+        UserError: A sample cannot; the message names the first one and the fix.
     """
     ids = _checked_ids(rows)
     _check_labels(rows, ids)
@@ -208,7 +210,7 @@ def _is_array(kind: object) -> bool:
 
 
 def _checked_ids(rows: Dataset) -> list[str]:
-    """Return the ids of the images, by which records, random draws and pictures go, after checking them."""
+    """Check and return the ids of the images, which identify records, random draws and pictures."""
     if "image_id" not in rows.features:
         return [str(position) for position in range(len(rows))]
     kind = getattr(rows.features["image_id"], "pa_type", None)
@@ -229,14 +231,14 @@ def _checked_ids(rows: Dataset) -> list[str]:
             raise UserError(f"the image id {name} has more than {LONGEST_ID} bytes; give the sample a shorter one")
     twice, times = Counter(map(str, ids)).most_common(1)[0]
     if times > 1:
-        raise UserError(f"the image id {one_line(twice, 100)} comes {times} times; every sample needs its own id")
+        raise UserError(f"the image id {one_line(twice, 100)} occurs {times} times; every sample needs its own id")
     return [str(image_id) for image_id in ids]
 
 
 def _check_labels(rows: Dataset, ids: list[str]) -> None:
-    """Check that a label is null, negative (none), or one of the classes.
+    """Check that a label is null, negative (no label), or one of the classes.
 
-    `labels` are lists of their names or numbers.
+    `labels` are lists of names or numbers of classes.
     """
     kind = rows.features.get("label")
     if kind is None:
@@ -257,7 +259,7 @@ def _check_labels(rows: Dataset, ids: list[str]) -> None:
             )
             if not known:
                 raise UserError(
-                    f"labels of image {one_line(image_id, 100)} holds {one_line(label, 100)}, which is none of the "
+                    f"labels of image {one_line(image_id, 100)} holds {one_line(label, 100)}, which is not one of the "
                     f"dataset's {kind.num_classes} classes; give a list of their names or numbers"
                 )
 
@@ -267,7 +269,7 @@ def _is_class(kind: ClassLabel, label: object) -> bool:
 
 
 def _check_pictures(rows: Dataset, column: str, ids: list[str]) -> None:
-    """Check that an image is there (a mask may be null), and that a file that is named exists."""
+    """Check that an image exists (a mask may be null), and that a named file exists."""
     stored = [_absence(chunk, column) for chunk in rows.data.column(column).chunks]
     absent = dict(enumerate(chain.from_iterable(stored)))
     order = range(len(rows)) if rows._indices is None else rows._indices.column(0).to_pylist()
@@ -277,20 +279,20 @@ def _check_pictures(rows: Dataset, column: str, ids: list[str]) -> None:
 
 
 def _absence(array: pa.Array, column: str) -> list[str]:
-    """Return for each row of a column of pictures why there is none, "" where there is one; a file is not opened."""
+    """Return for each row of a column of pictures why its picture is missing, or "". No file is opened."""
     missing = pc.is_null(pc.struct_field(array, "bytes")).to_pylist()
     paths = pc.struct_field(array, "path").filter(pa.array(missing)).to_pylist()
     named = iter(paths)
     reasons = [next(named) if is_missing else "" for is_missing in missing]
     none = "it has no picture" if column == "image" else ""
     return [
-        none if path is None else "" if path == "" or os.path.isfile(path) else f"its {column} {path} is not there"
+        none if path is None else "" if path == "" or os.path.isfile(path) else f"its {column} {path} does not exist"
         for path in reasons
     ]
 
 
 def _inside(path: str, root: Path) -> bool:
-    """Return whether a path lies inside a folder, links of both followed."""
+    """Return whether a path lies inside a folder, after resolving links of both."""
     try:
         return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
     except (OSError, ValueError):  # a null byte, a loop of links
@@ -301,7 +303,7 @@ def complete(build_report: dict[str, Any], where: str) -> dict[str, Any]:
     """Return a complete report; `where` is its name in messages.
 
     Raises:
-        UserError: Something is missing; it is named.
+        UserError: Something is missing; the message names it.
     """
     if missing := [
         name for name in Report.model_fields if name not in build_report and name not in ("title", "hidden_masks")
@@ -311,13 +313,13 @@ def complete(build_report: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def options_of(build_report: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return the options in a downloaded report, to be given to the builder that it names.
+    """Return the options in a downloaded report for the builder that it names.
 
-    A text among them is plain words or the builder's default: never a path or an address of someone else's. What is
-    private to a machine (a token, a server) is refused.
+    Texts must be plain words or the builder's default, never a path or address of someone else. Options private to a
+    machine (a token, a server) are refused.
 
     Raises:
-        UserError: An option is refused; it is named.
+        UserError: An option is refused; the message names it.
     """
     builder = registry.load("hub_builders", build_report["dataset"])
     known = {key: value for key, value in defaults(builder.samples).items() if key not in private(builder)} | {
@@ -328,7 +330,7 @@ def options_of(build_report: dict[str, Any], where: str) -> dict[str, Any]:
             raise unknown(f"option of {build_report['dataset']} in the build report of {where}:", name, known)
         if isinstance(value, str) and value != known[name] and not re.fullmatch(r"[\w -]*", value):
             raise UserError(
-                f"the build report of {where} sets {name} to {one_line(value, 100)}, which is not taken from a "
+                f"the build report of {where} sets {name} to {one_line(value, 100)}, which is not accepted from a "
                 "downloaded file; build the dataset from its source instead"
             )
     return build_report["options"]

@@ -1,1 +1,1 @@
-"""The Hub's client and uploads: talks to the Hub, knows nothing of datasets, models or results."""
+"""Client and uploads for the Hub, independent of datasets, models and results."""

@@ -1,7 +1,7 @@
-"""Which commits of a repository the client's cache knows.
+"""Commits of a repository in the client's cache.
 
-A file that is asked for by its commit leaves no trace of the branch, so what a branch stood for is noted here: later,
-without a Hub, the same name gives the same commit.
+A file requested by commit leaves no trace of its branch, so the commit of a branch is recorded here: later, without the
+Hub, the same name gives the same commit.
 """
 
 from contextlib import suppress
@@ -15,12 +15,12 @@ from saliency_bench.utils.files import write_text
 
 
 def folder_of(kind: str, repo: str) -> Path:
-    """Return where the files of a repository ("model" or "dataset") are kept on this machine."""
+    """Return the local cache folder of a repository ("model" or "dataset")."""
     return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repo, repo_type=kind)
 
 
 def snapshot_of(kind: str, repo: str, commit: str) -> Path:
-    """Return where the files of a commit are."""
+    """Return the local folder of a commit's files."""
     return folder_of(kind, repo) / "snapshots" / commit
 
 
@@ -33,7 +33,7 @@ def remember(kind: str, repo: str, revision: str | None, commit: str) -> None:
 
 
 def remembered(kind: str, repo: str, revision: str | None) -> str | None:
-    """Return the commit that a revision stood for last; a commit stands for itself, if any file of it is there."""
+    """Return the last known commit of a revision; a commit is returned itself if any of its files is cached."""
     with suppress(OSError, ValueError):
         if revision and snapshot_of(kind, repo, revision).is_dir():
             return revision

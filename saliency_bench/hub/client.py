@@ -32,12 +32,12 @@ class Account:
     scopes: frozenset[str] | None
 
     def role(self, repo: str) -> str | None:
-        """Return the role in a repository's namespace, case-insensitively; None without one."""
+        """Return the role in a repository's namespace, ignoring case, or None."""
         namespace = repo.partition("/")[0].casefold()
         return {name.casefold(): role for name, role in self.roles.items()}.get(namespace)
 
     def refusal(self, repo: str) -> str | None:
-        """Return why the account may not write to a repository, whether or not it exists; None if it may."""
+        """Return why the account may not write to a repository, whether or not it exists, or None."""
         namespace, role = repo.partition("/")[0], self.role(repo)
         if role is None:
             return f"{self.name} may not write to {repo}: it belongs to {namespace}"
@@ -53,8 +53,8 @@ class Account:
 
 
 def account(api: HfApi) -> Account:
-    """Return the account of the token in use, as the Hub reports it; raise whatever error the Hub answers with."""
-    info: dict[str, Any] = api.whoami(cache=True)  # the Hub answers this question only so many times
+    """Return the account of the token in use, as the Hub reports it; raise the Hub's errors."""
+    info: dict[str, Any] = api.whoami(cache=True)  # the Hub limits this request
     token = info.get("auth", {}).get("accessToken", {})
     scoped = (token.get("fineGrained") or {}).get("scoped") if token.get("role") == "fineGrained" else None
     writing = [scope for scope in scoped or () if "repo.write" in scope.get("permissions", ())]
@@ -67,14 +67,14 @@ def account(api: HfApi) -> Account:
 
 @dataclass(frozen=True)
 class Rights:
-    """Return whether an account `may` write to a repository (None: unknown), and the same as a sentence."""
+    """Whether an account `may` write to a repository (None: unknown), and the same as a sentence."""
 
     may: bool | None
     line: str
 
 
 def rights(api: HfApi, repo: str) -> Rights:
-    """Write permission of the current account. Never raises: the Hub itself decides in the end."""
+    """Return the write permission of the current account. Never raises, because the Hub decides in the end."""
     if (token := token_of(api)) is None:
         return Rights(None, "rights not checked: not logged in")
     try:
@@ -105,7 +105,7 @@ def shown_endpoint(api: HfApi) -> str:
 
 @contextmanager
 def no_bars() -> Iterator[None]:
-    """Keep huggingface_hub from showing progress bars of its own."""
+    """Disable the progress bars of huggingface_hub."""
     shown = not are_progress_bars_disabled()
     disable_progress_bars()
     try:

@@ -35,7 +35,7 @@ def may_pass(error: BaseException) -> bool:
 
 
 def is_from_hub(error: BaseException) -> bool:
-    """Return whether an error is an answer of the Hub, or says why none came."""
+    """Return whether an error is a response of the Hub or explains why there was none."""
     return status_of(error) is not None or is_network_error(error) or _is_offline(error)
 
 
@@ -51,9 +51,9 @@ def retry_after(error: BaseException) -> int | None:
 
 
 def refuse(error: BaseException, repo: str, token: str | None) -> NoReturn:
-    """Raise a UserError that says what to do; `repo` is the repository of the failed request.
+    """Raise a UserError with the fix; `repo` is the repository of the failed request.
 
-    The cause is kept for `--debug`, unless it repeats the token.
+    The cause is kept for `--debug`, unless it contains the token.
     """
     again = "; nothing is lost: start the same command again" if may_pass(error) else ""
     holds_token = token and any(token in str(item) for item in _chain(error))
@@ -61,7 +61,7 @@ def refuse(error: BaseException, repo: str, token: str | None) -> NoReturn:
 
 
 def reason(error: BaseException, repo: str, token: str | None) -> str:
-    """Return what went wrong, with the token blanked out."""
+    """Return what went wrong, without the token."""
     line = _reason(error, repo)
     return line.replace(token, "***") if token else line
 

@@ -25,11 +25,11 @@ def patiently(
     """Call `action`, retrying while the Hub is busy. `action` must be idempotent.
 
     Args:
-        action: asks the Hub, or sends something that it does not send twice.
-        repo: what it is about, for messages.
+        action: a request to the Hub, or an upload that is not repeated.
+        repo: repository of the request, for messages.
         api: client of the Hub.
-        say: gets a line before each pause.
-        pauses: in seconds, one after the other, where the Hub names none.
+        say: called with a line before each pause.
+        pauses: successive pauses in seconds, if the Hub states none.
 
     Raises:
         UserError: The action fails in a way that waiting does not help, or the Hub stays busy.
@@ -46,4 +46,4 @@ def patiently(
             line = str(error) if isinstance(error, UserError) else reason(error, repo, token_of(api))
             say(f"{one_line(line.partition(';')[0])}; trying again in {wait} s")
             time.sleep(wait)
-    raise AssertionError("the last try returns or raises")
+    raise AssertionError("the last attempt returns or raises")

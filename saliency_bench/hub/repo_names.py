@@ -1,4 +1,4 @@
-"""Repositories as users name them: OWNER/NAME, OWNER/NAME@REVISION, and hub:OWNER/NAME where a folder is called so."""
+"""Repository names given by users: OWNER/NAME, OWNER/NAME@REVISION, and hub:OWNER/NAME if a folder has that name."""
 
 import re
 from typing import NamedTuple
@@ -15,7 +15,7 @@ class HubName(NamedTuple):
     Attributes:
         name: OWNER/NAME, or a path.
         revision: branch, tag or commit.
-        forced: it was written with `hub:`, so that no folder is meant.
+        forced: whether the name starts with `hub:`, so it does not mean a folder.
     """
 
     name: str
@@ -24,17 +24,17 @@ class HubName(NamedTuple):
 
 
 def hub_name(text: str, revision: str | None = None) -> HubName:
-    """Return what a text names.
+    """Parse the name of a repository.
 
     Args:
         text: the name.
-        revision: given beside it.
+        revision: revision given separately.
 
     Raises:
         UserError: There are two revisions, or none after the @.
     """
     name, at, written = text.removeprefix(FORCED).partition("@")
-    if not could_be_on_the_hub(name):  # a path, in which an @ is a letter
+    if not could_be_on_the_hub(name):  # a path, which may contain @
         return HubName(text.removeprefix(FORCED), revision, text.startswith(FORCED))
     if at and not written:
         raise UserError(f"'{text}' names no revision after the @; write OWNER/NAME@COMMIT, or leave out the @")

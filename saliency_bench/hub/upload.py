@@ -1,4 +1,4 @@
-"""Uploads files to the Hub: shows the plan first, sends only what differs, resumes an interrupted upload."""
+"""Upload files to the Hub: show the plan first, send only differences, resume an interrupted upload."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,7 +15,10 @@ from saliency_bench.hub.upload_plan import Publication, UploadPlan, plan_if_reac
 
 @dataclass(frozen=True)
 class Published:
-    """The result of `publish`. `commit`: head of the repository; None after a dry run. `changed`: anything was sent."""
+    """The result of `publish`.
+
+    `commit`: head of the repository; None after a dry run. `changed`: whether anything was sent.
+    """
 
     plan: UploadPlan
     url: str
@@ -29,7 +32,7 @@ class Published:
         return f"{'published' if self.changed else 'nothing changed'}: {self.url} (commit {self.commit})"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON holds it."""
+        """Return the result as JSON data."""
         return self.plan.as_dict() | {
             "url": self.url,
             "commit": self.commit,
@@ -48,19 +51,18 @@ def publish(
 ) -> Published:
     """Make the repository contain the files of `publication`; unchanged files are not sent.
 
-    An interrupted upload resumes, now or in a later call: files that arrived are not sent again, and there is one
-    commit.
+    An interrupted upload resumes, now or in a later call: uploaded files are not sent again, and there is one commit.
 
     Args:
-        publication: what it is to contain.
-        private: for a repository that does not exist yet.
+        publication: its intended content.
+        private: make a new repository private.
         dry_run: send nothing.
-        api: client of the Hub; None: of the account that is logged in.
-        say: gets each line of the plan before anything is sent.
+        api: client of the Hub; None: client of the account that is logged in.
+        say: called with each line of the plan before anything is sent.
 
     Raises:
         UserError: The account may not write, the Hub refuses, a connection stays broken, or the repository is public
-            and `private` is asked for.
+            and `private` is requested.
     """
     api = api or default_api()
     _check(publication, api, dry_run)
@@ -79,7 +81,9 @@ def publish(
         if plan.nothing:
             return Published(plan, url, plan.head, started, False)
         if plan.rights and plan.rights.may is False:
-            raise UserError(f"{plan.rights.line}; give --namespace YOUR-NAME, or log in with a token that may do so")
+            raise UserError(
+                f"{plan.rights.line}; give --namespace YOUR-NAME, or log in with a token that has write access do so"
+            )
         started = True
         return Published(plan, url, _send(plan, api), True, False)
 
@@ -105,7 +109,7 @@ def _send(plan: UploadPlan, api: HfApi) -> str:
             publication.repo, repo_type=publication.kind, private=plan.private, exist_ok=True, space_sdk=sdk
         )
         info = api.repo_info(publication.repo, repo_type=publication.kind)
-        if plan.private and not info.private:  # somebody else may have made it meanwhile
+        if plan.private and not info.private:  # somebody else may have created it in the meantime
             raise UserError(f"{publication.repo} should be private but is public; nothing was sent")
         head = info.sha
     commit = api.create_commit(

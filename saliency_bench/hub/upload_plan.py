@@ -1,4 +1,4 @@
-"""What a repository is to contain, and the plan of an upload: which files differ from those on the Hub."""
+"""The intended content of a repository, and the plan of an upload: the files that differ from the Hub."""
 
 import json
 from collections.abc import Sequence
@@ -17,23 +17,23 @@ from saliency_bench.hub.client import Rights, no_bars, token_of
 from saliency_bench.hub.failures import is_network_error, status_of
 from saliency_bench.utils.hashing import sha256_of
 
-STARTERS = (".gitattributes", "README.md", "LICENSE")  # what a new repository may hold already
+STARTERS = (".gitattributes", "README.md", "LICENSE")  # files that a new repository may already have
 
 
 @dataclass(frozen=True)
 class Publication:
-    """What a repository is to contain.
+    """The intended content of a repository.
 
     Attributes:
         repo: the repository.
         kind: "dataset", "model" or "space".
         files: {path in the repository: a local file, or its content}.
-        message: of the commit.
-        owned: patterns of paths that we manage; such a file is removed from the repository once it is not in `files`.
-        mark: (a path in `files`, keys of the JSON in it): a repository that holds files already must have this file
-            with the same values, else it is somebody's other work. The key is "" where the file alone tells.
-        sdk: of a Space: what runs it.
-        first: paths that are sent only where the repository lacks them, because others write them later.
+        message: message of the commit.
+        owned: patterns of paths that we manage; such a file is removed from the repository if it is not in `files`.
+        mark: (a path in `files`, keys of its JSON): a repository with existing files must have this file with the same
+            values, else it is unrelated work. The key is "" if the file itself is sufficient.
+        sdk: SDK of a Space.
+        first: paths that are sent only if the repository lacks them, because others write them later.
     """
 
     kind: str  # "dataset", "model" or "space"
@@ -58,10 +58,11 @@ class Publication:
 
 @dataclass(frozen=True)
 class UploadPlan:
-    """What publishing would do. `changes`: {path: "new", "changed", "removed" or "unchanged"}.
+    """Plan of an upload.
 
-    `head` is the commit that the files were compared with; None if the repository does not exist, or was not compared.
-    `rights` are those of the current account; None if nothing would be sent.
+    `changes`: {path: "new", "changed", "removed" or "unchanged"}. `head` is the commit used for the comparison; None if
+    the repository does not exist or was not compared. `rights` are the rights of the current account; None if nothing
+    would be sent.
     """
 
     publication: Publication
@@ -95,7 +96,7 @@ class UploadPlan:
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON holds it."""
+        """Return the plan as JSON data."""
         publication = self.publication
         sizes = {path: publication.bytes(path) for path in publication.files}
         return {
@@ -114,10 +115,10 @@ class UploadPlan:
 
 
 def upload_plan(publication: Publication, private: bool, api: HfApi) -> UploadPlan:
-    """Compare the files with those on the Hub; errors of the Hub are raised as they are.
+    """Compare the files with the Hub; errors of the Hub are passed on.
 
     Raises:
-        UserError: The repository is to be private and is public, or it holds something else.
+        UserError: The repository must be private but is public, or it holds something else.
     """
     try:
         info: Any = api.repo_info(publication.repo, repo_type=publication.kind)
@@ -141,10 +142,10 @@ def upload_plan(publication: Publication, private: bool, api: HfApi) -> UploadPl
 
 
 def _refuse_other_work(publication: Publication, there: set[str], head: str, api: HfApi) -> None:
-    """Refuse a repository with something that is not ours: it is never overwritten, nor mixed with ours.
+    """Refuse a repository with foreign content, which is never overwritten or mixed with ours.
 
     Raises:
-        UserError: There is such; names what is there.
+        UserError: There is foreign content; the message names it.
     """
     others = sorted(there - set(STARTERS))
     if publication.mark is None or not others:
@@ -168,16 +169,16 @@ def _refuse_other_work(publication: Publication, there: set[str], head: str, api
 
 
 def _value(content: Path | bytes, key: str) -> object:
-    """Return the value of a key in JSON; "" for the file alone."""
+    """Return the value of a key in JSON, or "" for the key ""."""
     try:
         read = json.loads(content if isinstance(content, bytes) else content.read_bytes())
     except (ValueError, RecursionError):
-        return "something that cannot be read"
+        return "something unreadable"
     return read.get(key) if isinstance(read, dict) else None
 
 
 def plan_if_reachable(publication: Publication, private: bool, api: HfApi) -> UploadPlan:
-    """Return the plan; without a network, one in which every file is new (a dry run is useful offline as well)."""
+    """Return the plan; offline, return a plan in which every file is new, so that a dry run still works."""
     try:
         return upload_plan(publication, private, api)
     except Exception as error:
@@ -196,7 +197,7 @@ def size(count: int) -> str:
 
 
 def _change(content: Path | bytes, remote: RepoFile | None) -> str:
-    """Return what happens to a file: "new", "changed" or "unchanged"."""
+    """Return the change of a file: "new", "changed" or "unchanged"."""
     if remote is None:
         return "new"
     if (len(content) if isinstance(content, bytes) else content.stat().st_size) != remote.size:

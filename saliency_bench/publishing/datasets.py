@@ -1,4 +1,4 @@
-"""The publication of a built dataset: complete, or only annotations where the images may not be redistributed."""
+"""Publication of a built dataset: complete, or only its annotations if the images may not be redistributed."""
 
 import re
 from io import BytesIO
@@ -32,7 +32,7 @@ SAMPLES, COLUMNS, CELL, GAP = 6, 3, 256, 8
 TINT = (230, 40, 40)
 OWNED = ("data/*.parquet", "annotations/*.parquet", PICTURE)
 MARK = (REPORT, "dataset", HIDDEN, MASKS_OF)
-KEPT = "-masks"  # after the name of the dataset: the private repository of its hidden masks
+KEPT = "-masks"  # suffix of the private repository of a dataset's hidden masks
 
 
 def dataset_publication(
@@ -44,22 +44,22 @@ def dataset_publication(
     evaluation: bool = False,
     hide: str | None = None,
 ) -> Publication:
-    """Return the files to publish of a dataset that `saliency-bench build` wrote.
+    """Return the files to publish for a dataset written by `saliency-bench build`.
 
     Args:
-        folder: of the dataset.
+        folder: folder of the dataset.
         namespace: on the Hub.
         workspace: an empty folder for temporary files.
-        name: of the repository; None: the dataset's.
-        with_images: the licence under which to publish images that may not be redistributed otherwise; without it, only
-            the annotations of such a dataset are published.
-        evaluation: add `eval.yaml` (`headline`), by which the Hub shows scores of models on the dataset's page; it may
-            refuse a framework that is not registered there, and with it the whole upload.
-        hide: the split whose masks are left out; `masks_publication` keeps them.
+        name: name of the repository; None: the dataset's.
+        with_images: licence under which to publish images that may not be redistributed otherwise; without it, only the
+            annotations of such a dataset are published.
+        evaluation: add `eval.yaml` (`headline`), with which the Hub shows scores of models on the dataset's page; the
+            Hub may refuse an unregistered framework, and with it the whole upload.
+        hide: split whose masks are left out; `masks_publication` keeps them.
 
     Raises:
-        UserError: The folder is no built dataset or was changed since, a licence is not needed, or masks cannot be
-            hidden because anybody can make them.
+        UserError: The folder is not a built dataset or was changed since, a licence is not needed, or masks cannot be
+            hidden because anyone can make them.
     """
     folder = Path(folder)
     build_report = _checked_report(folder)
@@ -109,12 +109,12 @@ def dataset_publication(
 
 
 def masks_publication(public: Publication, folder: str | Path, split: str, workspace: Path) -> Publication:
-    """Return the files of the private repository of hidden masks: all of the split but its pictures.
+    """Return the files of the private repository of hidden masks: everything of the split except its pictures.
 
     Args:
         public: the dataset without these masks.
-        folder: of the dataset with them.
-        split: whose masks are hidden.
+        folder: folder of the dataset with the masks.
+        split: split whose masks are hidden.
         workspace: an empty folder for temporary files.
     """
     build_report = keep_masks(Path(folder), _checked_report(Path(folder)), split, workspace) | {MASKS_OF: public.repo}
@@ -124,15 +124,15 @@ def masks_publication(public: Publication, folder: str | Path, split: str, works
 
 
 def check_never_shown(repo: str, split: str, api: HfApi) -> None:
-    """Check that masks which are to be hidden were never published; errors of the Hub are raised as they are.
+    """Check that masks to hide were never published; errors of the Hub are passed on.
 
     Args:
         repo: the public repository.
-        split: whose masks are to be hidden.
+        split: split whose masks are to be hidden.
         api: client of the Hub.
 
     Raises:
-        UserError: A commit of the repository has them, or data of which nothing is known.
+        UserError: A commit of the repository has them, or unknown data.
     """
     try:
         refs = api.list_repo_refs(repo, repo_type="dataset")
@@ -145,25 +145,24 @@ def check_never_shown(repo: str, split: str, api: HfApi) -> None:
         files = set(api.list_repo_files(repo, repo_type="dataset", revision=commit)) - set(STARTERS)
         if files and published_report(repo, commit, api).get(HIDDEN) != split:
             raise UserError(
-                f"commit {commit[:12]} of {repo} was published without hiding the masks of {split}: hiding what "
-                "others may have is worthless; take images that were never published, and another --name"
+                f"commit {commit[:12]} of {repo} was published without hiding the masks of {split}: hiding masks that "
+                "others may have is useless; use images that were never published, and another --name"
             )
 
 
 def check_hidden_nowhere(folder: str | Path, repo: str, hide: str | None, api: HfApi) -> None:
-    """Check that no private repository of the account hides masks that are to be shown, whatever the folder is called.
+    """Check that no private repository of the account hides masks to publish, whatever the name of the folder.
 
-    Samples are compared by their images, so that a copied folder, or one that was built anew, is known again. Errors of
-    the Hub are raised as they are.
+    Samples are compared by their images, so a copied or rebuilt folder is recognised. Errors of the Hub are passed on.
 
     Args:
-        folder: of the dataset.
-        repo: to be published.
-        hide: the split whose masks it hides; None: it shows all.
+        folder: folder of the dataset.
+        repo: repository to publish.
+        hide: split whose masks it hides; None: it shows all.
         api: client of the Hub, with a token.
 
     Raises:
-        UserError: There is such a repository; names it.
+        UserError: There is such a repository; the message names it.
     """
     build_report = _checked_report(Path(folder))
     masks = {checksum(row["image"]): row["image_id"]
@@ -182,7 +181,7 @@ def check_hidden_nowhere(folder: str | Path, repo: str, hide: str | None, api: H
         if both := sorted(masks[image] for image in masks.keys() & hidden):
             raise UserError(
                 f"{public} hides the masks of {counted(len(both), 'image')} that {repo} would show, such as "
-                f"{one_line(both[0], 100)}: add --hide-masks, or leave these out; if they are hidden no more, delete "
+                f"{one_line(both[0], 100)}: add --hide-masks, or leave these out; if they are no longer hidden, delete "
                 f"{kept}"
             )
 
@@ -191,8 +190,8 @@ def _check_secret(build_report: dict, with_images: str | None) -> None:
     """Raise UserError for masks that anyone can make, and for images that would reach nobody."""
     if not is_own_data(build_report["dataset"]):
         raise UserError(
-            f"anybody can build {build_report['dataset']} with its masks, so hiding them is worthless; --hide-masks is "
-            "for your own data"
+            f"anyone can build {build_report['dataset']} with its masks, so hiding them is useless; --hide-masks is "
+            f"for your own data"
         )
     if not (build_report["redistribute_images"] or with_images):
         raise UserError(
@@ -201,7 +200,7 @@ def _check_secret(build_report: dict, with_images: str | None) -> None:
 
 
 def samples_picture(folder: Path, build_report: dict) -> tuple[bytes, list[str]]:
-    """Return a PNG of six samples of different classes with their masks, and a caption of each."""
+    """Return a PNG of six samples of different classes with their masks, and their captions."""
     chosen = _chosen(folder, build_report)
     rows = -(-len(chosen) // COLUMNS)
     sheet = Image.new("RGB", (COLUMNS * (CELL + GAP) - GAP, rows * (CELL + GAP) - GAP), "white")
@@ -219,7 +218,7 @@ def samples_picture(folder: Path, build_report: dict) -> tuple[bytes, list[str]]
 
 
 def _checked_report(folder: Path) -> dict:
-    """Return the build report, after checking that every file is as described in it."""
+    """Return the build report, after checking every file against it."""
     if not (folder / REPORT).is_file():
         raise UserError(f"{folder} is not a dataset built by `saliency-bench build` (it has no {REPORT})")
     build_report = complete(read_report(folder), str(folder))
@@ -232,7 +231,7 @@ def _checked_report(folder: Path) -> dict:
 
 
 def _files(root: Path, build_report: dict, readme: str, repo: str, config: str | None) -> dict[str, Path | bytes]:
-    """Return the files to publish; `config` is that of eval.yaml, None: without it."""
+    """Return the files to publish; `config` is the config in eval.yaml, or None without eval.yaml."""
     files: dict[str, Path | bytes] = {
         file["path"]: root / file["path"] for part in build_report["splits"].values() for file in part["files"]
     }
@@ -253,7 +252,7 @@ def _with_bias(readme: str, line: str | None) -> str:
 
 
 def _centre(folder: Path, build_report: dict) -> str | None:
-    """Return how well a map that ignores the image would match the masks, as a line."""
+    """Return a line on how well a map that ignores the image would match the masks."""
     split = shown_split(build_report)
     rows = annotations.rows_of(folder, build_report["splits"][split], ["mask"])
     masks = (object_in(decode(row["mask"]["bytes"])) for row in rows if row["mask"] is not None)
@@ -263,12 +262,12 @@ def _centre(folder: Path, build_report: dict) -> str | None:
     area, centre = np.mean(covered, axis=0)
     return (
         f"In the split {split} the mask covers {area:.0%} of the image on average, and the central pixel lies in it in "
-        f"{centre:.0%} of the samples: compare every explainer with the baseline `centre`, which looks at no image."
+        f"{centre:.0%} of the samples: compare every explainer with the baseline `centre`, which ignores the image."
     )
 
 
 def _chosen(folder: Path, build_report: dict) -> list[dict]:
-    """Return the first samples with a mask, of as many classes as possible, from the split test if there is one."""
+    """Return the first samples with a mask, from as many classes as possible, of the split test if it exists."""
     by_class: dict[int, dict] = {}
     others: list[dict] = []
     for row in annotations.rows_of(folder, build_report["splits"][shown_split(build_report)]):

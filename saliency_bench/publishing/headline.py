@@ -1,11 +1,11 @@
-"""What the Hub's own leaderboards list of a model: a number for each task that a dataset names in its `eval.yaml`.
+"""Numbers of a model for the Hub's own leaderboards: one per task in a dataset's `eval.yaml`.
 
     accuracy             top-1
     gradcam-miou         saliency_miou of gradcam, for datasets with masks
     gradcam-insertion    saliency_insertion of gradcam
 
-All on the whole split, of the classes that the dataset says. Model repositories hold the numbers in
-`.eval_results/saliency-bench.yaml`; the records behind them are in the results repository.
+All numbers are on the whole split, for the classes of the dataset's labels. Model repositories hold the numbers in
+`.eval_results/saliency-bench.yaml`; their records are in the results repository.
 """
 
 from datetime import UTC, datetime
@@ -17,18 +17,18 @@ from saliency_bench.read.cell import Interval
 from saliency_bench.read.run_folder import RunData
 
 ACCURACY = "accuracy"
-EXPLAINER = "gradcam"  # one for all models: what is compared is the model
+EXPLAINER = "gradcam"  # one explainer for all models, because models are compared
 SCORES = {f"{EXPLAINER}-miou": "saliency_miou", f"{EXPLAINER}-insertion": "saliency_insertion"}
 NEEDS_MASKS = ("saliency_miou",)
 
 
 def shown_split(build_report: dict) -> str:
-    """Return the split that a dataset is known by: test, or the first one."""
+    """Return the split that identifies a dataset: test, or the first split."""
     return "test" if "test" in build_report["splits"] else next(iter(build_report["splits"]))
 
 
 def eval_yaml(build_report: dict, config: str) -> bytes:
-    """Return eval.yaml of a dataset: the tasks by which the Hub lists models on its page."""
+    """Return eval.yaml of a dataset: the tasks for which the Hub lists models on its page."""
     split = shown_split(build_report)
     has_masks = build_report["splits"][split]["masks"] > 0
     tasks = [ACCURACY, *(task for task, metric in SCORES.items() if has_masks or metric not in NEEDS_MASKS)]
@@ -51,9 +51,9 @@ def accuracy_entry(repo: str, log: dict, accuracy: Interval) -> EvalResultEntry:
     """Return the accuracy of a model.
 
     Args:
-        repo: of the model.
+        repo: repository of the model.
         log: training_log.json, whose dataset is on the Hub.
-        accuracy: on the split test.
+        accuracy: accuracy on the split test.
     """
     side = log["settings"]["size"]
     return EvalResultEntry(
@@ -68,21 +68,21 @@ def accuracy_entry(repo: str, log: dict, accuracy: Interval) -> EvalResultEntry:
 
 
 def score_entries(run: RunData, dataset: dict, published: dict, namespace: str) -> tuple[list[EvalResultEntry], str]:
-    """Return (the scores of a run on a dataset of the Hub, why they are not listed or "").
+    """Return (scores of a run on a dataset of the Hub, the reason if they are not listed or "").
 
     Args:
-        run: of the model.
+        run: run of the model.
         dataset: {"repo", "revision"}.
-        published: its build report.
-        namespace: whose results repository holds the records.
+        published: build report of the dataset.
+        namespace: namespace whose results repository holds the records.
     """
     about, split = run.summary["dataset"], run.summary["dataset"]["split"]
     if published.get("splits", {}).get(split, {}).get("fingerprint") != about["fingerprint"]:
-        return [], f"its samples are not those of {dataset['repo']}"
+        return [], f"its samples differ from {dataset['repo']}"
     if split != (wanted := shown_split(published)):
-        return [], f"it is about the split {split}, not {wanted}"
+        return [], f"it uses the split {split}, not {wanted}"
     if about["used"] < about["samples"] or run.summary.get("only"):
-        return [], "it is not about the whole split"
+        return [], "it does not use the whole split"
     if run.summary["target"] != "label":
         return [], f"its target is {run.summary['target']}, not label"
     texts = {metric: task for task, metric in SCORES.items()}

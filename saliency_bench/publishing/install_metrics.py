@@ -1,4 +1,4 @@
-"""Installs the metrics so that `evaluate.load("saliency_miou")` works by bare name, from any folder and offline."""
+"""Install the metrics so that `evaluate.load("saliency_miou")` works by bare name, from any folder and offline."""
 
 import inspect
 import os
@@ -40,7 +40,7 @@ def install_metrics(names: Iterable[str] = ()) -> list[Installed]:
     evaluate uses the copy whose main script was modified last, so the last installation wins, whatever its version.
 
     Args:
-        names: of the metrics; (): all.
+        names: names of the metrics; (): all.
 
     Raises:
         UserError: A metric is unknown, or this version of evaluate has another cache layout.
@@ -89,7 +89,7 @@ def _in_use(folder_of_metric: Path, name: str) -> Path | None:
 
 
 def _cached(name: str, texts: dict[str, str]) -> str:
-    """Write the files into evaluate's cache, unless present; returns the name of their folder, a hash."""
+    """Write the files into evaluate's cache, unless present; return the name of their folder, a hash."""
     from datasets import DownloadMode
     from evaluate import loading
 

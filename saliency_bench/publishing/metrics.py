@@ -12,14 +12,14 @@ from saliency_bench.hub.upload_plan import Publication
 from saliency_bench.publishing.package import with_wheel
 from saliency_bench.publishing.vendoring import metric_files
 
-LICENSE = "apache-2.0"  # of this package, whose code it is
+LICENSE = "apache-2.0"  # licence of this package, which contains the code
 CARD, REQUIREMENTS = "README.md", "requirements.txt"
 OWN_FILE = re.compile(r"\.py:\w+")  # ./my_score.py:my_iou
-PYTHON = "3.11"  # for Spaces; their default is older than this package requires
+PYTHON = "3.11"  # Python version for Spaces, whose default is older than this package requires
 
 
 def card_of(name: str) -> str:
-    """Return the card of a metric, with the description and the citation that the metric declares."""
+    """Return the card of a metric with its declared description and citation."""
     card = RepoCard((registry.files("metrics")[name].parent / CARD).read_text(encoding="utf-8"))
     card.data["description"] = registry.summary(registry.score_file("metrics", name))
     paper = registered_metric(name).declaration.paper
@@ -30,19 +30,19 @@ def card_of(name: str) -> str:
 
 
 def check_publishable(name: str) -> None:
-    """Raise UserError for a function of a file, and for a metric without a card or list of requirements."""
+    """Raise UserError for a function in a file, and for a metric without a card or list of requirements."""
     if OWN_FILE.search(name):
         raise UserError(
-            f"{name} is a function of a file, and a published metric is a folder with NAME.py, score.py, README.md and "
-            "requirements.txt; write one with `saliency-bench new metric` in a checkout, or in a package of your own, "
-            "as examples/plugin there does, and give its NAME"
+            f"{name} is a function in a file, but a published metric is a folder with NAME.py, score.py, README.md and "
+            "requirements.txt; create one with `saliency-bench new metric` in a checkout, or in your own package, like "
+            "examples/plugin there, and give its NAME"
         )
     if name in (known := registry.files("metrics")):
         folder = known[name].parent
         if missing := [file for file in (CARD, REQUIREMENTS) if not (folder / file).is_file()]:
             raise UserError(
-                f"metric {name} has no {' and no '.join(missing)}; write it into {folder}, as "
-                "`saliency-bench new metric` in a checkout does, and install the package again"
+                f"metric {name} has no {' and no '.join(missing)}; write it into {folder}, like `saliency-bench new "
+                f"metric` in a checkout, and install the package again"
             )
 
 

@@ -1,4 +1,4 @@
-"""The publication of a trained classifier: safetensors, processor, class names, training log, and a card."""
+"""Publication of a trained classifier: safetensors, processor, class names, training log, and a card."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ from saliency_bench.utils.messages import complain
 NEEDED = {"config.json": "the class names", "training_log.json": "the training"}
 KEPT = ("*.safetensors", "*.safetensors.index.json", "config.json", "preprocessor_config.json", "training_log.json")
 EVALUATION = ".eval_results/saliency-bench.yaml"
-Z = 1.96  # of 95 %, for a share
+Z = 1.96  # quantile of a 95 % interval for a share
 
 
 def model_publication(
@@ -39,22 +39,22 @@ def model_publication(
     eval_results: bool = False,
     api: HfApi | None = None,
 ) -> Publication:
-    """Return the files of a checkpoint that `saliency-bench train` wrote.
+    """Return the files of a checkpoint written by `saliency-bench train`.
 
-    The card links the dataset on the Hub if it was loaded from there, or if one published in our namespace or in this
+    The card links to the dataset on the Hub if it was loaded from there, or if a dataset in our namespace or in this
     one has the same fingerprint; any other dataset is only named.
 
     Args:
-        folder: of the checkpoint.
+        folder: folder of the checkpoint.
         namespace: on the Hub.
-        name: of the repository; None: the folder's.
+        name: name of the repository; None: the folder's.
         license: of the weights, an identifier of the Hub.
         results: folder of a run on this model, for the card's table and model-index.
-        eval_results: add the numbers of `headline` in the form that the Hub shows on the dataset's page.
+        eval_results: add the numbers of `headline` for the Hub's page of the dataset.
         api: client of the Hub.
 
     Raises:
-        UserError: The folder is no such checkpoint, or the run is on another model.
+        UserError: The folder is not such a checkpoint, or the run is on another model.
     """
     folder = Path(folder)
     files = _files(folder)
@@ -108,9 +108,9 @@ def _public_log(log: dict, namespace: str, api: HfApi) -> dict:
 
 
 def _published(name: str, images: str, namespace: str, api: HfApi) -> tuple[str | None, str | None]:
-    """Return (repository, commit) of a published dataset with exactly these training images.
+    """Return (repository, commit) of a published dataset with exactly these training images, or (None, None).
 
-    (None, None) without one. Raise UserError where the Hub is too busy to say.
+    Raise UserError if the Hub is too busy to answer.
     """
     for repo in dict.fromkeys((f"{NAMESPACE}/{name}", f"{namespace}/{name}") if name in list_datasets() else ()):
         try:
@@ -129,7 +129,7 @@ def _published(name: str, images: str, namespace: str, api: HfApi) -> tuple[str 
                 failures.refuse(error, repo, client.token_of(api))
             continue
         if not report and REPORT in {file.rfilename for file in info.siblings or ()}:
-            raise UserError(f"{REPORT} of {repo} did not arrive; start again") from ConnectionError(repo)
+            raise UserError(f"{REPORT} of {repo} could not be downloaded; start again") from ConnectionError(repo)
         if report.get("splits", {}).get("train", {}).get("fingerprint") == images:
             return repo, head
     return None, None
@@ -141,7 +141,7 @@ def _run(results: Path, folder: Path) -> RunData:
     run = read_run(results)
     model = run.summary["model"]
     if model["digest"] != load_classifier(str(folder)).digest:
-        raise UserError(f"the run {results} is on another model ({model['id']}) than {folder}")
+        raise UserError(f"the run {results} uses another model ({model['id']}) than {folder}")
     return run
 
 
@@ -186,7 +186,7 @@ def _model_index(log: dict, run: RunData | None) -> list[EvalResult]:
 
 
 def _entry(dataset: dict, kind: str, name: str, value: Any, about: dict) -> EvalResult:
-    """Return a result; `dataset` has its id, split, and the repository and commit it was loaded from, if any."""
+    """Return a result; `dataset` has id, split and, if it was loaded from the Hub, repository and commit."""
     return EvalResult(
         task_type="image-classification",
         dataset_type=dataset.get("repo") or "other",
@@ -201,14 +201,14 @@ def _entry(dataset: dict, kind: str, name: str, value: Any, about: dict) -> Eval
 
 
 def _accuracy(log: dict) -> Interval:
-    """Return the accuracy on the split test, with Wilson's interval; an older log does not say of how many images."""
+    """Return the accuracy on the split test with Wilson's interval; older logs lack the number of images."""
     value, n = log["test_accuracy"], log.get("test_samples", 0)
     low, high = wilson(value, n, Z) if n else (None, None)
     return Interval.model_construct(value=value, low=low, high=high, n=n)
 
 
 def _spread(score: Interval) -> dict:
-    """Return {"n": samples, "interval_95": [low, high]}, as far as they are known."""
+    """Return {"n": samples, "interval_95": [low, high]}, as far as known."""
     return ({"n": score.n} if score.n else {}) | ({"interval_95": list(score.ends)} if score.ends else {})
 
 
@@ -217,7 +217,7 @@ def _title(dataset: str) -> str:
 
 
 def _evaluation(repo: str, log: dict, folder: Path, run: RunData | None, api: HfApi) -> bytes:
-    """Return the file of results that the Hub shows on the dataset's page."""
+    """Return the file of results for the Hub's page of the dataset."""
     dataset = log["dataset"]
     if dataset["repo"] is None:
         raise UserError(

@@ -1,7 +1,7 @@
-"""The package itself, for Spaces: its files, a wheel of them, and what it needs in the versions installed here.
+"""The package itself, for Spaces: its files, a wheel of them, and its requirements in the installed versions.
 
-Until `saliency-bench` is released on PyPI, whoever registers the name there could run code in every Space that installs
-it by name. A Space therefore installs this wheel, from its own repository and by its hash.
+Until `saliency-bench` is released on PyPI, anyone who registers the name there could run code in every Space that
+installs it by name. A Space therefore installs this wheel from its own repository and by its hash.
 """
 
 import re
@@ -29,7 +29,7 @@ WHEEL = b"Wheel-Version: 1.0\nGenerator: saliency-bench\nRoot-Is-Purelib: true\n
 
 
 def package_files() -> dict[str, Path]:
-    """Return {path below site-packages: file} of the package with its plugins, as an installation has them."""
+    """Return {path below site-packages: file} of the package with its plugins, like in an installation."""
     roots = {"saliency_bench": [CORE]}
     roots |= {f"saliency_bench/{kind}": registry.folders(kind) for kind in registry.KINDS}
     return {
@@ -59,7 +59,7 @@ def wheel() -> tuple[str, bytes]:
     buffer = BytesIO()
     with ZipFile(buffer, "w", ZIP_DEFLATED) as packed:
         for path, content in files.items():
-            packed.writestr(ZipInfo(path), content, ZIP_DEFLATED)  # of 1980, whenever it is written
+            packed.writestr(ZipInfo(path), content, ZIP_DEFLATED)  # always 1980, so that the bytes are reproducible
     return f"saliency_bench-{release}-py3-none-any.whl", buffer.getvalue()
 
 
@@ -68,7 +68,7 @@ def _digest(content: bytes) -> str:
 
 
 def _installed() -> Distribution:
-    """Return what is known of the installed package. Raise UserError if it is not installed."""
+    """Return the metadata of the installed package. Raise UserError if it is not installed."""
     try:
         return Distribution.from_name(NAME)
     except PackageNotFoundError as error:
@@ -76,10 +76,10 @@ def _installed() -> Distribution:
 
 
 def with_wheel(requirements: str, repo: str) -> tuple[str, dict[str, bytes]]:
-    """Return (requirements that install this package from a Space, the files that the Space needs for it).
+    """Return (requirements that install this package from a Space, files that the Space needs for this).
 
     Args:
-        requirements: one per line, of which one may name this package.
+        requirements: one per line; one of them may name this package.
         repo: the Space.
     """
     lines = requirements.splitlines()
@@ -93,7 +93,7 @@ def with_wheel(requirements: str, repo: str) -> tuple[str, dict[str, bytes]]:
 
 
 def plain_requirements(extras: Sequence[str] = ()) -> list[str]:
-    """Return what this package needs, with these extras."""
+    """Return the requirements of this package with these extras."""
     needed = _installed().requires or []
     wanted = [f'extra == "{name}"' for name in extras]
     return [line for line in needed if "extra ==" not in line] + [
@@ -102,15 +102,15 @@ def plain_requirements(extras: Sequence[str] = ()) -> list[str]:
 
 
 def read_requirements(extras: Sequence[str] = ()) -> list[str]:
-    """Return what this package needs, with these extras, where it reads results and runs no networks."""
+    """Return the requirements of this package with these extras for reading results without running networks."""
     named = {line: re.match(r"[\w.-]+", line) for line in plain_requirements(extras)}
     return [line for line, name in named.items() if name is None or name[0] not in COMPUTING]
 
 
 def pinned(requirements: Iterable[str]) -> str:
-    """Return requirements.txt with the versions that are installed here, and the CPU build of torch.
+    """Return requirements.txt with the installed versions and the CPU build of torch.
 
-    A library that is not installed here keeps its own bounds.
+    A library that is not installed keeps its version bounds.
     """
     lines = dict.fromkeys(map(_pinned, requirements))
     return "\n".join([*([CPU] if any(line.startswith(TORCH) for line in lines) else []), *lines]) + "\n"

@@ -1,11 +1,11 @@
-"""The publication of an app as a Space: its card and requirements, a short `app.py`, and this package as it is here.
+"""Publication of an app as a Space: its card and requirements, a short `app.py`, and this version of the package.
 
 Apps that are not made with Gradio are Spaces of the SDK `docker`: the Hub documents it for any web server on a port.
 The SDK `gradio` would install Gradio, which they do not use, and promises to run nothing else. They install every wheel
 by its hash (`spaces/requirements.txt`), except torch: its CPU build has a separate index. Gradio Spaces cannot use
 hashes, because the Hub installs further packages there.
 
-The package travels with it, so that page and results are read by the same version. Weights, pictures and tests do not.
+The package is included, so that page and results are read by the same version. Weights, pictures and tests are not.
 """
 
 from pathlib import Path
@@ -30,7 +30,7 @@ RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements.txt
 COPY --chown=user . .
 EXPOSE 7860
 CMD ["python", "app.py"]
-"""  # a process that is the command itself gets the signal to end, so that it can send what is left
+"""  # only a process that is the command itself receives the signal to end, so that it can send the remaining answers
 START = '''"""Starts the app `{name}` of saliency-bench, which is in the same folder as this file."""
 
 from saliency_bench.spaces.{name}.app import main
@@ -40,10 +40,10 @@ main()
 
 
 def list_spaces(*, studies: bool = True) -> dict[str, Path]:
-    """Return {name: its folder} of the apps that can be published.
+    """Return {name: its folder} of the publishable apps.
 
-    Args:
-        studies: also the pages of studies with people, which belong to whoever asks, not to the owner of a board.
+    Args: studies: include the pages of studies with people, which belong to the organiser of a study, not to the owner
+    of a board.
     """
     folders = (path for folder in registry.folders("spaces") for path in sorted(folder.iterdir()))
     apps = {path.name: path for path in folders if (path / "app.py").is_file() and (path / "README.md").is_file()}

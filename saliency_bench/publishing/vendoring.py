@@ -12,15 +12,15 @@ from pathlib import Path
 from saliency_bench import registry
 from saliency_bench.errors import UserError
 
-OWN = "saliency_miou"  # a metric of the package, beside whose folder the Space is
+OWN = "saliency_miou"  # a metric of the package, whose folder is next to the Space
 DECLARED = "Declared in score.py."  # the docstring of a main script
 
 
 def metric_files(name: str) -> dict[str, str]:
     """Return {file name: text} of a metric, with `from saliency_bench.X import` rewritten to `from .X import`.
 
-    Only imports at the top level of a file count: imports inside a function of the main script stay as they are, and
-    need an installed saliency_bench.
+    Only imports at the top level of a file count: imports inside a function of the main script are unchanged and need
+    an installed saliency_bench.
 
     Raises:
         UserError: The metric is unknown, or has no module for evaluate.
@@ -31,8 +31,8 @@ def metric_files(name: str) -> dict[str, str]:
         raise registry.unknown_item("metrics", name)
     if not has_module(name):
         raise UserError(
-            f"metric {name} has no module for evaluate: write {name}.py beside its score.py, as `saliency-bench new "
-            "metric` does"
+            f"metric {name} has no module for evaluate: write {name}.py next to its score.py, like `saliency-bench new "
+            f"metric`"
         )
     folder = known[name].parent
     texts = {
@@ -40,13 +40,13 @@ def metric_files(name: str) -> dict[str, str]:
         for path in sorted(folder.iterdir())
         if path.suffix in (".py", ".md", ".txt")
     }
-    if "app.py" not in texts:  # one Space for all metrics, those of plugins too
+    if "app.py" not in texts:  # one Space for all metrics, including metrics of plugins
         app = registry.files("metrics")[OWN].parents[1] / "_app.py"
         texts["app.py"] = app.read_text(encoding="utf-8")
     needed = _needed(known[name])
     texts |= {path.name: _relative(path.read_text(encoding="utf-8")) for path in needed}
     siblings = sorted(path.stem for path in needed if path != known[name])
-    # Where saliency_bench is not installed, the main script cannot read what the metric declares.
+    # Without an installed saliency_bench, the main script cannot read the metric's declaration.
     main = texts[known[name].name].replace(DECLARED, registry.summary(registry.score_file("metrics", name)))
     return texts | {known[name].name: _importing(main, siblings)}
 
@@ -92,7 +92,7 @@ def _relative(text: str) -> str:
 def _importing(text: str, siblings: list[str]) -> str:
     """Return a script with an import of each sibling after its own imports.
 
-    No comment may follow on these lines: evaluate's scanner reads one as the address to download the file from.
+    These lines must not have comments: evaluate's scanner reads a comment as the download address of the file.
     """
     missing = [name for name in siblings if name not in siblings_of(text)]
     last = max(node.end_lineno or 0 for node in ast.parse(text).body if isinstance(node, ast.Import | ast.ImportFrom))

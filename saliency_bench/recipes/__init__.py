@@ -1,1 +1,1 @@
-"""Recipes: suites of the papers' tables, and the choice of an explainer. They run and read, and add no numbers."""
+"""Recipes: suites of the papers' tables, and the choice of an explainer. They use runs and add no measures."""

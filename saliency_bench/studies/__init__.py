@@ -1,5 +1,5 @@
-"""Studies with people: who is asked what, what they answered, and how far they agree.
+"""Studies with people: assignments, answers and agreement.
 
-`store.py` keeps the answers, of all kinds of studies; the pages that ask are in `spaces/`. Nothing here imports a page,
-an explainer or a network.
+`answer_store.py` keeps the answers of all kinds of studies; the pages for people are in `spaces/`. Nothing here imports
+a page, an explainer or a network.
 """

@@ -1,14 +1,14 @@
-"""How far the people who marked an image agree, and the mask that most of them drew.
+"""Agreement of the people who marked an image, and their consensus mask.
 
 For each image with at least two people, over all pairs A, B of their masks (bool, H x W):
 
     IoU     |A and B| / |A or B|
     Dice    2 |A and B| / (|A| + |B|)
-    kappa   Cohen's: (p_o - p_e) / (1 - p_e), p_o the share of pixels on which A and B agree, p_e that by chance
-    alpha   Krippendorff's, of all people at once, nominal, with the pixels as units
+    kappa   Cohen's: (p_o - p_e) / (1 - p_e), p_o the share of pixels on which A and B agree, p_e the share by chance
+    alpha   Krippendorff's, for all people at once, nominal, with the pixels as units
 
-Where both masks are empty (or both full), people agree: all four are 1 by definition; where one alone is empty, IoU and
-Dice are 0. The value of an image is the mean over its pairs; the value of a study is the mean over images, with the
+If both masks are empty (or both full), people agree: all four are 1 by definition; if only one is empty, IoU and Dice
+are 0. The value of an image is the mean over its pairs; the value of a study is the mean over images, with the
 interval of `saliency_bench.read.statistics.intervals`, in which an image counts once.
 """
 
@@ -24,12 +24,12 @@ from saliency_bench.registry import install_hint
 if TYPE_CHECKING:
     from saliency_bench.read.statistics.intervals import Estimate
 
-RULES = ("half", "majority", "staple")  # of the consensus
+RULES = ("half", "majority", "staple")  # consensus rules
 LIMITS = {"IoU": (0.0, 1.0), "Dice": (0.0, 1.0), "Cohen's kappa": (-1.0, 1.0), "Krippendorff's alpha": (-1.0, 1.0)}
 
 
 def votes(masks: Sequence[np.ndarray]) -> np.ndarray:
-    """Return uint16 (H, W), how many of the masks (bool, H x W) mark each pixel.
+    """Return the number of masks (bool, H x W) that mark each pixel, uint16 (H, W).
 
     Raises:
         UserError: The masks are of different sizes.
@@ -40,13 +40,14 @@ def votes(masks: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def consensus(masks: Sequence[np.ndarray], rule: str = "half") -> np.ndarray:
-    """Return bool (H, W), what the people who marked an image agree on.
+    """Return the consensus of people's masks, bool (H, W).
 
     Args:
-        masks: of these people.
-        rule: of `RULES`. "half": the pixels that at least half of them mark, of two people the union; "majority": that
-            more than half mark, of two people the intersection; "staple": that belong to the region with a probability
-            of at least 1/2 by STAPLE (Warfield et al., 2004), which estimates how reliable each person is.
+        masks: masks by these people.
+        rule: one of `RULES`. "half": pixels that at least half of the people mark (for two people the union);
+            "majority": pixels that more than half mark (for two people the intersection); "staple": pixels that belong
+            to the region with a probability of at least 1/2 by STAPLE (Warfield et al., 2004), which estimates how
+            reliable each person is.
 
     Raises:
         UserError: The rule is unknown, the masks are of different sizes, or SimpleITK is missing.
@@ -60,7 +61,7 @@ def consensus(masks: Sequence[np.ndarray], rule: str = "half") -> np.ndarray:
 
 
 def _staple(masks: Sequence[np.ndarray]) -> np.ndarray:
-    """Return bool (H, W), STAPLE of the package SimpleITK."""
+    """Return the consensus by STAPLE of the package SimpleITK, bool (H, W)."""
     try:
         import SimpleITK
     except ModuleNotFoundError as error:
@@ -70,13 +71,13 @@ def _staple(masks: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def iou(first: np.ndarray, second: np.ndarray) -> float:
-    """Return intersection over union; 1 where both masks are empty."""
+    """Return intersection over union; 1 if both masks are empty."""
     either = np.count_nonzero(first | second)
     return np.count_nonzero(first & second) / either if either else 1.0
 
 
 def dice(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the Dice coefficient; 1 where both masks are empty."""
+    """Return the Dice coefficient; 1 if both masks are empty."""
     total = np.count_nonzero(first) + np.count_nonzero(second)
     return 2 * np.count_nonzero(first & second) / total if total else 1.0
 
@@ -84,7 +85,7 @@ def dice(first: np.ndarray, second: np.ndarray) -> float:
 def cohens_kappa(first: np.ndarray, second: np.ndarray) -> float:
     """Return Cohen's kappa by scikit-learn, from the four counts of a pair.
 
-    1 where both masks are empty, or both full.
+    It is 1 if both masks are empty or both full.
     """
     try:
         from sklearn.metrics import cohen_kappa_score
@@ -99,11 +100,11 @@ def cohens_kappa(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def krippendorffs_alpha(masks: Sequence[np.ndarray]) -> float:
-    """Return alpha of at least two masks; 1 where all are empty, or all full.
+    """Return alpha of at least two masks; 1 if all are empty or all full.
 
     With n people of whom k mark a pixel, 1 - alpha is the sum of k (n - k) / (n - 1) over the N / n pixels, times
-    (N - 1), over ones times zeros. It is taken from how many pixels have each k: the package krippendorff, which gives
-    the same number, needs 6 s and 1.8 GB for an image of 12 megapixels.
+    (N - 1), over ones times zeros. It is computed from the number of pixels with each k: the package krippendorff,
+    which gives the same value, needs 6 s and 1.8 GB for an image of 12 megapixels.
     """
     people, marked = len(masks), votes(masks)
     pixels = [int(np.count_nonzero(marked == k)) for k in range(people + 1)]
@@ -116,7 +117,7 @@ def krippendorffs_alpha(masks: Sequence[np.ndarray]) -> float:
 
 
 def image_agreement(masks: Sequence[np.ndarray]) -> dict[str, float]:
-    """Return the four numbers of an image, of at least two masks."""
+    """Return the four measures of an image from at least two masks."""
     pairs = list(combinations(masks, 2))
     scores = {"IoU": iou, "Dice": dice, "Cohen's kappa": cohens_kappa}
     means = {name: float(np.mean([score(*pair) for pair in pairs])) for name, score in scores.items()}
@@ -126,12 +127,12 @@ def image_agreement(masks: Sequence[np.ndarray]) -> dict[str, float]:
 def study_agreement(images: Iterable[Sequence[np.ndarray]]) -> "dict[str, Estimate]":
     """Return {name: mean over the images with at least two masks, with its interval}."""
     from saliency_bench.read.statistics.intervals import (
-        bounded,  # imports torch: 500 MB that the server of a page does not need
+        bounded,  # imports torch, which needs 500 MB that the server of a page does not need
     )
 
     of_images = [image_agreement(masks) for masks in images if len(masks) > 1]
     columns = {name: np.array([numbers[name] for numbers in of_images]) for name in LIMITS}
-    # Alpha may lie below -1 by rounding alone.
+    # Alpha may lie below -1 only by rounding.
     return {
         name: bounded(np.clip(values, *LIMITS[name]), np.arange(len(values)), LIMITS[name])
         for name, values in columns.items()

@@ -1,13 +1,13 @@
 """The annotation protocol: people draw the region that justifies the class; several people per image; review.
 
-An answer's payload is {"kind": "mask"}, {"kind": "no_region"} (nothing in the image shows the class) or
-{"kind": "skip", "reason": TEXT}, which leaves the image to others. Masks have the size of the image. People do not see
-each other's answers. What a reviewer rejects goes back to its annotator, with the comment; what is drawn then is a new
-revision. A reviewer may also draw the mask in its place: a correction, which names the revision it corrects, counts
-instead of it, and is reviewed like it.
+An answer's payload is {"kind": "mask"}, {"kind": "no_region"} (nothing in the image shows the class) or {"kind":
+"skip", "reason": TEXT}, which passes the image to others. Masks have the size of the image. People do not see
+each other's answers. A rejected answer goes back to its annotator with the comment, and the next mask is a new
+revision. A reviewer may also draw the mask instead: such a correction names the revision it corrects, counts instead of
+it, and is reviewed in the same way.
 
-Honeypots are images whose mask the dataset knows: everybody gets them, one among every `honeypot_every` images, at a
-place drawn for each person. They are no part of consensus and agreement.
+Honeypots are images with a known mask in the dataset: everybody gets them, one among every `honeypot_every` images, at
+a position drawn for each person. They do not count for consensus and agreement.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
@@ -34,7 +34,7 @@ from saliency_bench.utils.seeds import seed_of
 
 KIND = "annotate"
 KINDS = ("mask", "no_region", "skip")
-AHEAD = 2  # images that a person holds: the one that is shown, and the next, which is there when it is needed
+AHEAD = 2  # images that a person holds: the image on screen, and the next one, loaded ahead
 LONGEST_REASON = 500  # characters
 
 
@@ -55,22 +55,22 @@ LEAST = {
 def open_study(
     store: Store, name: str, images: StudyImages, fingerprint: str, *, growing: bool = False, **settings: Any
 ) -> "Annotating":
-    """Return the study of this name, over these images; it is made if there is none.
+    """Return the study of this name over these images, or create it.
 
     Args:
-        store: of studies.
-        name: of the study.
+        store: store of studies.
+        name: name of the study.
         images: to annotate.
-        fingerprint: of the dataset.
-        growing: other settings or images than those of the study that is there are its next revision (`growing`).
-        **settings: those that differ from `DEFAULTS`, or from the study that is there: annotators, people per image;
+        fingerprint: fingerprint of the dataset.
+        growing: if settings or images differ from the existing study, store them as its next revision (`growing`).
+        **settings: settings that differ from `DEFAULTS` or from the existing study: annotators, people per image;
             per_person, most images of a person, 0 for all; only_missing, leave out images that have a mask; honeypots,
-            how many, and honeypot_every, how many images apart; practice, how many images before the real ones, and
-            practice_iou, the IoU to reach in them; reviewers, who have to accept an answer; seed of the order; and
-            foreground, which pixels of the dataset's masks are the object, as in `read_mask`.
+            their number, and honeypot_every, how many images apart; practice, number of practice images, and
+            practice_iou, the IoU to reach in them; reviewers, number of people who must accept an answer; seed of the
+            order; and foreground, which pixels of the dataset's masks are the object, see `read_mask`.
 
     Raises:
-        UserError: Settings are invalid, or not those of the study that is there.
+        UserError: Settings are invalid or differ from the existing study.
     """
     check_settings(settings)
     known = store.get(name)
@@ -82,7 +82,7 @@ def open_study(
         if different and not growing:
             raise UserError(
                 f"{store.text} holds a study '{name}' with another {different}; give the same settings to resume it, "
-                "--grow where it shall have more people or images, or another --name"
+                "--grow to add people or images, or another --name"
             )
         return Annotating(grow(study, images, fingerprint, settings) if different else study, images)
     configuration = new_configuration(images, settings)
@@ -91,16 +91,16 @@ def open_study(
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Raise UserError for settings that no study can have."""
+    """Raise UserError for invalid settings."""
     for key, least in LEAST.items():
         if settings.get(key, least) < least:
-            raise UserError(f"--{key.replace('_', '-')} is a number from {least}")
+            raise UserError(f"--{key.replace('_', '-')} must be a number from {least}")
     if settings.get("practice_iou", 0) > 1:
-        raise UserError("--practice-iou is a number from 0 to 1")
+        raise UserError("--practice-iou must be a number from 0 to 1")
 
 
 def new_configuration(images: StudyImages, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a new study keeps of its settings, `DEFAULTS` where none are given.
+    """Return the configuration of a new study, with `DEFAULTS` for missing settings.
 
     Raises:
         UserError: There are too few images with a mask.
@@ -114,7 +114,7 @@ def new_configuration(images: StudyImages, settings: Mapping[str, Any]) -> dict[
 def choose_known(
     images: StudyImages, honeypots: int, practice: int, seed: int, foreground: str = ""
 ) -> tuple[list[str], list[str]]:
-    """Return (honeypots, images of practice), units whose mask the dataset holds, drawn by the seed.
+    """Draw (honeypots, practice images) by the seed from the units with a mask in the dataset.
 
     Raises:
         UserError: There are too few.
@@ -138,8 +138,8 @@ def choose_known(
     if len(drawn) < count:
         names = " and ".join(["honeypots"] * bool(honeypots) + ["images of practice"] * bool(practice))
         raise UserError(
-            f"{count} {names} need images with a mask, but the dataset has {len(drawn)}; "
-            "`saliency-bench build folder --images DIR --masks DIR` adds masks of yours"
+            f"{count} {names} need images with a mask, but the dataset has {len(drawn)}; `saliency-bench build folder "
+            f"--images DIR --masks DIR` adds your masks"
         )
     return sorted(drawn[:honeypots]), drawn[honeypots:count]
 
@@ -149,12 +149,12 @@ class AnswerChoice:
     """Choice of the people whose answers count.
 
     Attributes:
-        people: of these only; (): of all.
+        people: only these people; () means everyone.
         without: people who do not count.
         accepted: only answers that all `reviewers` have accepted.
         honeypot_iou: leave out people whose mean IoU with the honeypots is below.
-        with_excluded: count people whom the owner has left out.
-        as_drawn: without the corrections of reviewers.
+        with_excluded: also count people whom the owner has excluded.
+        as_drawn: ignore the corrections of reviewers.
     """
 
     people: Sequence[str] = ()
@@ -185,7 +185,7 @@ class Annotating:
 
     @property
     def practice(self) -> list[str]:
-        """The units of practice, in their order."""
+        """The practice units in order."""
         return self.study.configuration.get("practice", [])
 
     @property
@@ -199,7 +199,7 @@ class Annotating:
     # for annotators
 
     def state(self, person: str) -> dict[str, Any]:
-        """Return what the page of a person shows: progress, and the next images; practice images first."""
+        """Return the state of a person's page: progress and the next images, practice images first."""
         if (practising := self._practising(person)) is not None:
             return practising
         self.places.refresh()
@@ -219,7 +219,7 @@ class Annotating:
         }
 
     def _practising(self, person: str) -> dict[str, Any] | None:
-        """Return the state of a person who has not done all images of practice, which come one by one; else None."""
+        """Return the state of a person with practice images left, which are shown one by one, or None."""
         if not self.practice:
             return None
         reached = attempts(self.study, self.practice, person).get(person, {})
@@ -233,7 +233,7 @@ class Annotating:
         return {"done": done, "total": total, "tasks": [task], "latest": None, "practice": True}
 
     def feedback(self, answer: Answer) -> dict[str, Any] | None:
-        """Return what the page shows after an answer: of practice the known mask, of others nothing."""
+        """Return the feedback after an answer: the known mask of a practice image, nothing for other images."""
         if answer.unit not in self.practice:
             return None
         return feedback(answer, self._known(answer.unit), self.settings["practice_iou"])
@@ -246,7 +246,7 @@ class Annotating:
     def _known(self, unit: str) -> np.ndarray:
         """Return the known mask of a honeypot or an image of practice."""
         known = self.known_mask(unit)
-        assert known is not None, "they are chosen among images with a mask"
+        assert known is not None, "they are chosen from images with a mask"
         return known
 
     def known_mask(self, unit: str) -> np.ndarray | None:
@@ -262,7 +262,7 @@ class Annotating:
     def _drawable(self) -> np.ndarray:
         """Return bool (N,): whether each unit of `places.order` may be drawn.
 
-        Honeypots, practice images and images that cannot be shown may not.
+        Honeypots, practice images and images that cannot be shown may not be drawn.
         """
         return self._shown_of(frozenset(self.images.unshown))
 
@@ -277,9 +277,9 @@ class Annotating:
         return self.places.left(person, self._drawable, self.settings["annotators"], self.lease_hours)
 
     def _total(self, person: str) -> int:
-        """Return how many images this person will have done in the end, if nobody else takes any.
+        """Return how many images this person will have done in the end if nobody else takes any.
 
-        They are counted as `_waiting` gives them, so that the honeypots to come are among them.
+        The count follows `_waiting`, so it includes future honeypots.
         """
         given, most = self._given(person), self.settings["per_person"]
         left, place = len(self._left(person)), len(given)
@@ -292,10 +292,7 @@ class Annotating:
         return min(place + left, most) if most else place + left
 
     def _waiting(self, person: str) -> list[str]:
-        """Return the units that are given to a person and not answered, up to `AHEAD`.
-
-        Further ones are drawn for that.
-        """
+        """Return up to `AHEAD` units that a person has and has not answered; draw further units if necessary."""
         most, done = self.settings["per_person"], set(self.places.answered(person))
         given = self._given(person)
         waiting = [unit for unit in given if unit not in done]
@@ -313,20 +310,20 @@ class Annotating:
         return waiting[:AHEAD]
 
     def _honeypot(self, person: str, given: list[str]) -> str | None:
-        """Return the honeypot that is due at the next place of a person's order, if there is such."""
+        """Return the honeypot that is due at the next position of a person's order, or None."""
         left = [unit for unit in self.honeypots if unit not in given]
         if not left or not self._is_honeypot_due(person, len(given)):
             return None
         return min(left, key=lambda unit: seed_of(self.study.seed, person, unit))
 
     def _is_honeypot_due(self, person: str, place: int) -> bool:
-        """Return whether a place of a person's order is the one of its block that is a honeypot's."""
+        """Return whether a position of a person's order is the honeypot position of its block."""
         every = self.settings["honeypot_every"]
         block, at = divmod(place, every)
         return at == seed_of(self.study.seed, "honeypot", person, block) % every
 
     def _task(self, unit: str, person: str | None = None, comment: str | None = None) -> dict[str, Any]:
-        """Return an image as the page gets to know it; of one that was sent back, also the answer and the comment."""
+        """Return an image's data for the page; if it was sent back, include the answer and the comment."""
         task: dict[str, Any] = {"unit": unit, "label": self.images.label(unit)}
         try:
             shown = self.images.shown(unit)
@@ -338,7 +335,7 @@ class Annotating:
         return task
 
     def last_answer(self, person: str, unit: str) -> dict[str, Any]:
-        """Return a person's own last answer to a unit: its kind, runs and reason; {} without one."""
+        """Return a person's last answer to a unit: its kind, runs and reason; {} if there is none."""
         answers = self.study.answers(person, unit)
         if not answers:
             return {}
@@ -356,15 +353,15 @@ class Annotating:
             raise UserError("this image was not given to you; reload the page")
 
     def save(self, person: str, sent: dict[str, Any]) -> Answer:
-        """Store what the page of a person sent.
+        """Store an answer from a person's page.
 
         Raises:
-            UserError: It is no answer to its image.
+            UserError: It is not an answer to its image.
         """
         unit, kind = str(sent.get("unit")), sent.get("kind")
         self._check_given(person, unit)
         if kind not in KINDS:
-            raise UserError(f"kind is one of {', '.join(KINDS)}")
+            raise UserError(f"kind must be one of {', '.join(KINDS)}")
         payload: dict[str, Any] = {"kind": kind}
         mask, sha256 = None, None
         if kind != "skip":
@@ -396,10 +393,10 @@ class Annotating:
     def to_review(self) -> list[Answer]:
         """Return the last answers, without masks, that need a review, oldest first.
 
-        Honeypots and skips need none, nor do answers of people whom the owner has left out.
+        Honeypots and skips need no review, nor do answers of people whom the owner has excluded.
 
-        An answer needs one until it was sent back, or `reviewers` people have accepted it; of what a reviewer drew in
-        its place, that reviewer is one of them.
+        An answer needs a review until it is sent back or `reviewers` people have accepted it. A reviewer's own
+        correction counts as accepted by that reviewer.
         """
         verdicts, names, pots = self.study.reviews(), self.study.reviewers(), {*self.honeypots, *self.practice}
         needed, last = reviewers_needed(self.study), self.study.answers(masks=False)
@@ -415,9 +412,9 @@ class Annotating:
         ]
 
     def review_state(self, reviewer: str) -> dict[str, Any]:
-        """Return what the page of a reviewer shows: the next answers, without the names of those who gave them.
+        """Return the state of a reviewer's page: the next answers, without the names of their authors.
 
-        They are this reviewer's alone until they are reviewed or the lease ends; nobody reviews an answer twice.
+        They are reserved for this reviewer until they are reviewed or the lease ends; nobody reviews an answer twice.
         """
         names, corrections = self.study.reviewers(), self.study.corrections()
         done = sum(reviewer in reviewed for rounds in names.values() for reviewed in rounds)
@@ -443,14 +440,14 @@ class Annotating:
         }
 
     def _reviewed(self, answer: Answer, corrections: Mapping[int, Correction]) -> dict[str, Any]:
-        """Return what a reviewer judges: what a person answered, or the correction that counts instead."""
+        """Return the content under review: a person's answer, or the correction that counts instead."""
         if (correction := corrections.get(answer.id)) is None:
             return self.last_answer(answer.person, answer.unit)
         pixels = corrected(answer, correction).pixels
         return correction.payload | {"runs": None if pixels is None else runs_of(pixels), "corrected": True}
 
     def others(self, number: object) -> dict[str, Any]:
-        """Return the consensus of the other people who drew on the image of an answer, for its reviewer.
+        """Return the consensus of all other people who drew on an answer's image, for its reviewer.
 
         Raises:
             UserError: There is no such answer to review.
@@ -465,20 +462,20 @@ class Annotating:
         for answer in self.to_review():
             if answer.id == number:
                 return answer
-        raise UserError("this answer needs no review any more; reload the page")
+        raise UserError("this answer no longer needs a review; reload the page")
 
     def correct(self, reviewer: str, sent: dict[str, Any]) -> None:
-        """Store what a reviewer drew in place of an answer: a mask, or that there is no region.
+        """Store a reviewer's correction of an answer: a mask, or that there is no region.
 
         Raises:
-            UserError: It is no mask of the image, or the answer needs no review.
+            UserError: It is not a mask of the image, or the answer needs no review.
         """
         number, pots = sent.get("answer"), {*self.honeypots, *self.practice}
         answer = next((entry for entry in self.study.answers(masks=False) if entry.id == number), None)
         if answer is None or answer.unit in pots:
             raise UserError("this answer is not to be reviewed, or its author has changed it; reload the page")
         if (kind := sent.get("kind")) not in ("mask", "no_region"):
-            raise UserError("kind of a correction is mask or no_region")
+            raise UserError("kind of a correction must be mask or no_region")
         mask = self._draw(answer.unit, sent) if kind == "mask" else None
         payload = {"kind": kind, "corrects": {"person": answer.person, "revision": answer.revision}}
         request = str(sent.get("request"))
@@ -488,7 +485,7 @@ class Annotating:
         """Return the mask that a page sent.
 
         Raises:
-            UserError: It is none, or nothing is marked.
+            UserError: It is not a mask, or nothing is marked.
         """
         mask = mask_of(sent.get("runs") or [], *self.images.size(unit))
         if not mask.any():
@@ -498,10 +495,10 @@ class Annotating:
     # results
 
     def counted(self, choice: "AnswerChoice | None" = None) -> dict[str, list[Answer]]:
-        """Return {unit: answers} that count, of the people and answers that are chosen.
+        """Return {unit: counted answers} of the chosen people and answers.
 
         Raises:
-            UserError: Somebody is chosen who is not there, or no answer is left.
+            UserError: A chosen person does not exist, or no answer is left.
         """
         choice = choice or AnswerChoice()
         if strangers := (set(choice.people) | set(choice.without)) - set(self.study.people()) - self._answerers():
@@ -514,11 +511,11 @@ class Annotating:
         return counted_answers(self.study, choice.people, without, **options)
 
     def _answerers(self) -> set[str]:
-        """Return everybody who has answered; masks that were imported are those of people who have never joined."""
+        """Return everyone with an answer; imported masks belong to people who never joined."""
         return {answer.person for answer in self.study.answers(masks=False)}
 
     def honeypot_scores(self) -> dict[str, list[float]]:
-        """Return {person: IoU with each known mask}, of the first answer to a honeypot; a skipped one is left out."""
+        """Return {person: IoU with each known mask} of first answers to honeypots, without skips."""
         scores: dict[str, list[float]] = {}
         for pot in self.honeypots:
             known = self._known(pot)
@@ -528,34 +525,34 @@ class Annotating:
         return scores
 
     def pixels(self, answer: Answer) -> np.ndarray:
-        """Return bool (H, W), what an answer marks; nothing where it says that there is no region."""
+        """Return the pixels that an answer marks, bool (H, W); none if it says that there is no region."""
         pixels = answer.pixels
         return np.zeros(self.images.size(answer.unit), bool) if pixels is None else pixels
 
 
 def reviewers_needed(study: Study) -> int:
-    """Return how many people have to accept an answer."""
+    """Return how many people must accept an answer."""
     return study.configuration["settings"].get("reviewers", 1)
 
 
 def _piece_of_review(answer: int, number: int) -> str:
-    """Return the unit that a reviewer holds: an answer (1), or its first (2) or a later correction."""
+    """Return the unit of a review: an answer (1), or its first (2) or a later correction."""
     return f"review {answer}" if number == 1 else f"review {answer}, correction {number - 1}"
 
 
 def _opinions(names: Mapping[int, Sequence[set[str]]], answer: Answer) -> set[str]:
-    """Return those who have reviewed what counts now of an answer: the answer, or its last correction."""
+    """Return the people who have reviewed the answer, or its last correction if there is one."""
     rounds = names.get(answer.id)
     return rounds[-1] if rounds else set()
 
 
 def corrected(answer: Answer, correction: Correction) -> Answer:
-    """Return an answer with what a reviewer drew in its place."""
+    """Return an answer with a reviewer's correction as its content."""
     return replace(answer, payload=correction.payload, mask=correction.mask, corrected_by=correction.reviewer)
 
 
 def _verdict(reviews: Mapping[int, Review], answer: Answer) -> str | None:
-    """Return the last verdict on an answer; None without a review."""
+    """Return the last verdict on an answer, or None without a review."""
     return reviews[answer.id].verdict if answer.id in reviews else None
 
 
@@ -568,17 +565,17 @@ def counted_answers(
     with_excluded: bool = False,
     as_drawn: bool = False,
 ) -> dict[str, list[Answer]]:
-    """Return {unit: answers} that count: the last of each person, of the real images, unless skipped or rejected.
+    """Return {unit: counted answers}: each person's last answer to a real image, unless skipped or rejected.
 
-    What a reviewer drew in place of an answer counts instead of it, in the name of its person.
+    A reviewer's correction counts instead of the answer, as the answer of its person.
 
     Args:
-        study: of annotation.
-        people: of these only; (): of all.
+        study: an annotation study.
+        people: only these people; () means everyone.
         without: people who do not count.
         accepted: only answers that a reviewer has accepted.
-        with_excluded: count people whom the owner has left out.
-        as_drawn: without the corrections of reviewers.
+        with_excluded: also count people whom the owner has excluded.
+        as_drawn: ignore the corrections of reviewers.
     """
     without = set(without) if with_excluded else {*without, *excluded(study)}
     by_unit: dict[str, list[Answer]] = {}
@@ -597,8 +594,8 @@ def counted_answers(
 
 
 def pixels_of(answer: Answer, size: tuple[int, ...]) -> np.ndarray:
-    """Return bool (H, W), what an answer marks of an image of this size.
+    """Return the pixels that an answer marks in an image of this size, bool (H, W).
 
-    Nothing where it says that there is no region.
+    None are marked if it says that there is no region.
     """
     return np.zeros(size, bool) if answer.pixels is None else answer.pixels

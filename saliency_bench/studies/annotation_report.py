@@ -18,11 +18,11 @@ from saliency_bench.studies.study import CORRECTED, Answer
 
 
 def annotation_report(annotating: Annotating, choice: AnswerChoice | None = None) -> dict[str, Any]:
-    """Return the report as plain data; estimates are {"value", "low", "high", "n"}, null where there is none.
+    """Return the report as plain data; estimates are {"value", "low", "high", "n"}, or null if missing.
 
     Args:
         annotating: the study.
-        choice: whose answers agreement and complete images are of; progress is everybody's.
+        choice: people whose answers count for agreement and complete images; progress counts everyone.
     """
     last = [entry for entry in annotating.study.answers(masks=False) if entry.unit not in annotating.practice]
     counted = annotating.counted(choice)
@@ -63,7 +63,7 @@ def annotation_report(annotating: Annotating, choice: AnswerChoice | None = None
 
 
 def _corrections(counted: Mapping[str, Sequence[Answer]]) -> list[dict[str, Any]]:
-    """Return the answers that count as a reviewer has corrected them: image, person, revision, reviewer."""
+    """Return the counted answers that are corrections: image, person, revision, reviewer."""
     return [
         {"image": unit, "person": entry.person, "revision": entry.revision, "corrected by": entry.corrected_by}
         for unit, answers in counted.items()
@@ -73,7 +73,7 @@ def _corrections(counted: Mapping[str, Sequence[Answer]]) -> list[dict[str, Any]
 
 
 def _agreement(annotating: Annotating, counted: Mapping[str, Sequence[Answer]]) -> dict[str, Any]:
-    """Return the agreement of those who marked an image."""
+    """Return the agreement of the people who marked an image."""
     masks = ([annotating.pixels(entry) for entry in answers] for answers in counted.values() if len(answers) > 1)
     return {name: _plain(entry) for name, entry in study_agreement(masks).items()}
 
@@ -94,9 +94,9 @@ def _plain(estimate: Estimate) -> dict[str, float | int | None]:
 
 
 def report_rows(report: dict[str, Any]) -> list[list[str]]:
-    """Return the report as a table of two columns, with a header.
+    """Return the report as a table of two columns with a header.
 
-    What people wrote is escaped, so that it forges no line.
+    Texts that people wrote are escaped, so that they cannot forge lines.
     """
     rows = [["annotation study", report["study"]]]
     if len(report["protocol"]) > 1:
@@ -145,7 +145,7 @@ def report_rows(report: dict[str, Any]) -> list[list[str]]:
 
 
 def _show(estimate: dict[str, Any], unit: str) -> str:
-    """Return an estimate as text, and of how many images it is."""
+    """Return an estimate and its number of images as text."""
     if estimate["value"] is None:
         return "-"
     ends = "" if estimate["low"] is None else f" ({estimate['low']:.3f} to {estimate['high']:.3f})"

@@ -1,8 +1,8 @@
-"""Rows of a store as lines of JSON, by which stores are put together.
+"""Rows of a store as lines of JSON, for merging stores.
 
-A line is {"table": "answer", "study": NAME, ...}. No line has a number of its own store: a study goes by its name, a
-reviewed answer by its `request`. Rows are only ever added, so adding the lines of one store to another, in any order
-and however often, gives the rows of both.
+A line is {"table": "answer", "study": NAME, ...}. Lines contain no row numbers of their store: a study is identified by
+its name, a reviewed answer by its `request`. Rows are only added, so adding the lines of one store to another, in any
+order and any number of times, gives the rows of both.
 """
 
 import json
@@ -38,22 +38,22 @@ TABLES = (
     invites,
     parameters,
     events,
-)  # what a row refers to is in an earlier table
+)  # rows refer only to earlier tables
 OF_ANSWERS = (reviews, corrections)  # tables whose rows name an answer
-SETTINGS = ("kind", "dataset", "configuration", "seed")  # of a study
-KEYS = {"assignment": ("study", "person", "unit")}  # what makes two rows the same; of other tables the request
+SETTINGS = ("kind", "dataset", "configuration", "seed")  # columns of a study
+KEYS = {"assignment": ("study", "person", "unit")}  # columns that identify a row; for other tables the request
 Marks = dict[str, int]  # {table: number of its last row}
 
 
 class Added(NamedTuple):
-    """Numbers of rows added, and of rows left out because they contradict one that is there."""
+    """Numbers of rows added, and of rows left out because they contradict an existing row."""
 
     added: int
     left_out: int
 
 
 def lines_after(store: Database, marks: Marks) -> tuple[list[str], Marks]:
-    """Return the rows that came after these marks as lines, and the new marks."""
+    """Return the rows added after these marks as lines, and the new marks."""
     lines, marks = [], dict(marks)
     with store.reading() as connection:
         names = dict(connection.execute(select(studies.c.id, studies.c.name)).tuples().all())
@@ -72,7 +72,7 @@ def lines_after(store: Database, marks: Marks) -> tuple[list[str], Marks]:
 
 
 def _after(table: Table, mark: int) -> Select[Any]:
-    """Return a query of the rows of a table after a number; of what names an answer also its request."""
+    """Return a query for a table's rows after a number; rows that refer to an answer include its request."""
     query = select(table).where(table.c.id > mark).order_by(table.c.id)
     if table in OF_ANSWERS:
         query = query.add_columns(answers.c.request.label("of")).join(answers, answers.c.id == table.c.answer)
@@ -83,12 +83,12 @@ def add_lines(store: Database, lines: Iterable[str], source: str) -> Added:
     """Add rows that a SQLite store lacks, in one transaction.
 
     Args:
-        store: gets the rows.
-        lines: of other stores.
-        source: what they are called in errors.
+        store: store that receives the rows.
+        lines: lines of other stores.
+        source: name of the lines in errors.
 
     Raises:
-        UserError: A line is no row, or is of a study that is nowhere, or of one with other settings under its name.
+        UserError: A line is not a row, or its study is missing or exists with other settings.
     """
     rows = _parse(lines, source)
     added = left_out = 0
@@ -98,7 +98,7 @@ def add_lines(store: Database, lines: Iterable[str], source: str) -> Added:
             raise UserError(f"{source} has rows of the study '{min(lost)}' but not the study itself")
         for table in TABLES[1:]:
             for values in _missing(connection, table, rows[table.name], numbers):
-                # A row that breaks a rule of the table contradicts one that is there, such as another first answer.
+                # A row that violates a constraint contradicts an existing row, such as another first answer.
                 result = connection.execute(sqlite.insert(table).values(**values).on_conflict_do_nothing())
                 added, left_out = added + result.rowcount, left_out + 1 - result.rowcount
     return Added(added, left_out)
@@ -117,7 +117,7 @@ def _parse(lines: Iterable[str], source: str) -> dict[str, list[dict[str, Any]]]
             if values.get("mask") is not None:
                 values["mask"] = b64decode(values["mask"])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise UserError(f"{source} is no copy of a store ({one_line(error)})") from None
+            raise UserError(f"{source} is not a copy of a store ({one_line(error)})") from None
         rows[name].append(values)
     return rows
 
@@ -138,7 +138,7 @@ def _missing(
 ) -> list[dict[str, Any]]:
     names = KEYS.get(table.name, ("request",))
     here = set(map(tuple, connection.execute(select(*(table.c[name] for name in names)))))
-    if table in OF_ANSWERS:  # those of an answer that was left out are left out, too
+    if table in OF_ANSWERS:  # rows about an answer that was left out are left out too
         of_request = dict(connection.execute(select(answers.c.request, answers.c.id)).tuples().all())
         rows = [row | {"answer": of_request[row["answer"]]} for row in rows if row["answer"] in of_request]
     else:
@@ -147,13 +147,13 @@ def _missing(
 
 
 def copy_without(store: Database, target: Database, people_left_out: Collection[str]) -> Added:
-    """Add all rows to an empty SQLite store but those of some people: how a person is erased from an append-only store.
+    """Copy all rows except some people's to an empty SQLite store, which erases people from an append-only store.
 
-    Reviews and corrections of their answers are left out with these; what they said as reviewers is left out, too.
+    Reviews and corrections of their answers are left out, and so are their own reviews.
 
     Args:
-        store: that holds them.
-        target: gets the rows of all others.
+        store: store that holds them.
+        target: store that receives the rows of everyone else.
         people_left_out: their pseudonyms.
     """
     lines, _ = lines_after(store, {})

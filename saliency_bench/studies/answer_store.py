@@ -3,13 +3,13 @@
     store = Store("study.db")                                  # or Store("postgresql://user@host/database")
     study = store.study("annotate", "gender", dataset=fingerprint(rows), configuration={"annotators": 3}, seed=0)
     person = study.join(request)                               # a pseudonym and its key; the page keeps the key
-    study.assign(person.name, ["000000000036", ...])           # what this person is asked, in this order
+    study.assign(person.name, ["000000000036", ...])           # units for this person, in this order
     study.record(person.name, "000000000036", request, {"kind": "mask"}, mask=mask, seconds=21.5)
     study.answers()                                            # the last answer of each person to each unit
 
-A *unit* is what one answer is about, named by the protocol: an image id to draw on; an image, a model and an explainer
-to rate or to guess at. Several answers of one person to one unit are its revisions 1, 2, ...: corrections of a mask, or
-the exposures of one peek-a-boom image. `payload` is any JSON.
+A *unit* is the subject of an answer, named by the protocol: an image id to draw on; an image, a model and an explainer
+to rate or to guess. Several answers of a person to a unit are revisions 1, 2, ...: corrections of a mask, or the
+exposures of a peek-a-boom image. `payload` is any JSON.
 
 **Nothing is lost, doubled or overwritten.** Rows are only added; triggers in the database refuse anything else.
 `request` is an id that the page makes for each answer: the same request again (a double click, a repeat after a lost
@@ -31,25 +31,26 @@ from saliency_bench.studies.study_tables import studies
 
 
 class Store(Database):
-    """A store, made if there is none at `place`: the path of a SQLite file, or the URL of a PostgreSQL database.
+    """A store at `place`, the path of a SQLite file or the URL of a PostgreSQL database; it is created if missing.
 
-    Raises: UserError for a place that holds something else, or cannot be reached or written; passwords are not shown.
+    Raises:
+        UserError: The place holds something else, or cannot be reached or written; passwords are not shown.
     """
 
     def study(
         self, kind: str, name: str, *, dataset: str = "", configuration: dict[str, Any] | None = None, seed: int = 0
     ) -> Study:
-        """Return the study of this name, made if there is none.
+        """Return the study of this name, or create it.
 
         Args:
             kind: "annotate", "assess" or "peekaboom".
-            name: of the study.
+            name: name of the study.
             dataset: fingerprint of its images.
             configuration: settings, as JSON.
-            seed: of its orders.
+            seed: seed of its orders.
 
         Raises:
-            UserError: There is a study of this name of another kind, dataset, configuration or seed.
+            UserError: A study of this name exists with another kind, dataset, configuration or seed.
         """
         wanted = {
             "kind": kind,
@@ -71,13 +72,13 @@ class Store(Database):
         return self._study(dict(row))
 
     def get(self, name: str) -> Study | None:
-        """Return the study of this name; None if there is none."""
+        """Return the study of this name, or None."""
         with self.reading() as connection:
             row = connection.execute(select(studies).where(studies.c.name == name)).mappings().first()
         return None if row is None else self._study(dict(row))
 
     def all(self) -> list[Study]:
-        """Return all studies, in the order in which they were made."""
+        """Return all studies in the order of their creation."""
         with self.reading() as connection:
             rows = connection.execute(select(studies).order_by(studies.c.id)).mappings().all()
         return [self._study(dict(row)) for row in rows]
@@ -88,7 +89,7 @@ class Store(Database):
         Args:
             name: the study's; None for the only one.
             kind: "annotate" or another; None for any.
-            option: by which the caller takes the name, for the message.
+            option: option of the caller that takes the name, for the message.
 
         Raises:
             UserError: There is none, or there are several.

@@ -1,4 +1,4 @@
-"""Attention checks: where they are shown to a person, whose answers are left out, and how results report it."""
+"""Attention checks: their positions, the people who are left out, and their report in the results."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -17,21 +17,21 @@ def insert_checks(units: Iterable[str], checks: Iterable[str], person: str, seed
 
 
 def failed(checks: Checks) -> list[str]:
-    """Return people with a wrong answer to an attention check."""
+    """Return the people with a wrong answer to an attention check."""
     return sorted(person for person, right in checks.items() if not all(right))
 
 
 def dropped(checks: Checks, people: Iterable[str], with_failed: bool, exclude: Iterable[str]) -> set[str]:
-    """Return the people whose answers do not count: those named, and those who failed a check unless they shall count.
+    """Return the people whose answers do not count: excluded and, unless `with_failed`, those who failed a check.
 
     Args:
-        checks: {person: whether each was right}.
-        people: who may be named.
-        with_failed: whether those who failed count.
-        exclude: those named.
+        checks: {person: whether each check was answered correctly}.
+        people: all people who answered.
+        with_failed: whether people who failed count.
+        exclude: people to exclude.
 
     Raises:
-        UserError: Somebody is named who is not there.
+        UserError: An excluded person does not exist.
     """
     if missing := set(exclude) - set(people):
         raise UserError(f"--exclude {min(missing)}: nobody of this name has answered; `results` lists the people")
@@ -39,13 +39,13 @@ def dropped(checks: Checks, people: Iterable[str], with_failed: bool, exclude: I
 
 
 def note(checks: Checks, answers: str, with_failed: bool, exclude: Iterable[str]) -> list[str]:
-    """Return the lines of results about attention checks and people who were excluded.
+    """Return the lines of the results about attention checks and excluded people.
 
     Args:
-        checks: {person: whether each was right}.
-        answers: what people gave, "ratings".
+        checks: {person: whether each check was answered correctly}.
+        answers: noun for the answers, such as "ratings".
         with_failed: whether answers of people who failed count.
-        exclude: people whose answers are left out anyway.
+        exclude: people whose answers are left out in any case.
     """
     lines = []
     if checks:
@@ -59,13 +59,13 @@ def note(checks: Checks, answers: str, with_failed: bool, exclude: Iterable[str]
 
 
 def nothing(name: str, answers: str, without: Iterable[str], any_given: bool) -> UserError:
-    """Return the error of a study without an answer that counts.
+    """Return the error for a study without a counted answer.
 
     Args:
-        name: of the study.
-        answers: what people give, "rating".
+        name: name of the study.
+        answers: noun for the answers, such as "rating".
         without: people whose answers are left out.
-        any_given: whether these have given some.
+        any_given: whether these people have answered at all.
     """
     if any_given and without:
         return UserError(f"study {name}: all people failed an attention check; --with-failed counts them")

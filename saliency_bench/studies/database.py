@@ -1,4 +1,4 @@
-"""The database of a store, SQLite or PostgreSQL: its transactions, its backup, and what may go into it."""
+"""The database of a store, SQLite or PostgreSQL: transactions, backup and valid values."""
 
 import json
 import os
@@ -18,39 +18,40 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.studies.study_tables import FORMAT, metadata, prepare_sqlite, versions
 
 POSTGRES = ("postgresql://", "postgres://", "postgresql+psycopg://")
-CONNECTIONS = 40  # at once, of one server
+CONNECTIONS = 40  # simultaneous connections per server
 LOCK = 20231008537  # the number of the lock that writers of a PostgreSQL store take
 LONGEST_VALUE = 40  # characters of a setting in a message
-HASHES = ("dataset", "run")  # that tell nobody anything
+HASHES = ("dataset", "run")  # settings that are hashes, whose values are not shown
 
 
 def now() -> str:
-    """Return the time in UTC, ISO 8601, with microseconds, so that texts sort like times."""
+    """Return the UTC time in ISO 8601 with microseconds, so that texts sort like times."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def hours_ago(hours: float) -> str:
-    """Return the time so many hours ago, as `now` does."""
+    """Return the time that many hours ago, in the format of `now`."""
     return (datetime.now(UTC) - timedelta(hours=hours)).isoformat(timespec="microseconds")
 
 
 def lately(hours: float) -> tuple[str, str]:
-    """Return the first and last time that is about now, as `now` does: so many hours ago, and so many hours ahead.
+    """Return the range of recent times in the format of `now`: from that many hours ago to that many hours ahead.
 
-    What lies further ahead was stored before the clock was set back, and must not count as new until that time comes.
+    Rows with later times were stored before the clock was set back, and must not count as recent until that time comes.
     """
     return hours_ago(hours), hours_ago(-hours)
 
 
 class NoStoreError(UserError):
-    """There is no store at a place where none shall be made."""
+    """A store is missing and must not be created."""
 
 
 class Database:
-    """A database, made if there is none at `place`: the path of a SQLite file, or the URL of a PostgreSQL database.
+    """A database at `place`, the path of a SQLite file or the URL of a PostgreSQL database; it is created if missing.
 
-    Raises: UserError for a place that holds something else, or cannot be reached or written; passwords are not shown.
-        NoStoreError where there is none, without `create`.
+    Raises:
+        UserError: The place holds something else, or cannot be reached or written; passwords are not shown.
+        NoStoreError: The store is missing, and `create` is False.
     """
 
     def __init__(self, place: str | Path, *, create: bool = True):
@@ -69,7 +70,7 @@ class Database:
         if self.path is not None:
             prepare_sqlite(self.engine)
         self._queue = Lock()
-        self._of_thread = local()  # `.writer`: the connection of the transaction that this thread writes in
+        self._of_thread = local()  # `.writer`: the connection of this thread's write transaction
         try:
             self._open(create)
         except (SQLAlchemyError, sqlite3.Error) as error:
@@ -80,8 +81,8 @@ class Database:
         """Create the tables, or check existing ones.
 
         Raises:
-            UserError: The database is of another program or of another version.
-            NoStoreError: It has no tables, and none shall be made.
+            UserError: The database belongs to another program or version.
+            NoStoreError: It has no tables, and `create` is False.
         """
         with self.writing() as connection:
             names = inspect(connection).get_table_names()
@@ -101,9 +102,9 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Open a transaction that may write.
+        """Open a write transaction.
 
-        It is stored whole or not at all, and only one of a store runs at a time.
+        It is atomic, and a store runs only one at a time.
         """
         # Threads of one server queue here. SQLite polls for its lock, so a thread could be overtaken by many others.
         with self._queue, self.engine.connect().execution_options(writes=True) as connection, connection.begin():
@@ -117,7 +118,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Open a transaction that reads; within `writing`, read in that transaction, which sees what it has written."""
+        """Open a read transaction; within `writing`, read in that transaction, including its own changes."""
         if (writer := getattr(self._of_thread, "writer", None)) is not None:
             yield writer
             return
@@ -125,7 +126,7 @@ class Database:
             yield connection
 
     def backup(self, path: str | Path) -> Path:
-        """Copy a SQLite store to a file, whole and consistent, while others write (SQLite's backup API)."""
+        """Copy a SQLite store consistently to a file while others write (SQLite's backup API)."""
         if self.path is None:
             raise UserError(f"{self.text} is a PostgreSQL database; back it up with pg_dump")
         target = Path(path)
@@ -144,25 +145,25 @@ def plain_json(value: object) -> str:
     """Return a value as JSON.
 
     Raises:
-        UserError: It is none, as with NaN.
+        UserError: It cannot be stored as JSON, such as NaN.
     """
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise UserError(f"not to be stored as JSON: {one_line(error)}") from None
+        raise UserError(f"cannot be stored as JSON: {one_line(error)}") from None
 
 
 def differences(here: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """Return what differs between two descriptions of a study; "" where nothing does.
+    """Return the differences between two descriptions of a study, or "".
 
-    A setting is named with both values: "configuration (annotators 3, now 5) and seed (0, now 4)". Hashes and lists
-    that are as long are named alone.
+    A setting is named with both values: "configuration (annotators 3, now 5) and seed (0, now 4)". Hashes, and lists of
+    equal length, are only named.
     """
     return " and ".join(_difference(name, here[name], given[name]) for name in given if here[name] != given[name])
 
 
 def _difference(name: str, here: Any, given: Any) -> str:
-    """Return the name of what differs, and both values where they are short."""
+    """Return the name of a difference, with both values if they are short."""
     if isinstance(here, dict) and isinstance(given, dict):
         here, given = ({**value, **value.get("settings", {})} for value in (here, given))
         names = [key for key in {**here, **given} if key != "settings" and here.get(key) != given.get(key)]
@@ -172,7 +173,7 @@ def _difference(name: str, here: Any, given: Any) -> str:
 
 
 def _setting(name: str, here: Any, given: Any) -> str:
-    """Return "annotators 3, now 5"; of long lists their lengths, and the name alone of what is long otherwise."""
+    """Return "annotators 3, now 5"; for long lists show their lengths, for other long values only the name."""
     texts = [json.dumps(value, ensure_ascii=False) for value in (here, given)]
     is_long = name in HASHES or max(map(len, texts)) > LONGEST_VALUE
     if is_long and isinstance(here, list) and isinstance(given, list) and len(here) != len(given):
@@ -181,7 +182,7 @@ def _setting(name: str, here: Any, given: Any) -> str:
 
 
 def check_text(name: str, text: object, most: int = 500) -> str:
-    """Return a text that may be stored as a name.
+    """Return a text that is valid as a name.
 
     Raises:
         UserError: It is empty or very long, or has control characters.
@@ -200,27 +201,27 @@ def _without_password(text: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return why a database cannot be opened, in a line."""
+    """Return in one line why a database cannot be opened."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     return one_line(cause)
 
 
 def _check_file(path: Path, create: bool) -> None:
-    """Raise UserError for a file that is no SQLite store, or that is not there and shall not be made."""
+    """Raise UserError for a file that is not a SQLite store, or that is missing and must not be created."""
     if path.is_dir():
         raise UserError(f"{path} is a folder; give a file for the store, such as {path / 'study.db'}")
     if not path.exists():
         if not create:
             raise NoStoreError(f"there is no store {path}; check the path")
         if not path.parent.is_dir():
-            raise UserError(f"{path.parent} is not a folder; make it first, or choose another place for the store")
+            raise UserError(f"{path.parent} is not a folder; create it first, or choose another place for the store")
         _make_private(path)
 
 
 def _make_private(path: Path) -> None:
     """Create an empty file that only its owner can read.
 
-    SQLite gives the files that it creates beside this one the same permissions.
+    SQLite gives the files that it creates next to this one the same permissions.
 
     Raises:
         UserError: The file cannot be created.

@@ -1,6 +1,6 @@
-"""Events of a study besides answers: consent, texts that people were shown, actions of the owner.
+"""Events of a study besides answers: consent, texts shown to people, actions of the owner.
 
-An event is a row that is never changed; what holds now follows from the last ones.
+An event is a row that is never changed; the current state follows from the latest events.
 """
 
 import secrets
@@ -17,7 +17,7 @@ from saliency_bench.studies.study_tables import events
 
 @dataclass(frozen=True)
 class Event:
-    """An event: its kind, the person it is about (None: the whole study), its JSON, and when it was stored."""
+    """An event: its kind, the person concerned (None: the whole study), its JSON, and when it was stored."""
 
     kind: str
     person: str | None
@@ -26,14 +26,14 @@ class Event:
 
 
 def add_event(study: Study, kind: str, payload: Any, *, person: str | None = None, request: str | None = None) -> None:
-    """Store an event, once however often this request is repeated.
+    """Store an event; repeated requests are stored once.
 
     Args:
-        study: of the event.
+        study: study of the event.
         kind: such as "consent".
-        payload: as JSON.
-        person: whom it is about.
-        request: an id of the event; None: it is a new one.
+        payload: JSON data.
+        person: person concerned.
+        request: id of the event; None: create a new id.
     """
     plain_json(payload)
     digest = _request(study, kind, person, secrets.token_hex(16) if request is None else request)
@@ -51,7 +51,7 @@ def has_event(study: Study, kind: str, *, person: str | None = None, request: st
 
 
 def _request(study: Study, kind: str, person: str | None, request: str) -> str:
-    """Return the id of an event; by the name of the study, so that it is the same in each of its stores."""
+    """Return the id of an event, made from the name of the study, so that it is the same in all of its stores."""
     return sha256(f"{study.name} {kind} {person} {request}".encode()).hexdigest()
 
 

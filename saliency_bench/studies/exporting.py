@@ -1,4 +1,4 @@
-"""From an annotation study to files, and from files to an annotation study."""
+"""Export the masks of an annotation study to files, and import masks from files."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from saliency_bench.utils.picture_names import PictureNames
 from saliency_bench.utils.pictures import UnreadableError, png
 from saliency_bench.utils.seeds import seed_of
 
-CORRECTIONS = "corrections.csv"  # beside exported masks, where reviewers have corrected some
+CORRECTIONS = "corrections.csv"  # written next to exported masks if reviewers have corrected some
 
 
 def module_of(format: str) -> ModuleType:
@@ -47,18 +47,18 @@ def export(
     annotating: Annotating, out: Path, format: str, *, people: bool = True, rule: str = "half",
     choice: AnswerChoice | None = None,
 ) -> int:  # fmt: skip
-    """Write the masks that count, and the consensus of each image, into a new folder; return the number of images.
+    """Write the counted masks and the consensus of each image into a new folder; return the number of images.
 
-    Which masks are corrections of reviewers is in corrections.csv.
+    corrections.csv lists the masks that are corrections of reviewers.
 
     Args:
         annotating: the study.
         out: the new folder.
-        format: of the files.
-        people: False to leave out the pseudonyms: the masks of an image are then numbered, in an order that differs
-            from image to image, so that nobody's masks can be put together.
-        rule: of the consensus.
-        choice: whose answers are taken.
+        format: format of the files.
+        people: False to leave out the pseudonyms: the masks of an image are then numbered in an order that differs from
+            image to image, so that nobody's masks can be linked.
+        rule: rule of the consensus.
+        choice: choice of the people and answers that count.
 
     Raises:
         UserError: The folder exists, the study has no mask, or the format cannot hold a name.
@@ -71,8 +71,8 @@ def export(
         raise UserError(f"the study {annotating.study.name} has no mask to export")
     if any(entry.person.casefold() == CONSENSUS and entry.votes is None for entry in drawn):
         raise UserError(
-            f"the study {annotating.study.name} has a person called {CONSENSUS}, as the mask of most people is; "
-            "export it with --without-people"
+            f"the study {annotating.study.name} has a person called {CONSENSUS}, which is the name of the consensus "
+            f"mask; export it with --without-people"
         )
     writer.check(drawn)
     out.mkdir(parents=True)
@@ -83,7 +83,7 @@ def export(
 
 
 def _write_corrections(path: Path, corrected: Sequence[PersonMask], people: bool) -> None:
-    """Write which masks are corrections of reviewers: whose answer, its revision, and the author where `people`."""
+    """Write a list of the masks that reviewers corrected: person, revision and, if `people`, the reviewer."""
     rows = [(entry.image_id, entry.person, *(entry.corrected or ("", ""))) for entry in corrected]
     header = ("image", "person", "revision", "corrected by")
     write_rows(path, header, rows if people else [(*row[:3], "") for row in rows])
@@ -92,7 +92,7 @@ def _write_corrections(path: Path, corrected: Sequence[PersonMask], people: bool
 def all_drawn(
     annotating: Annotating, people: bool = True, rule: str = "half", choice: AnswerChoice | None = None
 ) -> Iterator[PersonMask]:
-    """Yield for each image, in the order of the dataset, the mask of every person, then the consensus."""
+    """Yield the masks of each image in the order of the dataset: every person's mask, then the consensus."""
     counted = annotating.counted(choice)
     for unit in annotating.images.units:
         answers = counted.get(unit)
@@ -111,12 +111,12 @@ def all_drawn(
 
 @dataclass(frozen=True)
 class Imported:
-    """A person's masks that were drawn in another program.
+    """Masks that a person drew in another program.
 
     Attributes:
         person: the pseudonym.
         masks: {unit: bool (H, W)}.
-        selection: what happened to every region of the file.
+        selection: the use of every region of the file.
     """
 
     person: str
@@ -130,15 +130,15 @@ class Imported:
 
 
 def read_masks(images: StudyImages, path: Path, format: str, person: str, label: str = "") -> Imported:
-    """Return a person's masks in a file; all masks if the file names nobody.
+    """Return a person's masks in a file, or all masks if the file names nobody.
 
     An image is matched by its id, or by the end of its path in the file.
 
     Args:
-        images: of the study.
-        path: of the file or folder.
+        images: images of the study.
+        path: path of the file or folder.
         format: its format.
-        person: whose masks.
+        person: person whose masks are exported.
         label: label of the regions to import; "": the class of the image.
 
     Raises:
@@ -161,7 +161,7 @@ def _places(images: StudyImages, given: Iterable[str]) -> dict[str, ImagePlace]:
     of_image: dict[str, dict[str, str | None]] = {}
     for unit in images.units:
         label = images.label(unit)
-        image = images.image_id(unit).removesuffix(f":{label}")  # builds call the sample of a class IMAGE:CLASS
+        image = images.image_id(unit).removesuffix(f":{label}")  # builders name the sample of a class IMAGE:CLASS
         of_image.setdefault(image, {})[unit] = label
     names, units = PictureNames(of_image), {unit: unit for unit in images.units}
     for image in of_image:

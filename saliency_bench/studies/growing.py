@@ -1,7 +1,7 @@
-"""A study of annotation that grows: more people per image, or more images, under the same name.
+"""Growing an annotation study: more people per image, or more images, under the same name.
 
-What a study was made with is a row that never changes. Each growth is an event with the settings from then on, a
-revision of the protocol: the last one holds, and the report names all of them.
+The row of a study never changes. Each growth is an event with the new settings, a revision of the protocol: the last
+revision applies, and the report lists all of them.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ def revised(study: Study) -> Study:
 
 
 def protocol(study: Study) -> list[dict[str, Any]]:
-    """Return the revisions of a study, the first as it was made: since when, people per image, images."""
+    """Return the revisions of a study, starting with its creation: time, people per image, images."""
     with study.store.reading() as connection:
         made = connection.scalars(select(studies.c.configuration).where(studies.c.id == study.id)).one()
     rows = [
@@ -45,24 +45,24 @@ def protocol(study: Study) -> list[dict[str, Any]]:
 
 
 def grow(study: Study, images: StudyImages, fingerprint: str, settings: dict[str, Any]) -> Study:
-    """Store a revision, and return the study as it is from now on.
+    """Store a revision, and return the revised study.
 
     Args:
-        study: as it was until now.
-        images: of the dataset from now on, which has all images that were ever given to somebody.
-        fingerprint: of the dataset.
-        settings: from now on; none of them is less than before.
+        study: the current study.
+        images: images of the new dataset, which must contain all images that were ever given to anyone.
+        fingerprint: fingerprint of the dataset.
+        settings: new settings; no value may be smaller than before.
 
     Raises:
-        UserError: Something else has changed, or an image is missing or is another one.
+        UserError: Something else has changed, or an image is missing or was replaced.
     """
     before = study.configuration["settings"]
     for name, value in settings.items():
         most = float("inf") if name == "per_person" else 0
         is_less = name in MAY_GROW and (value or most) < (before[name] or most)
         if value != before.get(name) and (name not in MAY_GROW or is_less):
-            raise UserError(f"--{name.replace('_', '-')} was {before.get(name)}; a study grows by more annotators, "
-                            "more images per person or a larger dataset, and by nothing else")  # fmt: skip
+            raise UserError(f"--{name.replace('_', '-')} was {before.get(name)}; a study can only get more annotators, "
+                            "more images per person or a larger dataset")  # fmt: skip
     _check_images(study, images)
     revisions = events_of(study, "protocol")
     payload = {"settings": settings, "dataset": fingerprint, "images": len(images.units)}
@@ -71,11 +71,11 @@ def grow(study: Study, images: StudyImages, fingerprint: str, settings: dict[str
 
 
 def _check_images(study: Study, images: StudyImages) -> None:
-    """Raise UserError where an image that somebody was given is missing, or is not the one that was drawn on."""
+    """Raise UserError if an image that someone was given is missing or differs from the annotated image."""
     people = study.people("annotator")
     given = {entry.unit for entry in study.assignments() if entry.person in people}
     if missing := sorted(given - set(images.positions)):
         raise UserError(f"the dataset lacks the image {missing[0]}, which people were given; a study only grows")
     for answer in study.answers(masks=False):
         if answer.image_sha256 is not None and images.shown(answer.unit).sha256 != answer.image_sha256:
-            raise UserError(f"the image {answer.unit} is another one than people have drawn on; give it another name")
+            raise UserError(f"the image {answer.unit} is not the image that people have drawn on; give it another name")

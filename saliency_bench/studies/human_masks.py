@@ -1,4 +1,4 @@
-"""The masks that people drew on the images of a run, in the prepared frame, to be rated as if they were maps."""
+"""Human masks for the images of a run, in the prepared frame, to be rated like maps."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -18,15 +18,15 @@ AT_ONCE = 64  # masks kept in memory
 
 
 class RunMasks(Mapping[str, np.ndarray]):
-    """{image id: bool (H, W)} of the images whose mask can be shown: readable, not empty and not the whole frame.
+    """Masks {image id: bool (H, W)} that can be shown: readable, not empty and not the whole frame.
 
-    Each mask is read once here, and again when it is shown.
+    Each mask is read once for this check, and again when it is shown.
 
     Args:
-        rows: of the dataset.
+        rows: rows of the dataset.
         positions: {image id: row} of the images to check.
-        geometry: of the prepared frame.
-        foreground: which pixels of a mask are the object, as in `read_mask`.
+        geometry: geometry of the prepared frame.
+        foreground: which pixels of a mask are the object; see `read_mask`.
 
     Raises:
         UserError: The dataset has no column mask.
@@ -47,7 +47,7 @@ class RunMasks(Mapping[str, np.ndarray]):
             complain(f"{lost} cannot be shown, such as the mask of image {image}: {reason}")
 
     def _mask(self, image_id: str) -> np.ndarray | None:
-        """Return the mask of an image in the prepared frame; None if it is missing or unreadable."""
+        """Return the mask of an image in the prepared frame, or None if it is missing or unreadable."""
         row = self._rows[self._positions[image_id]]
         try:
             return _framed(row["image"], row["mask"], self._geometry, self._foreground)
@@ -69,12 +69,12 @@ class RunMasks(Mapping[str, np.ndarray]):
 
 
 def _is_shown(mask: np.ndarray | None) -> bool:
-    """Return whether a mask is neither missing nor empty nor full."""
+    """Return whether a mask exists and is neither empty nor full."""
     return mask is not None and bool(mask.any()) and not bool(mask.all())
 
 
 def _framed(image: Any, stored: Any, geometry: Geometry, foreground: str) -> np.ndarray | None:
-    """Return a mask in the prepared frame, None without a mask; raise UnreadableError like `read_mask`."""
+    """Return a mask in the prepared frame, or None without a mask; raise UnreadableError like `read_mask`."""
     if stored is None:
         return None
     picture = opened(image)

@@ -1,4 +1,4 @@
-"""The images of a dataset as a study shows them: by unit, upright, at their own size."""
+"""The images of a dataset for a study: by unit, upright, in their original size."""
 
 import os
 from collections import Counter
@@ -18,11 +18,12 @@ from saliency_bench.utils.progress import bar
 
 
 class StudyImages:
-    """The rows of a dataset by unit: the image id, with the class behind it ("ID, CLASS") where ids are not unique.
+    """The rows of a dataset by unit: the image id, followed by the class ("ID, CLASS") if ids are not unique.
 
-    Without a column `image_id`, the id is the name of the image's file, with its folders where names repeat.
+    Without a column `image_id`, the id is the name of the image's file, with its folders if names repeat.
 
-    Raises: UserError for rows with the same id and class, or a dataset without a row.
+    Raises:
+        UserError: Rows have the same id and class, or the dataset has no row.
     """
 
     def __init__(self, rows: Dataset):
@@ -38,7 +39,7 @@ class StudyImages:
             units = [f"{value}, {label}" for value, label in zip(self.ids, self.labels, strict=True)]
         if not units or (twice := [unit for unit, count in Counter(units).items() if count > 1]):
             problem = "no image" if not units else f"several rows of the image {twice[0]}"
-            raise UserError(f"the dataset has {problem}; a study asks about each image (and class) once")
+            raise UserError(f"the dataset has {problem}; a study needs each image (and class) exactly once")
         self.positions = {unit: index for index, unit in enumerate(units)}
         self.rows = plain
         self.unshown: dict[str, str] = {}  # {unit: why it cannot be shown}, of those that `prepare` has found
@@ -55,7 +56,7 @@ class StudyImages:
         return self.ids[self.positions[unit]]
 
     def label(self, unit: str) -> str:
-        """Return the name of the class; "" without one."""
+        """Return the name of the class, or ""."""
         label = self.labels[self.positions[unit]]
         return "" if label is None else str(label)
 
@@ -71,7 +72,7 @@ class StudyImages:
         """Return the stored picture.
 
         Raises:
-            UnreadableError: There is none.
+            UnreadableError: There is no picture.
         """
         try:
             data = stored_bytes(self.rows[self.positions[unit]]["image"])
@@ -82,7 +83,7 @@ class StudyImages:
         return data
 
     def _show(self, unit: str) -> Shown:
-        """Return an image as people see it, a file in the cache.
+        """Return the cached file of an image as people see it.
 
         Raises:
             UnreadableError: It cannot be read.
@@ -98,7 +99,7 @@ class StudyImages:
         return size_of(self._bytes(unit))
 
     def prepare(self, progress: bool = True) -> dict[str, str]:
-        """Make all pictures that are not in the cache; return `unshown`."""
+        """Create all pictures that are not in the cache; return `unshown`."""
 
         def problem(unit: str) -> str:
             try:
@@ -107,17 +108,17 @@ class StudyImages:
                 return str(error)
             return ""
 
-        with ThreadPoolExecutor(threads()) as pool:  # Pillow decodes and encodes without the lock of Python
+        with ThreadPoolExecutor(threads()) as pool:  # Pillow releases the interpreter lock while it decodes and encodes
             problems = bar(pool.map(problem, self.units), shown=progress, total=len(self.units), desc="pictures")
             self.unshown = {unit: text for unit, text in zip(self.units, problems, strict=True) if text}
         return self.unshown
 
     def known_mask(self, unit: str, foreground: str = "") -> np.ndarray | None:
-        """Return the dataset's mask, bool (H, W) in the size of the image; None without a mask.
+        """Return the dataset's mask, bool (H, W) in the size of the image, or None.
 
         Args:
-            unit: of the study.
-            foreground: which pixels of a mask are the object, as in `read_mask`.
+            unit: unit of the study.
+            foreground: which pixels of a mask are the object; see `read_mask`.
 
         Raises:
             UnreadableError: The mask cannot be read, or does not define the object.
@@ -130,7 +131,7 @@ class StudyImages:
 
 
 def _ids(rows: Dataset) -> list[str]:
-    """Return the id of the image of each row: `image_id`, the name of its file, or without either its number."""
+    """Return the image id of each row: `image_id`, else the name of its file, else its number."""
     if "image_id" in rows.features:
         return list(map(str, rows["image_id"]))
     paths = [str((cell or {}).get("path") or "") for cell in rows["image"]]

@@ -1,7 +1,7 @@
-"""Texts that people read before they begin: consent and instructions, Markdown files with pictures beside them.
+"""Texts that people read before they begin: consent and instructions, as Markdown files with pictures next to them.
 
 Raw HTML is shown as text, and pictures are files in the folder of the text or below it, so that a text can neither run
-anything nor send a browser elsewhere. A picture with the title "good" or "bad" is an example of how to do it, or not:
+anything nor send a browser elsewhere. A picture with the title "good" or "bad" is a good or bad example:
 
     ![The whole cat, and nothing else](cat-good.png "good") ![With the sofa](cat-bad.png "bad")
 """
@@ -30,13 +30,13 @@ EXAMPLES = {"good": "✓ Good", "bad": "✗ Not like this"}  # what the title of
 
 @dataclass(frozen=True)
 class Text:
-    """A text as the page shows it.
+    """A text for the page.
 
     Attributes:
         id: SHA-256 of the Markdown and its pictures.
-        markdown: as it was written.
-        html: as it is shown.
-        pictures: {name of the file that is served: the picture}.
+        markdown: the Markdown source.
+        html: the displayed HTML.
+        pictures: {name of the served file: the picture}.
     """
 
     id: str
@@ -50,8 +50,8 @@ class Introduction:
     """The texts of a study.
 
     Attributes:
-        consent: people must agree to it before they take part; None: nothing is asked.
-        instructions: instead of those of the page; None: those of the page.
+        consent: text to which people must agree before they take part; None: no consent is requested.
+        instructions: text that replaces the page's instructions; None: the page's instructions.
     """
 
     consent: Text | None = None
@@ -59,23 +59,23 @@ class Introduction:
 
     @property
     def pictures(self) -> dict[str, Shown]:
-        """Return the pictures of all texts, by the names of their files."""
+        """Return the pictures of all texts by file name."""
         texts = filter(None, (self.consent, self.instructions))
         return {name: picture for text in texts for name, picture in text.pictures.items()}
 
     def shown(self) -> dict[str, dict[str, str] | None]:
-        """Return what a page shows of each text."""
+        """Return each text's data for the page."""
         texts = {"consent": self.consent, "instructions": self.instructions}
         return {name: None if text is None else {"id": text.id, "html": text.html} for name, text in texts.items()}
 
     def keep(self, study: Study) -> None:
-        """Store the texts, so that the store says what people agreed to and what they were told, from when on."""
+        """Store the texts, so that the store records which texts people saw or agreed to, and since when."""
         for name, text in (("consent", self.consent), ("instructions", self.instructions)):
             if text:
                 add_event(study, "text", {"text": name, "id": text.id, "markdown": text.markdown}, request=text.id)
 
     def agree(self, study: Study, person: str, agreed: str) -> bool:
-        """Return whether a person has agreed to the consent, which is stored if `agreed` is its id."""
+        """Return whether a person has agreed to the consent; store the agreement if `agreed` is its id."""
         if self.consent is None:
             return True
         if agreed == self.consent.id:
@@ -115,7 +115,7 @@ def _all(tokens: list[Token]) -> Iterator[Token]:
 
 
 class _Renderer(RendererHTML):
-    """Writes a text as HTML, and collects its pictures."""
+    """Renderer of a text as HTML that collects its pictures."""
 
     def __init__(self, path: Path):
         super().__init__()
@@ -140,15 +140,15 @@ class _Renderer(RendererHTML):
         """Return the picture of an address.
 
         Raises:
-            UserError: It is no picture in the folder of the text.
+            UserError: It is not a picture in the folder of the text.
         """
         parts = urlsplit(source)
         folder = self.path.parent.resolve()
         file = (folder / unquote(parts.path)).resolve()
         if parts.scheme or parts.netloc or not file.is_relative_to(folder):
-            raise UserError(f"{self.path} shows {source}; put the picture beside the text, and name its file")
+            raise UserError(f"{self.path} shows {source}; put the picture next to the text, and name its file")
         try:
             return shown(file.read_bytes())
         except (OSError, UnreadableError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise UserError(f"{self.path} shows {source}, which is no picture that can be read ({reason})") from None
+            raise UserError(f"{self.path} shows {source}, which is not a readable picture ({reason})") from None

@@ -1,12 +1,13 @@
-"""Overview of a running study for its owner: progress, speed, and the people and images to look at.
+"""Overview of a running study for its owner: progress, speed, and the people and images to check.
 
 A person is
     quick      the median time of an answer is below a third of the median of all people
-    careless   fewer than half of the checks are right (all have to be where results leave out who failed one), or the
-               agreement with others is below half of the median
-    stuck      has been given something, and has done nothing for longer than the lease
-Quick and careless by agreement need at least `ENOUGH` answers of the person and `ENOUGH` people. These are hints for
-somebody who looks; they do not exclude anyone.
+    careless   fewer than half of the checks are right (or not all, in studies whose results leave out people who fail
+               one), or the agreement with others is below half of the median
+    stuck      has an assignment and has been inactive for longer than the lease
+
+"Quick", and "careless" by agreement, need at least `ENOUGH` answers of the person and `ENOUGH` people. These are hints
+for the owner; they do not exclude anyone.
 """
 
 from collections import Counter, defaultdict
@@ -26,8 +27,8 @@ from saliency_bench.studies.study import Answer, Study
 
 ENOUGH = 3
 QUICK, CARELESS_CHECKS, CARELESS_AGREEMENT = 1 / 3, 0.5, 0.5
-LOW_IOU = 0.5  # of an image, below which it is to be looked at again
-DAY = 24.0  # hours of which the speed is
+LOW_IOU = 0.5  # agreement on an image below which it should be checked
+DAY = 24.0  # hours over which speed is measured
 
 
 def overview(
@@ -46,11 +47,11 @@ def overview(
         study: the study.
         done: answers that count so far.
         wanted: answers that it needs.
-        counted: when each answer that counts was given.
+        counted: time of each counted answer.
         checks: {person: whether each check was right}.
-        lease_hours: after which who holds something and does nothing is stuck.
-        agreement: {person: (mean agreement with others, images)}; None where the protocol knows none.
-        needed: share of the checks that are right of whoever is not careless.
+        lease_hours: hours of inactivity after which a person with open assignments is stuck.
+        agreement: {person: (mean agreement with others, images)}, or None if the protocol does not define it.
+        needed: share of correct checks below which a person is careless.
     """
     answers = study.answers(last=False, masks=False)
     left, since = max(wanted - done, 0), hours_ago(DAY)
@@ -80,7 +81,7 @@ def _people(
     agreement: Mapping[str, tuple[float, int]],
     needed: float,
 ) -> list[dict[str, Any]]:
-    """Return a row for each person, those to look at first."""
+    """Return a row per person, people to check first."""
     seconds: dict[str, dict[str, float]] = {name: defaultdict(float) for name in study.people("annotator")}
     last: dict[str, str] = {}
     for answer in answers:
@@ -125,14 +126,14 @@ def _mark(rows: Sequence[dict[str, Any]], needed: float) -> None:
 
 
 def _median(values: Any) -> float | None:
-    """Return the median; None of fewer than `ENOUGH` values."""
+    """Return the median, or None for fewer than `ENOUGH` values."""
     values = list(values)
     return float(np.median(values)) if len(values) >= ENOUGH else None
 
 
 @dataclass
 class AnnotationOverview:
-    """The overview of a study of annotation, with its images. IoUs of an image are computed once for its answers."""
+    """The overview of an annotation study, with its images. IoUs of an image are computed once for its answers."""
 
     annotating: Annotating
     known: dict[str, tuple[tuple[int, ...], dict[tuple[str, str], float]]] = field(default_factory=dict)
@@ -157,7 +158,7 @@ class AnnotationOverview:
         return about | {"images": images, "annotators": per_unit}
 
     def _image(self, unit: str, given: Sequence[Answer]) -> dict[str, Any]:
-        """Return the row of an image: who answered how, how far they agree, and why it is to be looked at again."""
+        """Return the row of an image: its answers by person, their agreement, and why it should be checked."""
         pairs = self._pairs(unit, given)
         kinds = Counter(answer.payload["kind"] for answer in given)
         mean = float(np.mean(list(pairs.values()))) if pairs else None
@@ -175,7 +176,7 @@ class AnnotationOverview:
         }
 
     def _pairs(self, unit: str, given: Sequence[Answer]) -> dict[tuple[str, str], float]:
-        """Return {pair of people: IoU of what they marked}."""
+        """Return {pair of people: IoU of their masks}."""
         drawn = _draw(given)
         ids = tuple(answer.id for answer in drawn)
         if unit not in self.known or self.known[unit][0] != ids:
@@ -199,5 +200,5 @@ class AnnotationOverview:
 
 
 def _draw(given: Sequence[Answer]) -> list[Answer]:
-    """Return the answers that say what an image shows; who skips leaves it to others."""
+    """Return the answers other than skips."""
     return [answer for answer in given if answer.payload["kind"] != "skip"]

@@ -1,8 +1,9 @@
-"""Actions of the owner of a running study: pause, close, open it again, leave a person out, take them in again.
+"""Actions of the owner of a running study: pause, close, reopen it, exclude a person, readmit a person.
 
-Each is an event, so that nothing is lost: the last one holds, and all of them, with their times, stay in the store.
-A closed study accepts answers that people still send and gives out no new images. Whoever is left out is given
-nothing new either; their answers stay, results are shown with and without them, and their images go to others.
+Each action is an event, so that nothing is lost: the last one applies, and all of them stay in the store with their
+times. A closed study accepts answers to images that people already have, and gives out no new images. An excluded
+person gets no new images either; their answers stay, results are shown with and without them, and their images go to
+others.
 """
 
 from typing import Any
@@ -12,19 +13,19 @@ from saliency_bench.studies.database import check_text
 from saliency_bench.studies.events import add_event, events_of
 from saliency_bench.studies.study import Study
 
-STATUS = {"open": "open", "pause": "paused", "close": "closed"}  # what a study is after each of these actions
+STATUS = {"open": "open", "pause": "paused", "close": "closed"}  # {action: status of the study afterwards}
 OF_PEOPLE = ("exclude", "include")
 LONGEST_REASON = 300  # characters
 
 
 def act(study: Study, action: object, request: object, person: object = None, reason: object = "") -> None:
-    """Store what the owner did, once however often this request is repeated.
+    """Store an action of the owner; repeated requests are stored once.
 
     Raises:
         UserError: There is no such action, or no such person.
     """
     if action not in (*STATUS, *OF_PEOPLE) or not isinstance(action, str):
-        raise UserError(f"action is one of {', '.join((*STATUS, *OF_PEOPLE))}")
+        raise UserError(f"action must be one of {', '.join((*STATUS, *OF_PEOPLE))}")
     if action in STATUS:
         person = None
     elif not isinstance(person, str) or person not in participants(study):
@@ -35,7 +36,7 @@ def act(study: Study, action: object, request: object, person: object = None, re
 
 
 def participants(study: Study) -> set[str]:
-    """Return those who have joined to answer, or whose answers were imported."""
+    """Return the people who have joined as annotators, or whose answers were imported."""
     return {*study.people("annotator"), *(answer.person for answer in study.answers(masks=False))}
 
 
@@ -46,7 +47,7 @@ def status(study: Study) -> str:
 
 
 def excluded(study: Study) -> dict[str, str]:
-    """Return {person who is left out: the reason}."""
+    """Return {excluded person: reason}."""
     reasons: dict[str, str] = {}
     for event in events_of(study, *OF_PEOPLE):
         if event.kind == "exclude":
@@ -57,7 +58,7 @@ def excluded(study: Study) -> dict[str, str]:
 
 
 def stopped(study: Study, person: str) -> dict[str, Any] | None:
-    """Return what the page of a person who is given nothing says: why ("stopped"), and how much is done; else None."""
+    """Return the state of the page of a person who gets no images: the reason ("stopped") and progress; else None."""
     why = "excluded" if person in excluded(study) else status(study)
     if why == "open":
         return None

@@ -1,4 +1,4 @@
-"""Tables for paying the people of a study: what each has done, and, apart from it, who they are elsewhere."""
+"""Tables for paying the people of a study: the work of each person, and separately their external ids."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ PAYMENTS = ("person", "answers", "median seconds", "minutes", "checks right", "c
 
 
 def payment_rows(study: Study, checks: Mapping[str, Sequence[bool]]) -> list[tuple]:
-    """Return rows of PAYMENTS, one for each person who has joined or answered.
+    """Return rows of PAYMENTS, one per person who has joined or answered.
 
-    Seconds are those in which a question was on the screen; an image that was corrected counts once, with all its time.
+    Seconds count the time that a question was on the screen; a corrected image counts once, with its total time.
 
     Args:
-        study: of any protocol.
+        study: study of any protocol.
         checks: {person: whether each attention check or honeypot was right}.
     """
     by_person: dict[str, list[Answer]] = {name: [] for name in study.people("annotator")}
@@ -51,14 +51,14 @@ def payment_rows(study: Study, checks: Mapping[str, Sequence[bool]]) -> list[tup
 
 
 def _verdicts(study: Study) -> Counter[tuple[str, str]]:
-    """Return {(person, verdict): how many last answers have it}."""
+    """Return {(person, verdict): number of last answers with it}."""
     reviews = study.reviews()
     last = study.answers(masks=False)
     return Counter((answer.person, reviews[answer.id].verdict) for answer in last if answer.id in reviews)
 
 
 def parameter_table(study: Study) -> tuple[tuple[str, ...], list[tuple]]:
-    """Return (header, rows) of what the addresses said with which people came; "" where one said nothing."""
+    """Return (header, rows) of the address parameters with which people came; "" if missing."""
     of_people = study.parameters()
     names = sorted({name for values in of_people.values() for name in values})
     rows = [(person, *(values.get(name, "") for name in names)) for person, values in of_people.items()]

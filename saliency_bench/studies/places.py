@@ -1,8 +1,8 @@
 """Assignments of a study and their state, kept in memory and updated from new rows of the store.
 
-Rows of a store are only added, and by one writer at a time, so row numbers grow in the order in which others see the
-rows. What was read up to a row number therefore stays true, and a request costs the same in a large study as in a small
-one. Several servers may write to the same store.
+Rows of a store are only added, by one writer at a time, so row numbers grow in the order in which others see the rows.
+Data read up to a row number therefore stays valid, and a request costs the same in a large study as in a small one.
+Several servers may write to the same store.
 """
 
 from bisect import bisect_left, insort
@@ -106,11 +106,11 @@ class Places:
         return connection.execute(rows.where((answers if table is reviews else table).c.study == self.study.id)).all()
 
     def _place(self, person: str, unit: str) -> _Place:
-        """Return the assignment of a unit to a person, which is created if there is none."""
+        """Return the assignment of a unit to a person, creating it if necessary."""
         return self._people.setdefault(person, {}).setdefault(unit, _Place())
 
     def _stamp(self, person: str, unit: str, created: str) -> None:
-        """Store when a person was at work, and recount the assignment."""
+        """Store a time of activity of a person, and recount the assignment."""
         insort(self._times.setdefault(person, []), created)
         self._count(person, unit)
 
@@ -161,10 +161,10 @@ class Places:
             return {unit: self._comments[number] for number, unit in sorted(last) if number in self._comments}
 
     def counts(self, lease_hours: float = LEASE_HOURS) -> np.ndarray:
-        """Return (N,), the number of people who answered or hold each unit of `order`.
+        """Return the number of people who answered or hold each unit of `order`, (N,).
 
         A person holds open units for `lease_hours` after the last assignment or answer. People whom the owner excluded
-        do not count, nor do units that a person skipped.
+        do not count, and neither do units that a person skipped.
         """
         first, last = lately(lease_hours)
         with self._lock:
@@ -194,7 +194,7 @@ class Places:
             person: the pseudonym.
             allowed: bool (N,), the units of `order` that may be drawn.
             per_unit: largest number of people per unit.
-            lease_hours: as for `counts`.
+            lease_hours: see `counts`.
         """
         counts = self.counts(lease_hours)
         free = allowed & (counts < per_unit)
@@ -207,9 +207,9 @@ class Places:
     def draw(
         self, person: str, allowed: np.ndarray, per_unit: int, count: int = 1, lease_hours: float = LEASE_HOURS
     ) -> list[str]:
-        """Give a person up to `count` more units and return them. The other arguments are those of `left`.
+        """Give a person up to `count` more units and return them. For the other arguments see `left`.
 
-        The draw is one transaction, so no other unit is given in between. Units with equally many people come in an
+        The draw is one transaction, so no other unit is given in between. Units with equally many people are in an
         order seeded by study and unit.
         """
         with self.study.store.writing() as connection:

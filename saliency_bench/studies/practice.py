@@ -1,8 +1,8 @@
-"""Practice before the real images: everybody draws on images with a known mask, and is shown it.
+"""Practice before the real images: everyone draws on images with a known mask, which is then shown.
 
 An attempt is an answer like any other, with its IoU with the known mask in the payload, {"kind": "mask", "iou": 0.63}.
-Whoever reaches the IoU that is wanted goes on, and after `ATTEMPTS` everybody does, so that nobody is stuck; the report
-says what each person reached. Practice is no part of consensus, agreement and review.
+A person continues after reaching the required IoU, or after `ATTEMPTS` attempts, so that nobody is stuck; the report
+shows the IoU that each person reached. Practice does not count for consensus, agreement and review.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ ATTEMPTS = 3
 
 
 def attempts(study: Study, units: Sequence[str], person: str | None = None) -> dict[str, dict[str, list[float]]]:
-    """Return {person: {unit of practice: IoU of each attempt}}, of one person or of all."""
+    """Return {person: {practice unit: IoU of each attempt}} for one person or for all."""
     reached: dict[str, dict[str, list[float]]] = {}
     for answer in study.answers(person, last=False, masks=False):
         if answer.unit in units:
@@ -27,12 +27,12 @@ def attempts(study: Study, units: Sequence[str], person: str | None = None) -> d
 
 
 def is_over(ious: Sequence[float], needed: float) -> bool:
-    """Return whether an image of practice is done with."""
+    """Return whether a practice image is finished."""
     return len(ious) >= ATTEMPTS or any(value >= needed for value in ious)
 
 
 def feedback(answer: Answer, known: np.ndarray, needed: float) -> dict[str, Any]:
-    """Return what the page shows after an attempt: what was reached and needed, and the known mask."""
+    """Return the feedback after an attempt: the reached and the required IoU, and the known mask."""
     reached = answer.payload["iou"]
     return {
         "unit": answer.unit,
@@ -45,12 +45,12 @@ def feedback(answer: Answer, known: np.ndarray, needed: float) -> dict[str, Any]
 
 
 def score(mask: np.ndarray | None, known: np.ndarray) -> float:
-    """Return the IoU of an attempt with the known mask; of none, 0."""
+    """Return the IoU of an attempt with the known mask; 0 without a mask."""
     return 0.0 if mask is None else round(iou(mask, known), 4)
 
 
 def practice_report(reached: Mapping[str, Mapping[str, Sequence[float]]], needed: float) -> dict[str, dict[str, Any]]:
-    """Return {person: mean IoU of first and of last attempts, their number, and the images that were passed}."""
+    """Return {person: mean IoU of first and last attempts, their number, and the number of passed images}."""
     return {
         person: {
             "first": float(np.mean([ious[0] for ious in by_unit.values()])),

@@ -1,4 +1,4 @@
-"""What the results of studies over the maps of a run have in common: clusters, people as numbers, tables as files."""
+"""Shared by results of studies over the maps of a run: clusters, people as numbers, tables as files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ def codes_of(study: Study, images: Sequence[str]) -> np.ndarray:
 
 
 def numbered(rows: Sequence[tuple]) -> list[tuple]:
-    """Return rows that begin with a pseudonym, with numbers instead, in the order of their other values."""
+    """Replace the pseudonym at the start of each row by a number, in the order of the other values."""
     return [(str(number), *row) for number, row in enumerate(sorted((row[1:] for row in rows), key=str), 1)]
 
 
@@ -29,7 +29,7 @@ def write_rows(path: Path, header: Sequence[str], rows: Sequence[tuple]) -> int:
     """Write a table as CSV or Parquet; return the number of rows.
 
     Raises:
-        UserError: The suffix is another one.
+        UserError: The suffix is not supported.
     """
     if (ending := path.suffix.lower()) not in (".csv", ".parquet"):
         raise UserError(f"{path} is neither .csv nor .parquet")

@@ -1,7 +1,7 @@
-"""The images and kept maps of a finished run, as people are shown them: by image id, in the prepared frame.
+"""The images and kept maps of a finished run for studies: by image id, in the prepared frame.
 
-The frame is cut from the picture as the run's geometry says, by the same box; no network is loaded. A run's own frame
-may differ from it in the last digits of a pixel. Maps are the kept maps of the run (`load_maps`).
+The frame is cut from the picture by the box of the run's geometry, without loading a network. A run's own frame may
+differ from it in the last digits of a pixel. Maps are the kept maps of the run (`load_maps`).
 """
 
 import json
@@ -40,12 +40,12 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.pictures import open_rgb
 
 AT_ONCE = 64  # pictures kept in memory
-HUMAN = "human mask"  # in the place of an explainer: the mask that the dataset holds
+HUMAN = "human mask"  # used like an explainer for the dataset's masks
 OF_A_RUN = ["run.json", "summary.json", "predictions.parquet", "maps/*"]  # what is read here
 
 
 def unit_of(image: str, explainer: str | None) -> str:
-    """Return the unit of a study, what an answer is about; control characters are escaped."""
+    """Return the unit of a study, the subject of an answer; control characters are escaped."""
     return json.dumps([image, explainer])
 
 
@@ -57,19 +57,19 @@ def pair_of(unit: str) -> tuple[str, str | None]:
 
 @dataclass(frozen=True)
 class RunImages:
-    """Images with a label and a map of each explainer.
+    """Images with a label and a map by each explainer.
 
     Attributes:
-        run: a hash of the dataset, the model and the explainers; another one is another study.
+        run: hash of the dataset, the model and the explainers, which identifies the study.
         dataset: fingerprint of the dataset.
-        ids: of the images, in the run's order.
+        ids: ids of the images, in the run's order.
         labels: {id: the name of its class}.
-        groups: {id: its cluster; None: it stands for itself}.
-        classes: the names of all.
+        groups: {id: its cluster, or None if it is its own cluster}.
+        classes: names of all classes.
         frames: {id: uint8 (H, W, 3)}.
         maps: {explainer: {id: (H, W)}}.
-        explained: the class that the maps of an image explain, where it is one class of the dataset.
-        masks: {id: bool (H, W)}, the masks of the dataset, where they are wanted.
+        explained: the class that the maps of an image explain, if it is a class of the dataset.
+        masks: {id: bool (H, W)}, the masks of the dataset, if requested.
     """
 
     run: str
@@ -85,7 +85,7 @@ class RunImages:
     reading: Lock = field(default_factory=Lock, repr=False)  # a file of maps is read by one thread at a time
 
     def frame(self, image_id: str) -> np.ndarray:
-        """Return uint8 (H, W, 3).
+        """Return the frame of an image, uint8 (H, W, 3).
 
         Raises:
             UnreadableError: The image cannot be read.
@@ -94,7 +94,7 @@ class RunImages:
             return self.frames(image_id)
 
     def map(self, image_id: str, explainer: str) -> np.ndarray:
-        """Return float32 (H, W), of the size of the frame; `HUMAN` is the explainer of the masks.
+        """Return a map, float32 (H, W), of the size of the frame; `HUMAN` is the explainer of the masks.
 
         Raises:
             UserError: There is no such map.
@@ -111,10 +111,10 @@ class RunImages:
 
 
 def run_folder(run: str) -> tuple[Path, str]:
-    """Return the folder of a run and its name; `hub:OWNER/NAME`, a dataset repository that holds one, is downloaded.
+    """Return the folder of a run and its name; `hub:OWNER/NAME`, a dataset repository with a run, is downloaded.
 
     Raises:
-        UserError: The repository is not there, cannot be reached, or holds no run.
+        UserError: The repository does not exist, cannot be reached, or holds no run.
     """
     if not run.startswith(FORCED):
         return Path(run), Path(abspath(run)).name
@@ -145,12 +145,13 @@ def run_images(
 
     Args:
         run: its folder, or `hub:OWNER/NAME`.
-        explainers: as in the run; (): all.
-        dataset: where it is now, if it moved.
+        explainers: names of explainers of the run; (): all.
+        dataset: location of the dataset, if it has moved.
         with_masks: also the masks of the dataset.
 
     Raises:
-        UserError: The run kept no maps, does not have an explainer, or the dataset is another or, with_masks, has none.
+        UserError: The run kept no maps or lacks an explainer, or the dataset differs or, with `with_masks`, has no
+            masks.
     """
     folder = Path(run)
     maps = load_maps(folder)
@@ -159,7 +160,9 @@ def run_images(
             raise unknown("explainer with kept maps", name, maps)
     chosen = {name: maps[name] for name in explainers or maps}
     if with_masks and HUMAN in chosen:
-        raise UserError(f"an explainer of this run is called {HUMAN}, as the masks are; choose others by --explainers")
+        raise UserError(
+            f"an explainer of this run is called {HUMAN}, like the masks; choose other explainers with --explainers"
+        )
     manifest = read_manifest(folder)
     identity = manifest.identity
     if dataset is None:
@@ -196,7 +199,7 @@ def run_images(
 
 
 def _explained(folder: Path, identity: Identity, labels: dict[str, str], classes: list[str]) -> dict[str, str]:
-    """Return {image id: the class that its maps explain}, of the label or the predicted class; {} of other targets."""
+    """Return {image id: the class that its maps explain} for the label or the predicted class; {} for other targets."""
     if identity.target == "label":
         return labels
     if identity.target != "predicted":
@@ -217,10 +220,10 @@ def _frame(stored: Any, geometry: Geometry) -> np.ndarray:
 
 
 def _check_named(folder: Path, dataset: Any) -> None:
-    """Say which dataset the run.json of a run opens.
+    """Print which dataset the run.json of a run opens.
 
     Raises:
-        UserError: The run is from the Hub and names a file or folder of this machine.
+        UserError: The run is from the Hub and names a local file or folder.
     """
     if not isinstance(dataset, str):
         return
@@ -231,14 +234,14 @@ def _check_named(folder: Path, dataset: Any) -> None:
             f"{folder / MANIFEST} is from the Hub and names {one_line(dataset)}, which is on this machine; give "
             "--dataset to show its pictures"
         )
-    complain(f"pictures are those of {one_line(abspath(place) if is_here else dataset)}, which run.json names")
+    complain(f"the pictures are from {one_line(abspath(place) if is_here else dataset)}, which run.json names")
 
 
 def _rows(dataset: Any, split: str, expected: str, label: str) -> Dataset:
     """Return the dataset of a run.
 
     Raises:
-        UserError: It is not there, or is another one.
+        UserError: It is missing or another dataset.
     """
     if not isinstance(dataset, str):
         raise UserError(f"the dataset of this run was {dataset}; give --dataset, a folder or name that holds it")
@@ -257,7 +260,7 @@ def _rows(dataset: Any, split: str, expected: str, label: str) -> Dataset:
 
 
 def _geometry(folder: Path, stored: dict[str, Any]) -> Geometry:
-    """Return how the network's images were prepared; raise UserError for what is no geometry."""
+    """Return how the network's images were prepared; raise UserError for an invalid geometry."""
     try:
         geometry = GEOMETRY.validate_python(stored)
         framed(Pillow.new("L", (1, 1)), geometry)

@@ -1,4 +1,4 @@
-"""Masks as runs: [zeros, ones, zeros ...], row by row from the top left; the first is 0 where that pixel is marked."""
+"""Masks as run lengths [zeros, ones, zeros ...], row by row; the first is 0 if the top left pixel is marked."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from saliency_bench.errors import UserError
 
 
 def runs_of(mask: np.ndarray) -> list[int]:
-    """Return the runs of a bool mask (H, W).
+    """Return the run lengths of a bool mask (H, W).
 
     >>> runs_of(np.array([[True, True, False], [False, False, True]]))
     [0, 2, 3, 1]
@@ -19,13 +19,13 @@ def runs_of(mask: np.ndarray) -> list[int]:
 
 
 def mask_of(runs: Sequence[int], height: int, width: int) -> np.ndarray:
-    """Return bool (height, width) of its runs.
+    """Return the mask, bool (height, width), of its run lengths.
 
     Raises:
-        UserError: The runs are not those of a mask of this size.
+        UserError: The run lengths do not match a mask of this size.
     """
     plain = isinstance(runs, list) and len(runs) <= height * width + 1
     plain = plain and all(type(length) is int and length >= 0 for length in runs)
     if not plain or sum(runs) != height * width:
-        raise UserError(f"the runs are not those of a mask of {height} x {width} pixels")
+        raise UserError(f"the run lengths do not match a mask of {height} x {width} pixels")
     return np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(height, width)

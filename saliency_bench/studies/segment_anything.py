@@ -1,17 +1,17 @@
-"""A region by a network of the Segment Anything family (Kirillov et al., 2023), from two ONNX files of the owner.
+"""Regions from a network of the Segment Anything family (Kirillov et al., 2023), given as two ONNX files.
 
 The encoder takes the picture once, float32 (1, 3, S, S): its longest side is S pixels, normalised by ImageNet's mean
-and standard deviation times 255, zeros below and on the right. Its first output is the embedding. The decoder has the
-inputs of the export script of Segment Anything, of those that it has:
+and standard deviation times 255, zeros below and on the right. Its first output is the embedding. The decoder may have
+these inputs of the export script of Segment Anything:
 
     image_embeddings   the embedding; any other input gets the encoder's output of the same name
     point_coords       float32 (1, N + 1, 2), in pixels of the padded picture; the last is a padding point
-    point_labels       float32 (1, N + 1), 1 for the region, 0 for what is not, -1 for the padding point
+    point_labels       float32 (1, N + 1), 1 for the region, 0 for the background, -1 for the padding point
     mask_input, has_mask_input   zeros
     orig_im_size       float32 (2,), height and width
 
-and returns masks (1, K, h, w), of which what is above 0 belongs to the region, and perhaps `iou_predictions` (1, K), by
-which the best mask is chosen. Masks of another size than the picture are those of the padded one.
+and returns masks (1, K, h, w), whose positive pixels belong to the region, and optionally `iou_predictions` (1, K),
+which select the best mask. Masks of another size than the picture refer to the padded picture.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from saliency_bench.studies.strokes import Stroke
 
 MEAN = np.array([123.675, 116.28, 103.53], np.float32)
 STD = np.array([58.395, 57.12, 57.375], np.float32)
-PER_STROKE = 5  # points, evenly along it
+PER_STROKE = 5  # points, evenly along a stroke
 EMBEDDINGS_KEPT = 16  # pictures, 4 MB each
 PROMPTS = ("point_coords", "point_labels", "mask_input", "has_mask_input", "orig_im_size")
 
@@ -41,7 +41,7 @@ class SegmentAnything:
         decoder: an ONNX file.
 
     Raises:
-        UserError: onnxruntime is not installed, or a file is no network of this kind.
+        UserError: onnxruntime is not installed, or a file is not a network of this kind.
     """
 
     def __init__(self, encoder: str | Path, decoder: str | Path):
@@ -49,18 +49,20 @@ class SegmentAnything:
         inputs = self._encoder.get_inputs()
         shape = inputs[0].shape if len(inputs) == 1 else []
         if len(shape) != 4 or shape[1] != 3 or type(shape[2]) is not int or shape[2] != shape[3]:
-            raise UserError(f"{encoder} is no encoder; give one that takes a picture (1, 3, S, S) and nothing else")
+            raise UserError(f"{encoder} is not an encoder; give a network whose only input is a picture (1, 3, S, S)")
         self._side = shape[2]
         self._outputs = [output.name for output in self._encoder.get_outputs()]
         needed = {entry.name: entry for entry in self._decoder.get_inputs()}
         strange = sorted(set(needed) - {*PROMPTS, "image_embeddings", *self._outputs})
         if strange or "point_coords" not in needed:
-            raise UserError(f"{decoder} takes {', '.join(needed)}; give a decoder exported as by Segment Anything")
+            raise UserError(
+                f"{decoder} takes {', '.join(needed)}; give a decoder from the export script of Segment Anything"
+            )
         self._needed = needed
         self._embedding = lru_cache(EMBEDDINGS_KEPT)(self._embed)
 
     def __call__(self, file: Path, strokes: Sequence[Stroke]) -> np.ndarray:
-        """Return bool (H, W), the region, in the size of the picture."""
+        """Return the region, bool (H, W), in the size of the picture."""
         (width, height), outputs = self._embedding(file)
         scale = self._side / max(width, height)
         points = [(x * scale, y * scale, int(stroke.add)) for stroke in strokes for x, y in _along(stroke)]
@@ -78,7 +80,7 @@ class SegmentAnything:
         given = {name: sent[name] for name in self._needed}
         try:
             made: dict[str, np.ndarray] = dict(zip(names, self._decoder.run(None, given), strict=True))
-        except Exception as error:  # onnxruntime has errors of its own
+        except Exception as error:  # onnxruntime raises its own exception types
             raise UserError(f"the decoder failed ({one_line(error)})") from None
         masks = made["masks" if "masks" in made else names[0]][0]
         best = int(np.argmax(made["iou_predictions"][0])) if "iou_predictions" in made else 0
@@ -95,7 +97,7 @@ class SegmentAnything:
         padded[0, :, : small.height, : small.width] = values.transpose(2, 0, 1)
         try:
             made = self._encoder.run(None, {self._encoder.get_inputs()[0].name: padded})
-        except Exception as error:  # onnxruntime has errors of its own
+        except Exception as error:  # onnxruntime raises its own exception types
             raise UserError(f"the encoder failed ({one_line(error)})") from None
         return picture.size, dict(zip(self._outputs, made, strict=True))
 
@@ -110,10 +112,10 @@ class SegmentAnything:
 
 
 def _session(path: str | Path) -> Any:
-    """Return a network that runs on the processor.
+    """Return a network that runs on the CPU.
 
     Raises:
-        UserError: onnxruntime is not installed, or the file is no network.
+        UserError: onnxruntime is not installed, or the file is not a network.
     """
     if not Path(path).is_file():
         raise UserError(f"there is no file {path}; --segment takes an encoder and a decoder, two ONNX files")
@@ -123,11 +125,11 @@ def _session(path: str | Path) -> Any:
         raise UserError(f"--segment with files needs onnxruntime: {install_hint('onnx')}") from error
     try:
         return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has errors of its own
+    except Exception as error:  # onnxruntime raises its own exception types
         raise UserError(f"{path} cannot be read as an ONNX network ({one_line(error)})") from None
 
 
 def _along(stroke: Stroke) -> list[tuple[float, float]]:
-    """Return up to `PER_STROKE` points of a stroke, its ends among them."""
+    """Return up to `PER_STROKE` points of a stroke, including its ends."""
     places = np.linspace(0, len(stroke.points) - 1, min(PER_STROKE, len(stroke.points))).round().astype(int)
     return [stroke.points[place] for place in places]

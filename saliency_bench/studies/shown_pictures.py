@@ -1,9 +1,9 @@
-"""Pictures as the page of a study shows them: upright 8-bit RGB files in a cache, each made once.
+"""Pictures for the page of a study: upright 8-bit RGB files in a cache, each created once.
 
 A file that is an upright RGB JPEG or PNG is shown unchanged. Anything else (turned by EXIF, grey, alpha, palette, CMYK)
 becomes a PNG up to `LOSSLESS` pixels, and a JPEG of quality 95 without colour subsampling above: a phone's photograph
 as PNG has 20 MB. Pictures of 16 or 32 bits, such as X-rays, are shown in a window from the 1st to the 99th percentile
-of their values. What people draw has the size of the picture, whatever its file.
+of their values. Masks that people draw have the size of the picture, whatever its file.
 """
 
 import json
@@ -28,7 +28,7 @@ from saliency_bench.utils.pictures import (
 from saliency_bench.utils.processors import cores
 from saliency_bench.utils.storage import cache_folder
 
-VERSION = 1  # of what is made here
+VERSION = 1  # version of these conversions
 LOSSLESS = 2**20  # pixels
 QUALITY = 95
 MEDIA = {".jpg": "image/jpeg", ".png": "image/png"}
@@ -39,10 +39,10 @@ class Shown:
     """A picture in the cache.
 
     Attributes:
-        name: of its file, made of the hash of the stored picture; the ETag of the page.
-        height: in pixels, upright.
-        width: in pixels.
-        sha256: checksum of the stored picture, as in the column `image_sha256` of published annotations.
+        name: name of its file, made from the hash of the stored picture; also the ETag of the page.
+        height: height of the upright picture in pixels.
+        width: width in pixels.
+        sha256: checksum of the stored picture, like in the column `image_sha256` of published annotations.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Shown:
 
 
 def shown(data: bytes) -> Shown:
-    """Return the picture of these bytes in the cache, made if it is not there.
+    """Return the cached picture for these bytes, creating it if necessary.
 
     Raises:
         UnreadableError: It cannot be read.
@@ -77,7 +77,7 @@ def shown(data: bytes) -> Shown:
     made = Shown(key + suffix, height, width, checksum({"bytes": data}) or "")
     about.parent.mkdir(parents=True, exist_ok=True)
     write_with(made.path, lambda partial: partial.write_bytes(content))
-    write_with(about, lambda partial: partial.write_text(json.dumps(asdict(made)), "utf-8"))  # says that it is whole
+    write_with(about, lambda partial: partial.write_text(json.dumps(asdict(made)), "utf-8"))  # marks a complete file
     return made
 
 
@@ -100,10 +100,10 @@ def _made(data: bytes) -> tuple[bytes, str, tuple[int, int]]:
 
 
 def size_of(data: bytes) -> tuple[int, int]:
-    """Return (height, width) of a picture upright, from its header alone.
+    """Return (height, width) of the upright picture from its header.
 
     Raises:
-        UnreadableError: It is none.
+        UnreadableError: It is not a picture.
     """
     try:
         with Image.open(BytesIO(data), formats=FORMATS) as image:
@@ -115,5 +115,5 @@ def size_of(data: bytes) -> tuple[int, int]:
 
 
 def threads() -> int:
-    """Return how many pictures are made at once; a picture of 12 megapixels takes about 100 MB meanwhile."""
+    """Return how many pictures are created in parallel; a picture of 12 megapixels needs about 100 MB."""
     return min(4, cores())

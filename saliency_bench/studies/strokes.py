@@ -1,9 +1,9 @@
-"""Strokes by which a region is found: what a page may send, and GrabCut (Rother et al., 2004) by OpenCV.
+"""Strokes that mark a region: validation of a page's strokes, and GrabCut (Rother et al., 2004) by OpenCV.
 
-A stroke is {"points": [[x, y], ...], "add": bool}: places in pixels of the image that belong to the region, or do not.
-GrabCut models the colours under both kinds of strokes and cuts where neighbouring pixels differ; what no stroke touches
-is at first taken for background. scikit-image has no GrabCut; its random walker took 5 to 10 times as long on the same
-strokes, too long to wait for after each.
+A stroke is {"points": [[x, y], ...], "add": bool}: positions in pixels of the image that belong to the region or to the
+background. GrabCut models the colours under both kinds of strokes and cuts where neighbouring pixels differ; pixels
+without a stroke are initially background. scikit-image has no GrabCut; its random walker took 5 to 10 times as long on
+the same strokes, too long to wait after each stroke.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from saliency_bench.errors import UserError
 from saliency_bench.registry import install_hint
 
 MOST_STROKES = 60
-MOST_POINTS = 400  # of all strokes together; a page thins out longer ones
+MOST_POINTS = 400  # points of all strokes together; a page thins out longer strokes
 LONGEST = 320  # pixels of the longest side on which GrabCut works
 WIDTH = 3  # pixels of a stroke on that picture
-ROUNDS = 3  # of GrabCut: models of colours, then a cut
+ROUNDS = 3  # GrabCut rounds: colour models, then a cut
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ def strokes_of(sent: object, height: int, width: int) -> list[Stroke]:
     """Return the strokes that a page sent.
 
     Raises:
-        UserError: They are none, or too many, or lie outside of an image of this size.
+        UserError: They are invalid, too many, or outside an image of this size.
     """
     if not isinstance(sent, list) or not 0 < len(sent) <= MOST_STROKES:
-        raise UserError(f"strokes are a list of 1 to {MOST_STROKES}; begin again with what is marked")
+        raise UserError(f"strokes must be a list of 1 to {MOST_STROKES}; start again from the marked region")
     strokes = [_stroke(entry, height, width) for entry in sent]
     if sum(len(stroke.points) for stroke in strokes) > MOST_POINTS:
-        raise UserError(f"strokes have at most {MOST_POINTS} points together; begin again with what is marked")
+        raise UserError(f"strokes may have at most {MOST_POINTS} points together; start again from the marked region")
     if not any(stroke.add for stroke in strokes):
-        raise UserError("no stroke says what belongs to the region")
+        raise UserError("no stroke marks the region")
     return strokes
 
 
@@ -52,19 +52,19 @@ def _stroke(sent: object, height: int, width: int) -> Stroke:
     """Return a stroke.
 
     Raises:
-        UserError: It is none.
+        UserError: It is invalid.
     """
     if not isinstance(sent, dict) or type(sent.get("add")) is not bool:
-        raise UserError("a stroke says whether it adds")
+        raise UserError("a stroke must say whether it adds")
     points = sent.get("points")
     if not isinstance(points, list) or not 0 < len(points) <= MOST_POINTS:
-        raise UserError(f"a stroke has 1 to {MOST_POINTS} points [x, y]")
+        raise UserError(f"a stroke must have 1 to {MOST_POINTS} points [x, y]")
     for point in points:
         numbers = point if isinstance(point, list) and len(point) == 2 else [None]
         if not all(type(number) in (int, float) for number in numbers):
-            raise UserError("a point of a stroke is [x, y]")
+            raise UserError("a point of a stroke must be [x, y]")
         if not (0 <= point[0] <= width and 0 <= point[1] <= height):  # NaN is neither
-            raise UserError("a stroke lies outside of the image")
+            raise UserError("a stroke lies outside the image")
     return Stroke([(float(x), float(y)) for x, y in points], bool(sent["add"]))
 
 
@@ -83,7 +83,7 @@ class GrabCut:
         self._cv2 = cv2
 
     def __call__(self, file: Path, strokes: Sequence[Stroke]) -> np.ndarray:
-        """Return bool (H, W), the region, in the size of the picture; the same for the same strokes."""
+        """Return the region, bool (H, W), in the size of the picture; it is deterministic."""
         cv2 = self._cv2
         with Image.open(file) as opened:
             picture = opened.convert("RGB")

@@ -1,4 +1,4 @@
-"""One study of a store: its people, what they are asked, what they answered, and the reviews."""
+"""A study of a store: its people, assignments, answers and reviews."""
 
 import secrets
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -22,8 +22,8 @@ LARGEST_PAYLOAD = 2**20  # characters of JSON
 LONGEST = 86_400.0  # seconds that one answer may have taken
 LONGEST_COMMENT = 2000  # characters
 ROLES = ("annotator", "reviewer", "owner")
-MOST_PARAMETERS = 30  # of an address
-LEASE_HOURS = 1.0  # after which what was given to somebody who does nothing is given to others, too
+MOST_PARAMETERS = 30  # most parameters of an address
+LEASE_HOURS = 1.0  # after which images of an inactive person are also given to others
 VERDICTS = ("accept", "reject")
 CORRECTED = "correct"  # the verdict of a reviewer who drew another mask
 
@@ -34,8 +34,8 @@ class Person:
 
     Attributes:
         name: the pseudonym.
-        role: of `ROLES`.
-        key: the secret by which its owner is known again; the store holds only its SHA-256.
+        role: one of `ROLES`.
+        key: the secret that identifies its owner; the store holds only its SHA-256.
     """
 
     name: str
@@ -49,9 +49,9 @@ class Assignment:
 
     Attributes:
         person: the pseudonym.
-        unit: what is asked about.
-        position: from 0, in this person's order.
-        created: when it was given.
+        unit: subject of the question.
+        position: position from 0 in this person's order.
+        created: when it was assigned.
     """
 
     person: str
@@ -67,14 +67,14 @@ class Answer:
     Attributes:
         id: its number.
         person: the pseudonym.
-        unit: what it is about.
-        revision: 1, 2, ... of this person and unit.
-        payload: what was answered.
+        unit: subject of the answer.
+        revision: 1, 2, ... for this person and unit.
+        payload: content of the answer.
         mask: PNG, decoded by `pixels`.
-        image_sha256: of the image that was shown.
+        image_sha256: SHA-256 of the shown image.
         seconds: time spent.
         created: when it was stored.
-        corrected_by: the reviewer whose correction payload and mask are, in place of what the person drew.
+        corrected_by: the reviewer whose correction replaces payload and mask.
     """
 
     id: int
@@ -90,7 +90,7 @@ class Answer:
 
     @property
     def pixels(self) -> np.ndarray | None:
-        """The mask, bool (H, W), in the size of the image; None without one."""
+        """The mask, bool (H, W), in the size of the image, or None."""
         return None if self.mask is None else np.asarray(decode(self.mask).convert("L")) > 0
 
 
@@ -107,13 +107,13 @@ class Review:
 
 @dataclass(frozen=True)
 class Correction:
-    """What a reviewer drew in place of an answer.
+    """A reviewer's correction of an answer.
 
     Attributes:
-        answer: the id of the answer, which is one revision of a person's answers to a unit.
-        reviewer: the pseudonym of its author.
-        payload: as of an answer.
-        mask: as of an answer.
+        answer: id of the answer, which is a revision of a person's answers to a unit.
+        reviewer: pseudonym of its author.
+        payload: like for an answer.
+        mask: like for an answer.
         seconds: time spent.
         created: when it was stored.
     """
@@ -128,7 +128,10 @@ class Correction:
 
 @dataclass(frozen=True)
 class Study:
-    """As `Store.study` returns it. Methods may be called from any thread and from several servers at once."""
+    """A study, as returned by `Store.study`.
+
+    Methods are safe to call from any thread and from several servers at once.
+    """
 
     store: Database
     id: int
@@ -143,17 +146,18 @@ class Study:
     def join(self, request: str | None = None, role: str = "annotator") -> Person:
         """Return a new person.
 
-        The key is made from the request, of which 128 bits must be random, so that a repeated request has the same one.
+        The key is derived from the request, so a repeated request gives the same key. 128 bits of a request must be
+        random.
 
         Args:
-            request: an id made by the page; the same again returns the same person. None: one is made.
-            role: of `ROLES`.
+            request: id created by the page; the same id returns the same person. None: create an id.
+            role: one of `ROLES`.
         """
         request = check_text("request", secrets.token_urlsafe(24) if request is None else request, 200)
         if len(request) < 16:
-            raise UserError("a request to join is a random text of at least 16 characters")
+            raise UserError("a request to join must be a random text of at least 16 characters")
         if role not in ROLES:
-            raise UserError(f"role is one of {', '.join(ROLES)}, not {role}")
+            raise UserError(f"role must be one of {', '.join(ROLES)}, not {role}")
         key = sha256(f"{self.id} {role} {request}".encode()).hexdigest()
         with self.store.writing() as connection:
             if known := self.person(key):
@@ -166,7 +170,7 @@ class Study:
         return Person(name, role, key)
 
     def invite(self, count: int) -> list[str]:
-        """Return requests to join, one for each person who is invited; from then on, only invited people can join."""
+        """Return requests to join, one per invited person; from then on, only invited people can join."""
         tokens = [secrets.token_urlsafe(24) for _ in range(count)]
         rows = [{"study": self.id, "request": _hash(token), "created": now()} for token in tokens]
         with self.store.writing() as connection:
@@ -183,7 +187,7 @@ class Study:
             return connection.scalar(of_study.where(invites.c.request == _hash(str(request)))) is not None
 
     def keep_parameters(self, person: str, given: object) -> None:
-        """Store what the address said with which a person came, once; what is not a few short texts is left out."""
+        """Store the address parameters with which a person came, once; ignore anything but a few short texts."""
         pairs = list(given.items())[:MOST_PARAMETERS] if isinstance(given, dict) else []
         values = {
             name: value
@@ -199,7 +203,7 @@ class Study:
                 connection.execute(insert(parameters).values(**row))
 
     def parameters(self) -> dict[str, dict[str, str]]:
-        """Return {person: what the addresses said with which this person came}; of a name the last value."""
+        """Return {person: address parameters with which this person came}, with the last value of each name."""
         rows = select(parameters.c.person, parameters.c.given).where(parameters.c.study == self.id)
         values: dict[str, dict[str, str]] = {}
         with self.store.reading() as connection:
@@ -208,7 +212,7 @@ class Study:
         return values
 
     def person(self, key: str) -> Person | None:
-        """Return the owner of a key; None for an unknown one."""
+        """Return the owner of a key, or None if it is unknown."""
         query = select(people.c.name, people.c.role).where(
             people.c.study == self.id, people.c.key_sha256 == _hash(str(key))
         )
@@ -225,15 +229,15 @@ class Study:
     # assignments
 
     def assign(self, person: str, units: Iterable[str]) -> list[Assignment]:
-        """Append these units to what a person is asked; those that the person has already are left where they are."""
+        """Append these units to a person's assignments; existing assignments keep their positions."""
         with self.store.writing() as connection:
             self._append(connection, person, units)
             return self.assignments(person)
 
     def give(self, person: str, choose: Callable[[list[Assignment]], Iterable[str]]) -> list[Assignment]:
-        """Return what a person is asked; of a person who was given nothing yet, what `choose` makes of all assignments.
+        """Return a person's assignments; if there are none, assign the units that `choose` selects.
 
-        No other assignment is made in between, so that what is chosen is still needed when it is given.
+        `choose` receives all assignments. No other assignment is made in between, so the chosen units are still needed.
         """
         with self.store.writing() as connection:
             everyone = self.assignments()
@@ -250,14 +254,14 @@ class Study:
         done: Collection[tuple[str, str]],
         lease_hours: float = LEASE_HOURS,
     ) -> list[str]:
-        """Return the first of these units that no other person holds; this person holds it from now on.
+        """Lease the first of these units that no other person holds to this person, and return it.
 
         Args:
             person: the pseudonym.
-            units: that may be given.
-            open_units: how many, at most.
+            units: candidate units.
+            open_units: most units of a person.
             done: (person, unit) that are no longer held.
-            lease_hours: for how long a unit is held.
+            lease_hours: hours for which a unit is leased.
         """
         first, last = lately(lease_hours)
         with self.store.writing() as connection:
@@ -271,7 +275,7 @@ class Study:
         return chosen
 
     def assignments(self, person: str | None = None) -> list[Assignment]:
-        """Return the assignments of a person in this person's order, or of all."""
+        """Return the assignments of a person in this person's order, or of everyone."""
         columns = assignments.c.person, assignments.c.unit, assignments.c.position, assignments.c.created
         rows = select(*columns).where(assignments.c.study == self.id)
         rows = rows if person is None else rows.where(assignments.c.person == person)
@@ -286,7 +290,7 @@ class Study:
         self.append_new(connection, person, new, first)
 
     def append_new(self, connection: Connection, person: str, units: Iterable[str], first: int) -> None:
-        """Append units that a person was not given yet, within a transaction. `first` is the position of the first."""
+        """Append units that a person does not have yet, within a transaction. `first` is the position of the first."""
         rows = [
             {"study": self.id, "person": person, "unit": unit, "position": first + index, "created": now()}
             for index, unit in enumerate(units)
@@ -295,7 +299,7 @@ class Study:
             connection.execute(insert(assignments), rows)
 
     def active(self, lease_hours: float = LEASE_HOURS) -> set[str]:
-        """Return the people who were given something or have answered less than so many hours ago."""
+        """Return the people with an assignment or answer less than that many hours ago."""
         times = lately(lease_hours)
         with self.store.reading() as connection:
             return {
@@ -319,19 +323,19 @@ class Study:
         image_sha256: str | None = None,
         seconds: object = 0.0,
     ) -> Answer:
-        """Store an answer, once however often this request is repeated; return the stored one.
+        """Store an answer and return it; repeated requests are stored once.
 
         Args:
             person: the pseudonym.
-            unit: what it is about.
-            request: an id made by the page.
-            payload: what was answered, as JSON.
+            unit: subject of the answer.
+            request: id created by the page.
+            payload: content of the answer as JSON.
             mask: bool (H, W), in the size of the image; kept as PNG.
-            image_sha256: of the image that was shown.
+            image_sha256: SHA-256 of the shown image.
             seconds: time spent, at most a day.
 
         Raises:
-            UserError: The request was another person's or about another unit, or a value is invalid.
+            UserError: The request belongs to another person or unit, or a value is invalid.
         """
         values = {
             "study": self.id,
@@ -353,7 +357,7 @@ class Study:
                 connection.execute(insert(answers).values(**values, revision=last + 1, created=now()))
                 row = connection.execute(select(answers).where(answers.c.request == request)).mappings().one()
         if (row["study"], row["unit"], row["person"]) != (self.id, unit, person):
-            raise UserError("this request was used for another answer; make a new id for each answer")
+            raise UserError("this request was used for another answer; create a new id for each answer")
         return _answer(row)
 
     def answers(
@@ -362,10 +366,10 @@ class Study:
         """Return answers in the order in which they were stored.
 
         Args:
-            person: of this person only.
-            unit: to this unit only.
+            person: only answers of this person.
+            unit: only answers to this unit.
             last: only the last revision of each person and unit.
-            masks: False leaves them out, which is much faster.
+            masks: False leaves masks out, which is much faster.
         """
         names = ["id", "unit", "person", "revision", "payload", "image_sha256", "seconds", "created"]
         rows = select(*(answers.c[name] for name in names + ["mask"] * masks)).where(answers.c.study == self.id)
@@ -377,7 +381,7 @@ class Study:
             return [_answer(row) for row in connection.execute(rows.order_by(answers.c.id)).mappings()]
 
     def answered(self, person: str) -> list[str]:
-        """Return the units that a person has answered, in the order of the first answers."""
+        """Return the units that a person has answered, in the order of first answers."""
         rows = select(answers.c.unit).where(answers.c.study == self.id, answers.c.person == person)
         with self.store.reading() as connection:
             return list(dict.fromkeys(connection.scalars(rows.order_by(answers.c.id))))
@@ -390,18 +394,18 @@ class Study:
     # reviews
 
     def review(self, answer: int, reviewer: str, verdict: str, request: str, comment: str = "") -> Review:
-        """Store "accept" or "reject" for an answer, once however often this request is repeated.
+        """Store "accept" or "reject" for an answer; repeated requests are stored once.
 
         Raises:
-            UserError: There is no such answer in this study, it was corrected in the meantime, or a rejection says
-                nothing.
+            UserError: There is no such answer in this study, it was corrected in the meantime, or a rejection has no
+                comment.
         """
         if type(answer) is not int or not 0 < answer < 2**31:  # True is 1, and a database has no larger numbers
-            raise UserError("answer is the number of an answer")
+            raise UserError("answer must be the number of an answer")
         if verdict not in VERDICTS:
-            raise UserError(f"verdict is one of {', '.join(VERDICTS)}, not {verdict}")
+            raise UserError(f"verdict must be one of {', '.join(VERDICTS)}, not {verdict}")
         if len(comment) > LONGEST_COMMENT or "\0" in comment:
-            raise UserError(f"a comment is a text of at most {LONGEST_COMMENT} characters")
+            raise UserError(f"a comment must be a text of at most {LONGEST_COMMENT} characters")
         if verdict == "reject" and not comment.strip():
             raise UserError("a rejection needs a comment that says what should be changed")
         check_text("request", request, 200)
@@ -411,7 +415,7 @@ class Study:
     def _add_review(
         self, connection: Connection, answer: int, reviewer: str, verdict: str, request: str, comment: str
     ) -> Review:
-        """Store a review once; return the stored one."""
+        """Store a review once and return it."""
         row = connection.execute(select(reviews).where(reviews.c.request == request)).mappings().first()
         if row is None:
             self._check_newest(connection, answer)
@@ -419,7 +423,7 @@ class Study:
             connection.execute(insert(reviews).values(**values, request=request, created=now()))
             row = connection.execute(select(reviews).where(reviews.c.request == request)).mappings().one()
         if (row["answer"], row["reviewer"]) != (answer, reviewer):
-            raise UserError("this request was used for another review; make a new id for each")
+            raise UserError("this request was used for another review; create a new id for each review")
         return Review(row["answer"], row["reviewer"], row["verdict"], row["comment"], row["created"])
 
     def correct(
@@ -432,7 +436,7 @@ class Study:
         mask: np.ndarray | None = None,
         seconds: object = 0.0,
     ) -> None:
-        """Store what a reviewer drew in place of an answer, and the review "correct"; once, as `review`.
+        """Store a reviewer's correction of an answer and the review "correct", once, like `review`.
 
         Raises:
             UserError: There is no such answer in this study, or it was corrected by its author in the meantime.
@@ -454,7 +458,7 @@ class Study:
             return {row.answer: Correction(*row) for row in ordered}
 
     def _check_newest(self, connection: Connection, answer: int) -> None:
-        """Raise UserError for an answer that was corrected, or is of another study."""
+        """Raise UserError for an answer that was corrected or belongs to another study."""
         reviewed = connection.execute(
             select(answers.c.unit, answers.c.person).where(answers.c.study == self.id, answers.c.id == answer)
         ).first()
@@ -462,10 +466,10 @@ class Study:
             raise UserError(f"study {self.name} has no answer {answer}")
         same = and_(answers.c.study == self.id, answers.c.unit == reviewed.unit, answers.c.person == reviewed.person)
         if connection.scalar(select(func.max(answers.c.id)).where(same)) != answer:
-            raise UserError("this answer was corrected in the meantime; review the new one")
+            raise UserError("this answer was corrected in the meantime; review the new answer")
 
     def reviewers(self) -> dict[int, list[set[str]]]:
-        """Return {id of an answer: those who have reviewed it, then those of each correction, with its author}."""
+        """Return {id of an answer: its reviewers, then the reviewers of each correction, including its author}."""
         columns = reviews.c.answer, reviews.c.reviewer, reviews.c.verdict
         rows = select(*columns).join(answers, answers.c.id == reviews.c.answer).where(answers.c.study == self.id)
         names: dict[int, list[set[str]]] = {}
@@ -486,12 +490,12 @@ class Study:
 
 
 def _pseudonym(key: str, attempt: int = 0) -> str:
-    """Return a name such as "p-7kq3xwab": no name of a person, and no count of the people before.
+    """Return a name such as "p-7kq3xwab", which reveals neither the person nor the number of people before.
 
-    It follows from the key, so that two servers that a browser has joined know the person by the same name. A 40-bit
-    part of a hash tells nothing about the key.
+    It is derived from the key, so two servers that a browser has joined give the person the same name. A 40-bit part of
+    a hash reveals nothing about the key.
     """
-    letters = "abcdefghjkmnpqrstuvwxyz23456789"  # none that look alike
+    letters = "abcdefghjkmnpqrstuvwxyz23456789"  # no characters that look alike
     number = seed_of(key, "pseudonym", attempt)
     return "p-" + "".join(letters[number // len(letters) ** digit % len(letters)] for digit in range(8))
 
@@ -511,7 +515,7 @@ def _encoded(mask: np.ndarray) -> bytes:
 
 
 def _seconds(value: object) -> float:
-    """No number, a clock that was set back or a tab that slept for days does not cost an answer."""
+    """Return valid seconds: an invalid value, a clock set back or a sleeping tab must not lose the answer."""
     if not isinstance(value, int | float) or (isinstance(value, float) and not np.isfinite(value)):
         return 0.0
     return float(min(max(value, 0.0), LONGEST))

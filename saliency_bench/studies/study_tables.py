@@ -1,14 +1,14 @@
 """The tables of a store, in SQLite and in PostgreSQL. Rows are added, never changed; triggers refuse it.
 
-study       what is asked: kind, name, fingerprint of the dataset, configuration, seed
+study       kind, name, fingerprint of the dataset, configuration, seed
 person      a pseudonym, and the SHA-256 of the key that its owner holds; role "annotator" or "reviewer"
-assignment  a unit that a person was given, and its place in this person's order
+assignment  a unit assigned to a person, and its position in this person's order
 answer      an answer: its revision counts the answers of one person to one unit
 review      a reviewer's verdict on an answer; the last one counts
-correction  what a reviewer drew in place of an answer; the last one counts
+correction  a reviewer's correction of an answer; the last one counts
 invite      a link for one person: the SHA-256 of the request to join that it holds
-parameter   what the address said with which a person came, such as PROLIFIC_PID; kept apart from the answers
-event       what happened besides: who agreed to which text, what people were told, what the owner did
+parameter   address parameters with which a person came, such as PROLIFIC_PID; kept apart from the answers
+event       other events: consent to texts, texts shown to people, actions of the owner
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ from sqlalchemy import (
     event,
 )
 
-FORMAT = 1  # of the tables; a store of another one is refused
+FORMAT = 1  # version of the tables; a store of another version is refused
 
 metadata = MetaData()
 
@@ -47,7 +47,7 @@ def _text(name: str, *, unique: bool | None = None) -> Column[str]:
 
 
 def _created() -> Column[str]:
-    """Return a column of times in UTC, ISO 8601 with microseconds: sorted as text, it is sorted by time."""
+    """Return a column of UTC times in ISO 8601 with microseconds, so that it sorts by time as text."""
     return _text("created")
 
 
@@ -144,7 +144,7 @@ events = Table(
     _key(),
     _of("study"),
     _text("kind"),
-    Column("person", Text),  # whom it is about; NULL for the whole study
+    Column("person", Text),  # person concerned; NULL for the whole study
     _text("request", unique=True),
     Column("payload", JSON, nullable=False),
     _created(),
@@ -174,13 +174,13 @@ for _table in (studies, people, assignments, answers, reviews, corrections, invi
 def prepare_sqlite(engine: Engine) -> None:
     """Set WAL, so that readers do not wait, and FULL, so that an answer is on disk before it is confirmed.
 
-    Writing takes the lock at its beginning (BEGIN IMMEDIATE): a transaction that reads first and writes later could
-    otherwise fail halfway.
+    Write transactions take the lock at the start (BEGIN IMMEDIATE): a transaction that reads first and writes later
+    could otherwise fail halfway.
     """
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _: Any) -> None:
-        connection.isolation_level = None  # transactions begin below, not by themselves
+        connection.isolation_level = None  # transactions are started explicitly below
         for line in ("busy_timeout = 60000", "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
             connection.execute(f"PRAGMA {line}")
 

@@ -15,13 +15,13 @@ LONGEST = 1000  # pixels of the longest side on which pieces are computed
 
 
 def superpixels(file: Path | IO[bytes]) -> np.ndarray:
-    """Return uint16 (H, W), the number of each pixel's piece, from 0, of an RGB picture.
+    """Return the number of each pixel's piece of an RGB picture, from 0, uint16 (H, W).
 
-    A larger picture than `LONGEST` is reduced first, and each of its pixels gets the piece of the nearest reduced one:
-    SLIC takes 20 s for 12 megapixels, and about one second for these.
+    A picture larger than `LONGEST` is reduced first, and each of its pixels gets the piece of the nearest reduced
+    pixel: SLIC takes 20 s for 12 megapixels, and about one second for a reduced picture.
 
     Raises:
-        UserError: scikit-image is not installed; has the line that installs it.
+        UserError: scikit-image is not installed; the message has the command that installs it.
     """
     try:
         from skimage.segmentation import slic
@@ -36,5 +36,5 @@ def superpixels(file: Path | IO[bytes]) -> np.ndarray:
 
 
 def _nearest(small: int, large: int) -> np.ndarray:
-    """Return the place, among `small` ones, nearest to the centre of each of `large` ones."""
+    """Return the index of the nearest of `small` positions for the centre of each of `large` positions."""
     return (2 * np.arange(large) + 1) * small // (2 * large)

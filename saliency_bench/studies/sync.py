@@ -1,12 +1,12 @@
 """A SQLite store kept in a private dataset repository of the Hub, for servers that lose their disk, such as Spaces.
 
     sync = Sync(Path("study.db"), "someone/answers", minutes=5, say=print)
-    sync.restore()               # before the store is opened: the rows of the repository are added to it
+    sync.restore()               # before the store is opened: add the rows of the repository
     with sync:                   # new rows are committed every 5 minutes, and at the end
         serve(...)
 
-Nothing is lost but what came after the last commit. Each server writes files of its own, to which lines are added
-(`rows`): `study.db/SERVER-0000.jsonl`, then `-0001` once that is large. So servers of one study never overwrite each
+Only rows after the last commit can be lost. Each server appends lines to its own files (`answer_rows`):
+`study.db/SERVER-0000.jsonl`, then `-0001` once the file is large. So servers of one study never overwrite each
 other; before each commit the rows that others have committed are added to the store here.
 """
 
@@ -31,19 +31,19 @@ from saliency_bench.studies.answer_rows import Marks, add_lines, lines_after
 from saliency_bench.studies.database import POSTGRES, Database
 from saliency_bench.utils.messages import complain
 
-LARGE = 2**24  # characters of a file, after which another one is begun: each commit sends the last one anew
+LARGE = 2**24  # characters of a file after which a new one is started, because each commit sends the whole last file
 MINUTES = 5.0
 
 
 class Sync:
-    """Keeps a store in a private dataset repository.
+    """Copy of a store in a private dataset repository.
 
     Args:
         store: path of the file.
-        repo: OWNER/NAME of a private dataset repository, made if there is none.
-        minutes: between commits.
-        say: gets a line on what was restored and committed.
-        api: of the Hub.
+        repo: OWNER/NAME of a private dataset repository, created if missing.
+        minutes: minutes between commits.
+        say: called with a line on each restore and commit.
+        api: API of the Hub.
 
     Raises:
         UserError: The store or the name cannot be synced.
@@ -62,11 +62,11 @@ class Sync:
         except ValueError:
             repo = ""
         if repo.count("/") != 1:
-            raise UserError("--sync is OWNER/NAME, a private dataset repository on the Hub")
+            raise UserError("--sync must be OWNER/NAME, a private dataset repository on the Hub")
         self.path, self.repo, self.minutes, self.say = Path(store).expanduser().absolute(), repo, minutes, say
         self.api = api or default_api()
         self.synced: datetime | None = None
-        self.problem = ""  # why the last try failed
+        self.problem = ""  # why the last attempt failed
         self._server = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{token_hex(3)}"
         self._number, self._file = 0, ""  # the last file of this server, and the lines that it holds
         self._read: dict[str, str] = {}  # {file of another server: content that the store here includes}
@@ -77,10 +77,10 @@ class Sync:
         self._thread = Thread(target=self._run, name="sync", daemon=True)
 
     def restore(self, *, writing: bool = True) -> None:
-        """Make the store hold what the repository holds.
+        """Add the rows of the repository to the store.
 
         Args:
-            writing: make the repository if there is none.
+            writing: create the repository if it is missing.
 
         Raises:
             UserError: The repository is public, cannot be reached or written, or holds another study.
@@ -88,7 +88,7 @@ class Sync:
         if token_of(self.api) is None:
             raise UserError(f"--sync {self.repo} needs a token: log in with `hf auth login`, or set HF_TOKEN")
         if writing and (allowed := rights(self.api, self.repo)).may is False:
-            raise UserError(f"{allowed.line}; --sync needs a token that may")
+            raise UserError(f"{allowed.line}; --sync needs a token with write access")
         added = patiently(lambda: self._fetch(create=writing), self.repo, self.api, complain)
         if not self._read and not writing:
             raise UserError(f"{self.repo} holds no {self.path.name}; it has: {self._stores()}")
@@ -106,9 +106,9 @@ class Sync:
         self._try()
 
     def status(self) -> str:
-        """Return lines for the page: when answers were last committed, and whether that works.
+        """Return lines for the page: the time of the last commit, and whether commits work.
 
-        They name no repository.
+        They do not name the repository.
         """
         with self._lock:
             waiting = _answers(self._pending())
@@ -120,7 +120,7 @@ class Sync:
         return "\n".join(lines) + "\n"
 
     def push(self) -> None:
-        """Add what other servers have committed, and commit new rows; raise UserError, and errors of the Hub."""
+        """Add rows committed by other servers, and commit new rows. Raise UserError and errors of the Hub."""
         with self._lock:
             if not self._pending():
                 return
@@ -146,7 +146,7 @@ class Sync:
             self._try()
 
     def _try(self) -> None:
-        """Push, and go on whatever becomes of the copy: a study is not stopped by it."""
+        """Push, but continue if it fails: a study must not stop because of the copy."""
         try:
             self.push()
             self.problem = ""
@@ -157,7 +157,7 @@ class Sync:
             complain(f"NOT SYNCED, answers since {since} are in {self.path.name} only: {self.problem}; {then}")
 
     def _reason(self, error: Exception) -> str:
-        """Return why a copy could not be committed, in a line without secrets."""
+        """Return in one line without secrets why a copy could not be committed."""
         return reason(error, self.repo, token_of(self.api))
 
     def _pending(self) -> list[str]:
@@ -174,10 +174,10 @@ class Sync:
     # the repository
 
     def _fetch(self, create: bool = False) -> int:
-        """Add rows of other servers to the store; return how many.
+        """Add rows of other servers to the store and return their number.
 
         Raises:
-            UserError: The repository is public, or its rows do not fit the store. Also errors of the Hub.
+            UserError: The repository is public, or its rows do not match the store. Errors of the Hub are raised too.
         """
         self._check_private(create)
         files = {name: content for name, content in self._list().items() if self._read.get(name) != content}
@@ -223,8 +223,8 @@ class Sync:
             info = self.api.repo_info(self.repo, repo_type="dataset")
         if not info.private:
             raise UserError(
-                f"the dataset repository {self.repo} is public; answers of people are copied to private ones only: "
-                "make it private in its settings, or name another"
+                f"the dataset repository {self.repo} is public; answers of people are copied only to private "
+                "repositories: make it private in its settings, or name another"
             )
 
     def _stores(self) -> str:

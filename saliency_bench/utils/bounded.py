@@ -1,12 +1,13 @@
-"""Call a function on files of strangers in a child process of bounded memory, time and output.
+"""Call a function on files from strangers in a child process with bounded memory, time and output.
 
-Damaged Parquet can make pyarrow end its process from C++, where no `except` sees it, and a few kilobytes of JSON, zip
-or Parquet can unfold to gigabytes. Here only the child ends, and the caller gets a `UserError` of one line.
+Damaged Parquet can make pyarrow end its process from C++, where no `except` catches it, and a few kilobytes of JSON,
+zip or Parquet can unpack to gigabytes. Here only the child ends, and the caller gets a `UserError` of one line.
 
-    content = bounded(read_whole, str(path))   # read_whole: a function of a module, of what JSON holds -> bytes
+    content = bounded(read_whole, str(path)) # read_whole: a function of a module that takes JSON values and returns
+    bytes
 
 A child is started once (about two seconds, for its imports) and serves all further calls of this process. Its answers
-are bytes, never pickled objects. It knows no tokens, and writes no files unless a call says how large they may be.
+are bytes, never pickled objects. It has no tokens, and writes no files unless a call sets their largest size.
 Memory is bounded on Linux only, the rest on every POSIX system.
 """
 
@@ -56,15 +57,15 @@ class _Child:
     def ask(self, request: dict[str, Any]) -> bytes:
         """Send a call and return the answer. Raise ReaderDiedError if there is none, UserError if it is a refusal."""
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # the child is dead, which reading tells
+        with suppress(BrokenPipeError):  # the child is dead, which reading detects
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
             self.process.stdin.flush()
-        # Importing the function's module counts too: twice as long as a call may compute.
+        # Importing the function's module counts too, so allow twice the time of a call.
         deadline, most = monotonic() + 2 * request["seconds"] + 60, request["most"]
         head = self._read(9, deadline, request["seconds"])
         kind, size = head[:1], int.from_bytes(head[1:], "little")
         if size > most:
-            raise ReaderDiedError(f"it unfolds to more than {most:,} bytes")
+            raise ReaderDiedError(f"it unpacks to more than {most:,} bytes")
         answer = self._read(size, deadline, request["seconds"])
         if kind == DONE:
             return answer
@@ -95,11 +96,11 @@ class _Child:
 
 
 def _cause_of_death(code: int, seconds: float) -> str:
-    """Say why a child ended."""
+    """Return why a child ended."""
     if -code in (signal.SIGXCPU, signal.SIGALRM):
         return f"reading it takes more than {seconds:g} s"
     how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-    return f"it is damaged so that it ends the process that reads it ({how})"
+    return f"it is damaged so badly that it ends the reading process ({how})"
 
 
 _idle: list[_Child] = []  # list.pop and list.append are atomic: threads never share a child
@@ -112,15 +113,15 @@ def bounded(
     """Return `function(*args)`, called in a child process.
 
     Args:
-        function: of a module, so that the child can import it by its name. What it raises becomes a UserError.
-        args: what JSON can hold.
-        memory: bytes that it may take.
-        seconds: that it may compute.
+        function: function of a module, so that the child can import it by its name. What it raises becomes a UserError.
+        args: values that JSON can represent.
+        memory: bytes of memory that it may use.
+        seconds: seconds that it may compute.
         most: bytes that it may return.
         files: bytes of the largest file that it may write.
 
     Raises:
-        UserError: The function refuses, in its words; or the child ended (`ReaderDiedError`).
+        UserError: The function raises an error, which is passed on; or the child ended (`ReaderDiedError`).
     """
     request = {"module": function.__module__, "name": function.__qualname__, "args": args, "memory": memory,
                "seconds": seconds, "most": most, "files": files, "folder": os.getcwd()}  # fmt: skip
@@ -145,11 +146,11 @@ def bounded(
 
 def serve(parent: int) -> None:
     """Answer calls, one per line of JSON on standard input, until it ends, or the process `parent`."""
-    # In the middle of a call nobody reads that the input has ended. (prctl's PDEATHSIG would be the death of the thread
-    # that started this process, and other threads use it, too.)
+    # During a call nobody reads that the input has ended. (prctl's PDEATHSIG would react to the end of the thread that
+    # started this process, but other threads use it too.)
     exit_with_parent(parent)
     pipe = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no answer
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # output printed by libraries is not an answer
     for line in sys.stdin.buffer:
         request = json.loads(line)
         function = getattr(import_module(request["module"]), request["name"])
@@ -160,14 +161,14 @@ def serve(parent: int) -> None:
         _limit(request)
         kind, answer = _answer(function, request)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        # The bounds of a call are not those of the imports for the next one, which may write: libraries try the folder
+        # The limits of a call do not apply to the imports for the next call, which may write: libraries test the folder
         # for temporary files.
         for limit in (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE, resource.RLIMIT_CPU):
             hard = resource.getrlimit(limit)[1]
             resource.setrlimit(limit, (hard, hard))
         with os.fdopen(os.dup(pipe), "wb") as out:
             out.write(kind + len(answer).to_bytes(8, "little"))
-            out.write(answer[: request["most"]])  # of a longer one the caller reads the length alone
+            out.write(answer[: request["most"]])  # if it is longer, the caller reads only the length
 
 
 def _answer(function: Callable[..., bytes], request: dict[str, Any]) -> tuple[bytes, bytes]:
@@ -178,7 +179,7 @@ def _answer(function: Callable[..., bytes], request: dict[str, Any]) -> tuple[by
         return REFUSED, str(error).encode()
     except MemoryError:
         return SPENT, f"reading it takes more than {request['memory'] // 2**20:,} MB of memory".encode()
-    except Exception as error:  # whatever a damaged file makes a decoder raise
+    except Exception as error:  # any error that a damaged file causes in a decoder
         return REFUSED, described(error).encode()
 
 

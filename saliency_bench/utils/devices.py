@@ -32,7 +32,7 @@ def device_of(text: str | torch.device | None) -> torch.device:
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:
-    """Return values on a device; from the host to a GPU they are copied while the host goes on."""
+    """Return values on a device; copies from the host to a GPU are asynchronous."""
     if device.type == "cuda" and values.device.type == "cpu":
         return values.pin_memory().to(device, non_blocking=True)
     return values.to(device)
@@ -64,15 +64,16 @@ def is_out_of_memory(error: Exception) -> bool:
 
 @contextmanager
 def arithmetic(tf32: bool) -> Iterator[None]:
-    """Compute reproducibly; settings of torch are as before afterwards.
+    """Compute reproducibly, and restore the settings of torch afterwards.
 
-    cuDNN takes deterministic kernels and chooses them without timing, which may choose another one each time.
+    cuDNN uses deterministic kernels and selects them without timing, because timing may select another kernel each
+    time.
 
     Args:
         tf32: multiply float32 in TF32 (10 bits after the point) on a GPU, instead of in float32.
 
     Raises:
-        UserError: torch cannot tell its setting, as its older and newer names were both used.
+        UserError: torch's setting is ambiguous because both its older and its newer names were used.
     """
     cudnn = torch.backends.cudnn
     try:

@@ -8,14 +8,14 @@ UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def seconds_of(within: str | float | None) -> float | None:
-    """Return a time as seconds: "30m" is 1800, a number is seconds already.
+    """Return a time in seconds: "30m" is 1800, and a number is in seconds.
 
     Raises:
-        UserError: It is no time above 0.
+        UserError: It is not a time above 0.
     """
     if within is None or within == "none":
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", str(within).strip())
     if match is None or float(match[1]) <= 0:
-        raise UserError(f"within (--within) is a time such as 90s, 30m or 2h; got '{within}'")
+        raise UserError(f"within (--within) must be a time such as 90s, 30m or 2h; got '{within}'")
     return float(match[1]) * UNITS[match[2] or "s"]

@@ -1,6 +1,6 @@
 """Files: written atomically, to a temporary file in the same folder, then a rename (`storage.py`); read within bounds.
 
-What is read may come from a stranger: a pipe that never ends, a file of gigabytes, or one that unpacks to them.
+Files may come from strangers: a pipe that never ends, a file of gigabytes, or a file that unpacks to gigabytes.
 """
 
 import json
@@ -50,7 +50,7 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write(temporary path)`, then rename to `path`, both synced to disk; on an error nothing is left behind.
 
     Raises:
-        UserError: The disk is full, the folder cannot be written to and the like, or `path` is no file.
+        UserError: The disk is full, the folder is not writable or the like, or `path` is not a file.
     """
     check_output_file(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -104,7 +104,7 @@ def read_bytes(path: Path, most: int = LARGEST) -> bytes:
 
 
 def check_regular(path: Path) -> None:
-    """Raise ValueError for a pipe, device or the like, which might wait for ever when it is opened."""
+    """Raise ValueError for a pipe, device or the like, which might block forever when it is opened."""
     if not S_ISREG(path.stat().st_mode):
         raise ValueError("it is not a regular file")
 
@@ -120,11 +120,11 @@ def parse_json(content: bytes | str, *, unique: bool = False) -> Any:
     """Return the content of a stranger's JSON.
 
     Args:
-        content: of a file.
-        unique: refuse a name that comes twice in an object: readers differ in which of its values they take.
+        content: content of a file.
+        unique: refuse duplicate names in an object, because readers differ in which value they use.
 
     Raises:
-        ValueError: It is no JSON, or nests more than `DEEPEST` levels deep.
+        ValueError: It is not JSON, or nests more than `DEEPEST` levels deep.
     """
     too_deep = ValueError(f"it nests more than {DEEPEST} levels deep")
     try:
@@ -140,7 +140,7 @@ def parse_json(content: bytes | str, *, unique: bool = False) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON. Raise ValueError for a name that comes twice."""
+    """Return an object of JSON. Raise ValueError for a duplicate name."""
     content = dict(pairs)
     if len(content) < len(pairs):
         name, times = Counter(name for name, _ in pairs).most_common(1)[0]
@@ -164,12 +164,12 @@ def read_json(path: Path) -> dict:
 def load_arrays(
     path: Path, most: int = LARGEST_ARRAYS, names: Collection[str] | None = None
 ) -> "dict[str, np.ndarray]":
-    """Return the arrays of an .npz file, whose directory and headers tell their size before anything is unpacked.
+    """Return the arrays of an .npz file, after checking their sizes in its directory and headers before unpacking.
 
     Args:
         path: the file.
         most: the largest size of all arrays together, in bytes.
-        names: the arrays that are read; default: all.
+        names: the arrays to read; default: all.
 
     Raises:
         ValueError: The arrays have more than `most` bytes. Damaged files raise OSError, EOFError, KeyError, zlib.error
@@ -206,7 +206,7 @@ def _check_header(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
 
 
 def read_header(file: IO[bytes]) -> "tuple[tuple[int, ...], np.dtype]":
-    """Return (shape, dtype) of a .npy file, which is left where the numbers begin."""
+    """Return (shape, dtype) of a .npy file, and leave the file at the start of its numbers."""
     import numpy as np
 
     version = np.lib.format.read_magic(file)
@@ -220,7 +220,7 @@ def new_array(path: Path, kind: "DTypeLike", shape: tuple[int, ...]) -> "np.memm
     import numpy as np
 
     array = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=shape)
-    if hasattr(os, "posix_fallocate"):  # or else a full disk kills the process, by SIGBUS, when a page is written
+    if hasattr(os, "posix_fallocate"):  # otherwise a full disk would kill the process by SIGBUS when a page is written
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return array
@@ -234,7 +234,7 @@ def save_arrays(path: Path, **arrays: "np.ndarray") -> None:
     """
     import numpy as np
 
-    # Not by `allow_pickle=False`, which numpy 2.0 takes for the name of an array.
+    # `allow_pickle=False` cannot be used, because numpy 2.0 treats it as the name of an array.
     if objects := [name for name, array in arrays.items() if np.asarray(array).dtype.hasobject]:
         raise TypeError(f"{path} cannot hold arrays of objects: {', '.join(objects)}")
     buffer, named = BytesIO(), dict[str, Any](arrays)

@@ -12,7 +12,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.storage import cache_folder
 
-SETTLED = 2.0  # seconds since its last change after which a file cannot change again within one tick of its clock
+SETTLED = 2.0  # seconds since its last change after which a file cannot change again within one clock tick
 
 
 def hash_of(*parts: object) -> str:
@@ -47,15 +47,15 @@ def known_sha256(path: Path) -> str:
 
 
 def remembered(key: object, files: Sequence[Path], compute: Callable[[], str]) -> str:
-    """Return `compute()`, or its result kept in the cache folder for as long as the files stay as they are.
+    """Return `compute()`, or its cached result as long as the files do not change.
 
-    Size and date of the content can be the same after a change; the time of the last change of anything (ctime), which
-    no program can set, cannot. (Windows has no such time.)
+    Size and modification time can be the same after a change, but the time of the last change of any kind (ctime),
+    which no program can set, cannot. (Windows has no such time.)
 
     Args:
-        key: what is computed, the name of the result in the cache.
+        key: name of the result in the cache.
         files: the files that the result depends on.
-        compute: reads the files.
+        compute: function that reads the files.
     """
     state = _state(files)
     note = cache_folder() / "hashes" / f"{hash_of(key)}.json"
@@ -65,7 +65,7 @@ def remembered(key: object, files: Sequence[Path], compute: Callable[[], str]) -
             return str(kept[-1])
     start = time.time_ns()
     result = compute()
-    # A file changed within one tick of the clock may change again without a trace: not kept yet.
+    # A file changed within one clock tick may change again without a trace, so its result is not kept yet.
     newest = max((max(times) for *_, times in state), default=0)
     if _state(files) == state and start - newest > SETTLED * 1e9:
         with suppress(UserError):  # no writable cache: read again next time

@@ -1,4 +1,4 @@
-"""Heartbeats of the processes of a group, so that a stopped process does not make the others wait for ever.
+"""Heartbeats of the processes of a group, so that a stopped process does not make the others wait forever.
 
 The launcher notices a process that died. A process that was stopped or swapped out, or whose machine is gone, does not
 die. The others then wait in a collective operation, whose own timeout would have to be longer than the longest batch.

@@ -15,7 +15,7 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal, raised where the work was.
+    """A signal, raised as an exception inside the work.
 
     Attributes:
         number: number of the signal.
@@ -31,7 +31,7 @@ def stopped_by_signals(last_words: Callable[[int], object]) -> Iterator[None]:
     """Raise `Stopped` inside on Ctrl-C, SIGTERM and SIGHUP; a later signal ends the process at once.
 
     Ending at once is safe: files are written under a temporary name and renamed, so none is half-written. A signal that
-    is ignored (nohup) or handled by the caller stays so, as does everything outside the main thread.
+    is ignored (nohup) or handled by the caller is left alone, and so is everything outside the main thread.
 
     Args:
         last_words: called with the number of the signal before the process ends at once.
@@ -61,7 +61,7 @@ def stopped_by_signals(last_words: Callable[[int], object]) -> Iterator[None]:
 
 
 class _HandlerError(KeyboardInterrupt):
-    """Carries what a caller's signal handler raised past every `except Exception`.
+    """Carrier of an error from a caller's signal handler past every `except Exception`.
 
     Attributes:
         error: what the handler raised.
@@ -114,7 +114,7 @@ def _carrying(handler: Handler) -> Handler:
 
 
 def exit_with_parent(parent: int) -> None:
-    """End this process when the process `parent` that started it ends, even if that one was killed."""
+    """End this process when its parent process `parent` ends, even if the parent was killed."""
 
     def watch() -> None:
         while os.getppid() == parent:

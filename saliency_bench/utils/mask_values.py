@@ -93,10 +93,10 @@ def _spelled(choice: Choice) -> str:
 def unclear(values: np.ndarray, background: int = 0) -> str:
     """Return why values do not separate the object from the background; "" if they do.
 
-    They do if they are the background and one other value, only the background, or only one of `FULL`.
+    They separate them if they are the background and one other value, only the background, or only one of `FULL`.
 
     Args:
-        values: of a mask, with any shape and dtype.
+        values: values of a mask, with any shape and dtype.
         background: the value of the background.
     """
     if values.dtype == bool or values.size == 0:

@@ -1,4 +1,4 @@
-"""Lines about what is wrong: warnings of the logger `saliency_bench` of Python's `logging`; a command prints them."""
+"""One-line warnings through the logger `saliency_bench` of Python's `logging`; commands print them."""
 
 import logging
 import sys
@@ -12,7 +12,7 @@ LOGGER = logging.getLogger("saliency_bench")
 
 
 def complain(text: str) -> None:
-    """Say in a line that something is wrong that does not stop the run."""
+    """Log a one-line warning about a problem that does not stop the run."""
     LOGGER.warning(one_line(text, LONGEST), stacklevel=2)
 
 
@@ -29,7 +29,7 @@ def counted(number: int, noun: str) -> str:
 
 
 class ShownLines(logging.Handler):
-    """Prints what is logged as a command does."""
+    """Handler that prints log lines like a command."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a line on standard error."""
@@ -38,7 +38,7 @@ class ShownLines(logging.Handler):
 
 @contextmanager
 def lines_shown() -> Iterator[None]:
-    """Show lines as a command does, whatever logging some library has set up."""
+    """Show lines like a command, even if a library has configured logging."""
     before = LOGGER.propagate, LOGGER.handlers
     LOGGER.propagate, LOGGER.handlers = False, [ShownLines()]
     try:

@@ -1,7 +1,7 @@
 """A saliency map drawn over its picture.
 
 A map with negative values is drawn around zero, blue below and red above, on a scale that ends at a high percentile of
-its absolute values; any other from its smallest value to its largest, the brighter, the more it counts.
+its absolute values; any other map is drawn from its smallest to its largest value, where brighter is more important.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from PIL import Image
 if TYPE_CHECKING:
     from torch import Tensor
 
-STRENGTH = 0.6  # of a map over its picture
-LEVELS = 255  # from zero to the end of a scale
-PERCENTILE = 99.0  # of a signed map's absolute values: single pixels of a gradient are many times as large as the rest
-ROUNDING = 1e-6  # of a map's largest absolute value: below zero by less, a map is not signed
+STRENGTH = 0.6  # opacity of a map over its picture
+LEVELS = 255  # levels from zero to the end of a scale
+PERCENTILE = 99.0  # of a signed map's absolute values: single pixels of a gradient are far larger than the rest
+ROUNDING = 1e-6  # share of a map's largest absolute value below which negative values do not make it signed
 
 
 def eight_bit(image: Tensor) -> np.ndarray:
@@ -27,7 +27,7 @@ def eight_bit(image: Tensor) -> np.ndarray:
 
 
 def scaled(values: np.ndarray) -> np.ndarray:
-    """Scale a finite map (h, w) for drawing: a signed one to [-1, 1], where 0 stays 0, any other to [0, 1]."""
+    """Scale a finite map (h, w) for drawing: a signed map to [-1, 1], where 0 stays 0, any other map to [0, 1]."""
     values = values.astype(np.float64)
     low, high = values.min(), values.max()
     if low < -ROUNDING * np.abs(values).max():
@@ -47,7 +47,7 @@ def overlay(image: np.ndarray, values: np.ndarray, strength: float = STRENGTH) -
 
 
 def heat_map(levels: np.ndarray) -> Image.Image:
-    """Draw `LEVELS` times a `scaled` map (h, w) alone, in the colours of `overlay`."""
+    """Draw `LEVELS` times a `scaled` map (h, w) without a picture, in the colours of `overlay`."""
     signed = bool((levels < 0).any())
     level = (levels + LEVELS) / 2 if signed else levels
     image = Image.fromarray(np.clip(np.round(level), 0, LEVELS).astype(np.uint8)).convert("P")

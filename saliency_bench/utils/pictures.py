@@ -39,7 +39,7 @@ SUFFIXES = {"JPEG": ".jpg", "PNG": ".png"}
 ORIENTATION = 0x0112
 MAX_PIXELS = 64_000_000
 WINDOW = (1, 99)  # percentiles of the values of a picture of more than 8 bits, which are shown black and white
-ROWS = 256  # of a picture in float64
+ROWS = 256  # rows converted to float64 at a time
 LARGEST = 2**29  # bytes of a file: so many pixels without compression, and to spare
 FLIPS = {  # orientation: rows reversed, columns reversed; from 5 on rows and columns are then exchanged
     1: (False, False),
@@ -64,10 +64,10 @@ class Picture:
     Attributes:
         data: the encoded bytes.
         suffix: the matching suffix of a file.
-        width: in pixels.
-        height: in pixels.
+        width: width in pixels.
+        height: height in pixels.
         orientation: the EXIF orientation (1 to 8) of the file it was read from.
-        is_windowed: whether the file has more than 8 bits a channel, of which `windowed` shows a part.
+        is_windowed: whether the file has more than 8 bits per channel, of which `windowed` shows a part.
     """
 
     data: bytes
@@ -84,13 +84,13 @@ class Picture:
 
 
 def read(path: Path, *, deep: bool = False) -> Picture:
-    """Read a picture file as it goes into a dataset.
+    """Read a picture file in the form stored in a dataset.
 
     An upright RGB JPEG or PNG keeps its bytes; anything else (GIF, palette, grey, CMYK, alpha, EXIF rotation) becomes a
     lossless PNG of the result of `rgb`.
 
     Args:
-        path: of the file.
+        path: path of the file.
         deep: also accept pictures with more than 8 bits, and scale them with `windowed`.
 
     Raises:
@@ -100,7 +100,7 @@ def read(path: Path, *, deep: bool = False) -> Picture:
 
 
 def picture_of(data: bytes, *, deep: bool = False) -> Picture:
-    """Return what `read` makes of the bytes of a file."""
+    """Return the result of `read` for the bytes of a file."""
     image = decode(data, deep=deep)
     orientation = orientation_of(image)
     if orientation == 1 and is_plain(image):
@@ -128,7 +128,7 @@ def turned_box(box: list[float], orientation: int, height: int, width: int) -> l
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Turn an image as EXIF shows it; if EXIF is damaged, leave it as stored, as viewers do."""
+    """Turn an image according to EXIF; if EXIF is damaged, leave it as stored, like viewers do."""
     try:
         return ImageOps.exif_transpose(image)
     except Exception:  # damaged EXIF raises many kinds of errors
@@ -180,7 +180,7 @@ def decode(data: bytes, *, deep: bool = False) -> Image.Image:
     except Exception as error:  # decoders raise many kinds of errors on damaged files
         raise UnreadableError(f"damaged image ({one_line(error)})") from None
     if is_deep(image) and not deep:
-        raise UnreadableError(f"has pixels of type {image.mode}, not 8 bits a channel")
+        raise UnreadableError(f"has pixels of type {image.mode}, not 8 bits per channel")
     return image
 
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class ProcessGroup(Protocol):
-    """Processes that share the batches of a run, as accelerate's Accelerator says of all that were launched."""
+    """Processes that share the batches of a run, such as accelerate's Accelerator for all launched processes."""
 
     device: torch.device
     num_processes: int
@@ -38,7 +38,7 @@ class ProcessGroup(Protocol):
 
 @dataclass
 class Alone:
-    """One process of several that computes a run by itself, while the others compute other runs."""
+    """One of several processes that computes a run alone, while the others compute other runs."""
 
     device: torch.device
     num_processes: int = 1
@@ -51,7 +51,7 @@ class Alone:
 
 
 def accelerator_on(device: str | None) -> Accelerator:
-    """Return the group of processes of this one; raise UserError for an unavailable device."""
+    """Return the process group of this process; raise UserError for an unavailable device."""
     waiting = InitProcessGroupKwargs(timeout=PATIENCE)
     accelerator = Accelerator(cpu=device_of(device).type == "cpu", kwargs_handlers=[waiting])
     _watch_once(accelerator.process_index, accelerator.num_processes)
@@ -69,8 +69,8 @@ def agreed(accelerator: ProcessGroup, decide: Callable[[], T]) -> T:
     """Call `decide` in the main process and return its result in every process.
 
     Raises:
-        UserError: In the main process, that of `decide`; the others exit without a message. In all, if a process was
-            lost.
+        UserError: In the main process, the error of `decide`; the others exit without a message. In all processes, if
+            one was lost.
     """
     if accelerator.num_processes == 1:
         return decide()

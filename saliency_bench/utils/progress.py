@@ -20,7 +20,7 @@ def bar(iterable: Iterable | None = None, *, shown: bool = True, **options: Any)
     """Return a tqdm bar on standard error, or a widget in a notebook; TQDM_DISABLE=1 turns all of them off.
 
     Args:
-        iterable: what is walked through; None of a bar that is moved on by hand.
+        iterable: the iterable; None for a bar that is advanced manually.
         shown: whether to show it.
         **options: tqdm's (desc, unit, total ...).
     """
@@ -50,7 +50,7 @@ def _notebook_bar() -> type[tqdm]:
 
 @contextmanager
 def without_bars(enabled: bool = True) -> Iterator[None]:
-    """Show no bars and no lines of progress, if `enabled`, in whatever is called."""
+    """Hide bars and progress lines of all calls inside, if `enabled`."""
     global _silent
     before, _silent = _silent, _silent or enabled
     try:
@@ -71,7 +71,7 @@ def silent(enabled: bool = True) -> Iterator[None]:
 
 
 class _Lines(tqdm):
-    """Whole lines instead of a bar that is redrawn: at the start, every `EVERY` seconds, and at the end."""
+    """Lines instead of a redrawn bar: at the start, every `EVERY` seconds, and at the end."""
 
     disable: bool
 
@@ -96,8 +96,8 @@ class _Lines(tqdm):
     def _write(self, now: float) -> None:
         """Print a line, unless it would be the same again."""
         if (line := str(self)) != self._last:
-            # Nobody reads on once the reader has gone. An error here would leave tqdm's lock held by this thread, and
-            # all others waiting for it.
+            # Ignore a closed reader: an error here would leave tqdm's lock held by this thread, and all others waiting
+            # for it.
             with suppress(OSError):
                 print(line, file=sys.stderr, flush=True)
         self._written, self._last = now, line

@@ -14,7 +14,7 @@ LIBRARIES = ("accelerate", "datasets", "evaluate", "numpy", "pillow", "pyarrow",
 
 
 def provenance(device: torch.device, plugins: Iterable[str] = ()) -> dict:
-    """Return {what: its version or name} of this package, its libraries, packages that add to it, and this machine."""
+    """Return {item: its version or name} for this package, its libraries, its plugins, and this machine."""
     gpu = device.type == "cuda"
     return {
         "saliency_bench": saliency_bench.__version__,

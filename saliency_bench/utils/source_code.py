@@ -1,15 +1,15 @@
-"""The version of your own function: a hash of what it computes with.
+"""The version of your own function: a hash of everything it uses.
 
     code_hash(function)        # CodeHash(version="5f0c...", unhashable="")
 
-`datasets` hashes the function as it hashes what `Dataset.map` is given: code, defaults, closures, and the globals that
-it names, by their contents. What it refers to in a module that can be imported enters that hash by name only, so the
-sources of your own files are hashed with it: those of the modules that it refers to, and of all that these import. What
-belongs to Python, an installed library or this package counts by its name, and its version where it declares one.
+`datasets` hashes the function like the argument of `Dataset.map`: code, defaults, closures, and the globals that it
+names, by their contents. References to importable modules enter that hash by name only, so the sources of your own
+files are hashed too: the modules that it refers to, and everything that these import. Objects of Python, an installed
+library or this package count by name, and by version if they declare one.
 
-So a change in a helper's file gives another version even if the function does not use what changed: it is computed
-anew once too often rather than once too little. Not seen is what a function looks up only as it runs: files,
-environment variables, the network, modules imported by a computed name.
+So a change in a helper's file gives another version even if the function does not use the changed part: recomputing too
+often is better than too rarely. The hash does not cover what a function looks up only at run time: files, environment
+variables, the network, modules imported by a computed name.
 """
 
 import ast
@@ -34,7 +34,7 @@ from saliency_bench.errors import described, one_line
 
 LIBRARIES = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
 LIBRARIES.add(os.path.dirname(os.__file__))
-INSTALLED = {"site-packages", "dist-packages"}  # also of other interpreters, as on PYTHONPATH
+INSTALLED = {"site-packages", "dist-packages"}  # also folders of other interpreters, such as on PYTHONPATH
 THIS_PACKAGE = "saliency_bench"
 STARTED = time()  # files edited since then may not be what this process has imported
 
@@ -45,8 +45,8 @@ class CodeHash:
 
     Attributes:
         version: 16 hexadecimal digits.
-        unhashable: why the function cannot be hashed, in a few words, and its version is another one each time; "" if
-            it can.
+        unhashable: why the function cannot be hashed, in a few words, so that its version is different each time; "" if
+            it can be hashed.
     """
 
     version: str
@@ -54,11 +54,11 @@ class CodeHash:
 
 
 class EditedError(Exception):
-    """The file of a module is no longer the code that was imported."""
+    """The file of a module was edited since it was imported."""
 
 
 def code_hash(function: Callable) -> CodeHash:
-    """Return the hash of a function, or of a callable object with all that it holds."""
+    """Return the hash of a function, or of a callable object with its attributes."""
     try:
         pickled = _pickled(function)
         names = _module_names(pickled)
@@ -71,15 +71,15 @@ def code_hash(function: Callable) -> CodeHash:
 
 
 def _versions(module: ModuleType) -> str:
-    """Return what a module of this package says of its version, and what its functions declare."""
+    """Return the version of a module of this package, and the versions that its functions declare."""
     declared = (getattr(getattr(value, "declaration", None), "version", None) for value in vars(module).values())
     return " ".join(str(version) for version in (getattr(module, "VERSION", None), *declared) if version is not None)
 
 
 def package_code(module: str) -> str:
-    """Return a hash of the source of a module that is imported, and of all that it imports of its own package.
+    """Return a hash of the source of an imported module, and of all imports from its own package.
 
-    It is one of the files' bytes, which are the same on every machine that has the same release.
+    The hash is over the bytes of files, which are the same on every machine with the same release.
     """
     root, waiting = module.partition(".")[0], [module]
     files: dict[str, Path] = {}
@@ -132,16 +132,16 @@ def _digest(parts: Iterable[bytes]) -> str:
 
 @cache
 def _pickler() -> type:
-    """Return the pickler by which `datasets` fingerprints values, with two additions."""
+    """Return the pickler with which `datasets` fingerprints values, with two additions."""
     from datasets.utils._dill import Pickler  # here, as it imports pyarrow and pandas
 
     class ContentPickler(Pickler):
         def save(self, value: Any, *arguments: Any, **options: Any) -> None:
             if isinstance(value, ModuleType):
-                # By name: dill would add all that the module holds, its path too. `code_hash` hashes its source.
+                # Pickle modules by name: dill would add their contents and paths. `code_hash` hashes their source.
                 self.save_reduce(importlib.import_module, (value.__name__,), obj=value)
             elif type(value) in (set, frozenset) and id(value) not in self.memo:
-                # Their order is another in each process; `x in {"a", "b"}` in code makes a frozenset.
+                # Sort sets, whose order differs between processes; `x in {"a", "b"}` in code creates a frozenset.
                 self.save_reduce(type(value), (sorted(value, key=_dumps),), obj=value)
             else:
                 super().save(value, *arguments, **options)
@@ -150,7 +150,7 @@ def _pickler() -> type:
 
 
 def _dumps(value: object) -> bytes:
-    """Return bytes that are equal in all processes for equal contents."""
+    """Serialise to bytes that are equal in all processes for equal contents."""
     buffer = BytesIO()
     _pickler()(buffer, recurse=True).dump(value)
     return buffer.getvalue()
@@ -159,8 +159,8 @@ def _dumps(value: object) -> bytes:
 def _pickled(value: object) -> bytes:
     """Return the pickle of a function with its code and globals, or of any other value."""
     if isinstance(value, FunctionType):
-        # A function that can be imported would be pickled by its name alone. A copy of it is not what its module calls
-        # so, and is pickled with its code and the globals that it names.
+        # An importable function would be pickled only by its name. A copy of it is not the module's attribute of that
+        # name, so it is pickled with its code and the globals that it names.
         copied = FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, value.__closure__)
         copied.__kwdefaults__, copied.__module__ = value.__kwdefaults__, value.__module__
         copied.__qualname__ = value.__qualname__
@@ -171,13 +171,13 @@ def _pickled(value: object) -> bytes:
 
 
 def _module_names(pickled: bytes) -> list[str]:
-    """Return the names of loaded modules that occur in a pickle: those of functions, classes and modules in it."""
+    """Return the names of loaded modules of functions, classes and modules in a pickle."""
     texts = {word for _, text, _ in genops(pickled) if isinstance(text, str) for word in text.split(" ")[:1]}
     return sorted(texts & sys.modules.keys())
 
 
 def _own_files(names: Iterable[str]) -> dict[str, Path]:
-    """Return {module: its file} of these modules as far as they are your own, and of all of your own they import."""
+    """Return {module: its file} for your own modules among these, and for your own modules that they import."""
     files: dict[str, Path] = {}
     waiting = [name for name in names if name != "__main__"]  # whose functions are pickled with their code
     while waiting:
@@ -189,14 +189,14 @@ def _own_files(names: Iterable[str]) -> dict[str, Path]:
 
 
 def _own_file(name: str) -> Path | None:
-    """Return the Python file of a module that is your own; None of a library, and where there is no such module."""
+    """Return the Python file of your own module, or None for a library or a missing module."""
     file = _file(name)
     return None if is_library(name) or file is None or file.suffix != ".py" else file
 
 
 @cache
 def is_library(module: str) -> bool:
-    """Return whether a module belongs to Python, to what is installed, or to this package."""
+    """Return whether a module belongs to Python, an installed library, or this package."""
     package = module.partition(".")[0]
     if package == "__main__":
         return False
@@ -209,7 +209,7 @@ def is_library(module: str) -> bool:
 
 
 def _file(module: str) -> Path | None:
-    """Return the file of a module that is loaded or can be imported; None where there is none."""
+    """Return the file of a loaded or importable module, or None."""
     try:
         spec = sys.modules[module].__spec__ if module in sys.modules else importlib.util.find_spec(module)
     except (ImportError, ValueError, AttributeError):  # a member of a module that is none itself
@@ -219,7 +219,7 @@ def _file(module: str) -> Path | None:
 
 
 def _imported(name: str, file: Path) -> Iterator[str]:
-    """Yield the names that a module imports at any place, with what may be submodules."""
+    """Yield the names that a module imports anywhere, including possible submodules."""
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):
@@ -232,13 +232,13 @@ def _imported(name: str, file: Path) -> Iterator[str]:
 
 
 def _source(name: str, file: Path) -> bytes:
-    """Return the source of a module as a syntax tree, in which comments and layout are not.
+    """Return the source of a module as a syntax tree, without comments and layout.
 
     Raises:
-        EditedError: The file was edited after the import, so that it does not say what runs.
+        EditedError: The file was edited after the import, so it is not the running code.
     """
     source = file.read_bytes()
-    # Older files are what was imported; import hooks (type checkers, pytest) may make other code of them.
+    # Older files are the imported ones; import hooks (type checkers, pytest) may transform their code.
     if name in sys.modules and file.stat().st_mtime > STARTED:
         written = set(nested(compile(source, file, "exec", dont_inherit=True)))
         functions = [value for value in vars(sys.modules[name]).values() if isinstance(value, FunctionType)]
@@ -248,7 +248,7 @@ def _source(name: str, file: Path) -> bytes:
 
 
 def _is_plain(function: FunctionType) -> bool:
-    """Return whether a function is exactly what its `def` created: no decorator has put another one in its place."""
+    """Return whether a function is exactly what its `def` created: no decorator has replaced it."""
     return not hasattr(function, "__wrapped__") and function.__code__.co_name == function.__name__
 
 

@@ -1,8 +1,8 @@
-"""Read what explainers and metrics declare where torch is not installed.
+"""Read the declarations of explainers and metrics without torch.
 
-Their files say version, options and range next to the code that computes, and import torch for that. Where torch is
-missing, `stand_ins` lets such a file be imported: each name of a missing library is a class without content, good as a
-base, in an annotation or as a decorator. Calling it later raises the usual ModuleNotFoundError.
+Their files declare version, options and range next to the code that computes, and import torch for that code. If torch
+is missing, `stand_ins` lets such a file be imported: each name of a missing library is an empty class, which works as a
+base class, in an annotation or as a decorator. Calling it later raises the usual ModuleNotFoundError.
 """
 
 import builtins
@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from threading import Lock, local
 from typing import Any
 
-# Requirements of the package that running needs and reading does not.
+# Requirements of the package for running but not for reading.
 COMPUTING = ("accelerate", "evaluate", "safetensors", "torch", "torchvision", "transformers")
 _import: Any = builtins.__import__
 _lock, _thread, _open = Lock(), local(), 0
@@ -22,7 +22,7 @@ _lock, _thread, _open = Lock(), local(), 0
 
 @contextmanager
 def stand_ins(package: str) -> Iterator[None]:
-    """Let this package and saliency_bench import what is missing of `COMPUTING`, in this thread."""
+    """Let this package and saliency_bench import missing libraries of `COMPUTING`, in this thread."""
     global _open
     if not _missing():
         yield
@@ -43,7 +43,7 @@ def stand_ins(package: str) -> Iterator[None]:
 
 
 def lacking(error: BaseException) -> str:
-    """Return which library of `COMPUTING` an error says is missing; "" for any other error."""
+    """Return the library of `COMPUTING` that an error reports as missing, or ""."""
     root = _root(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
     return root if root in COMPUTING else ""
 
@@ -59,7 +59,7 @@ def _root(module: str) -> str:
 
 
 def _import_or_stand_in(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
-    """Import as Python does, but give the packages of this thread a stand-in for a missing library."""
+    """Import like Python, but give the packages of this thread a stand-in for a missing library."""
     asking = _root(str((globals or {}).get("__name__", "")))
     if level == 0 and _root(name) in _missing() and asking in getattr(_thread, "packages", ()):
         return _StandIn(_root(name), (), {"__module__": _root(name)})

@@ -1,4 +1,4 @@
-"""Where files end up: cache folders, syncing to disk, and errors of a full or read-only disk in one line."""
+"""Storage: cache folders, syncing to disk, and one-line errors for a full or read-only disk."""
 
 import errno
 import os
@@ -11,12 +11,12 @@ from stat import S_ISREG
 
 from saliency_bench.errors import UserError, one_line
 
-CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # of a file system without fsync
+CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of a file system without fsync
 FULL = (errno.ENOSPC, errno.EDQUOT)
-CLOSED = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)  # the last two: a file in the place of a folder
-# Of libraries whose errors have no number (safetensors, `datasets`, SQLite).
+CLOSED = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)  # the last two: a file instead of a folder
+# Messages of libraries whose errors have no number (safetensors, `datasets`, SQLite).
 WORDS = (*map(os.strerror, (*FULL, errno.EROFS)), "Not enough disk space", "database or disk is full")
-ROOM = 2**20  # bytes; a folder with less is taken to be the full one
+ROOM = 2**20  # bytes; a folder with less free space counts as full
 
 
 def cache_folder() -> Path:
@@ -25,7 +25,7 @@ def cache_folder() -> Path:
 
 
 def cache_folders() -> dict[str, Path]:
-    """Return {environment variable that moves it: folder} of the caches that are written to unasked."""
+    """Return {environment variable that moves it: folder} of the caches that libraries write on their own."""
     general = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or f"{general}/huggingface"
     usual = {
@@ -39,9 +39,9 @@ def cache_folders() -> dict[str, Path]:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk, if the file system can; raise OSError on failure.
+    """Sync a file, or the names in a folder, to disk if the file system supports it; raise OSError on failure.
 
-    Without it, a power failure may leave a file of the right name and size that is empty or full of zeros.
+    Otherwise a power failure may leave a file of the right name and size that is empty or full of zeros.
     """
     if os.name == "nt" and path.is_dir():  # Windows opens no folders
         return
@@ -66,7 +66,7 @@ def sync_all(path: Path) -> None:
 
 
 def rename(temporary: Path, path: Path) -> None:
-    """Give a complete file or folder its name: its content is on the disk before, its name after."""
+    """Rename a complete file or folder, with its content synced before and its name synced after."""
     sync_all(temporary)
     os.replace(temporary, path)
     sync(path.parent)
@@ -84,17 +84,17 @@ def check_output_file(path: Path) -> None:
     """Raise UserError for the name of something that is not a regular file, which writing would replace."""
     with suppress(FileNotFoundError, NotADirectoryError):
         if not S_ISREG(path.stat().st_mode):
-            kind = "a folder" if path.is_dir() else "no regular file (but a device, a pipe or the like)"
+            kind = "a folder" if path.is_dir() else "not a regular file (but a device, a pipe or the like)"
             raise UserError(f"{path} is {kind} and is not replaced; give the name of a file")
 
 
 def storage_error(error: BaseException, path: Path | None = None) -> UserError | None:
-    """Return the UserError for an error that comes of a full disk or a read-only folder; None for any other error.
+    """Return the UserError for an error caused by a full disk or a read-only folder, or None for any other error.
 
     Args:
         error: the error, perhaps with causes.
-        path: what was being written. If that is not known, a missing permission counts in a cache folder only: anywhere
-            else it may be about reading.
+        path: the path that was being written. If it is unknown, a missing permission counts only in a cache folder,
+            because elsewhere it may concern reading.
     """
     for cause in _chain(error):
         number = cause.errno if isinstance(cause, OSError) else None
@@ -104,7 +104,7 @@ def storage_error(error: BaseException, path: Path | None = None) -> UserError |
         closed = number in CLOSED or (number == errno.ENOENT and cache is not None and not cache[1].exists())
         writing = number == errno.EROFS or (closed and cache is not None) or (number and path is not None)
         if full or writing:
-            # SQLAlchemy's own text holds the whole statement, with what was to be stored.
+            # SQLAlchemy's own text contains the whole statement with its values.
             why = os.strerror(number) if number else one_line(getattr(cause, "orig", None) or cause)
             return UserError(_line(where, cache, why, "free some space" if full else "make it writable"))
     return None
@@ -124,7 +124,7 @@ def _named_in(cause: BaseException) -> Path | None:
 
 
 def _cache_of(path: Path) -> tuple[str, Path] | None:
-    """Return (variable that moves it, folder) of the cache that a path lies in, or blocks as a file on its way."""
+    """Return (variable that moves it, folder) of the cache that contains a path, or that a file at this path blocks."""
     for variable, folder in cache_folders().items():
         if path.is_relative_to(folder) or (folder.is_relative_to(path) and path.exists() and not path.is_dir()):
             return variable, folder

@@ -13,7 +13,7 @@ ERRORS = (ValueError, LookupError, ParseError)  # entities and nesting, an encod
 
 
 def parse_xml(content: bytes) -> Any:
-    """Return the root element of XML. Raise one of `ERRORS` for what cannot be used."""
+    """Return the root element of XML. Raise one of `ERRORS` if it is unusable."""
     root = None
     for event, element in xml_events(BytesIO(content)):
         root = element if root is None and event == "start" else root
@@ -21,7 +21,7 @@ def parse_xml(content: bytes) -> Any:
 
 
 def xml_events(file: BinaryIO) -> Iterator[tuple[str, Any]]:
-    """Yield ("start" or "end", element) while reading. Raise one of `ERRORS` for what cannot be used."""
+    """Yield ("start" or "end", element) while reading. Raise one of `ERRORS` if it is unusable."""
     depth = 0
     try:
         for event, element in iterparse(file, events=("start", "end")):

@@ -1,8 +1,8 @@
-"""The page on which people draw masks, and the one on which masks are reviewed: a Starlette application.
+"""The pages for drawing and for reviewing masks: a Starlette application.
 
-It is a page of its own rather than a Gradio component: an image editor that lives on the server loses strokes whenever
-the server replaces its image. Here the browser draws, keeps what it has not yet sent, and sends it until it is
-confirmed; the server keeps nothing but the store.
+It is a separate page rather than a Gradio component: an image editor on the server loses strokes whenever the server
+replaces its image. Here the browser draws, keeps unsent answers, and sends them until they are confirmed; the server
+keeps nothing but the store.
 """
 
 import gzip
@@ -30,7 +30,7 @@ from saliency_bench.studies.study import Person
 from saliency_bench.utils.pictures import png
 
 LARGEST = 2**24  # bytes of one request, which may hold a mask
-STRENGTH, COLOUR = 0.75, (255, 64, 129)  # of what everybody has marked
+STRENGTH, COLOUR = 0.75, (255, 64, 129)  # of pixels that everyone has marked
 THUMBNAIL = 480  # pixels of the longer side, on the page of the owner
 PIECES_KEPT = 256  # images whose pieces are kept in memory, at most a few hundred KB each
 Segmenter = Callable[[Path, Sequence[Stroke]], np.ndarray]  # (picture, strokes) -> region, bool (H, W)
@@ -49,9 +49,9 @@ def create_app(
     Args:
         annotating: the study.
         assist: offer superpixels, which a click selects (needs scikit-image).
-        segmenter: finds a region by strokes; None: that is not offered.
-        completion: what whoever has finished takes along (`serving.ending`).
-        introduction: what people agree to and read first.
+        segmenter: finds a region by strokes; None: not offered.
+        completion: code or link for people who finish (`serving.ending`).
+        introduction: texts that people read and agree to first.
     """
     pages = Pages(annotating, assist, segmenter, completion)
     get = {"state": pages.state, "again": pages.again, "image": pages.image, "superpixels": pages.superpixels,
@@ -61,7 +61,7 @@ def create_app(
 
 
 class Pages:
-    """What the pages ask for. Each method gets the person whose key was sent, and the values that came with it."""
+    """Request handlers of the pages. Each method receives the person whose key was sent, and the request's values."""
 
     def __init__(
         self, annotating: Annotating, assist: bool, segmenter: Segmenter | None, completion: dict[str, str] | None
@@ -72,7 +72,7 @@ class Pages:
         self.computing = Lock()  # one image at a time, and each once
 
     def state(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
-        """Return what the page shows a person now."""
+        """Return the current state of a person's page."""
         about = {"study": self.study.name, "person": person.name, "role": person.role, "assist": self.assist,
                  "segment": self.segmenter is not None}  # fmt: skip
         if person.role == "reviewer":
@@ -85,7 +85,7 @@ class Pages:
         return about | state | ending(self.annotating.lease_hours, finished, self.completion)
 
     def again(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
-        """Return the image that a person annotated last, to be done again."""
+        """Return the image that a person annotated last, for correction."""
         return self.annotating.task_again(person.name, str(sent.get("unit")))
 
     def image(self, person: Person, sent: dict[str, Any]) -> Response:
@@ -113,7 +113,7 @@ class Pages:
         return gzip.compress(numbers.astype("<u2").tobytes(), compresslevel=1, mtime=0)
 
     def segment(self, person: Person, sent: dict[str, Any]) -> Any:
-        """Return the runs of the region that strokes on an image say."""
+        """Return the run lengths of the region marked by strokes on an image."""
         unit = str(sent.get("unit"))
         if self.segmenter is None or not self.annotating.may_see(person, unit):
             return refusal(403, "not offered")
@@ -125,7 +125,7 @@ class Pages:
     def answer(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         """Store an answer, and return the next question."""
         if person.role != "annotator":
-            raise UserError("reviewers correct masks, and have none of their own")
+            raise UserError("reviewers correct masks and do not draw their own")
         stored = self.annotating.save(person.name, sent)
         feedback = self.annotating.feedback(stored)
         return {"revision": stored.revision, "feedback": feedback} | self.state(person, {})
@@ -139,25 +139,25 @@ class Pages:
         return self.state(person, {})
 
     def correct(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
-        """Store what a reviewer drew in place of a mask, and return the next mask."""
+        """Store a reviewer's correction of a mask, and return the next mask."""
         if person.role != "reviewer":
             raise UserError("this link is not a reviewer's")
         self.annotating.correct(person.name, sent)
         return self.state(person, {})
 
     def others(self, person: Person, sent: dict[str, Any]) -> Any:
-        """Return the consensus of the other people who drew on an image that is reviewed."""
+        """Return the consensus of the other people who drew on an image under review."""
         if person.role != "reviewer":
             return refusal(403, "this link is not a reviewer's")
         return self.annotating.others(whole_number(sent.get("answer")))
 
     def for_owner(self) -> dict[str, Any]:
-        """Return what the page of the owner asks for: the state of the study, and the masks of an image."""
+        """Return data for the owner's page: the state of the study, or the masks of an image."""
         overview = AnnotationOverview(self.annotating)
         return {"overview": lambda person, sent: overview(), "votes": self.votes}
 
     def votes(self, person: Person, sent: dict[str, Any]) -> Response:
-        """Return a small picture of an image, the more colourful, the more people have marked a place."""
+        """Return a small picture of an image; colours show how many people have marked each pixel."""
         unit = str(sent.get("unit"))
         if unit not in self.annotating.images.positions:
             raise UserError("there is no such image")
@@ -179,11 +179,11 @@ class Pages:
 
 
 class PictureFile(FileResponse):
-    """A file that is read in pieces of a MB: with those of 64 KB, which a thread reads each, 20 people wait for it."""
+    """A file response in chunks of 1 MB: with chunks of 64 KB, each read by a thread, 20 people wait noticeably."""
 
     chunk_size = 2**20
 
 
 def main() -> None:
-    """Serve the study that the variables of a Space name."""
+    """Serve the study configured by the variables of a Space."""
     on_a_space.main("annotate")

@@ -1,6 +1,6 @@
-"""The page of assessment. It receives no name of an explainer or image.
+"""The assessment page.
 
-A map is a place in the order of whoever asks.
+It receives no names of explainers or images: a map is a position in the person's order.
 """
 
 from pathlib import Path
@@ -30,8 +30,8 @@ def create_app(
 
     Args:
         assess: the study.
-        completion: what whoever has finished takes along (`serving.ending`).
-        introduction: what people agree to and read first.
+        completion: code or link for people who finish (`serving.ending`).
+        introduction: texts that people read and agree to first.
     """
 
     def state(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def create_app(
     def picture(plain: bool) -> Any:
         def method(person: Person, sent: dict[str, Any]) -> Response:
             if sent.keys() != {"place"}:
-                raise UserError("the address of a picture is its place")
+                raise UserError("the address of a picture must be its position")
             png = assess.picture(person.name, whole_number(sent["place"]), plain=plain)
             return Response(png, media_type="image/png", headers=SAFE)
 
@@ -71,5 +71,5 @@ def create_app(
 
 
 def main() -> None:
-    """Serve the study that the variables of a Space name."""
+    """Serve the study configured by the variables of a Space."""
     on_a_space.main("assess")

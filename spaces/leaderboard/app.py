@@ -1,7 +1,7 @@
 """The leaderboard: the page of a board of results, on a Space or on a laptop (`saliency-bench leaderboard`).
 
-`saliency_bench.board.view` makes the page of an address, and `board.js` puts it in place. On a Space the board is
-NAMESPACE/results of its owner, or the one that the variable SALIENCY_BENCH_RESULTS names.
+`saliency_bench.board.view` makes the page of an address, and `board.js` displays it. On a Space, the board is
+NAMESPACE/results of its owner, or the board in the variable SALIENCY_BENCH_RESULTS.
 """
 
 import os
@@ -25,7 +25,7 @@ from saliency_bench.spaces.pages.origins import OwnHosts
 
 HERE = Path(__file__).parent
 CORE = HERE / "core.yaml"
-FONTS = ("system-ui", "sans-serif")  # of the machine, so that nothing is fetched
+FONTS = ("system-ui", "sans-serif")  # fonts of the machine, so that nothing is fetched
 THEME = gr.themes.Base(font=FONTS, font_mono=("ui-monospace", "monospace"))
 
 
@@ -65,7 +65,7 @@ def _board(live: Live, functions: list[Callable]) -> None:
 
 
 def _frame(live: Live) -> str:
-    """Return the HTML of the first page; the script replaces its parts by name when it knows the browser's address."""
+    """Return the HTML of the first page; the script then replaces its parts by name for the browser's address."""
     first = live.page.show("")
     return (
         '<div class="lb"><h1>Saliency maps you can trust</h1>'
@@ -80,7 +80,7 @@ def launch(live: Live, **options: object) -> None:
 
     Args:
         live: the board.
-        **options: further ones of gradio's `launch`.
+        **options: further options of gradio's `launch`.
     """
     css = (HERE / "board.css").read_text(encoding="utf-8")
     demo = build(live)

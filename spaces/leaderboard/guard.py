@@ -1,8 +1,8 @@
 """Check requests to the leaderboard before Gradio reads them: who may upload, how much, and from which page.
 
-Gradio itself stores every upload for as long as it runs, reads bodies of any size, and prints a traceback for every
-malformed call. `Guard` is an ASGI middleware that runs after Gradio's own ones, so it knows who is signed in. What it
-refuses it answers in a line.
+Gradio itself stores every upload as long as it runs, reads bodies of any size, and prints a traceback for every
+malformed call. `Guard` is an ASGI middleware that runs after Gradio's own middleware, so it knows who is signed in. It
+answers refused requests in one line.
 """
 
 import json
@@ -36,7 +36,7 @@ class RefusedError(Exception):
     """A request that is refused.
 
     Args:
-        status: of the answer.
+        status: status code of the answer.
         line: text of the answer.
     """
 
@@ -47,12 +47,12 @@ class RefusedError(Exception):
 
 @dataclass
 class Uploads:
-    """Bounds on the uploads in a folder.
+    """Limits on the uploads in a folder.
 
     Files older than `kept_for` seconds are removed when a new upload comes, including those of broken uploads.
 
     Attributes:
-        folder: where gradio stores them.
+        folder: gradio's folder for uploads.
         total: bytes of all accounts.
         each: bytes of an account within `kept_for` seconds.
         often: uploads of an account within `kept_for` seconds.
@@ -102,7 +102,7 @@ class Uploads:
                 path = Path(parent, name)
                 try:
                     about = path.lstat()
-                    if abs(about.st_mtime - now) > self.kept_for:  # also of a clock that was set back since
+                    if abs(about.st_mtime - now) > self.kept_for:  # also if the clock was set back since
                         path.unlink()
                     else:
                         stored += about.st_size
@@ -120,7 +120,7 @@ class Guard:
     """Middleware that refuses requests which the page itself does not send.
 
     Args:
-        app: that gets all other requests.
+        app: app that receives all other requests.
         uploads: bounds on uploads; None if nothing is uploaded, as on a laptop.
         calls: {number of a function that a button calls: how many arguments it takes}.
         components: numbers of the components whose functions the page's script calls.
@@ -140,7 +140,7 @@ class Guard:
             except RuntimeError as error:
                 if not isinstance(error.__cause__, HTTPException):
                     raise
-                # Gradio refuses a stream of an unknown page when it has begun: 5 kB of traceback for each such request.
+                # Gradio refuses a stream of an unknown page only after it has started: 5 kB of traceback per request.
                 await send({"type": "http.response.body", "body": b""})
             return
         headers, path = Headers(scope=scope), scope["path"].rstrip("/")
@@ -151,7 +151,7 @@ class Guard:
             if is_form or path.endswith(UPLOAD):
                 await self._upload(scope, headers, receive, send)
             elif not path.endswith(SENDING):
-                raise RefusedError(404, "nothing is taken here")
+                raise RefusedError(404, "this address accepts no data")
             else:
                 checks = {CALL: self._is_call, SCRIPT: self._is_script_call}
                 is_valid = next((check for end, check in checks.items() if path.endswith(end)), None)
@@ -162,11 +162,11 @@ class Guard:
             await PlainTextResponse(f"{error}\n", error.status)(scope, receive, send)
 
     async def _upload(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
-        """Pass on an upload of somebody who is signed in, within the bounds."""
+        """Pass on an upload of a signed-in account, within the limits."""
         if self.uploads is None:
-            raise RefusedError(403, "this page takes no uploads")
+            raise RefusedError(403, "this page accepts no uploads")
         if not scope["path"].rstrip("/").endswith(UPLOAD):
-            raise RefusedError(415, "files are not taken here")
+            raise RefusedError(415, "this page accepts no files here")
         account = account_of(scope)
         if account is None:
             raise RefusedError(403, "sign in first")
@@ -185,7 +185,7 @@ class Guard:
 
 
 async def _checked(headers: Headers, receive: Receive, is_valid: Callable[[dict], bool]) -> Receive:
-    """Read a whole body, and return a `receive` that gives it again. Raise RefusedError unless it is valid JSON."""
+    """Read a whole body, and return a `receive` that replays it. Raise RefusedError unless it is valid JSON."""
     _check_size(_stated(headers) or 0, LARGEST)
     messages, body = [await receive()], bytearray()
     while messages[-1]["type"] == "http.request":
@@ -234,12 +234,12 @@ def _check_size(size: int, most: int) -> int:
 
 
 async def _bounded(app: ASGIApp, scope: Scope, headers: Headers, most: int, receive: Receive, send: Send) -> None:
-    """Pass a request on, of which at most `most` bytes are read, whatever it states. Raise RefusedError beyond."""
+    """Pass on a request, but read at most `most` bytes, whatever it states. Raise RefusedError for more."""
     _check_size(_stated(headers) or 0, most)
     read, is_started = 0, False
 
     async def counted() -> Message:
-        """Return the next message, or raise where there were too many bytes."""
+        """Return the next message, or raise if there were too many bytes."""
         nonlocal read
         message = await receive()
         read += len(message.get("body", b""))
@@ -247,7 +247,7 @@ async def _bounded(app: ASGIApp, scope: Scope, headers: Headers, most: int, rece
         return message
 
     async def answered(message: Message) -> None:
-        """Send an answer, unless it is that of the application to a body that was cut off."""
+        """Send an answer, unless it is the application's answer to a truncated body."""
         nonlocal is_started
         if read <= most or is_started:
             is_started = True

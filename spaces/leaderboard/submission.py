@@ -1,4 +1,4 @@
-"""The tab of the leaderboard where people who are signed in with the Hub submit a run."""
+"""The leaderboard's tab for submitting a run, for people signed in with the Hub."""
 
 import os
 from pathlib import Path
@@ -36,9 +36,10 @@ def tab(live: Live) -> None:
         archive: str | None, previous: str | None, maps: bool, note: str, link: str,
         profile: gr.OAuthProfile | None, token: gr.OAuthToken | None,
     ):  # fmt: skip
-        """Unpack and check a run. Return what would be added, the folder of the run, and the button that sends it.
+        """Unpack and check a run.
 
-        `previous` is the folder of the run that this page checked before, for which gradio calls no `delete_callback`.
+        Return a preview, the folder of the run, and the button that sends it. `previous` is the folder of the run that
+        this page checked before, for which gradio calls no `delete_callback`.
         """
         folder = None
         remove(previous)
@@ -57,16 +58,16 @@ def tab(live: Live) -> None:
         return preview(proposed=proposed), folder, gr.Button(interactive=not proposed.nothing)
 
     def send(folder: str | None, note: str, link: str, profile: gr.OAuthProfile | None, token: gr.OAuthToken | None):
-        """Send the run that was checked. Return what was sent, no folder, and a disabled button."""
+        """Send the checked run. Return the result, no folder, and a disabled button."""
         try:
             if profile is None or token is None or folder is None:
                 raise UserError("sign in and check a run first")
             if not Path(folder).is_dir():
-                raise UserError("the run that was checked is no longer here; check it again")
+                raise UserError("the checked run was removed; check it again")
             proposed = _proposed(live, folder, note, link, token)
             limits.check_pulls(proposed.submission.result.submitter, proposed.repo, proposed.api)
             address = proposed.publish() or proposed.pending
-            shown = preview(sent=address) if address else preview(problem="the board has all of it already")
+            shown = preview(sent=address) if address else preview(problem="the board already has all of it")
         except UserError as error:
             shown = preview(problem=str(error))
         remove(folder)
@@ -75,7 +76,7 @@ def tab(live: Live) -> None:
     gr.HTML(ABOUT)
     gr.LoginButton("Sign in with the Hub")
     archive = gr.File(label="Folder of a run, as .zip", file_types=[".zip"], type="filepath")
-    maps = gr.Checkbox(label="Also publish the maps", info=f"those in {PUBLISHED}/, which submit --with-maps writes")
+    maps = gr.Checkbox(label="Also publish the maps", info=f"the maps in {PUBLISHED}/, which submit --with-maps writes")
     note = gr.Textbox(label="Note for readers (optional)", max_length=500)
     link = gr.Textbox(label="Code or paper of your own method (optional)", max_length=500, placeholder="https://")
     folder = gr.State(None, time_to_live=KEPT_FOR, delete_callback=remove)

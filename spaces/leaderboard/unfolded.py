@@ -9,11 +9,11 @@ from threading import Lock
 from time import time
 
 PREFIX = "saliency-bench-upload-"
-MOST = 3  # of an account, for as many tabs of a browser
+MOST = 3  # folders per account, one per browser tab
 
 
 class Folders:
-    """The newest folders of each account; older ones, and those of a server that was killed, are removed."""
+    """The newest folders of each account; older folders, and folders of a killed server, are removed."""
 
     def __init__(self, kept_for: float):
         self.kept_for = kept_for
@@ -41,7 +41,7 @@ class Folders:
         """Remove old folders."""
         for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
             try:
-                is_old = abs(path.stat().st_mtime - time()) > self.kept_for  # also of a clock that was set back since
+                is_old = abs(path.stat().st_mtime - time()) > self.kept_for  # also if the clock was set back since
             except OSError:  # gone in the meantime
                 continue
             if is_old:
@@ -49,6 +49,6 @@ class Folders:
 
 
 def remove(folder: str | None) -> None:
-    """Remove a folder that `Folders` has made, and no other folder."""
+    """Remove a folder, but only if `Folders` has made it."""
     if folder and Path(folder).name.startswith(PREFIX) and Path(folder).parent == Path(tempfile.gettempdir()):
         shutil.rmtree(folder, ignore_errors=True)

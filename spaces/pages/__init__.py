@@ -1,1 +1,1 @@
-"""What the pages of studies have in common: how they are served, and how they look."""
+"""Shared by the pages of studies: serving and appearance."""

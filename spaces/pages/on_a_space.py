@@ -1,6 +1,6 @@
-"""The page of a study on a Space: the command line that the variables of the Space stand for.
+"""The page of a study on a Space: the command line defined by the variables of the Space.
 
-STUDY_DATASET   annotate: the dataset; else: where the dataset of the run is, if it has moved
+STUDY_DATASET   annotate: the dataset; else: location of the run's dataset, if it has moved
 STUDY_RUN       assess, peekaboom: OWNER/NAME of a dataset repository that holds the folder of a run
 STUDY_REPO      OWNER/NAME of the private dataset repository that keeps the answers
 STUDY_STORE     instead of STUDY_REPO: the URL of a PostgreSQL database
@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from saliency_bench.errors import UserError
 from saliency_bench.utils.messages import show
 
-PORT = "7860"  # where a Space expects the page; the variable PORT, as other hosts set it, names another
+PORT = "7860"  # port on which a Space expects the page; other hosts set another port in the variable PORT
 
 
 def main(kind: str) -> None:
-    """Serve a study. Exits with 2 and one line, which the Space shows, where a variable is missing."""
+    """Serve a study. If a variable is missing, exit with 2 and one line, which the Space shows."""
     from saliency_bench.cli import main as command
 
     try:
@@ -56,7 +56,7 @@ def command_line(kind: str, variables: Mapping[str, str]) -> list[str]:
 
 
 def _needed(given: Mapping[str, str], name: str, meaning: str) -> str:
-    """Return a variable; raise UserError where it is not set."""
+    """Return a variable; raise UserError if it is not set."""
     if name not in given:
         raise UserError(f"set the variable {name} in the settings of this Space: {meaning}")
     return given[name]

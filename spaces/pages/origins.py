@@ -1,8 +1,8 @@
-"""Which requests come from a page of ours: pages of other sites, and names that others lead to this machine, do not.
+"""Accept only requests from our own pages: refuse other sites, and foreign names that resolve to this machine.
 
-A proxy in front of a server may pass another Host on than the browser sent; the environment variable SPACE_HOST, which
-the Hub sets, then holds the public one (several with commas between). X-Forwarded-Host is not believed: scripts of
-others can send it.
+A proxy in front of a server may forward another Host than the browser sent; the environment variable SPACE_HOST, set by
+the Hub, then holds the public one (several separated by commas). X-Forwarded-Host is ignored, because foreign scripts
+can send it.
 """
 
 import os
@@ -18,7 +18,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def is_own_origin(headers: Mapping[str, str]) -> bool:
-    """Return whether a request states no origin, or that of the host it was sent to."""
+    """Return whether a request states no origin, or the origin of its own host."""
     if (origin := headers.get("origin")) is None:
         return True
     return _netloc(origin) in {name.lower() for name in (headers.get("host", ""), *_public()) if name}
@@ -33,13 +33,13 @@ def is_loopback(host: str) -> bool:
 
 
 class OwnOrigins:
-    """Middleware that refuses what the pages of other sites send."""
+    """Middleware that refuses requests from pages of other sites."""
 
     def __init__(self, app: ASGIApp):
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with 403 what a page of another site sends."""
+        """Answer requests from pages of other sites with 403."""
         if scope["type"] == "http" and not is_own_origin(Headers(scope=scope)):
             refused = JSONResponse({"error": "the page of another site may not send anything here"}, 403)
             await refused(scope, receive, send)
@@ -48,16 +48,16 @@ class OwnOrigins:
 
 
 class OwnHosts:
-    """Middleware of a server at `host`: on loopback, only names of this machine and public ones lead to it.
+    """Middleware of a server at `host`: on loopback, only accept names of this machine and public names.
 
-    Otherwise a page of another site reads everything, once the name of that site is made to lead here (DNS rebinding).
+    Otherwise a page of another site could read everything once its name resolves to this machine (DNS rebinding).
     """
 
     def __init__(self, app: ASGIApp, host: str):
         self.app, self.is_checked = app, is_loopback(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with 421 what was sent to another name."""
+        """Answer requests to another name with 421."""
         if scope["type"] == "http" and self.is_checked and not _is_here(Headers(scope=scope).get("host", "")):
             refused = JSONResponse({"error": "this server is not known by this name"}, 421)
             await refused(scope, receive, send)
@@ -79,7 +79,7 @@ def _public() -> list[str]:
 
 
 def _netloc(origin: str) -> str | None:
-    """Return the host of an origin; None, which no host is, for what cannot be read."""
+    """Return the host of an origin, or None if it is invalid."""
     try:
         return urlsplit(origin).netloc.lower() or None
     except ValueError:

@@ -23,7 +23,7 @@ CONNECTIONS = 800  # open at once; by default a process may have 1,024 open file
 
 
 class BusyError(Exception):
-    """Error for too many bytes that are being read at this moment; the client may try again."""
+    """Error for too many bytes being read at the moment; the client may try again."""
 
 
 class SlowError(Exception):
@@ -123,7 +123,7 @@ class Patience:
 
 
 class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """HTTP protocol that closes a connection if the head of a request takes too long; uvicorn would wait for ever."""
+    """HTTP protocol that closes a connection if the head of a request takes too long; uvicorn would wait forever."""
 
     _timer: asyncio.TimerHandle | None = None
 

@@ -1,6 +1,7 @@
-"""Pages of a study as a Starlette application: known people, JSON in and out, one line for what is refused.
+"""Pages of a study as a Starlette application: known people, JSON in and out, one line per refusal.
 
-A person is known by a key in the header `X-Key`, which the browser keeps; no cookie, so that no other page can send it.
+A person is identified by a key in the header `X-Key`, which the browser keeps. It is not a cookie, so no other page can
+send it.
 """
 
 import logging
@@ -60,13 +61,13 @@ def application(
     """Return the pages of a study as an application.
 
     Args:
-        study: whose people are known.
-        folder: holds page.html and the files it loads; those in this folder are served too.
+        study: study whose people are known.
+        folder: folder with page.html and its files; the shared files of this package are served too.
         get: {name: method} under /api/.
-        post: as `get`, of what changes something.
-        largest: bytes of one request.
-        introduction: what people agree to and read first.
-        owner: as `get`, for the page of the owner alone; without any there is no such page.
+        post: like `get`, for requests that change something.
+        largest: most bytes of one request.
+        introduction: texts that people read and agree to first.
+        owner: like `get`, only for the owner's page; without any, there is no such page.
     """
     introduction = introduction or Introduction()
     introduction.keep(study)
@@ -99,9 +100,9 @@ def application(
         agreed = request.headers.get("x-consent", "")
         async with of_strangers.read(request) as sent:
             if not await run_in_threadpool(study.may_join, sent.get("request")):
-                return refusal(403, "this study is by invitation; open the link that you were sent")
+                return refusal(403, "this study is by invitation; open the link that you received")
             if introduction.consent and agreed != introduction.consent.id:
-                return ask_consent()  # nothing is stored of whoever does not agree
+                return ask_consent()  # nothing is stored about people who do not agree
             person = await run_in_threadpool(_joined, study, sent)
         await run_in_threadpool(introduction.agree, study, person.name, agreed)
         return JSONResponse({"key": person.key}, headers=SAFE)
@@ -121,7 +122,7 @@ def application(
 
 
 class GZipTexts(GZipMiddleware):
-    """Middleware that packs everything but pictures, which are packed already: 20 MB of them would take a second."""
+    """Middleware that compresses everything except pictures, which are compressed already: 20 MB take a second."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -139,24 +140,26 @@ def _joined(study: Study, sent: dict[str, Any]) -> Person:
 
 
 def _act(study: Study, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
-    """Do what the owner wants."""
+    """Carry out an action of the owner."""
     act(study, *(sent.get(name) for name in ("action", "request", "person", "reason")))
     return {}
 
 
 def _of_owner(method: Method) -> Method:
     def checked(person: Person, sent: dict[str, Any]) -> Any:
-        return method(person, sent) if person.role == "owner" else refusal(403, "this is for the owner of the study")
+        return (
+            method(person, sent) if person.role == "owner" else refusal(403, "this page is for the owner of the study")
+        )
 
     return checked
 
 
 def _not_of_owner(method: Method) -> Method:
-    """Return a method that the owner does not use, who is asked nothing."""
+    """Return a method that refuses the owner, who is not a participant."""
 
     def checked(person: Person, sent: dict[str, Any]) -> Any:
         if person.role == "owner":
-            return refusal(403, "the page of the owner is another one, /owner")
+            return refusal(403, "the page of the owner is /owner")
         return method(person, sent)
 
     return checked
@@ -168,7 +171,7 @@ def refusal(status: int, text: str) -> JSONResponse:
 
 
 def ask_consent() -> JSONResponse:
-    """Return the refusal upon which a page asks for consent."""
+    """Return the refusal that makes a page ask for consent."""
     return refusal(428, "agree to the conditions of the study first; reload the page to read them")
 
 
@@ -186,7 +189,7 @@ def _failed(request: Request, error: Exception) -> Response:
 
 
 def _endpoint(study: Study, method: Method, bodies: Bodies, introduction: Introduction) -> Callable:
-    """Return a handler for known people only, whose work is done in a thread."""
+    """Return a handler for known people that works in a thread."""
 
     async def endpoint(request: Request) -> Response:
         """Answer a request. Refuse unknown people before the body is read."""
@@ -209,12 +212,12 @@ def _endpoint(study: Study, method: Method, bodies: Bodies, introduction: Introd
 
 
 def ending(lease_hours: float, finished: bool, completion: dict[str, str] | None) -> dict[str, Any]:
-    """Return what a page says when nothing is left to do.
+    """Return the texts of a page when nothing is left to do.
 
     Args:
-        lease_hours: after which what others leave is given out again.
-        finished: whether this person has done all that was asked.
-        completion: the `code` that such a person takes along, and the `url` to go to, or one of them.
+        lease_hours: hours after which images left by others are given out again.
+        finished: whether this person has done everything.
+        completion: the `code` for such a person, and the `url` to open, or one of them.
     """
     minutes = max(round(60 * lease_hours), 1)
     return {
@@ -224,7 +227,7 @@ def ending(lease_hours: float, finished: bool, completion: dict[str, str] | None
 
 
 def stopping(stop: dict[str, Any], lease_hours: float, completion: dict[str, str] | None) -> dict[str, Any]:
-    """Return what a page says where `owner_actions.stopped` says why nothing is given; the rest is as for `ending`."""
+    """Return the texts of a page for a reason from `owner_actions.stopped`; otherwise like `ending`."""
     return stop | ending(lease_hours, stop["stopped"] == "closed" and stop["done"] > 0, completion)
 
 
@@ -232,7 +235,7 @@ def whole_number(text: object) -> int:
     """Return a number in an address.
 
     Raises:
-        UserError: It is none.
+        UserError: It is not a whole number.
     """
     if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > 9:
         raise UserError("the address needs whole numbers")
@@ -245,9 +248,9 @@ def serve(app: Starlette, host: str, port: int, say: Callable[[str], object], sy
     Args:
         app: the application.
         host: address to serve at.
-        port: to serve at.
-        say: is told the address.
-        sync: of the store, whose state is served at /sync.
+        port: port to serve at.
+        say: called with the address.
+        sync: copy of the store, whose state is served at /sync.
 
     Raises:
         UserError: The port cannot be used.
@@ -255,7 +258,7 @@ def serve(app: Starlette, host: str, port: int, say: Callable[[str], object], sy
     import uvicorn
 
     app.add_middleware(OwnHosts, host=host)
-    listening = listening_at(host, port)  # before the address is said
+    listening = listening_at(host, port)  # before the address is printed
     if sync is not None:
         app.router.routes.append(Route("/sync", lambda request: PlainTextResponse(sync.status(), headers=SAFE)))
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5, http=TimedProtocol,
@@ -284,7 +287,7 @@ def listening_at(host: str, port: int) -> socket.socket:
 
 
 def address(host: str, port: int) -> str:
-    """Return the address of the page, as a browser opens it: on a Space, that of the Space."""
+    """Return the address of the page for a browser; on a Space, the Space's address."""
     if space := os.environ.get("SPACE_HOST"):
         return f"https://{space}/"
     return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}/"

@@ -1,1 +1,1 @@
-"""Peek-a-boom: people name the class of an image of which they see more and more."""
+"""Peek-a-boom: people name the class of an image while they see a growing part of it."""

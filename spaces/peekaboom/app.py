@@ -1,6 +1,7 @@
-"""The page of peek-a-boom. It receives the pixels and labels of the current question, and nothing else.
+"""The peek-a-boom page.
 
-No address holds the name of an image or explainer: a question is a place in the order of whoever asks.
+It receives only the pixels and labels of the current question. No address contains the name of an image or explainer: a
+question is a position in the person's order.
 """
 
 from pathlib import Path
@@ -30,8 +31,8 @@ def create_app(
 
     Args:
         peekaboom: the study.
-        completion: what whoever has finished takes along (`serving.ending`).
-        introduction: what people agree to and read first.
+        completion: code or link for people who finish (`serving.ending`).
+        introduction: texts that people read and agree to first.
     """
 
     def state(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def create_app(
 
     def picture(person: Person, sent: dict[str, Any]) -> Response:
         if sent.keys() != {"place", "step"}:
-            raise UserError("the address of a picture is its place and step")
+            raise UserError("the address of a picture must be its position and step")
         place_and_step = (whole_number(sent[name]) for name in ("place", "step"))
         return Response(peekaboom.picture(person.name, *place_and_step), media_type="image/png", headers=SAFE)
 
@@ -66,5 +67,5 @@ def create_app(
 
 
 def main() -> None:
-    """Serve the study that the variables of a Space name."""
+    """Serve the study configured by the variables of a Space."""
     on_a_space.main("peekaboom")

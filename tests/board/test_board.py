@@ -39,7 +39,7 @@ def test_claimed_without_the_samples_of_the_dataset(tmp_path):
     write(tmp_path, {"gradcam": GOOD, "random": BAD})
     board = sb.load_results(tmp_path)
     assert [row.status for row in board.rows] == ["claimed", "claimed"]
-    assert all(row.why == "the samples of its dataset are not known to this board" for row in board.rows)
+    assert all(row.why == "this board does not list the samples of its dataset" for row in board.rows)
     assert all((row.rank, row.rank_if_true, row.best) == (None, None, False) for row in board.rows)
     assert not board.refused
 
@@ -396,7 +396,7 @@ def test_parts_make_the_score(tmp_path):
     first = np.flatnonzero(~is_part)[:2]
     values[first] = values[first] + [0.1, -0.1]  # the mean stays as it was
     pq.write_table(replaced(table, "value", values), folder / "records.parquet")
-    assert "where its parts make it" in sb.load_results(tmp_path).refused[0].line
+    assert "but its parts give" in sb.load_results(tmp_path).refused[0].line
 
 
 def test_a_submission_in_the_place_of_another_is_refused(tmp_path):

@@ -97,7 +97,7 @@ def test_filters_order_and_address(tab, archive):  # noqa: F811
     page.get_by_role("link", name="pet-xai", exact=True).click()
     settled(page, ["dataset="])
     menu(page, "Metric")
-    page.get_by_role("checkbox", name="Network relies (deletion)", exact=True).check()
+    page.get_by_role("checkbox", name="Deletion AUC", exact=True).check()
     settled(page, ["metric=saliency_deletion"])
     values = [float(text) for text in page.locator(".lb-table .lb-value:visible").all_inner_texts()]
     assert values == sorted(values)  # lower is better

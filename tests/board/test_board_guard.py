@@ -60,7 +60,7 @@ def upload(app, content=b"PK", **headers):
 
 def test_a_page_on_a_laptop_takes_no_uploads():
     app = App(account="ada")
-    assert upload(app) == (403, "this page takes no uploads")
+    assert upload(app) == (403, "this page accepts no uploads")
     assert app.post("component_server", files={"file": ("x", b"a")})[0] == 403
     assert app.post("process_recording", files={"file": ("x", b"a")})[0] == 403
     assert app.bodies == []
@@ -70,7 +70,7 @@ def test_only_who_is_signed_in_uploads(tmp_path):
     assert upload(App(Uploads(tmp_path))) == (403, "sign in first")
     app = App(Uploads(tmp_path), account="ada")
     assert upload(app, b"PK" * 100)[0] == 200
-    assert app.post("component_server", files={"file": ("x", b"a")}) == (415, "files are not taken here")
+    assert app.post("component_server", files={"file": ("x", b"a")}) == (415, "this page accepts no files here")
     app.account = None
     assert upload(app)[0] == 403
     assert len(app.bodies) == 1
@@ -155,7 +155,7 @@ def test_a_call_that_fits_reaches_gradio_as_it_was_sent():
 
 @pytest.mark.parametrize("path", ["run/check", "api/check", "call/check", "vibe-edit", "upload_progress", "login"])
 def test_what_the_page_does_not_use_is_closed(path):
-    assert App().post(path, json={"data": []}) == (404, "nothing is taken here")
+    assert App().post(path, json={"data": []}) == (404, "this address accepts no data")
 
 
 def test_reading_stays_open():

@@ -68,7 +68,7 @@ def images(body):
 def test_maps_lie_over_the_pictures_of_a_folder_that_is_named(root, shapes, maps):
     archive = Archive.load(root, [shapes])
     shown = images(body := opened(archive))
-    assert f"over pictures of the folder {shapes.name}" in body
+    assert f"over pictures from the folder {shapes.name}" in body
     assert len(shown) >= 10
     rows = sb.load_dataset(shapes)
     for image_id in list(shown)[:3]:
@@ -176,6 +176,6 @@ def test_a_repository_shows_the_pictures_of_its_cache_and_downloads_none(here, r
     assert "the pictures are not on the machine" in body
     sb.load_dataset("hub:saliency-bench/shapes")
     body = opened(Archive.load("saliency-bench/results"))
-    assert "over pictures of saliency-bench/shapes in the local Hub cache" in body
+    assert "over pictures from saliency-bench/shapes in the local Hub cache" in body
     monkeypatch.setattr("saliency_bench.board.source.MOST_FETCHED", 100)
     assert "too many to download" in opened(archive)

@@ -107,7 +107,7 @@ def test_what_is_no_zip_is_refused(tmp_path, folder, content):
 
 def test_a_large_archive_is_not_opened(run, tmp_path, folder, monkeypatch):
     monkeypatch.setattr(received, "MOST_PACKED", 1000)
-    with pytest.raises(UserError, match="of which at most 1,000 are read"):
+    with pytest.raises(UserError, match="more than the limit of 1,000"):
         unfold(packed(tmp_path / "run.zip", files_of(run)), folder)
 
 

@@ -227,10 +227,10 @@ def test_what_was_hidden_is_joined_again_to_these_images_and_no_others(own_data,
     assert not any(name == "image" for name in pq.read_schema(next((kept / "annotations").iterdir())).names)
     shown = sb.load_dataset(own_data).remove_columns("mask")
     assert fingerprint(join_masks(shown, kept, "test")) == fingerprint(sb.load_dataset(own_data))
-    with pytest.raises(UserError, match="are of 30 images, and the published split has 29"):
+    with pytest.raises(UserError, match="are for 30 images, but the published split has 29"):
         join_masks(shown.select(range(29)), kept, "test")
     turned = shown.map(lambda row: {"image": row["image"].rotate(90)})
-    with pytest.raises(UserError, match="is not the one that the hidden masks are of"):
+    with pytest.raises(UserError, match="is not the image of the hidden masks"):
         join_masks(turned, kept, "test")
     (kept / REPORT).write_text(json.dumps(report | {"masks_of": PUBLIC}))
     assert len(join_masks(shown, kept, "test", PUBLIC.upper())) == 30
@@ -259,7 +259,7 @@ def test_what_cannot_be_hidden(given, words, own_data, tmp_path):
 
 
 def test_masks_that_anybody_can_make_are_not_hidden(shapes, tmp_path):
-    with pytest.raises(UserError, match="anybody can build shapes-xai with its masks"):
+    with pytest.raises(UserError, match="anyone can build shapes-xai with its masks"):
         dataset_publication(shapes, "saliency-bench", tmp_path, hide="test")
 
 
@@ -292,7 +292,7 @@ def test_masks_that_one_repository_hides_are_shown_by_no_other(here, own_data, t
         code, shown = push(name, *more, **given)
         assert (code, shown.count("\n")) == (2, 1)
         assert f"{PUBLIC} hides the masks of test, which " in shown
-        assert f"add --hide-masks test; if that is not so any more, delete {folder}/published.json" in shown
+        assert f"add --hide-masks test; if this is no longer true, delete {folder}/published.json" in shown
     assert {repo for _, repo in here.store.repos} == {PUBLIC, PRIVATE}
     # A build that replaces the folder is of the same masks.
     move_into_place(shutil.copytree(own_data, tmp_path / "again"), folder)
@@ -302,7 +302,10 @@ def test_masks_that_one_repository_hides_are_shown_by_no_other(here, own_data, t
     here.api(FOUNDER).delete_repo(PRIVATE, repo_type="dataset")
     (folder / "published.json").unlink()
     assert push("pets-masks")[0] == 0
-    assert "with the masks of test: hiding what others may have is worthless" in push("pets", "--hide-masks", "test")[1]
+    assert (
+        "with the masks of test: hiding masks that others may have is useless"
+        in push("pets", "--hide-masks", "test")[1]
+    )
     (folder / "published.json").unlink()
     before = here.files("datasets", f"{OWNER}/pets-masks")
     code, shown = push("pets", "--hide-masks", "test")
@@ -337,7 +340,7 @@ def test_a_copy_of_the_folder_and_a_new_build_show_no_masks_either(here, own_dat
             code, shown = push(folder, "other", *more, namespace=namespace)
             assert (code, shown.count("\n")) == (2, 1)
             assert f"{PUBLIC} hides the masks of 29 images that {namespace}/other would show, such as t" in shown
-            assert f"if they are hidden no more, delete {PRIVATE}" in shown
+            assert f"if they are no longer hidden, delete {PRIVATE}" in shown
     assert {repo for _, repo in here.store.repos} == {PUBLIC, PRIVATE}
     assert push(copied, "things", *hiding)[0] == 0  # the same again
     here.api(FOUNDER).delete_repo(PRIVATE, repo_type="dataset")
@@ -387,7 +390,7 @@ def test_a_submission_on_part_of_the_images_is_told_nothing_of_the_masks():
     recompute._take_out_parts(ways, 28, further)
     assert ways == {"explainer": cells[:1]}
     assert set(further) == {"b", "c"}
-    assert "this submission is without 28 of them" in further["b"]
+    assert "this submission lacks 28 of them" in further["b"]
 
 
 def test_one_image_moves_a_score_by_one_step_at_most():
@@ -494,7 +497,7 @@ def test_scores_of_ones_own_are_refused_where_masks_are_hidden(tmp_path):
     board = sb.load_results(tmp_path)
     assert [refused.line for refused in board.refused] == [
         f"{board.refused[0].folder}/records.parquet: it has scores by saliency_miou, but the masks of this dataset are "
-        "hidden; submit maps, and no scores of your own"
+        "hidden; submit maps without scores"
     ]
     assert {(row.cell.metric, row.value, row.status) for row in board.rows} == {
         ("saliency_miou", None, "checked"), ("saliency_insertion", 0.5, "checked")

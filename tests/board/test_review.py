@@ -196,7 +196,7 @@ def test_merging_by_the_command(board, capsys, monkeypatch):
     assert capsys.readouterr().out.endswith(f"merged: pull request {number} of {BOARD}\n")
     table = pq.read_table(pa.BufferReader(board.files("datasets", BOARD)["board/rows.parquet"])).to_pylist()
     assert [(row["explainer"], row["status"], row["rank"]) for row in table] == [
-        (name, "claimed", "the samples of its dataset are not known to this board") for name in SCORES
+        (name, "claimed", "this board does not list the samples of its dataset") for name in SCORES
     ]
     assert {row.submitters for row in sb.load_results(BOARD).rows} == {("visitor",)}
 
@@ -226,11 +226,11 @@ def test_main_may_have_gone_on_since(board):
 @pytest.mark.parametrize(
     ("make", "others", "words"),
     [
-        (lambda own: files(submission(SCORES, "founder")), (), "visitor sends it, but result.json says that founder"),
+        (lambda own: files(submission(SCORES, "founder")), (), "its author is visitor, but result.json names founder"),
         (lambda own: files(own) | {"README.md": b"# Mine"}, (), "it changes README.md"),
         (lambda own: files(own) | {"status/" + "0" * 64 + ".json": b"{}"}, (), "it adds status/000"),
-        (lambda own: files(own) | {"board/rows.index": b"{}"}, (), "it adds board/rows.index, which is no file of"),
-        (lambda own: files(own) | {f"{own.result.folder}/run.py": b"import os"}, (), "run.py, which is no file of"),
+        (lambda own: files(own) | {"board/rows.index": b"{}"}, (), "it adds board/rows.index, which is not a file of"),
+        (lambda own: files(own) | {f"{own.result.folder}/run.py": b"import os"}, (), "run.py, which is not a file of"),
         (files, (CommitOperationDelete("README.md"),), "it deletes README.md"),
         (lambda own: {"notes.txt": b"hello"}, (), "it adds no result.json"),
         (lambda own: {path: data for path, data in files(own).items() if "rec" not in path}, (), "/records.parquet"),
@@ -295,10 +295,14 @@ def test_what_is_recomputed_is_ranked_officially(done, shapes, resnet, tmp_path,
         ("contrast:second 0f3a", "contrast:second", "contrast:second"),
         ("predicted-by 0f3a", "predicted-by:google/vit-base-patch16-224", "predicted-by:google/vit-base-patch16-224"),
         ("predicted-by 0f3a", "predicted-by:torchvision:resnet18", "predicted-by:torchvision:resnet18"),
-        ("predicted-by 0f3a", "predicted-by:folder:vit", "folder:vit .* on no Hub; give --target predicted-by:MODEL"),
-        ("predicted-by 0f3a", "predicted-by:..", "on no Hub"),  # a folder of the owner's machine
-        ("predicted-by 0f3a", "classes.csv", "the file classes.csv; give --target FILE"),
-        ("0f3a", "predicted-by:google/vit-base-patch16-224", "give --target FILE"),
+        (
+            "predicted-by 0f3a",
+            "predicted-by:folder:vit",
+            "folder:vit .* not on the Hub; give --target predicted-by:MODEL",
+        ),
+        ("predicted-by 0f3a", "predicted-by:..", "is not on the Hub"),  # a folder of the owner's machine
+        ("predicted-by 0f3a", "classes.csv", "the file classes.csv; give your copy with --target FILE"),
+        ("0f3a", "predicted-by:google/vit-base-patch16-224", "give your copy with --target FILE"),
     ],
 )
 def test_the_target_is_that_of_the_submission(rule, words, taken):
@@ -332,7 +336,7 @@ def test_no_stranger_names_a_folder_of_the_machine_that_recomputes(kind, stated,
     if loaded:
         assert _named(None, submitted) == loaded
     else:
-        with pytest.raises(UserError, match=r"is on no Hub; give --(dataset|model) where you have it"):
+        with pytest.raises(UserError, match=r"is not on the Hub; give your copy with --(dataset|model)"):
             _named(None, submitted)
 
 
@@ -445,7 +449,7 @@ def test_a_name_that_only_the_submission_gives_is_pointed_out(resnet, tmp_path):
                  out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
     folder = of_run(run.folder, "ada").write(tmp_path / "board")[0].parent.relative_to(tmp_path / "board").as_posix()
     _, lines = vouch(str(tmp_path / "board"), folder, model=str(resnet), device="cpu", samples=2, progress=False)
-    assert "  the dataset is listed as shapes-xai, as the submission says; give --dataset to list another" in lines
+    assert "  the dataset is listed as shapes-xai, from the submission; give --dataset to list another" in lines
 
 
 @pytest.mark.slow
@@ -460,7 +464,7 @@ def test_another_copy_of_a_dataset_with_other_groups_changes_nothing_of_the_boar
     (tmp_path / "grouped").mkdir()
     grouped.to_parquet(tmp_path / "grouped" / "test.parquet")
     settings = {"model": str(resnet), "device": "cpu", "progress": False}
-    with pytest.raises(UserError, match=r"groups of .* are not those that the board lists"):
+    with pytest.raises(UserError, match=r"groups of .* differ from those on the board"):
         vouch(str(root), folder, dataset=str(tmp_path / "grouped"), **settings)
     other = sb.run(dataset=str(tmp_path / "grouped"), explainers=["random"], metrics=["saliency_miou"],
                    out=tmp_path / "run", **settings)  # fmt: skip
@@ -481,7 +485,7 @@ def test_maps_that_no_explainer_makes_are_named():
     assert line == ("masks", "maps match the mask almost exactly in 75% of the images")
     some = np.random.default_rng(0).random((4, 8, 8)).astype(np.float32)
     maps = {"mine": dict(enumerate(some)), "prior": dict(enumerate([some[0]] * 3 + [some[1]]))}
-    assert list(_all_the_same(maps)) == [("prior", "one map is that of 75% of the images, whatever their classes")]
+    assert list(_all_the_same(maps)) == [("prior", "75% of the images have the same map, whatever their classes")]
 
 
 def test_an_explainer_that_takes_for_ever_is_not_run(tmp_path):
@@ -490,7 +494,7 @@ def test_an_explainer_that_takes_for_ever_is_not_run(tmp_path):
     ways = _ways(cells, {}, further)
     assert [cell.explainer for cell in ways["explainer"]] == ["random"]
     (why,) = further.values()
-    assert "passes per image, more than the 100,000 that are run" in why
+    assert "passes per image, more than the limit of 100,000" in why
 
 
 @pytest.mark.parametrize("metric", ["saliency_insertion:steps=1000000000", "saliency_single_deletion:grid=30000",
@@ -511,7 +515,7 @@ def test_many_cells_together_take_no_longer_than_a_submission_may(monkeypatch):
     cells = submission(dict.fromkeys(names, SCORES["gradcam"])).checked
     further = {}
     assert [cell.explainer for cell in _ways(cells, {}, further)["explainer"]] == ["gradcam", "gradient"]
-    assert list(further.values()) == ["its submission needs more than the 500 passes that are run"]
+    assert list(further.values()) == ["its submission needs more passes than the limit of 500"]
 
 
 def test_files_of_maps_are_those_that_the_result_states():
@@ -526,7 +530,7 @@ def test_files_of_maps_are_those_that_the_result_states():
     assert _other_maps(result, small) == []  # compared when they are read
     first, second = paths
     (line,) = _other_maps(result, paths | {first: paths[second]})
-    assert line == f"{first} is not the file that result.json states: its SHA-256 is another one"
+    assert line == f"{first} is not the file that result.json states: its SHA-256 differs"
     (line,) = _other_maps(result, {first: paths[first]})
     assert line == f"it adds no {second}, which result.json states"
     more = f"{result.folder}/maps-00002.npz"
@@ -580,7 +584,7 @@ def test_another_dataset_is_not_taken_for_it(done, resnet, tmp_path):
     sb.build("shapes-xai", tmp_path / "other", size=32, count=60, progress=False)
     with pytest.raises(UserError, match="is not the dataset of"):
         recompute(tmp_path, folder, dataset=str(tmp_path / "other"), model=str(resnet))
-    with pytest.raises(UserError, match="give --model"):
+    with pytest.raises(UserError, match="give your copy with --model"):
         recompute(tmp_path, folder, dataset=str(tmp_path / "other"))
 
 

@@ -442,7 +442,7 @@ def test_what_the_hub_refuses_is_one_line(match, order, words, hub, here, run, c
     assert words in one_line(capsys, run)
     hub.heal()
     assert main(["submit", str(run)]) == 0  # nothing half-done is in the way
-    done = "this is proposed already: " if match.startswith("commit") and "lost" in order else "submitted: "
+    done = "this is already proposed: " if match.startswith("commit") and "lost" in order else "submitted: "
     assert done in capsys.readouterr().out
 
 
@@ -590,9 +590,9 @@ def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet
         (
             "submission.LARGEST",
             {"records.parquet": 100},
-            r"records\.parquet has [0-9,]+ bytes, of which at most 100 are read",
+            r"records\.parquet has [0-9,]+ bytes, more than the limit of 100",
         ),
-        ("submission.MOST", 0, "it adds 1 submissions, of which at most 0 are read; send a part of the runs at a time"),
+        ("submission.MOST", 0, "it adds 1 submissions, more than the limit of 0; send a part of the runs at a time"),
         ("submit.MOST_ROWS", 3, r"no board reads records\.parquet of .*first: it has 24 rows"),
     ],
 )
@@ -610,5 +610,5 @@ def test_too_many_files_of_maps_are_not_sent(hub, here, run, tmp_path, monkeypat
     write_maps(tmp_path / "copy" / PUBLISHED, "random", [("a", np.ones((8, 8), np.float32))])
     shutil.copytree(run, tmp_path / "copy", dirs_exist_ok=True)
     monkeypatch.setattr("saliency_bench.board.submission.MOST_SHARDS", 0)
-    with pytest.raises(UserError, match="has 1 files of maps, of which at most 0 are read"):
+    with pytest.raises(UserError, match="has 1 files of maps, more than the limit of 0"):
         plan(tmp_path / "copy", with_maps=True)

@@ -82,7 +82,7 @@ def test_a_signal_ends_a_run_at_once_with_the_command_that_resumes(name, shapes,
     assert time.monotonic() - start < 10
     assert process.returncode == 128 + number
     by = "" if name == "SIGINT" else f" by {name}"
-    line = f"saliency-bench: stopped{by}; complete batches are kept; go on with: saliency-bench {shlex.join(command)}"
+    line = f"saliency-bench: stopped{by}; complete batches are kept; resume with: saliency-bench {shlex.join(command)}"
     assert shown.strip().splitlines()[-1] == line
     assert shown.count("saliency-bench:") == 1
     assert "Traceback" not in shown
@@ -153,7 +153,7 @@ def test_a_build_and_a_training_say_what_is_kept(what, shapes, tmp_path, resnet)
     assert "Traceback" not in shown
     kept = {"build": "finished batches", "train": "complete epochs"}[what]
     last = shown.strip().splitlines()[-1]
-    line = f"saliency-bench: stopped by SIGTERM; {kept} are kept; go on with: saliency-bench {shlex.join(lines[what])}"
+    line = f"saliency-bench: stopped by SIGTERM; {kept} are kept; resume with: saliency-bench {shlex.join(lines[what])}"
     assert last.endswith(line)
     assert list(tmp_path.glob(pattern))
     assert not (tmp_path / "shapes").exists()

@@ -183,7 +183,7 @@ def test_a_finished_build_started_again_says_so_and_writes_nothing(tmp_path, cap
     before = content(out)
     options = [f"--{key}={value}" for key, value in SMALL.items()]
     assert cli.main(["build", "shapes-xai", "--out", str(out), *options]) == 0
-    assert "is built already with these settings; --overwrite" in capsys.readouterr().err
+    assert "is already built with these settings; --overwrite" in capsys.readouterr().err
     assert content(out) == before
     (table, *_) = sorted((out / "data").iterdir())
     table.write_bytes(table.read_bytes() + b"x")
@@ -308,7 +308,7 @@ def test_command(tmp_path, capsys):
     assert cli.main(command) == 0
     assert "samples   20" in capsys.readouterr().out
     assert cli.main(command) == 0
-    assert "is built already with these settings" in capsys.readouterr().err
+    assert "is already built with these settings" in capsys.readouterr().err
     assert cli.main([*command, "--seed", "1"]) == 2
     assert capsys.readouterr().err.strip().startswith("saliency-bench: error:")
     assert cli.main([*command, "--overwrite", "--json"]) == 0

@@ -151,7 +151,7 @@ def test_masks_votes_and_groups(source):
 def test_what_the_model_refuses_is_named(source, service):
     _, log = built(source)
     assert [entry["reason"] for entry in log.left_out if entry["id"] == "t2"] == [
-        "the language model does not take 'general' for a class"
+        "the language model does not accept 'general' as a class"
     ]
 
 
@@ -351,7 +351,7 @@ def test_a_server_that_fails_is_named_and_no_answer_is_lost(source, server, plan
     with pytest.raises(UserError, match=text) as caught:
         built(source, server=server.address)
     assert "\n" not in str(caught.value)
-    assert str(caught.value).endswith("start again, the answers so far are kept")
+    assert str(caught.value).endswith("start again: the answers so far are kept")
     assert len(server.requests) == calls
     assert len((source / "answers.jsonl").read_text().splitlines()) == 1
     server.plan = []

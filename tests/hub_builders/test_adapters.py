@@ -71,9 +71,7 @@ def test_one_sample_an_image_and_images_dropped_by_content(voc):
     assert samples["2007_000001"]["labels"] == ["cat", "person"]
     kept, log = built(voc_val, source, parts="test", drop=("cow", "person"))
     assert sorted(kept) == ["2007_000003:boat", "2007_000005:bus"]
-    assert log.left_out == [
-        {"id": "2007_000001", "what": "image", "reason": "it shows a class that is dropped (person)"}
-    ]
+    assert log.left_out == [{"id": "2007_000001", "what": "image", "reason": "it shows a dropped class (person)"}]
     with pytest.raises(UserError, match=r"pottedplants.*pottedplant"):
         built(voc_val, source, drop=("pottedplants",))
     with pytest.raises(UserError, match=r"classes=one .*image"):
@@ -103,10 +101,12 @@ def test_voc_2007_with_boxes(tmp_path):
     expected[3:8, 2:10] = expected[0:2, 29:48] = True
     assert (samples["000001:cat"]["mask"] == expected).all()
     assert samples["000001:cat"]["labels"] == ["cat", "person"]
-    assert [remark["text"] for remark in log.remarks] == ["object 'unicorn' is none of the 20 classes and is left out"]
+    assert [remark["text"] for remark in log.remarks] == [
+        "object 'unicorn' is not one of the 20 classes and is left out"
+    ]
     with pytest.raises(UserError, match=r"VOC2007 is not VOC2012"):
         built(voc_val, root)
-    with pytest.raises(UserError, match=r"year is 2012 or 2007"):
+    with pytest.raises(UserError, match=r"year must be 2012 or 2007"):
         built(voc_val, source, year=2010)
     for name in ("train", "val"):  # the archive of the test images alone
         (root / f"ImageSets/Main/{name}.txt").unlink()
@@ -138,7 +138,7 @@ def test_coco_draws_images_to_train_on_where_the_source_has_them(tmp_path):
     trained = set().union(*splits.values())
     assert len(trained) == 3
     assert {samples[name]["source_split"] for name in trained} == {"train2017"}
-    assert [remark["text"] for remark in log.remarks] == ["1 more images to train on were not drawn"]
+    assert [remark["text"] for remark in log.remarks] == ["1 more training images were not drawn"]
     shutil.rmtree(tmp_path / "train2017")
     samples, log = built(coco_val, tmp_path)
     assert set(splits_of(samples)) == {"test"}
@@ -309,7 +309,7 @@ def test_openimages_one_kind_of_animal(tmp_path):
         "1": "Cat", "2": "Owl", "3": "Cat", "4": "Owl", "5": "Cat"
     }  # fmt: skip
     assert log.left_out == [{"id": "0" * 16, "what": "image", "reason": "animals of several kinds"}]
-    assert "no box of four shares" in log.remarks[0]["text"]
+    assert "not a box of four shares" in log.remarks[0]["text"]
     assert {sample["label"] for sample in built(openimages_animals, tmp_path, kinds=1)[0].values()} == {"Cat"}
     assert set(splits_of(samples)) == {"test"}
     (tmp_path / "validation-images-with-rotation.csv").unlink()

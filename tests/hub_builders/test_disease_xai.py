@@ -266,7 +266,7 @@ def test_what_is_missing_or_odd_is_named(source):
     assert len(samples) == 2
     reasons = [entry["reason"] for entry in log.left_out]
     assert reasons[:3] == ["no usable DICOM file in this folder", "marks of a chest X-ray, not of a CT",
-                           "no DICOM series of this UID, which 161.xml is about"]  # fmt: skip
+                           "no DICOM series with the UID in 161.xml"]  # fmt: skip
     assert reasons[3] == "162.xml is not usable XML (it declares entities)"
     assert reasons[4] == "163.xml is not a LIDC-IDRI reading but html"
     texts = [remark["text"] for remark in log.remarks]

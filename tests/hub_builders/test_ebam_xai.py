@@ -96,8 +96,8 @@ def test_the_detector_keeps_what_it_names_rightly(source, monkeypatch):
     assert {s["scene"] for s in samples.values()} == {"abbey", "corn/field"}
     assert {int(s["object_id"][5:]) // 10 for s in samples.values()} <= set(range(1, 11))
     reasons = [entry["reason"] for entry in log.left_out]
-    assert reasons.count("the detector does not name this cut-out rightly") == 30
-    assert reasons.count("the detector finds an object in this scene, or it cannot be read") == 20
+    assert reasons.count("the detector does not classify this cut-out correctly") == 30
+    assert reasons.count("the detector finds an object in this scene, or the scene cannot be read") == 20
     assert len(looked) == 40 + 60
     with (source / "detections.jsonl").open("a") as file:
         file.write('{"what": "half')
@@ -166,7 +166,7 @@ def test_faster_rcnn_filters_a_build(source, weights, tmp_path):
     folder = build("ebam-xai", tmp_path / "out", source=source, progress=False, **FREE | {"detector": True})
     report = json.loads((folder / "build_report.json").read_text())
     reasons = [entry["reason"] for entry in report["left_out"]]
-    assert reasons.count("the detector does not name this cut-out rightly") == 4  # the cups
+    assert reasons.count("the detector does not classify this cut-out correctly") == 4  # the cups
     lines = [json.loads(line) for line in (source / "detections.jsonl").read_text().splitlines()[len(told) :]]
     assert lines == [{"what": f"coco-{10 * n + k}", "found": [18]} for n in range(1, 5) for k in (0, 1)]
 

@@ -79,7 +79,7 @@ def test_drawn_by_seed_masks_and_what_is_left_out(tmp_path):
     samples, log = built(tmp_path, per_class=0)
     assert samples["train/pond/00000002"]["mask"].all()
     assert {(e["id"], e["reason"]) for e in log.left_out if e["what"] == "image"} == {
-        ("train/pond/Thumbs", "not an image file by its name"),
+        ("train/pond/Thumbs", "not named like an image file"),
         ("train/pond/00000003", "empty file"),
     }
     few, log = built(tmp_path, per_class=5)

@@ -204,7 +204,7 @@ def test_the_published_release(tmp_path):
     assert (samples["a"]["mask"] == expected).all()
     assert samples["a"]["mask_source"] == "annotators"
     assert {(entry["id"], entry["what"]): entry["reason"] for entry in log.left_out} == {
-        ("d", "image"): "its folder cats is none of the classes",
+        ("d", "image"): "its folder cats is not a class",
         ("gone", "mask"): "an attention label without image",
         ("b", "mask"): "empty mask",
         ("c", "mask"): "no attention label",

@@ -130,7 +130,7 @@ def test_wrong_options_are_one_line(photos, store, tmp_path, options, line, monk
 
 def test_a_study_of_another_dataset_is_refused(store, tmp_path, photos):
     (photos / "cat/IMG_1.jpg").rename(photos / "cat/other.jpg")
-    with pytest.raises(UserError, match=r"about another dataset: .* has no image IMG_1.jpg"):
+    with pytest.raises(UserError, match=r"the study has another dataset: .* has no image IMG_1.jpg"):
         sb.build("masks", tmp_path / "out", photos, progress=False, annotations=str(store))
 
 

@@ -72,7 +72,7 @@ def test_single_class_images_stay_and_the_others_are_named(source):
         "../../../etc/passwd": "its name leads out of the source folder",
         "2007_000003": "objects of several classes",
         "2007_000004": "no object: background and void only",
-        "2007_000005": "mask: index 21 is none of the 20 classes",
+        "2007_000005": "mask: index 21 is not one of the 20 classes",
         "2007_000006": "mask of another size than its image",
         "2008_000007": "in a segmentation list, but no such file in SegmentationClass/",
         "2009_000009": "no such image file",

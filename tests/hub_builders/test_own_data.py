@@ -129,7 +129,7 @@ def test_which_mask_belongs_to_which_picture(tmp_path):
     rows, left_out = built(tmp_path, masks=str(tmp_path / "masks"))
     assert {name for name, row in rows.items() if row["mask"]} == {"cat/1", "dog/1", "cat/2", "dog/3"}
     assert left_out == {
-        ("cat/4", "mask"): "several mask files of its name",
+        ("cat/4", "mask"): "several mask files with its name",
         ("cat/5", "mask"): "its mask file has the name of several pictures",
         ("dog/5", "mask"): "its mask file has the name of several pictures",
         ("cat/6", "mask"): "a JPEG mask with blurred values; save masks as PNG, or give a threshold, such as "
@@ -143,7 +143,7 @@ def test_a_mask_in_the_folder_of_another_class_is_not_taken(tmp_path):
         picture(tmp_path / "images" / name)
     mask(tmp_path / "masks/dog/1.png")
     rows, left_out = built(tmp_path, masks=str(tmp_path / "masks"))
-    assert left_out == {("cat/1", "mask"): "no mask file of its name"}
+    assert left_out == {("cat/1", "mask"): "no mask file with its name"}
     assert rows["dog/1"]["mask"]
 
 
@@ -297,7 +297,7 @@ def test_the_command_line(tmp_path, capsys):
     assert main([str(word) for word in line]) == 0
     told = capsys.readouterr().out
     assert "1 mask: a mask with more than two values; choose the object with --foreground" in told
-    assert "1 mask: no mask file of its name" in told
+    assert "1 mask: no mask file with its name" in told
     assert main([str(word) for word in [*line, "--foreground", "2", "--overwrite", "--json"]]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["counts"]["masks"] == 1
@@ -413,7 +413,7 @@ def test_a_folder_without_a_picture_says_what_it_holds(tmp_path):
     (tmp_path / "images/cat").mkdir(parents=True)
     for name in ("1.heic", "2.HEIC", "3.mp4"):
         (tmp_path / "images/cat" / name).write_bytes(b"\0\0\0\x18ftypheic")
-    with pytest.raises(UserError, match=r"has no pictures that can be read \(2 left out: a HEIC picture.* pillow-heif"):
+    with pytest.raises(UserError, match=r"has no readable pictures \(2 left out: a HEIC picture.* pillow-heif"):
         built(tmp_path)
 
 

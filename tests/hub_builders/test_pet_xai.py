@@ -90,8 +90,8 @@ def test_what_stays_and_what_is_left_out_with_which_reason(built):
     assert set(samples) == {f"Abyssinian_{n}" for n in range(1, 8)} | {"beagle_1", "boxer_1", "pug_3"}
     assert left_out.pop(("pug_1", "image")).startswith("damaged image")
     assert left_out == {
-        ("._Abyssinian_1.jpg", "image"): "not an image file by its name",
-        ("Abyssinian_101.mat", "image"): "not an image file by its name",
+        ("._Abyssinian_1.jpg", "image"): "not named like an image file",
+        ("Abyssinian_101.mat", "image"): "not named like an image file",
         ("stray", "image"): "no breed: not in annotations/list.txt, and its name begins with none of the 37",
         ("pug_2", "image"): "not an image",
         ("pug_9", "image"): "in annotations/list.txt, but no such file in images/",
@@ -143,7 +143,7 @@ def test_label_of_the_list_wins_and_the_report_says_so(source):
     assert next(samples_of(pet_xai.samples(source, log), log))["label"] == "Bengal"
     assert log.remarks[0] == {
         "id": "Abyssinian_1",
-        "text": "annotations/list.txt says Bengal, the file name says Abyssinian",
+        "text": "annotations/list.txt has Bengal, the file name has Abyssinian",
     }
 
 

@@ -67,8 +67,8 @@ def test_boxes_become_objects_and_mask(source):
     assert samples["P00002"]["mask"].sum() == 1
     assert [one["name"] for one in samples["P00002"]["objects"]] == ["Hammer"]
     reasons = {(entry["id"], entry["what"]): entry["reason"] for entry in log.left_out}
-    assert reasons.pop(("N00001", "image"), "the list says clean, the XML shows Gun") == (
-        "the list says clean, the XML shows Gun"
+    assert reasons.pop(("N00001", "image"), "the list has it as clean, but the XML shows Gun") == (
+        "the list has it as clean, but the XML shows Gun"
     )
     assert reasons == {
         ("P00003", "mask"): "no box",
@@ -76,7 +76,7 @@ def test_boxes_become_objects_and_mask(source):
         ("P00005", "mask"): "empty mask",
         ("P00006", "image"): "no such image file",
     }
-    assert ("P00002", "object 'Bomb' is none of the 6 items and is left out") in [
+    assert ("P00002", "object 'Bomb' is not one of the 6 items and is left out") in [
         tuple(remark.values()) for remark in log.remarks
     ]
 
@@ -98,7 +98,7 @@ def test_without_lists_the_xml_tells(source):
     labels = {name: sample["label"] for name, sample in samples.items()}
     assert labels["P00001"] == labels["N00001"] == "prohibited"
     assert labels["P00003"] == labels["N00002"] == "clean"
-    assert ("P00004", "neither in a list nor with an XML") in [(e["id"], e["reason"]) for e in log.left_out]
+    assert ("P00004", "neither in a list nor in an XML file") in [(e["id"], e["reason"]) for e in log.left_out]
 
 
 def first_counted(source, **files):

@@ -53,8 +53,8 @@ def test_pixels_of_boxes_and_outlines_by_hand():
     for words, message in (
         ("0.1 0.1 0.1", "3 numbers, neither a box"),
         ("0.4 0.5 0.4 0.5 0.9", "5 numbers, neither a box"),  # of a prediction: with its confidence
-        ("4 4 3 3", "not parts of width and height"),
-        ("0.4 0.5 nan 0.5", "not parts of width and height"),
+        ("4 4 3 3", "not fractions of width and height"),
+        ("0.4 0.5 nan 0.5", "not fractions of width and height"),
         ("0.4 0.5 x 0.5", "not numbers"),
     ):
         with pytest.raises(UnreadableError, match=message):
@@ -97,7 +97,7 @@ def test_names_of_the_classes(tmp_path):
         names_in(tmp_path / "classes.txt")
     for content, message in (
         ("train: a\n", "has no list `names`"),
-        ("names: [a, a]\n", "names two classes alike"),
+        ("names: [a, a]\n", "gives two classes the same name"),
         ("names: [a, [b]]\n", "class 1 needs a number and a name"),
         ("names: {x: a}\n", "class x needs a number and a name"),
         ("names: [", "is not YAML"),
@@ -130,11 +130,11 @@ def test_what_cannot_be_used_is_named_and_the_rest_is_kept(tmp_path):
     assert [name for name, row in rows.items() if row["mask"] is None] == ["confidence:dog"]
     assert left_out.pop(("damaged", "image"))
     assert left_out == {
-        ("none", "image"): "no label file of its name",
+        ("none", "image"): "no label file with its name",
         ("empty", "image"): "no object",
         ("confidence:dog", "mask"): "labels with 5 numbers, neither a box (4) nor an outline (6, 8, 10 ...)",
         ("unknown", "image"): "no object of a class that has a name",
-        ("words", "image"): "line 1 of its labels does not begin with the number of a class",
+        ("words", "image"): "line 1 of its labels does not begin with a class number",
     }
     remarks = {one["id"]: one["text"] for one in report["remarks"]}
     assert remarks["strange"] == "class 9 is not among the names and is skipped"
@@ -182,7 +182,7 @@ def test_a_source_without_its_parts_is_one_line_that_names_the_option(tmp_path):
         built(tmp_path, labels="nowhere")
     text(tmp_path / "none/a.txt", "0\n")
     (tmp_path / "in/a.png").unlink()
-    with pytest.raises(UserError, match="has no pictures"):
+    with pytest.raises(UserError, match="has no readable pictures"):
         built(tmp_path, labels=str(tmp_path / "none"))
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\0")
     with pytest.raises(UnreadableError, match="cannot be read as text"):

@@ -275,7 +275,7 @@ def test_each_is_the_difference_of_the_means_over_what_each_model_has_right(plan
     assert (first.n, second.n) == (len(rows) - len(range(0, len(rows), 3)), len(rows) - 9)
     assert each.value == pytest.approx(first.value - second.value)
     assert both.n == sum(index % 3 != 0 and index >= 9 for index in range(len(rows)))
-    assert both.left_out == {"not defined for this sample: a model does not classify it rightly": len(rows) - both.n}
+    assert both.left_out == {"not defined for this sample: a model does not classify it correctly": len(rows) - both.n}
 
 
 def replace_known(classifier, rows, is_wrong):

@@ -110,7 +110,7 @@ def test_the_module_takes_judgements_with_none_for_who_was_never_right(module):
 
 
 @pytest.mark.parametrize(("given", "line"), [
-    ({"predictions": [0.5], "references": [1]}, "takes the answers of people alone; leave out references"),
+    ({"predictions": [0.5], "references": [1]}, "uses only the answers of people; leave out references"),
     ({"predictions": [50]}, "at most 1; got 50"),
     ({"predictions": [0.5], "exposures": [0.5, 0.2]}, "increasing shares"),
     ({"predictions": [0.5], "exposure": 0.5}, "exposure"),

@@ -372,7 +372,7 @@ def test_no_name_of_this_package_is_taken_over(tmp_path, monkeypatch, found_anew
     found_anew()
     assert sb.load_explainer("gradcam").version == registry.load("explainers", "gradcam").gradcam.declaration.version
     (line,) = capsys.readouterr().err.splitlines()
-    said = "explainer gradcam of broken 0.1 cannot be used: saliency-bench has one of this name"
+    said = "explainer gradcam of broken 0.1 cannot be used: saliency-bench already has this name"
     assert line == f"saliency-bench: {said}"
     monkeypatch.undo()
 
@@ -403,7 +403,9 @@ def test_a_metric_may_be_one_file(tmp_path, monkeypatch, found_anew, resnet, sha
     found_anew()
     run = sb.run(**few(shapes, resnet, tmp_path / "run") | {"explainers": ["random"], "metrics": ["item"]})
     assert 0.45 < run.cells[0].value < 0.55
-    with pytest.raises(UserError, match=r"metric item has no module for evaluate: write item\.py beside its score\.py"):
+    with pytest.raises(
+        UserError, match=r"metric item has no module for evaluate: write item\.py next to its score\.py"
+    ):
         metric_files("item")
     assert not has_module("item")
     assert has_module("saliency_miou")
@@ -455,7 +457,7 @@ def test_no_suite_of_this_package_is_taken_over(tmp_path, monkeypatch, found_ane
     assert find_suite("p0")[0] == before
     (line,) = capsys.readouterr().err.splitlines()
     assert re.fullmatch(
-        r"saliency-bench: suite .*broken/p0\.yaml cannot be used: .*p0\.yaml has its name; rename .*", line
+        r"saliency-bench: suite .*broken/p0\.yaml cannot be used: .*p0\.yaml has the same name; rename .*", line
     )
     monkeypatch.undo()
 

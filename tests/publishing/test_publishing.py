@@ -121,7 +121,7 @@ def test_a_repository_that_holds_something_else_is_not_touched(hub, pets, model,
     others = {
         "holds something else (model.safetensors)": {"model.safetensors": b"x"},
         "holds shapes-xai, not pet-xai": dataset_publication(shapes, "founder", workspace, "x").files,
-        "holds something that cannot be read, not pet-xai": {REPORT: b"[" * 100_000},
+        "holds something unreadable, not pet-xai": {REPORT: b"[" * 100_000},
         "holds None, not pet-xai": {REPORT: b"{}"},
     }
     for number, (words, files) in enumerate(others.items()):
@@ -361,7 +361,7 @@ def test_the_scores_of_gradcam_are_listed_on_the_page_of_the_dataset(hub, model,
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"limit": 2}, "it is not about the whole split"),
+        ({"limit": 2}, "it does not use the whole split"),
         ({"target": "predicted"}, "its target is predicted, not label"),
         ({"explainers": ["centre"]}, "it holds no score of gradcam by saliency_miou or saliency_insertion"),
         ({"split": "train"}, "it is about the split train, not test"),

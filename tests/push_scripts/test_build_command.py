@@ -51,7 +51,7 @@ def test_several_texts_of_an_option(tmp_path, capsys):
     source = _examples.write("voc-val", tmp_path / "source", 10, 32)
     line = ["build", "voc-val", "--source", str(source), "--out", str(tmp_path / "out"), "--classes", "image"]
     assert main([*line, "--drop", "aeroplane", "bicycle"]) == 0
-    assert "it shows a class that is dropped (bicycle)" in capsys.readouterr().out
+    assert "it shows a dropped class (bicycle)" in capsys.readouterr().out
     assert main([*line, "--overwrite", "--drop", "aeroplan"]) == 2
     assert "did you mean aeroplane" in capsys.readouterr().err
 

@@ -201,7 +201,7 @@ def test_a_restart_makes_no_further_links_once_they_were_printed(capsys, monkeyp
     printed.append(True)
     for invited in (["--invite", "3"], ["--invite=3"]):
         main([*words[:6], *invited, "--port=1"])
-        end = "annotate --dataset d --store s --port=1; the links that were printed stay valid\n"
+        end = "annotate --dataset d --store s --port=1; the printed links stay valid\n"
         assert capsys.readouterr().err.endswith(end)
 
 
@@ -229,7 +229,7 @@ def test_a_stopped_command_says_what_is_kept_only_where_something_is(command, ou
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).touch()
     assert main(words) == 130
-    line = f"saliency-bench: stopped; {what} are kept; go on with: saliency-bench {' '.join(words)}\n"
+    line = f"saliency-bench: stopped; {what} are kept; resume with: saliency-bench {' '.join(words)}\n"
     assert capsys.readouterr().err == line
 
 

@@ -36,7 +36,7 @@ def test_a_metric_shows_its_direction_range_and_paper(capsys):
     shown = capsys.readouterr().out
     for text in (
         "lower is better",
-        "0 to 1, where a map explains one class",
+        "0 to 1, if a map explains one class",
         "Petsiuk",
         "steps=None",
         "reference=black",

@@ -163,7 +163,7 @@ def test_it_is_refused_before_anything_is_sent(line, here, capsys, monkeypatch, 
     here.fault("GET /api/datasets", times=9, status=503)
     assert "503" in refusal(*SMALL, "--dry-run")  # a plan waits for nothing
     here.heal()
-    assert "resnet-18-pet-xai has no licence; give that of its weights" in refusal(*ONLY)
+    assert "resnet-18-pet-xai has no licence; give the licence of its weights" in refusal(*ONLY)
     assert "holds no built dataset" in refusal(data=tmp_path)
     for user, words in ((VISITOR, "visitor may not write to saliency-bench/"), (READER, "only has read access")):
         monkeypatch.setenv("HF_TOKEN", user.token)

@@ -62,7 +62,7 @@ run {good} --out X --groups nowhere.json | nowhere.json
 run {good} --out X --groups broken.json | broken.json
 run {good} --out X --groups full | full
 run {good} --out X --split tset | split
-run --dataset nope --model net --out X | no folder is called so either
+run --dataset nope --model net --out X | there is no such folder either
 run --dataset pets --model net --out X | did you mean pet-xai
 run --dataset shapes-xia --model net --out X | did you mean shapes-xai
 run --dataset ./nowhere --model net --out X | ./nowhere

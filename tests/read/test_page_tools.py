@@ -76,7 +76,7 @@ const [low, high] = document.querySelectorAll(".filter input");
 const set = (control, value) => { control.value = value; control.dispatchEvent(new Event("input")); };
 const shown = () => [...document.querySelectorAll(".sample:not([hidden]) h4")].map((one) => one.textContent).sort();
 const result = [[...explainer.options].map((one) => one.value), [...metric.options].map((one) => one.value), shown()];
-set(explainer, "rise"); set(metric, "Network relies (insertion)"); set(low, "0.4"); result.push(shown());
+set(explainer, "rise"); set(metric, "Insertion AUC"); set(low, "0.4"); result.push(shown());
 set(high, "0.5"); result.push(shown());
 set(low, ""); result.push(shown());
 set(high, ""); result.push(shown());

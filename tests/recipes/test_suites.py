@@ -586,7 +586,7 @@ def test_two_launchers_end_with_the_bytes_of_one_process(batch_size, side, tmp_p
     for node in nodes:
         shown, _ = node.communicate(timeout=300)
         assert node.returncode == 0, shown
-        told.append("2 processes make whole runs side by side" in shown)
+        told.append("2 processes make whole runs in parallel" in shown)
     assert told == [side, False]  # the first one speaks for all
 
     def files(name):

@@ -242,7 +242,7 @@ def test_a_value_of_a_run_that_the_table_has_not_is_refused(tmp_path):
 
 def test_a_transform_is_of_an_accuracy():
     assert Value(accuracy="top1", transform="left").transform == "left"
-    with pytest.raises(ValueError, match="transform goes with accuracy"):
+    with pytest.raises(ValueError, match="transform requires accuracy"):
         Value(metric="saliency_miou", transform="left")
 
 

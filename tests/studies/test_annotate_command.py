@@ -58,13 +58,13 @@ def test_masks_of_two_people_are_reported_and_exported(line, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--import", "x"], "--person NAME are given together"),
-        (["--person", "x"], "--person NAME are given together"),
+        (["--import", "x"], "--person NAME must be given together"),
+        (["--person", "x"], "--person NAME must be given together"),
         (["--report"], "there is no store"),
-        (["--annotators", "0"], "--annotators is a number from 1"),
+        (["--annotators", "0"], "--annotators must be a number from 1"),
         (["--honeypots", "3"], "but the dataset has 2"),
         (["--import", "nowhere", "--person", "ada"], "nowhere is not a folder"),
-        (["--practice-iou", "7"], "--practice-iou is a number from 0 to 1"),
+        (["--practice-iou", "7"], "--practice-iou must be a number from 0 to 1"),
         (["--grow"], "there is no store"),
         (["--host", "256.0.0.1"], "give another --port"),
     ],
@@ -109,7 +109,7 @@ def test_masks_that_fit_no_image_are_named(line, tmp_path, capsys):
     ("options", "words"),
     [
         (["--person", "bob"], "has no masks of bob; give --person, one of: ada"),
-        (["--person", "../ada"], "--person is 1 to 100 letters"),
+        (["--person", "../ada"], "--person must be 1 to 100 letters"),
         (["--person", "consensus"], "is reserved"),
         (["--person", "ada", "--format", "coco"], "is a folder without annotations.json"),
     ],
@@ -159,12 +159,13 @@ def test_an_import_ends_with_a_line_that_adds_up(line, tmp_path, capsys):
     options = ["--import", str(tmp_path / "a.xml"), "--format", "cvat", "--person"]
     assert main([*line, *options, "ada"]) == 0
     told = capsys.readouterr()
-    assert "image images/image-005.png is left out: the runs are not those of a mask of 2 x 2 pixels" in told.err
+    assert "image images/image-005.png is left out: the run lengths do not match a mask of 2 x 2 pixels" in told.err
     assert "in the dataset: 1, such as images/image-0099.png; the dataset has image-000" in told.err
     first, second = told.out.splitlines()
-    assert first == "masks of 2 images are stored as those of ada"
+    assert first == "masks of 2 images are stored for ada"
     assert second == (
-        "6 regions read: 2 drawn, 4 skipped (1 of type points, which has no area, 1 of no image in the dataset, "
+        "6 regions read: 2 drawn, 4 skipped (1 of type points, which has no area, "
+        "1 for an image that is not in the dataset, "
         "1 labelled shadow, 1 of an image that was left out)"
     )
     assert main([*line, *options, "bob", "--label", "shadow", "--json"]) == 0

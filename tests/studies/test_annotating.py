@@ -102,7 +102,7 @@ def test_everybody_sees_only_their_own(annotating, client):
     ("changed", "words"),
     [
         ({"unit": "image-999"}, "not given to you"),
-        ({"kind": "draw"}, "kind is one of"),
+        ({"kind": "draw"}, "kind must be one of"),
         ({"runs": [4799]}, "60 x 80"),
         ({"runs": [4800]}, "nothing is marked"),
         ({"runs": {"a": 1}}, "60 x 80"),
@@ -337,5 +337,5 @@ def test_a_study_goes_on_with_its_own_settings_and_refuses_others(tmp_path):
         open_study(store, "noise", images, "print", annotators=5)
     with pytest.raises(UserError, match="another dataset"):
         open_study(store, "noise", images, "other print")
-    with pytest.raises(UserError, match="--honeypot-every is a number from 2"):
+    with pytest.raises(UserError, match="--honeypot-every must be a number from 2"):
         open_study(store, "new", images, "print", honeypot_every=1)

@@ -152,12 +152,13 @@ def test_no_picture_of_an_image_to_come(study, place):
     person = study.study.join().name
     study.state(person)
     for plain in (True, False):
-        with pytest.raises(UserError, match="not asked about this map yet"):
+        with pytest.raises(UserError, match="not been asked about this map yet"):
             study.picture(person, place, plain=plain)
 
 
 @pytest.mark.parametrize(("options", "line"), [
-    ({"raters": 0}, "raters is a number from 1"), ({"per_person": 0}, "per_person"), ({"limit": 0}, "from 1 to 12"),
+    ({"raters": 0}, "raters must be a number from 1"), ({"per_person": 0}, "per_person"),
+    ({"limit": 0}, "from 1 to 12"),
     ({"limit": 13}, "from 1 to 12"),
 ])  # fmt: skip
 def test_numbers_that_do_not_fit_are_refused(options, line):

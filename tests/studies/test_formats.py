@@ -510,7 +510,7 @@ def test_names_of_uploads_and_other_machines_find_their_image(tmp_path):
     found = imported(tmp_path, [task(name, by(result(CAT))) for name in names])
     assert list(found.masks) == ["p1", "p2", "p3"]
     assert found.strange == ["p4.png"]
-    assert found.selection.skipped == {"of no image in the dataset": 1}
+    assert found.selection.skipped == {"for an image that is not in the dataset": 1}
     found = imported(tmp_path, [task(name, by(result(CAT))) for name in ("a/p1.png", "b/p1.png", "p2.png")])
     assert (list(found.masks), found.strange) == (["p2"], ["a/p1.png", "b/p1.png"])
 
@@ -585,7 +585,7 @@ def test_every_kind_of_region_of_cvat_is_drawn_or_counted(tmp_path):
 @pytest.mark.parametrize(
     ("element", "size", "why"),
     [
-        ('<mask label="cat" left="0" top="0" width="2" height="2" rle="0, 3"/>', None, "not those of a mask of 2 x 2"),
+        ('<mask label="cat" left="0" top="0" width="2" height="2" rle="0, 3"/>', None, "do not match a mask of 2 x 2"),
         ('<mask label="cat" left="79" top="0" width="2" height="2" rle="0, 4"/>', None, "outside of its image"),
         ('<mask label="cat" left="0" top="0" width="2" height="2" rle="0, x"/>', None, "a damaged mask"),
         ('<polygon label="cat" points="1,2;3"/>', None, "a damaged polygon"),

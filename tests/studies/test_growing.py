@@ -46,7 +46,7 @@ def test_a_grown_study_asks_more_people_about_more_images(store):
 def test_nothing_grows_unless_it_is_said(store):
     opened(store, annotators=2)
     for options in ({"annotators": 3}, {"images": 5, "fingerprint": "five"}):
-        with pytest.raises(UserError, match="--grow where it shall have more"):
+        with pytest.raises(UserError, match="--grow to add people or images"):
             opened(store, **options)
     opened(store, annotators=3, growing=True)
     with pytest.raises(UserError, match=r"another configuration \(annotators 3, now 2\); give"):
@@ -75,5 +75,5 @@ def test_images_that_people_were_given_stay_the_same(store):
     with pytest.raises(UserError, match="lacks the image image-003"):
         opened(store, 3, "three", growing=True)
     others = StudyImages(dataset(5, seed=1))
-    with pytest.raises(UserError, match="is another one than people have drawn on"):
+    with pytest.raises(UserError, match="is not the image that people have drawn on"):
         open_study(store, "noise", others, "others", growing=True)

@@ -83,10 +83,10 @@ def test_examples_are_named_good_and_bad_and_served(client, introduction):
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("https://example.org/a.png", "put the picture beside the text"),
-        ("../study.db", "put the picture beside the text"),
-        ("missing.png", "no picture that can be read"),
-        ("consent.md", "no picture that can be read"),
+        ("https://example.org/a.png", "put the picture next to the text"),
+        ("../study.db", "put the picture next to the text"),
+        ("missing.png", "not a readable picture"),
+        ("consent.md", "not a readable picture"),
     ],
 )
 def test_a_picture_that_cannot_be_shown_is_named(folder, source, words):

@@ -190,7 +190,7 @@ def test_a_repeated_answer_is_stored_once_and_a_restart_resumes(game, tmp_path):
     assert game.save(person, sent) == game.save(person, sent) == {"right": False}
     assert len(game.study.answers(person, last=False)) == 1
     after = game.state(person)
-    with pytest.raises(UserError, match="not the question"):
+    with pytest.raises(UserError, match="not your current question"):
         game.save(person, sent | {"choice": state["choices"][0]})
     again = start(Store(tmp_path / "study.db"))
     assert again.state(person) == after
@@ -216,13 +216,13 @@ def test_what_is_no_answer_to_the_question_is_refused_and_not_stored(game, chang
 def test_no_other_picture_is_sent(game, place, step):
     person = game.study.join().name
     game.state(person)
-    with pytest.raises(UserError, match="not the question"):
+    with pytest.raises(UserError, match="not your current question"):
         game.picture(person, place, step)
 
 
 @pytest.mark.parametrize(("options", "line"), [
-    ({"judgements": 0}, "judgements is a number from 1"),
-    ({"pairs": 0}, "pairs is a number from 1"),
+    ({"judgements": 0}, "judgements must be a number from 1"),
+    ({"pairs": 0}, "pairs must be a number from 1"),
     ({"choices": 6}, "from 2 to 5"),
     ({"choices": 1}, "from 2 to 5"),
     ({"limit": 11}, "too few"),
@@ -320,7 +320,7 @@ def test_results_by_hand(by_hand):
     numbered = results(game.study, people=False, with_failed=True).data["people"]
     assert {row["person"] for row in numbered} == {"1", "2", "3"}
     assert sorted(row["mean exposure"] for row in numbered) == sorted(row["mean exposure"] for row in people.values())
-    assert "have not ended, and are left out: 1." in " ".join(findings.notes)
+    assert "Unfinished judgements, which are left out: 1." in " ".join(findings.notes)
 
 
 def test_people_who_failed_a_check_are_left_out_of_the_headline_and_shown_beside_it(by_hand):
@@ -419,7 +419,7 @@ def test_labels_that_were_tried_stay_choosable_unless_they_are_struck_out(tmp_pa
         sent = {"place": 0, "step": 1, "choice": wrong}
         assert game.state(person)["strike"] is strike
         if strike:
-            with pytest.raises(UserError, match="tried before"):
+            with pytest.raises(UserError, match="already tried"):
                 game.save(person, sent)
         else:
             assert game.save(person, sent) == {"right": False}

@@ -185,7 +185,7 @@ def test_the_class_that_maps_explain(shapes, resnet, tmp_path):
 @pytest.mark.parametrize("command", ["peekaboom", "assess"])
 @pytest.mark.parametrize(("words", "line"), [
     (["serve", "--store", "x.db"], "serve needs RUN"),
-    (["results", "runs/first", "--store", "x.db"], "reads the store alone"),
+    (["results", "runs/first", "--store", "x.db"], "reads only the store"),
     (["results", "--store", "none.db"], "there is no store"),
     (["export", "--store", "none.db"], "needs --out"),
 ])  # fmt: skip
@@ -230,7 +230,7 @@ def test_a_home_folder_is_not_opened_unasked(done, shapes, tmp_path, monkeypatch
 
 def test_a_run_from_the_hub_opens_no_folder_unasked(done, shapes, tmp_path, monkeypatch, capsys):
     assert len(run_images(done).ids) == 12
-    assert f"pictures are those of {shapes}, which run.json names" in capsys.readouterr().err
+    assert f"the pictures are from {shapes}, which run.json names" in capsys.readouterr().err
     run_images(done, dataset=str(shapes))
     assert "names" not in capsys.readouterr().err
     monkeypatch.setattr("saliency_bench.studies.run_images.HF_HUB_CACHE", str(done.parent))

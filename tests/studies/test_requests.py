@@ -180,5 +180,5 @@ def test_a_region_has_at_most_a_run_for_each_pixel_and_one():
     assert runs_of(mask_of(most, 2, 3)) == most
     np.testing.assert_array_equal(mask_of(most, 2, 3), [[True, False, True], [False, True, False]])
     for runs in ([*most, 0], [0] * 10**6 + [6], [0, 7], [True] * 6, [2**70], "6", None, {"0": 6}):
-        with pytest.raises(UserError, match="not those of a mask of 2 x 3 pixels"):
+        with pytest.raises(UserError, match="do not match a mask of 2 x 3 pixels"):
             mask_of(runs, 2, 3)

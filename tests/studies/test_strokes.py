@@ -179,13 +179,13 @@ def test_files_that_are_no_such_networks_are_refused(tmp_path, halves):
         SegmentAnything(tmp_path / "none.onnx", decoder)
     with pytest.raises(UserError, match="cannot be read as an ONNX network"):
         SegmentAnything(halves, decoder)
-    with pytest.raises(UserError, match="is no encoder; give one that takes a picture"):
+    with pytest.raises(UserError, match="is not an encoder; give a network whose only input is a picture"):
         SegmentAnything(decoder, decoder)
 
 
 def test_a_decoder_with_other_inputs_is_refused(tmp_path):
     encoder, _ = networks(tmp_path)
-    with pytest.raises(UserError, match="takes x; give a decoder exported as by Segment Anything"):
+    with pytest.raises(UserError, match="takes x; give a decoder from the export script of Segment Anything"):
         SegmentAnything(encoder, encoder)
 
 

@@ -190,12 +190,12 @@ def test_a_second_first_answer_is_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("user", "repo", "public", "words"),
     [
-        (VISITOR, "visitor/open", True, "visitor/open is public; answers of people are copied to private ones only"),
+        (VISITOR, "visitor/open", True, "visitor/open is public; answers of people are copied only to private"),
         (VISITOR, "saliency-bench/answers", False, "visitor may not write to saliency-bench/answers"),
         (READER, "saliency-bench/answers", False, "with this token, which only has read access"),
         (None, "visitor/answers", False, "needs a token"),
-        (VISITOR, "answers", False, "--sync is OWNER/NAME"),
-        (VISITOR, "a/b/c", False, "--sync is OWNER/NAME"),
+        (VISITOR, "answers", False, "--sync must be OWNER/NAME"),
+        (VISITOR, "a/b/c", False, "--sync must be OWNER/NAME"),
     ],
 )
 def test_what_cannot_be_synced_is_refused_at_the_start(hub, tmp_path, user, repo, public, words):
@@ -236,7 +236,9 @@ def test_another_study_is_not_continued(hub, tmp_path):
     hub.api(VISITOR).upload_file(
         path_or_fileobj=b"no row\n", path_in_repo="study.db/a.jsonl", repo_id=REPO, repo_type="dataset"
     )
-    with pytest.raises(UserError, match=r"study.db of visitor/answers cannot be continued here: .*no copy of a store"):
+    with pytest.raises(
+        UserError, match=r"study.db of visitor/answers cannot be continued here: .*not a copy of a store"
+    ):
         sync_of(hub, tmp_path / "study.db").restore()
 
 

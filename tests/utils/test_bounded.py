@@ -28,7 +28,7 @@ DEATHS = {
     "__import__('time').sleep(99)": "takes more than 0.5 s",
     "[bytes(10**8) for _ in range(99)]": "MB of memory",
     "__import__('numpy').ones((10**5, 10**5))": "MB of memory",
-    f"bytes({MANY} + 1)": "unfolds to more than 1,000,000 bytes",
+    f"bytes({MANY} + 1)": "unpacks to more than 1,000,000 bytes",
     "'no bytes'": "exit code 1",
 }
 

@@ -201,7 +201,7 @@ def test_a_label_that_is_no_class_is_named():
     features = Features(image_id=Value("string"), label=ClassLabel(names=["a", "b"]), image=DatasetImage())
     table = pa.table({"image_id": ["x", "y"], "label": [0, 10**15], "image": [{"bytes": b"", "path": None}] * 2})
     rows = Dataset(InMemoryTable(table.cast(features.arrow_schema)), info=DatasetInfo(features=features))
-    with pytest.raises(UserError, match=r"label 1000000000000000 of image .* is none of the dataset's 2 classes"):
+    with pytest.raises(UserError, match=r"label 1000000000000000 of image .* is not one of the dataset's 2 classes"):
         fingerprint(rows)
 
 

@@ -155,7 +155,7 @@ def test_a_function_of_ones_own_has_parts_marks_and_reasons(shapes, resnet, tmp_
 @pytest.mark.parametrize("declared", [{"parts": halves, "aggregate": max}, {"keeps": "top"}])
 def test_what_others_look_up_by_name_is_refused_for_a_function(declared):
     given = sb.metric(**declared)(lambda maps: maps[:, :2, 0])
-    with pytest.raises(UserError, match="aggregate and keeps are for metrics with a name"):
+    with pytest.raises(UserError, match="aggregate and keeps are for named metrics"):
         as_metric(given)
 
 

@@ -156,7 +156,7 @@ def test_the_page_shows_its_docstring_direction_and_range(done):
     assert "What follows is not shown" not in page
     assert "The value that a share of the map lies under. Higher is better, from -10 to 10." in page
     assert (
-        "A Python function. It does not say which direction is better, so higher is assumed to be better. Higher"
+        "A Python function. It does not declare which direction is better, so higher is assumed to be better. Higher"
         in page
     )
 

@@ -124,7 +124,7 @@ def test_what_is_bound_to_a_function_is_among_its_options():
         (lambda images: images, r"it takes \(images\): too many positional arguments"),
         (lambda model, inputs, targets, labels: inputs, "missing a required argument: 'labels'"),
         (lambda classifier, images, target, *, side: images, "missing a required argument: 'side'"),
-        (max, "what it takes cannot be read"),
+        (max, "its parameters cannot be read"),
     ],
 )
 def test_what_cannot_be_called_is_refused_before_a_run(function, why):
@@ -135,12 +135,12 @@ def test_what_cannot_be_called_is_refused_before_a_run(function, why):
 @pytest.mark.parametrize(
     ("resolve", "given", "why"),
     [
-        (as_explainer, sb.load_metric("saliency_miou"), "saliency_miou is a metric; give it as one of the metrics"),
-        (as_explainer, sb.metric(higher_is_better=True)(lambda maps, masks: maps), "is a metric; give it as one of"),
-        (as_explainer, lambda maps, masks: maps, "give a metric as one of the metrics"),
-        (as_metric, sb.load_explainer("gradcam"), "gradcam is an explainer; give it as one of the explainers"),
-        (as_metric, sb.explainer()(lambda classifier, images, target: images), "is an explainer; give it as one of"),
-        (as_metric, lambda classifier, images, target: images, "give an explainer as one of the explainers"),
+        (as_explainer, sb.load_metric("saliency_miou"), "saliency_miou is a metric; pass it with the metrics"),
+        (as_explainer, sb.metric(higher_is_better=True)(lambda maps, masks: maps), "is a metric; pass it with"),
+        (as_explainer, lambda maps, masks: maps, "pass a metric with the metrics"),
+        (as_metric, sb.load_explainer("gradcam"), "gradcam is an explainer; pass it with the explainers"),
+        (as_metric, sb.explainer()(lambda classifier, images, target: images), "is an explainer; pass it with"),
+        (as_metric, lambda classifier, images, target: images, "pass an explainer with the explainers"),
     ],
 )
 def test_explainers_and_metrics_do_not_take_each_others_place(resolve, given, why):

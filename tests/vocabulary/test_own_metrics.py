@@ -51,11 +51,11 @@ WRONG = {
     "too many": ([0.1] * 4, r"shape \(4,\).*each of 3 samples"),
     "none": (np.zeros(0), r"shape \(0,\).*each of 3 samples"),
     "two axes": (np.zeros((B, 1)), r"shape \(3, 1\).*each of 3 samples"),
-    "texts": (["a", "b", "c"], "no real numbers"),
-    "nothing": (None, "no real numbers"),
-    "complex": (np.zeros(B, complex), "no real numbers"),
-    "a dict": ({"saliency_mine": 1.0}, "no real numbers"),
-    "ragged": ([[1], [1, 2], []], "no real numbers"),
+    "texts": (["a", "b", "c"], "instead of real numbers"),
+    "nothing": (None, "instead of real numbers"),
+    "complex": (np.zeros(B, complex), "instead of real numbers"),
+    "a dict": ({"saliency_mine": 1.0}, "instead of real numbers"),
+    "ragged": ([[1], [1, 2], []], "instead of real numbers"),
     "out of range": ([0.5, 1.5, 0.5], r"1\.5 is outside the range from 0 to 1"),
 }
 
@@ -68,7 +68,7 @@ def test_wrong_scores_are_one_line_that_names_the_metric(value, words):
 
 
 PARTS = {
-    "no parts": (np.zeros(B), r"shape \(3,\).*a number for each part"),
+    "no parts": (np.zeros(B), r"shape \(3,\).*a number per part"),
     "too few parts": (np.zeros((B, 1)), r"shape \(3, 1\).*3 samples and 2 parts"),
     "turned": (np.zeros((2, B)), r"shape \(2, 3\).*3 samples and 2 parts"),
 }

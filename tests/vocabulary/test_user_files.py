@@ -105,7 +105,7 @@ def test_a_change_in_a_file_beside_it_is_another_version(folder):
         ("none.py:bright", r"none.py cannot be read \(No such file or directory\)"),
         ("broken.py:f", r"broken.py cannot be imported: SyntaxError in broken.py, line 2: "),
         ("raises.py:f", r"raises.py cannot be imported: ZeroDivisionError"),
-        ("./json.py:f", r"json.py has the name of the module json, which is imported already; rename the file"),
+        ("./json.py:f", r"json.py has the name of the module json, which is already imported; rename the file"),
         (".", "unknown"),
     ],
 )

@@ -1,1 +1,1 @@
-"""What the page of a board shows: rows, the state in its address, tables, plots, exports. Shows what `board` says."""
+"""The page of a board: rows, the state in its address, tables, plots and exports. It shows the results of `board`."""

@@ -1,4 +1,4 @@
-"""A board with what its page shows of it: its rows, and scores and maps of single samples, read when needed."""
+"""A board for its page: its rows, and the scores and maps of single samples, which are read when needed."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -31,14 +31,14 @@ KEPT = 8  # submissions whose scores are kept in memory
 
 @dataclass(frozen=True)
 class Archive:
-    """A board and its files; load it with `Archive.load`.
+    """A board and its files. Use `Archive.load` to load it.
 
     Attributes:
-        name: of the board: the folder, or NAMESPACE/results.
+        name: name of the board: the folder or NAMESPACE/results.
         root: folder of the downloaded files.
-        updated: the minute of its last change; "" if it is unknown.
-        commit: of a repository; "" for a folder.
-        pictures: the datasets that are on this machine.
+        updated: minute of its last change, or "" if unknown.
+        commit: commit of a repository; "" for a folder.
+        pictures: the datasets on this machine.
     """
 
     name: str
@@ -55,11 +55,11 @@ class Archive:
         """Load the board of a folder, or of the newest commit of a repository.
 
         Args:
-            location: of the results, as for `load_results`.
+            location: location of the results; see `load_results`.
             data: folders of datasets whose pictures are shown under maps.
 
         Raises:
-            UserError: As for `load_results`.
+            UserError: See `load_results`.
         """
         source, pictures = source_at(location), BoardPictures(data)
         place = source.location
@@ -79,7 +79,7 @@ class Archive:
 
     @cached_property
     def by_key(self) -> dict[str, tuple[ShownRow, Row]]:
-        """Each row, as the page shows it and as the board has it, by the key that names it in addresses."""
+        """Each row, as shown on the page and as stored by the board, by its key in addresses."""
         return {shown_row.key: (shown_row, row) for shown_row, row in zip(self.rows, self.board.rows, strict=True)}
 
     def sampled(self, row: Row) -> Scored:
@@ -91,7 +91,7 @@ class Archive:
         return Scored(recorded.ids, recorded.groups, outcome.scores, row.status == RUN, row.cell.limits)
 
     def _read(self, folder: str) -> CheckedSubmission:
-        """Return the submission in a folder, and forget the oldest of those that are in memory."""
+        """Return the submission in a folder, and drop the oldest submissions from memory."""
         if folder not in self._submissions:
             submission = read_folder(self.root, folder, self.known)[1]
             while len(self._submissions) >= KEPT:
@@ -105,24 +105,24 @@ class Archive:
         return self.source.known()[0]
 
     def pictured(self, row: Row, ids: Collection[str]) -> Pictured:
-        """Return pictures of the submitted maps of these samples. Raise UserError for maps that cannot be read."""
-        # Of its first submission alone: whoever repeats its scores may add other maps.
+        """Return pictures of the submitted maps of these samples. Raise UserError for unreadable maps."""
+        # Only from its first submission: a later submission of the same scores may add other maps.
         setting, hashes = row.result.setting, row.result.maps
         place = self.source.maps(row.folder) if hashes else Path()
         if place is None:
-            return Pictured({}, "Maps were submitted, too many to download for a look at a few of them.")
+            return Pictured({}, "Maps were submitted, but there are too many to download to show a few.")
         if not (maps := find_maps(place, row.cell.explainer, ids, hashes)):
             return Pictured({}, "")
         listed = self.known.datasets.get((setting.fingerprint, setting.split))
         return drawn(maps, setting, self.pictures.of_dataset(setting, listed))
 
     def labels_of(self, row: Row, ids: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Return {image id: {"label", "prediction", "target"}} of these samples, as the records say."""
+        """Return {image id: {"label", "prediction", "target"}} of these samples from the records."""
         return json.loads(bounded(labels_in, str(self.root / row.folder / RECORDS), row.cell.cell_id, list(ids)))
 
 
 def labels_in(path: str, cell_id: str, ids: Sequence[str]) -> bytes:
-    """Return `Archive.labels_of` as JSON, of records that a stranger wrote: called in a bounded child process."""
+    """Return `Archive.labels_of` as JSON. Called in a bounded child process, because records come from strangers."""
     columns = ["image_id", "label", "prediction", "target"]
     wanted = (pc.field("cell_id") == cell_id) & pc.field("part").is_null() & pc.field("image_id").isin(list(ids))
     table = pq.read_table(path, columns=columns, filters=wanted)

@@ -47,18 +47,18 @@ class Page:
 
     Args:
         archive: the board.
-        core: datasets that scores are averaged over; None if the board has none.
+        core: datasets over which scores are averaged, or None.
     """
 
     def __init__(self, archive: Archive, core: Core | None = None):
         self.archive = archive
-        # Of a core without a single published dataset there is nothing to show.
+        # A core without a published dataset has nothing to show.
         self.core = core if core is not None and any(cell.fixed for cell in core.datasets) else None
         core = self.core
         self.standings = Standings(archive, core)
 
     def show(self, query: object) -> dict[str, str]:
-        """Return {"query": the canonical address, "title", "head": tabs, "form": filters, "body"} of an address."""
+        """Return the page at an address as {"query": canonical address, "title", "head": tabs, "form", "body"}."""
         view = only_known(View.read(query if isinstance(query, str) else ""), self.archive.rows)
         if view.row not in self.archive.by_key:
             view = replace(view, row="", other="")
@@ -70,14 +70,14 @@ class Page:
         return {"query": view.query(), "title": title, **parts, "body": _render(f"{view.tab}.html.j2", words)}
 
     def export(self, kind: object, query: object, address: object = "") -> dict[str, str]:
-        """Return {"name", "type", "text"} of a file with the rows of an address, all parts of a long table.
+        """Return a file with the rows of an address, with all parts of a long table, as {"name", "type", "text"}.
 
         Arguments come from strangers, so they may be anything.
 
         Args:
             kind: one of `export.KINDS`.
             query: the address.
-            address: a link to it, for readers of the file.
+            address: link to the page, for readers of the file.
 
         Raises:
             UserError: The kind is unknown.
@@ -95,7 +95,7 @@ class Page:
         return {"name": f"leaderboard.{kind}", "type": export.KINDS[kind], "text": text}
 
     def _common(self, view: View) -> dict[str, Any]:
-        """Return what the templates of all pages need."""
+        """Return the variables of the templates of all pages."""
         rows = self.archive.rows
         further = [row for row in rows if row.dataset not in self._core_names]
         official = {row.dataset for row in further if is_official(row)}
@@ -118,7 +118,7 @@ class Page:
         return list(dict.fromkeys(cell.dataset for cell in self.core.datasets)) if self.core else []
 
     def _board(self, view: View) -> dict[str, Any]:
-        """Return what the page of scores needs: the matrix, or the list."""
+        """Return the variables of the page of scores: the matrix or the list."""
         words = self._list(view)
         overview = None if view.is_list else matrix(self.archive.rows, view)
         if overview is not None:
@@ -137,7 +137,7 @@ class Page:
         before = rows[rows.index(part[0]) - 1] if at > 1 and part else None
         groups = grouped(part, self.archive.rows, before) if view.sort == "score" else [RowGroup(part, [])] * bool(part)
         columns = [name for name in COLUMNS if name in view.columns]
-        if view.sort != "score":  # without headings each row says what it is about
+        if view.sort != "score":  # without headings, each row names its dataset and metric
             columns = [name for name in COLUMNS if name in view.columns or name in ("dataset", "model", "metric")]
         tracks = {row.key: track for group in groups for row, track in _tracks(group)}
         by_score = view.sort == "score"
@@ -150,7 +150,7 @@ class Page:
         return words | {"opened": self._opened(view) if view.row else None}
 
     def _opened(self, view: View) -> dict[str, Any]:
-        """Return what an open row needs, with the row that it is compared with."""
+        """Return the variables of an open row and of the row it is compared with."""
         shown, row = self.archive.by_key[view.row]
         words: dict[str, Any] = {"shown": shown, "row": row, "problem": "", "samples": {}, "other": None}
         words["pictured"] = Pictured({}, "")
@@ -174,15 +174,15 @@ class Page:
         ids = {sample.image_id for group in samples.values() for sample in group}
         try:
             return self.archive.pictured(row, ids) if ids else Pictured({}, "")
-        except UserError as error:  # the samples are shown all the same
+        except UserError as error:  # the samples are shown without them
             return Pictured({}, str(error).replace(f"{self.archive.root}/", ""))
 
     def _compare(self, view: View, shown: ShownRow) -> dict[str, Any]:
         """Return the comparison of the open row with another, or why they cannot be compared."""
         other, other_row = self.archive.by_key[view.other]
         if other.question != shown.question:
-            why = "rows are compared where dataset, model, target and metric are the same"
-            return {"problem": f"{other.explainer} was asked another question than {shown.explainer}: {why}"}
+            why = "only rows with the same dataset, model, target and metric are compared"
+            return {"problem": f"{other.explainer} and {shown.explainer} are not comparable: {why}"}
         if not (shown.has_samples and other.has_samples):
             return {"problem": f"{other.explainer} and {shown.explainer} do not both have scores of single samples"}
         result = pairwise(self.archive, self.archive.by_key[view.row][1], other_row)
@@ -199,13 +199,13 @@ class Page:
         }  # fmt: skip
 
     def _overall(self, view: View) -> dict[str, Any]:
-        """Return what the page of scores across datasets needs."""
+        """Return the variables of the page of scores across datasets."""
         tables = [self.standings.table(metric) for metric in self.standings.metrics]
         best = sorted(best_sets(tables).items(), key=lambda entry: (-entry[1][0], entry[1][1], entry[0]))
         return {"standings": self.standings, "tables": tables, "best": best}
 
     def _about(self, view: View) -> dict[str, Any]:
-        """Return what the page on the board's rules needs."""
+        """Return the variables of the page on the board's rules."""
         metrics = sorted({row.metric.partition("(")[0]: row for row in self.archive.rows}.items())
         described = [(name, row, registry.summary(registry.score_file("metrics", name)))
                  for name, row in metrics if name in registry.names("metrics")]  # fmt: skip
@@ -213,14 +213,14 @@ class Page:
 
 
 def preview(proposed: SubmissionPlan | None = None, problem: str = "", sent: str = "") -> str:
-    """Return HTML on what a submission would add to the board, why it is refused, or where it was sent."""
+    """Return HTML with the cells that a submission adds, the reason for a refusal, or the link to the pull request."""
     return _render("preview.html.j2", {"proposed": proposed, "problem": problem, "sent": sent})
 
 
 def _tracks(group: RowGroup) -> list[tuple[ShownRow, tuple[float, float, float] | None]]:
-    """Return the places of low, value and high of each row on a small axis that a group shares; None without value.
+    """Return the positions of low, value and high of each row on an axis shared by its group; None without a value.
 
-    A list that is sorted by another column has no groups, and no axes.
+    A list that is sorted by another column has no groups and no axes.
     """
     everyone = [*group.rows, *group.baselines]
     if len({row.question for row in everyone}) != 1:

@@ -1,8 +1,8 @@
 """Pictures of a row's samples: their submitted maps, over the images if the dataset is on this machine.
 
-Maps and geometry come from strangers, so they are bounded before anything is drawn. No dataset is downloaded for
-pictures. They are from the folders that were given when the board was started, or, for a dataset that the owner of the
-board has listed, from this machine's cache of the Hub; either must have the fingerprint of the row.
+Maps and geometry come from strangers, so their sizes are checked before anything is drawn. No dataset is downloaded for
+pictures. They come from the folders given at the start of the board, or, for a dataset listed by the owner of the
+board, from the local Hub cache; in both cases the fingerprint must match the row.
 """
 
 from base64 import b64encode
@@ -24,14 +24,16 @@ from saliency_bench.notebook_views import png
 from saliency_bench.read.identity import Identity
 from saliency_bench.utils.overlays import LEVELS, heat_map, overlay, scaled
 
-SIDE = 192  # pixels of the longer side of what is shown
-MOST_VALUES = 4_000_000  # of a map that is drawn
+SIDE = 192  # pixels of the longer side of a picture
+MOST_VALUES = 4_000_000  # largest number of pixels of a drawn map
 LONGEST = 100  # largest ratio of the sides of a map
-SCALE = "Each has its own scale: brighter counts more; with negative values, red is above zero and blue below."
+SCALE = (
+    "Each map has its own scale: brighter is more important; with negative values, red is above zero and blue below."
+)
 
 
 class BoardPictures:
-    """The datasets on this machine: those in the given folders, and those in the cache of the Hub."""
+    """The datasets on this machine: in the given folders and in the Hub cache."""
 
     def __init__(self, folders: Sequence[str | Path] = ()):
         self.folders = tuple(map(str, folders))
@@ -41,8 +43,8 @@ class BoardPictures:
         """Return the dataset of a row, or None if it is not on this machine.
 
         Args:
-            setting: of the row.
-            listed: the dataset as the owner of the board has listed it.
+            setting: settings of the row.
+            listed: the dataset as listed by the owner of the board.
         """
         key = setting.fingerprint, setting.split
         if key not in self._cached:
@@ -67,7 +69,7 @@ class BoardPictures:
 
 @cache
 def _loaded(folder: str, split: str) -> Dataset | None:
-    """Load a split from a folder; None if there is no such split, or it cannot be read."""
+    """Load a split from a folder; return None if it does not exist or cannot be read."""
     try:
         return load_dataset(Path(folder), split)
     except UserError:
@@ -80,7 +82,7 @@ class Pictured:
 
     Attributes:
         shown: {image id: a PNG as a data URI}.
-        caption: what they show, or why there are none; "" if no maps were submitted.
+        caption: what the pictures show, or why there are none; "" if no maps were submitted.
     """
 
     shown: dict[str, str]
@@ -88,16 +90,16 @@ class Pictured:
 
 
 def drawn(maps: Mapping[str, np.ndarray], setting: Identity, at_hand: AtHand | None) -> Pictured:
-    """Draw maps, over their pictures if these are on this machine; leave out maps that are too large.
+    """Draw maps, over their pictures if these are on this machine. Maps that are too large are left out.
 
     Args:
         maps: {image id: map (H, W)}.
-        setting: of the row, whose geometry makes the pictures' frames.
+        setting: settings of the row; their geometry defines the frames of the pictures.
         at_hand: the dataset, if it is on this machine.
     """
     shown, overlaid = {}, 0
     for image_id, values in maps.items():
-        # A map of a million by one would make a picture that no browser shows, and much memory for it here.
+        # A map of a million by one pixel would need much memory, and no browser could show its picture.
         if not 0 < values.size <= MOST_VALUES or max(values.shape) > LONGEST * min(values.shape):
             continue
         picture = at_hand.picture(image_id, setting.geometry) if at_hand else None
@@ -110,5 +112,5 @@ def drawn(maps: Mapping[str, np.ndarray], setting: Identity, at_hand: AtHand | N
     if not shown:
         return Pictured({}, "The submitted maps are too large to be drawn.")
     if overlaid and at_hand is not None:
-        return Pictured(shown, f"The submitted maps over pictures of {at_hand.where}. {SCALE}")
-    return Pictured(shown, f"The submitted maps alone: the pictures are not on the machine that shows this. {SCALE}")
+        return Pictured(shown, f"Submitted maps over pictures from {at_hand.where}. {SCALE}")
+    return Pictured(shown, f"Submitted maps only: the pictures are not on the machine that serves this page. {SCALE}")

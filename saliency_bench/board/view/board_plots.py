@@ -1,10 +1,10 @@
 """The plots of a board's page: alignment against faithfulness, and quality against cost with its Pareto front.
 
-A plot shows one dataset and model; its dots are explainers. Axes are reversed where less is better, so that right and
-up are better; cost grows to the right.
+A plot shows one dataset and model; its dots are explainers. Axes are reversed if lower is better, so right and up are
+always better; cost grows to the right.
 
-The pictures of `read.report.plots` are drawn by matplotlib. Here the template draws, from the places that this file
-computes: dots are links to rows, have a text for the pointer, and take their colours from the page.
+matplotlib draws the pictures of `read.report.plots`. Here the template draws from the positions that this file
+computes: dots link to rows, have a tooltip, and take their colours from the page.
 """
 
 from collections import Counter
@@ -20,9 +20,9 @@ from saliency_bench.read.report.titles import metric_title
 
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 52  # margins
-TICKS = 7  # about so many on an axis
-MOST = 40  # explainers of a plot
-LETTER, LONGEST = 6.8, 24  # width of a letter of a name, and how many letters are shown
+TICKS = 7  # approximate number per axis
+MOST = 40  # largest number of explainers in a plot
+LETTER, LONGEST = 6.8, 24  # width of a letter of a name, and the largest number of letters shown
 HIGH, CROWDED = 14, 0.5  # height of a name, and the share of it that other names and dots may cover
 Box = tuple[float, float, float, float]
 
@@ -35,7 +35,7 @@ class Dot:
         across: ends of its horizontal interval.
         up: ends of its vertical interval.
         on_front: whether it is on the Pareto front.
-        official: whether the board has run the explainer, or used hidden masks, for all that the dot shows.
+        official: whether all values of the dot were run by the board or scored with hidden masks.
         title: text for the pointer and screen readers.
         label: (x, y, anchor) of its name.
         is_named: whether there is room for its name.
@@ -86,7 +86,7 @@ class Axis:
     """Maps values to places in a plot, with a margin at both ends.
 
     Args:
-        values: that it must show.
+        values: values that it must show.
         start: place of its low end, in pixels.
         stop: place of its high end, in pixels.
         turned: reversed.
@@ -145,7 +145,7 @@ def pareto(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
 
 
 def scenes(rows: Iterable[ShownRow]) -> list[tuple[str, str]]:
-    """Return each (dataset, model) that has rows with a value, those with most rows that the board has run first."""
+    """Return each (dataset, model) that has rows with a value, sorted by the number of rows that the board has run."""
     rows = list(rows)
     official = Counter((row.dataset, row.model) for row in rows if row.value is not None and is_official(row))
     counts = Counter((row.dataset, row.model) for row in rows if row.value is not None)
@@ -153,12 +153,12 @@ def scenes(rows: Iterable[ShownRow]) -> list[tuple[str, str]]:
 
 
 def metrics_of(rows: Iterable[ShownRow], family: str = "") -> list[str]:
-    """Return the metrics of rows with a value, of a family or of all."""
+    """Return the metrics of rows with a value, in one family or in all."""
     return sorted({row.metric for row in rows if row.value is not None and family in ("", row.family)})
 
 
 def by_explainer(rows: Iterable[ShownRow], metric: str) -> dict[str, ShownRow]:
-    """Return {explainer: its row by a metric}; of several rows the one with the best status."""
+    """Return {explainer: its row for a metric}; of several rows, the one with the best status."""
     best: dict[str, ShownRow] = {}
     for row in sorted(rows, key=lambda row: (STATUSES.index(row.status), row.asks, row.key)):
         if row.metric == metric and row.value is not None:
@@ -170,7 +170,7 @@ def scatter(rows: Sequence[ShownRow], x: str, y: str) -> Plot | None:
     """Plot two metrics of the same explainers against each other.
 
     Args:
-        rows: of one dataset and model.
+        rows: rows of one dataset and model.
         x: metric of the horizontal axis.
         y: metric of the vertical axis.
 
@@ -202,9 +202,9 @@ def cost(rows: Sequence[ShownRow], y: str, kind: str) -> Plot | None:
     Seconds are from the device of most rows, because seconds of different devices cannot be compared.
 
     Args:
-        rows: of one dataset and model.
+        rows: rows of one dataset and model.
         y: metric.
-        kind: of cost: "passes" or "seconds".
+        kind: kind of cost: "passes" or "seconds".
 
     Returns:
         The plot, or None if no row states its cost.
@@ -240,7 +240,7 @@ def cost(rows: Sequence[ShownRow], y: str, kind: str) -> Plot | None:
 
 
 def labelled(dots: Sequence[Dot]) -> list[Dot]:
-    """Place the name of each dot next to it, where it covers as little as possible of other names and dots."""
+    """Place the name of each dot next to it so that it covers as little as possible of other names and dots."""
     taken = [(dot.x - 6, dot.y - 6, dot.x + 6, dot.y + 6) for dot in dots]
     placed = []
     for dot in dots:
@@ -275,11 +275,11 @@ def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
     dots = [Dot("", "", horizontal(float(a)), vertical(float(b)), None, None, False, False, f"{a:.3f}, {b:.3f}")
             for a, b in points]  # fmt: skip
     ends = [(horizontal(value), vertical(value)) for value in (min(values), max(values))]
-    return Plot(f"{y} against {x}, a dot per sample", x, y, dots, horizontal.ticks(), vertical.ticks(), ends)
+    return Plot(f"{y} against {x}, one dot per sample", x, y, dots, horizontal.ticks(), vertical.ticks(), ends)
 
 
 def fewer(rows: Sequence[ShownRow]) -> tuple[list[ShownRow], int]:
-    """Return (the rows of at most `MOST` explainers, best statuses and baselines first; how many are left out)."""
+    """Return (rows of at most `MOST` explainers, best statuses and baselines first; number of explainers left out)."""
     order = sorted(rows, key=lambda row: (STATUSES.index(row.status) - row.baseline, row.explainer.casefold()))
     names = list(dict.fromkeys(row.explainer for row in order))
     kept = set(names[:MOST])
@@ -287,7 +287,7 @@ def fewer(rows: Sequence[ShownRow]) -> tuple[list[ShownRow], int]:
 
 
 def plotted(rows: Sequence[ShownRow], view: View) -> tuple[View, list[ShownRow]]:
-    """Return (the view with everything chosen that the plots need, the rows of its dataset and model)."""
+    """Return (the view with defaults for all choices of the plots, the rows of its dataset and model)."""
     all_scenes = scenes(rows)
     wanted = [
         scene for scene in all_scenes if _passes(view.dataset, scene[0]) and _passes(view.model, scene[1])
@@ -312,12 +312,12 @@ def _value(row: ShownRow) -> float:
 
 
 def _ends(rows: Iterable[ShownRow]) -> list[float]:
-    """Return all values and ends of intervals, which an axis must show."""
+    """Return all values and interval ends that an axis must show."""
     return [value for row in rows for value in (row.value, row.low, row.high) if value is not None]
 
 
 def _span(row: ShownRow, axis: Axis) -> tuple[float, float] | None:
-    """Return the places of the ends of a row's interval, or None if it has no interval."""
+    """Return the positions of a row's interval ends, or None if it has no interval."""
     return None if row.low is None or row.high is None else (axis(row.low), axis(row.high))
 
 

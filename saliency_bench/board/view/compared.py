@@ -1,4 +1,4 @@
-"""The samples behind a row: the best, the worst and the most disputed; and two rows compared sample by sample."""
+"""The samples behind a row (best, worst and most disputed), and comparison of two rows sample by sample."""
 
 from dataclasses import dataclass
 
@@ -22,10 +22,10 @@ class ComparedSample:
     """A sample of a row.
 
     Attributes:
-        low: its lowest score in all rows that can be compared.
-        high: its highest score in these.
+        low: its lowest score in all comparable rows.
+        high: its highest score in all comparable rows.
         label: its class.
-        prediction: the class that the classifier sees.
+        prediction: the class that the classifier predicts.
     """
 
     image_id: str
@@ -37,9 +37,9 @@ class ComparedSample:
 
 
 def samples_of(archive: Archive, key: str) -> dict[str, list[ComparedSample]]:
-    """Return {"best", "worst", "most disputed": samples} of a row, or nothing if its metric scores no single sample.
+    """Return {"best", "worst", "most disputed": samples} of a row, or {} if its metric does not score single samples.
 
-    Disputed are the samples on which the rows that can be compared are furthest apart.
+    The most disputed samples are those with the largest spread among comparable rows.
     """
     shown, row = archive.by_key[key]
     scored = archive.sampled(row)
@@ -66,7 +66,7 @@ def samples_of(archive: Archive, key: str) -> dict[str, list[ComparedSample]]:
 
 
 def _spread(archive: Archive, shown: ShownRow, scored: Scored) -> tuple[np.ndarray, np.ndarray]:
-    """Return (the lowest, the highest) score of each sample of a row among all rows that can be compared with it."""
+    """Return (lowest, highest) score of each sample of a row among all comparable rows."""
     low = high = scored.scores
     rivals = [
         row
@@ -81,13 +81,13 @@ def _spread(archive: Archive, shown: ShownRow, scored: Scored) -> tuple[np.ndarr
 
 @dataclass(frozen=True)
 class Pairwise:
-    """Two rows on the samples that both have.
+    """Comparison of two rows on their common samples.
 
     Attributes:
-        estimate: the mean of first minus second, not corrected for multiple comparisons.
-        better: on how many samples the first is better, the second is better, both are equal.
+        estimate: mean of first minus second, not corrected for multiple comparisons.
+        better: number of samples on which the first is better, the second is better, both are equal.
         dots: (n, 2) scores of both, of at most `MOST_DOTS` samples, evenly spaced.
-        furthest: samples on which the first is better by most, and those on which the second is: (id, first, second).
+        furthest: samples with the largest advantage of the first row, and of the second: (id, first, second).
     """
 
     estimate: Estimate
@@ -115,6 +115,6 @@ def pairwise(archive: Archive, first: Row, second: Row) -> Pairwise:
 
 
 def _named(ours: Scored, paired: np.ndarray, indices: np.ndarray, sign: int) -> list[Both]:
-    """Return (id, first score, second score) of those samples on which the side of this sign is better."""
+    """Return (id, first score, second score) of the samples on which the row of this sign is better."""
     return [(ours.ids[index], float(ours.scores[index]), float(paired[index])) for index in indices
             if sign * (ours.scores[index] - paired[index]) > 0]  # fmt: skip

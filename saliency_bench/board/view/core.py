@@ -1,12 +1,12 @@
 """The core of a board, over which scores are averaged: `core.yaml` lists datasets, each with a classifier.
 
-The board itself may hold it, beside its submissions, which cannot touch it; `saliency-bench launch` writes it there.
+The file may be part of the board, where submissions cannot touch it; `saliency-bench launch` writes it there.
 
-name: of the core. datasets: a list, with these entries each:
+name: name of the core. datasets: a list; each item has these entries:
 
-    dataset, split, fingerprint   name and hash; null: not published yet, so nothing is averaged over it
+    dataset, split, fingerprint   name and hash; null: not published yet, so it is not averaged
     model, digest                 its classifier and the hash of its weights; null likewise
-    families                      of the metrics that it counts for
+    families                      families of metrics for which it counts
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class Core(StrictModel):
     datasets: Annotated[list[CoreCell], Field(min_length=1, max_length=50)]
 
     def of_family(self, family: str) -> list[CoreCell]:
-        """Return the datasets that count for the metrics of a family."""
+        """Return the datasets that count for a family of metrics."""
         return [cell for cell in self.datasets if family in cell.families]
 
 
@@ -66,12 +66,12 @@ def read_core(path: str | Path) -> Core:
 
 
 def core_of_board(source: BoardSource) -> Core | None:
-    """Return the core that a board holds, or None. Raise UserError if it is invalid."""
+    """Return the core of a board, or None. Raise UserError if it is invalid."""
     path = source.root([FILE]) / FILE
     if not path.exists():
         return None
     try:
-        return Core.model_validate_json(bounded(core_as_json, str(path)))  # whoever owns the board may be a stranger
+        return Core.model_validate_json(bounded(core_as_json, str(path)))  # the owner of the board may be a stranger
     except UserError as error:
         raise UserError(f"{FILE} of the board is invalid: {str(error).removeprefix(f'{path}: ')}") from error
 
@@ -83,7 +83,9 @@ def core_as_json(path: str) -> bytes:
 
 def core_as_yaml(core: Core) -> bytes:
     """Return the content of `core.yaml`."""
-    head = "# What scores are averaged over on the page *Overall*, by the hashes of samples and weights.\n"
+    head = (
+        "# Datasets over which the page *Overall* averages scores, identified by the hashes of samples and weights.\n"
+    )
     return (head + yaml.safe_dump(core.model_dump(mode="json"), sort_keys=False)).encode()
 
 

@@ -1,6 +1,6 @@
 """Export rows as CSV, LaTeX and BibTeX.
 
-Texts come from strangers, so they are escaped: none becomes a formula of a spreadsheet or a command of TeX.
+Texts come from strangers, so they are escaped and cannot become spreadsheet formulas or TeX commands.
 """
 
 import re
@@ -17,7 +17,7 @@ FIELDS = (
     "low", "high", "n", "clusters", "rank", "rank_if_true", "unranked", "best", "status", "recomputed", "why", "beats",
     "not_beaten", "beats_if_true", "not_beaten_if_true", "passes", "seconds", "device", "submitters", "key",
 )  # fmt: skip
-OWN = r"$^\dagger$"  # follows the name of a method that is not part of the package
+OWN = r"$^\dagger$"  # marks a method that is not part of the package
 TEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
     "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
@@ -26,7 +26,7 @@ TEX = {
 
 
 def as_csv(rows: Iterable[ShownRow]) -> str:
-    """Return CSV with a line per row, all columns, and numbers in full."""
+    """Return CSV with a line per row, all columns and unrounded numbers."""
     return csv_text(FIELDS, ([_plain(getattr(row, name)) for name in FIELDS] for row in rows))
 
 
@@ -40,7 +40,7 @@ def _plain(value: object) -> object:
 
 
 def as_tex(rows: Sequence[ShownRow], address: str = "") -> str:
-    """Return a LaTeX table (package booktabs) with a part for each question, in the order that is shown."""
+    """Return a LaTeX table (package booktabs) with a section per question, in the displayed order."""
     lines = [
         r"% \usepackage{booktabs}",
         *([f"% {_comment(address)}"] if address else []),
@@ -81,12 +81,12 @@ def tex(text: str) -> str:
 
 
 def _comment(text: str) -> str:
-    """Return a text in a line, which nothing in it ends."""
+    """Return a text as a one-line comment without line breaks."""
     return " ".join(text.split())
 
 
 def as_bib(rows: Iterable[ShownRow], board: str, address: str, day: str) -> str:
-    """Return BibTeX entries for the board as of a day (YYYY-MM-DD) and for each submitter of the rows."""
+    """Return BibTeX entries for the board on a day (YYYY-MM-DD) and for each submitter of the rows."""
     names = dict.fromkeys(name for row in rows for name in row.submitters)
     year = day[:4]
     entries = [_entry("saliency-bench-board", "{The saliency-bench contributors}", f"Leaderboard of {board}", address,
@@ -107,7 +107,7 @@ def _entry(key: str, author: str, title: str, address: str, year: str, note: str
 
 
 def _url(address: str) -> str:
-    r"""Return an address for \url, without what has a meaning in LaTeX."""
+    r"""Return an address for \url, without characters that have a meaning in LaTeX."""
     return re.sub(r"[^\w:/?=&.,%+~#@-]", "", address).replace("%", r"\%").replace("#", r"\#")
 
 

@@ -1,4 +1,4 @@
-"""A board that is read again when its repository has changed, while the page keeps showing the last state."""
+"""A board that is reloaded when its repository changes, while the page keeps showing the last state."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,14 +18,14 @@ class Live:
     """The page of a board in its newest state.
 
     Args:
-        location: as for `Archive.load`.
-        core: as for `Page`, in the place of the board's own.
+        location: see `Archive.load`.
+        core: like for `Page`; replaces the board's own core.
         every: seconds between two checks for a newer commit.
-        data: as for `Archive.load`.
+        data: see `Archive.load`.
         default: the core for a board without its own.
 
     Raises:
-        UserError: The board cannot be read at first.
+        UserError: The board cannot be read initially.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Live:
 
     @property
     def page(self) -> Page:
-        """The newest state that has been read; looks for a newer one in the background now and then."""
+        """The newest loaded state; checks for a newer state in the background now and then."""
         with self._lock:
             due = bool(self._page.archive.commit) and monotonic() - self._checked_at > self.every
             if due:
@@ -48,12 +48,12 @@ class Live:
         return self._page
 
     def refresh(self) -> None:
-        """Read the board again if it has changed. On an error keep the last state and log a line that says why."""
+        """Reload the board if it has changed. On an error, keep the last state and log the reason in one line."""
         try:
             if commit_of(str(self.location)) != self._page.archive.commit:
                 self._page = self._read()
         except UserError as error:
-            complain(f"the board could not be read again: {error}")
+            complain(f"the board could not be reloaded: {error}")
 
     def _read(self) -> Page:
         archive = Archive.load(self.location, self.data)

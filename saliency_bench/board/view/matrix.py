@@ -16,7 +16,7 @@ TASKS = {
     "other": "Other metrics",
 }
 
-Scene = tuple[str, str, str]  # dataset, model, settings that are not the usual ones
+Scene = tuple[str, str, str]  # dataset, model, non-default settings
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class MatrixCell:
     """A score in the matrix.
 
     Attributes:
-        row: of the board.
-        share: of the bar's width that the score takes.
-        line: of the bar's width up to the best baseline; None without one.
+        row: row of the board.
+        share: share of the bar's width that the score fills.
+        line: share of the bar's width up to the best baseline; None without a baseline.
         behind: the baselines that it is not shown to beat.
     """
 
@@ -41,11 +41,11 @@ class Matrix:
     """Explainers by metrics.
 
     Attributes:
-        scene: what is shown.
+        scene: the displayed dataset, model and settings.
         scenes: all datasets and classifiers of the board.
-        metrics: a row of each, for its name and direction.
-        methods, baselines: (explainer, its cells in the order of the metrics, None where there is none).
-        official: whether the rows were run by the board; if not, the board has run none of this scene.
+        metrics: a row per metric, for its name and direction.
+        methods, baselines: (explainer, its cells in the order of the metrics; None if missing).
+        official: whether the rows were run by the board; if False, the board has run no row of this scene.
     """
 
     scene: Scene
@@ -62,10 +62,12 @@ def is_official(row: ShownRow) -> bool:
 
 
 def matrix(rows: Sequence[ShownRow], view: View) -> Matrix | None:
-    """Return the matrix of a view: its dataset, model and family, or the scene with most official rows. None: no rows.
+    """Return the matrix of a view: its dataset, model and family, or the scene with most official rows.
 
-    Of the settings that give a metric different questions, the one with most rows is shown; of rows that contradict
-    each other the first. All of them are in the list.
+    Return None without rows.
+
+    If a metric has several settings, the setting with most rows is shown; of contradicting rows, the first. The list
+    shows all of them.
     """
     scored = [row for row in rows if row.value is not None]
     counts = Counter(_scene(row) for row in scored)
@@ -93,7 +95,7 @@ def matrix(rows: Sequence[ShownRow], view: View) -> Matrix | None:
 
 
 def _scene(row: ShownRow) -> Scene:
-    """Return what a row is about, but for its metric."""
+    """Return the scene of a row: dataset, model and settings, without the metric."""
     return row.dataset, row.model, row.asks
 
 
@@ -112,7 +114,7 @@ def _metrics(rows: Sequence[ShownRow]) -> list[str]:
 
 
 def _of_question(rows: Sequence[ShownRow]) -> list[ShownRow]:
-    """Return the rows of the question that most rows ask, the best first."""
+    """Return the rows of the question with most rows, best first."""
     counts = Counter(row.question for row in rows)
     question = min(counts, key=lambda question: (-counts[question], question))
     return sorted((row for row in rows if row.question == question), key=lambda row: (-_oriented(row), row.explainer))
@@ -125,12 +127,12 @@ def _oriented(row: ShownRow) -> float:
 
 
 def _cells(rows: Sequence[ShownRow]) -> dict[str, MatrixCell]:
-    """Return {explainer: its cell} of the rows of one question; of several rows the first with the best status."""
+    """Return {explainer: its cell} of the rows of one question; of several rows, the first with the best status."""
     values = [row.value for row in rows if row.value is not None]
     low, high = min(0.0, *values), max(0.0, *values)
 
     def share(value: float) -> float:
-        """Return the place of a value on the bar."""
+        """Return the position of a value on the bar."""
         return round((value - low) / (high - low), 4) if high > low else 0.0
 
     best = max((row for row in rows if row.baseline), key=_oriented, default=None)
@@ -142,7 +144,10 @@ def _cells(rows: Sequence[ShownRow]) -> dict[str, MatrixCell]:
 
 
 def _behind(row: ShownRow, best: ShownRow | None) -> tuple[str, ...]:
-    """Return the baselines that a row is not shown to beat, by the board's test; without one, the best if not worse."""
+    """Return the baselines that a row is not shown to beat by the board's test.
+
+    Without a test, return the best baseline if it is not worse.
+    """
     if row.baseline:
         return ()
     if row.beats or row.not_beaten or row.beats_if_true or row.not_beaten_if_true:

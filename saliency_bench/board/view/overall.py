@@ -1,15 +1,15 @@
-"""Scores across datasets: how much better than `random` an explainer is, by a metric, over the core of a board.
+"""Scores across datasets: how much better an explainer is than `random` by a metric, over the core of a board.
 
-    score     S = (1 / D) sum_d s m_d     m_d: mean of (explainer - random) on the samples both have; s = 1 where higher
-                                          is better, else -1, so that more is always better
-    interval  S +- t sqrt(sum_d se_d^2) / D,  "for these datasets", widened for rare failures like those of
-              differences; t of the fewest degrees of freedom of any dataset; with six datasets or more also that of
-              Student's t over the D means, "for new datasets"
+    score     S = (1 / D) sum_d s m_d     m_d: mean of (explainer - random) on common samples; s = 1 where higher is
+                                          better, else -1, so that more is always better
+    interval  S +- t sqrt(sum_d se_d^2) / D,  "for these datasets", widened for rare failures like intervals of
+              differences; t for the fewest degrees of freedom of any dataset; with six or more datasets also Student's
+              t interval over the D means, "for new datasets"
     ranks     sets, by the paired test of `read.statistics.paired_test` over all pairs, cluster sums weighted by
               1 / (D n_d); n_d: the samples of d that `random` has scored. A difference must outlast rare failures too
 
-Only rows that the board has run are ranked, and only explainers that have one for each dataset of the core; others get
-a line that says what is missing. Nothing is ever averaged over a part of the core, and metrics are not averaged.
+Only rows that the board has run are ranked, and only explainers with such a row for each dataset of the core; others
+get a line on what is missing. Scores are never averaged over a part of the core, and metrics are not averaged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,10 +44,10 @@ class Scored:
     """The scores of a row.
 
     Attributes:
-        groups: of the samples `ids`, None for a sample in no group.
-        scores: (n,) of these samples, NaN where there is none.
+        groups: groups of the samples `ids`; None for a sample without a group.
+        scores: scores (n,) of these samples; NaN if missing.
         official: whether the board has run the explainer.
-        limits: (low, high) of the metric; either may be infinite.
+        limits: range (low, high) of the metric; either may be infinite.
     """
 
     ids: Sequence[str]
@@ -57,23 +57,23 @@ class Scored:
     limits: tuple[float, float] = (-np.inf, np.inf)
 
     def over(self, ids: Iterable[str]) -> np.ndarray:
-        """Return the scores of the samples `ids`, NaN where there is none."""
+        """Return the scores of the samples `ids`; NaN if missing."""
         scores = dict(zip(self.ids, self.scores, strict=True))
         return np.array([scores.get(image_id, np.nan) for image_id in ids], dtype=float)
 
 
 @dataclass(frozen=True)
 class Overall:
-    """An explainer across the core, by a metric.
+    """Score and rank of an explainer across the core, by a metric.
 
     Attributes:
         value: S; None if a dataset is missing.
         low: lower end of the interval for these datasets.
         high: upper end of the interval for these datasets.
         new: interval for new datasets; None with fewer than `NEW_FROM` datasets.
-        by_dataset: {dataset: s m_d} for the datasets that it has.
+        by_dataset: {dataset: s m_d} for the datasets with scores.
         rank: its rank set.
-        unranked: why it has none.
+        unranked: why it has no rank.
         beats_baselines: whether it beats the baselines, from `ranking.beat_baselines`.
     """
 
@@ -90,14 +90,14 @@ class Overall:
 
     @property
     def best(self) -> bool:
-        """Return whether it is best, provided that any two explainers differ."""
+        """Return whether it is best, provided that some explainers differ significantly."""
         return not self.baseline and is_best(self.rank, 1.0, self.beats_baselines)
 
 
 def overall(
     scored: Mapping[str, Mapping[str, Scored]], core: Sequence[str], baselines: frozenset[str], higher_is_better: bool
 ) -> list[Overall]:
-    """Return all explainers of a metric, those with a rank first, then by score.
+    """Return all explainers of a metric: ranked explainers first, then by score.
 
     Args:
         scored: {explainer: {dataset of the core: its scores}}.
@@ -133,7 +133,7 @@ def _without_rank(
     name: str, scores: Mapping[str, Scored], reference: Mapping[str, Scored], core: Sequence[str], baseline: bool,
     higher_is_better: bool,
 ) -> Overall:  # fmt: skip
-    """Return an explainer without its rank; `unranked` says what is missing for one."""
+    """Return an explainer without a rank; `unranked` says what is missing."""
     sign = 1 if higher_is_better else -1
     both = {dataset: _matched(scores[dataset], reference[dataset]) for dataset in core
             if dataset in scores and dataset in reference}  # fmt: skip
@@ -145,7 +145,7 @@ def _without_rank(
     pending = [
         f"not run by the board on {dataset}" for dataset in core if dataset in scores and not scores[dataset].official
     ]
-    pending += [f"{REFERENCE} is not run by the board on {dataset}" for dataset in core
+    pending += [f"{REFERENCE} was not run by the board on {dataset}" for dataset in core
                 if dataset in reference and not reference[dataset].official and name != REFERENCE]  # fmt: skip
     unranked = "; ".join([*missing, *pending])
     if missing:
@@ -155,24 +155,24 @@ def _without_rank(
 
 
 def _matched(first: Scored, second: Scored) -> Matched:
-    """Return the scores of two rows, over the samples of both."""
+    """Return the scores of two rows on their common samples."""
     return Matched(_aligned([first, second]), cluster_codes(*_samples([first, second])), first.limits)
 
 
 def _samples(several: Sequence[Scored]) -> tuple[list[str], list[str | None]]:
-    """Return (the ids of all samples, their groups)."""
+    """Return (ids of all samples, their groups)."""
     groups = {image_id: group for scored in several for image_id, group in zip(scored.ids, scored.groups, strict=True)}
     return list(groups), list(groups.values())
 
 
 def _aligned(several: Sequence[Scored]) -> list[np.ndarray]:
-    """Return the scores of each over all samples, NaN where there is none."""
+    """Return each explainer's scores over all samples; NaN if missing."""
     ids = _samples(several)[0]
     return [scored.over(ids) for scored in several]
 
 
 def _mean(datasets: Sequence[Matched], sign: int) -> tuple[float, float | None, float | None]:
-    """Return (S, the lower and the upper end of its interval for these datasets)."""
+    """Return (S, lower end, upper end of its interval for these datasets)."""
     pooled, error, far = _pooled(datasets)
     value, low, high = (pooled if far is None else widened_over_datasets(pooled, error, far)).known
     value = sign * (value or 0.0) + 0.0  # never -0
@@ -182,7 +182,7 @@ def _mean(datasets: Sequence[Matched], sign: int) -> tuple[float, float | None, 
 
 
 def _pooled(datasets: Sequence[Matched]) -> tuple[Estimate, float, tuple[float, float] | None]:
-    """Return (`over_datasets` of the difference of two explainers, its standard error, its ends if one fails)."""
+    """Return (`over_datasets` of two explainers' difference, its standard error, its ends if one sample fails)."""
     estimates = [difference(matched, 0, 1) for matched in datasets]
     if any(np.isnan(estimate.low) for estimate in estimates):
         value = float(np.mean([estimate.value for estimate in estimates]))
@@ -194,7 +194,7 @@ def _pooled(datasets: Sequence[Matched]) -> tuple[Estimate, float, tuple[float, 
 
 
 def _for_new(means: Sequence[float]) -> tuple[float, float] | None:
-    """Return the interval of S for new datasets: Student's t over the means of these."""
+    """Return the interval of S for new datasets: Student's t over the dataset means."""
     count = len(means)
     if count < NEW_FROM:
         return None
@@ -206,14 +206,14 @@ def _decided(
     scored: Mapping[str, Mapping[str, Scored]], reference: Mapping[str, Scored], core: Sequence[str],
     higher_is_better: bool,
 ) -> tuple[list[tuple[str, str]], str]:  # fmt: skip
-    """Return ([(better, worse) of each significant pair], reason why there are no ranks, or "")."""
+    """Return ([(better, worse) of each significant pair], the reason why there are no ranks or "")."""
     names = list(scored)
     columns: list[list[np.ndarray]] = [[] for _ in names]
     codes, clusters = [], 0
     for dataset in core:
         several = [scored[name][dataset] for name in names]
         dataset_codes = cluster_codes(*_samples(several))
-        # Datasets count the same whatever their size, and clusters of two datasets are never the same.
+        # Datasets have equal weight whatever their size, and clusters of different datasets are always distinct.
         weight = 1 / (len(core) * max(int(np.isfinite(reference[dataset].scores).sum()), 1))
         for column, values in zip(columns, _aligned(several), strict=True):
             column.append(weight * values)
@@ -245,6 +245,6 @@ def _p_with_failures(datasets: Sequence[Matched]) -> tuple[float, float]:
 
 
 def _sum_of_differences(matched: Matched, pair: Pair) -> float:
-    """Return the sum of the weighted differences of two explainers, whose sign says which is better."""
+    """Return the sum of the weighted differences of two explainers; its sign shows which one is better."""
     first, second, _ = matched.pair(*pair)
     return float((matched.columns[first] - matched.columns[second]).sum())

@@ -1,7 +1,8 @@
-"""Unpack a run that a stranger uploads: a zip of its folder, of which only a few files are written, within bounds.
+"""Unpack a run that a stranger uploads: a zip of its folder.
 
-Names in the archive decide no path: files are written under fixed names into a new folder. They are then checked by the
-code that reads the board (`source.read_folder`), as `saliency-bench review` does.
+Only a few files are written, with size limits. Names in the archive never become paths: files are written under fixed
+names into a new folder. They are then checked by the code that reads the board (`source.read_folder`), like in
+`saliency-bench review`.
 """
 
 from collections import deque
@@ -24,12 +25,12 @@ from saliency_bench.board.submit import SubmissionPlan, plan
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.bounded import ReaderDiedError, bounded
 
-MOST_PACKED = 100_000_000  # bytes of an archive
-# {file of a run: its largest size in bytes}; nothing else is unpacked
+MOST_PACKED = 100_000_000  # largest size of an archive in bytes {file of a run: its largest size in bytes}; no other
+# file is unpacked
 WANTED = {"summary.json": 8_000_000, "run.json": 8_000_000, "timings.json": 1_000_000, "records.parquet": 200_000_000}
 OPTIONAL = ("timings.json",)
 MOST_MAPS = 400_000_000  # bytes of all maps, unpacked
-UPLOADS, PULLS = 20, 5  # of one account in 24 hours
+UPLOADS, PULLS = 20, 5  # per account and 24 hours
 DAY = 24 * 3600.0
 
 
@@ -39,13 +40,13 @@ def unfold(archive: Path, folder: Path, with_maps: bool = False) -> Path:
     Args:
         archive: the zip.
         folder: an empty folder.
-        with_maps: unpack its published maps too, which `submit --with-maps` has written.
+        with_maps: also unpack its published maps, which `submit --with-maps` has written.
 
     Raises:
-        UserError: The file is not a zip of one run, or larger than it may be.
+        UserError: The file is not a zip of one run, or is too large.
     """
     if (size := archive.stat().st_size) > MOST_PACKED:
-        raise UserError(f"the archive has {size:,} bytes, of which at most {MOST_PACKED:,} are read")
+        raise UserError(f"the archive has {size:,} bytes, more than the limit of {MOST_PACKED:,}")
     largest = max(*WANTED.values(), LARGEST_SHARD)
     try:
         bounded(_unfold, str(archive), str(folder), with_maps, files=largest, memory=2**30, seconds=60)
@@ -70,7 +71,7 @@ def _unfold(archive: str, folder: str, with_maps: bool) -> bytes:
         raise UserError(f"the file is not a zip archive ({one_line(error)}); zip the folder of a run") from error
     except UserError:
         raise
-    except Exception as error:  # whatever a damaged file makes the decoder raise
+    except Exception as error:  # any error that a damaged file causes in the decoder
         raise UserError(f"the archive cannot be read: {one_line(error)}") from error
     return b""
 
@@ -82,15 +83,15 @@ def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
     entries = [(entry, name) for entry, above, name in named if above == inside and SHARD.fullmatch(name)]
     if not entries:
         raise UserError(
-            f"the archive holds no maps ({PUBLISHED}/): untick their box, or, of a method of your own, let "
-            "`submit MAPS --with-maps --dry-run` write them first"
+            f"the archive holds no maps ({PUBLISHED}/): untick the box for maps, or, for your own method, first write "
+            f"them with `submit MAPS --with-maps --dry-run`"
         )
     if len({name for _, name in entries}) < len(entries) or len(entries) > MOST_SHARDS:
         raise UserError(f"the archive holds a file of maps twice, or more than {MOST_SHARDS:,} of them")
     if sum(entry.file_size for entry, _ in entries) > MOST_MAPS:
         raise UserError(f"the maps unfold to more than {MOST_MAPS:,} bytes; submit them from a terminal")
     folder.mkdir()
-    bytes_left = MOST_MAPS  # counted again: the sizes in the zip are only stated
+    bytes_left = MOST_MAPS  # counted again, because the sizes stated in the zip may be false
     for entry, name in entries:
         content = _content(packed, entry, min(LARGEST_SHARD, bytes_left))
         bytes_left -= len(content)
@@ -98,7 +99,7 @@ def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
 
 
 def _entries(packed: ZipFile) -> tuple[str, dict[str, ZipInfo]]:
-    """Return (the folder of the only run in an archive, or "", {name of `WANTED`: its entry})."""
+    """Return (folder of the only run in an archive, or "", {name of `WANTED`: its entry})."""
     by_folder: dict[str, dict[str, ZipInfo]] = {}
     for entry in packed.infolist():
         place, _, name = entry.filename.rpartition("/")
@@ -117,7 +118,7 @@ def _entries(packed: ZipFile) -> tuple[str, dict[str, ZipInfo]]:
 
 
 def _content(packed: ZipFile, entry: ZipInfo, most: int) -> bytes:
-    """Return the bytes of an entry, at most `most`, whatever size the archive states."""
+    """Return the bytes of an entry, at most `most`, regardless of its stated size."""
     name = Path(entry.filename).name
     if entry.flag_bits & 1:
         raise UserError(f"{name} is encrypted; zip the folder without a password")
@@ -132,16 +133,16 @@ def _content(packed: ZipFile, entry: ZipInfo, most: int) -> bytes:
 def proposal(
     run: Path, repo: str, api: HfApi, owners: Known, note: str = "", link: str = "", with_maps: bool = False
 ) -> SubmissionPlan:
-    """Plan the submission of an unpacked run to a board, and check it as its review will.
+    """Plan the submission of an unpacked run to a board, and run the checks of its review.
 
     Args:
         run: folder of the run.
-        repo: of the board.
-        api: of the account that submits.
+        repo: repository of the board.
+        api: API of the account that submits.
         owners: what the owner of the board vouches for.
-        note: a few words for readers.
-        link: to code or paper.
-        with_maps: as for `unfold`.
+        note: short note for readers.
+        link: link to code or paper.
+        with_maps: see `unfold`.
 
     Raises:
         UserError: The submission is invalid, or the Hub refuses it.
@@ -157,7 +158,7 @@ def proposal(
         with TemporaryDirectory(prefix="saliency-bench-") as folder:
             for path, content in proposed.files.items():
                 (Path(folder) / path).parent.mkdir(parents=True, exist_ok=True)
-                if isinstance(content, bytes):  # not maps, which `unfold` has checked
+                if isinstance(content, bytes):  # except maps, which `unfold` has checked
                     (Path(folder) / path).write_bytes(content)
             where = next(iter(proposed.files)).rpartition("/")[0]
             read_folder(Path(folder), where, owners)
@@ -166,14 +167,14 @@ def proposal(
 
 @dataclass
 class Limits:
-    """How often an account may upload and submit within 24 hours.
+    """Limits on uploads and pull requests of an account within 24 hours.
 
-    Uploads are counted here, pull requests by the Hub.
+    Uploads are counted here; pull requests are counted on the Hub.
 
     Attributes:
-        uploads: at most.
-        pulls: pull requests at most.
-        clock: seconds since 1970.
+        uploads: most uploads.
+        pulls: most pull requests.
+        clock: function that returns seconds since 1970.
     """
 
     uploads: int = UPLOADS
@@ -183,7 +184,7 @@ class Limits:
     _lock: Lock = field(default_factory=Lock)
 
     def count(self, account: str) -> None:
-        """Count an upload. Raise UserError beyond the limit."""
+        """Count an upload. Raise UserError if the limit is exceeded."""
         now = self.clock()
         with self._lock:
             for name in [name for name, times in self._seen.items() if times[-1] < now - DAY]:

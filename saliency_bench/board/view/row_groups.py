@@ -1,4 +1,4 @@
-"""Choose the rows that are shown, their order, and the values that filters offer."""
+"""Choose the displayed rows, their order, and the values of filters."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -10,19 +10,19 @@ from saliency_bench.board.view.state import FILTERS, View
 from saliency_bench.read.analysis.verdict import many_shapes
 
 PER_PAGE = 100  # rows of a long table
-ORDER = {"family": tuple(FAMILIES), "status": STATUSES}  # of values that are not sorted by the alphabet
+ORDER = {"family": tuple(FAMILIES), "status": STATUSES}  # order of values that are not sorted alphabetically
 
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Rows of the same dataset, model and metric, which can be compared, under a heading.
+    """Comparable rows of the same dataset, model and metric under a heading.
 
-    Methods that are not part of the package have a group of their own: where their maps come from is not known.
+    Methods outside the package are in a separate group, because the origin of their maps is unknown.
 
     Attributes:
-        baselines: all that can be compared with them, whether they are shown or not.
-        more: whether the previous page has the first rows of this heading.
-        warning: a warning that so many explainers on so few samples may have a higher error rate; else "".
+        baselines: all comparable baselines, whether they are shown or not.
+        more: whether the heading starts on the previous page.
+        warning: a warning that many explainers on few samples may raise the error rate; else "".
     """
 
     rows: list[ShownRow]
@@ -37,7 +37,7 @@ class RowGroup:
 
 
 def is_verified(row: ShownRow) -> bool:
-    """Return whether the owner of the board has computed the scores of a row, or it has none yet."""
+    """Return whether the owner of the board has computed the scores of a row, or the row has no scores yet."""
     return row.status not in (CHECKED, CLAIMED) or not row.n
 
 
@@ -51,7 +51,7 @@ def matches(row: ShownRow, view: View, *, without: str = "") -> bool:
 
 
 def chosen(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
-    """Return the rows that pass the filters and the baselines to compare them with, in the order of the view."""
+    """Return the rows that pass the filters, and the baselines for comparison, in the order of the view."""
     shown = [row for row in rows if matches(row, view)]
     questions, keys = {row.question for row in shown}, {row.key for row in shown}
     shown += [row for row in rows if row.baseline and row.question in questions and row.key not in keys]
@@ -59,9 +59,9 @@ def chosen(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
 
 
 def ordered(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
-    """Sort rows: by score, the best first under each heading; by another column, all in one list. None comes last.
+    """Sort rows by score, best first under each heading, or by another column in one list.
 
-    By score, rows that the board has not verified come after all others.
+    None comes last. By score, rows that the board has not verified come after all others.
     """
     if view.sort == "score":
         return sorted(rows, key=lambda row: (*_heading(row), *_by_score(row, view.reverse), row.explainer, row.key))
@@ -73,14 +73,14 @@ def ordered(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
 
 
 def _heading(row: ShownRow) -> tuple:
-    # With hidden masks all rows are ranked together, and what waits for them is shown with those.
+    # With hidden masks all rows are ranked together, and rows that are not scored yet are shown with them.
     apart = row.own_method and row.attempts is None and row.n > 0
     family = list(FAMILIES).index(row.family)
     return (not is_verified(row), row.dataset, row.model, family, row.metric, row.question, apart)
 
 
 def _by_score(row: ShownRow, reverse: bool) -> tuple[bool, float]:
-    """Return what sorts rows by score, the best first unless reversed, rows without a value last."""
+    """Return the sort key of a row by score: best first unless reversed, rows without a value last."""
     if row.value is None:
         return True, 0.0
     return False, row.value if row.higher_is_better == reverse else -row.value
@@ -101,7 +101,7 @@ SORTED_BY: dict[str, Callable[[ShownRow], Any]] = {
 
 
 def page_of(rows: Sequence[ShownRow], number: int) -> tuple[list[ShownRow], int, int]:
-    """Return (the rows of a part of a long table, its number, how many parts there are)."""
+    """Return (rows of a part of a long table, its number, number of parts)."""
     parts = max(1, -(-len(rows) // PER_PAGE))
     number = min(number, parts)
     return list(rows[(number - 1) * PER_PAGE : number * PER_PAGE]), number, parts
@@ -113,7 +113,7 @@ def grouped(rows: Sequence[ShownRow], everything: Iterable[ShownRow], before: Sh
     Args:
         rows: sorted by score.
         everything: all rows of the board, for the baselines of the headings.
-        before: the last row of the previous part of the table.
+        before: last row of the previous part of the table.
     """
     baselines: dict[str, list[ShownRow]] = {}
     ranked: dict[str, list[ShownRow]] = {}
@@ -135,7 +135,7 @@ def grouped(rows: Sequence[ShownRow], everything: Iterable[ShownRow], before: Sh
 
 
 def choices(rows: Sequence[ShownRow], view: View) -> dict[str, list[str]]:
-    """Return {filter: the values it can take under all other filters}, with those that are chosen already."""
+    """Return {filter: its possible values under all other filters}, including the values already chosen."""
     options: dict[str, list[str]] = {}
     for name in FILTERS:
         values = {getattr(row, name) for row in rows if matches(row, view, without=name)}

@@ -13,7 +13,7 @@ from saliency_bench.utils.hashing import hash_of
 if TYPE_CHECKING:  # which need torch
     from saliency_bench.board.row import Row
 
-# {family: what its metrics ask}, in the order of the page
+# {family: the question of its metrics}, in the order of the page
 FAMILIES: Final = {
     "alignment": "does the map lie on the region that people or the data's maker marked?",
     "faithfulness": "does the network's answer depend on what the map marks?",
@@ -24,20 +24,20 @@ FAMILIES: Final = {
 
 @dataclass(frozen=True)
 class ShownRow:
-    """A row of a board, for its page; what is not explained here is as in `board.board.Row`.
+    """A row of a board for its page. Other attributes are documented in `board.row.Row`.
 
     Attributes:
-        key: names the row in addresses.
-        asks: settings of the question that are not the usual ones, in words: target, seed; else "".
-        family: of the metric, one of FAMILIES.
+        key: key of the row in addresses.
+        asks: non-default settings of the question in words (target, seed), or "".
+        family: family of the metric, one of FAMILIES.
         few: whether the interval rests on few samples.
         approximate: whether the interval is of an unbounded score over too few clusters to be exact.
-        rare: whether the interval was widened because its samples do not rule out rare failures.
-        passes: images put through the network to explain one image; None if the submission does not say.
-        seconds: to explain one image on `device`, as the submitter says; None if the submission does not say.
-        recomputed: how many samples the board has computed again.
-        beats: baselines, like `not_beaten`; those of a row that the board has not run are in the fields `..._if_true`.
-        text: lower-case text that the search looks through.
+        rare: whether the interval was widened because the samples do not rule out rare failures.
+        passes: forward passes needed to explain one image; None if not stated.
+        seconds: seconds to explain one image on `device`, as reported by the submitter; None if not stated.
+        recomputed: number of samples that the board has recomputed.
+        beats: beaten baselines; rows that the board has not run use the fields `..._if_true` instead.
+        text: lower-case text for the search.
     """
 
     key: str
@@ -83,17 +83,17 @@ class ShownRow:
 
     @property
     def digits(self) -> int:
-        """Return with how many digits its score is shown: those by hidden masks are rounded."""
+        """Return the number of digits of its displayed score; scores by hidden masks are rounded."""
         return 3 if self.attempts is None else 2
 
     @property
     def has_samples(self) -> bool:
-        """Return whether scores of single samples are known, so that it can be compared with another row."""
+        """Return whether it has scores of single samples, so that it can be compared with another row."""
         return self.attempts is None and self.n > 0
 
 
 def shown(row: "Row") -> ShownRow:
-    """Return a row of a board for its page."""
+    """Convert a row of a board for its page."""
     cell, result = row.cell, row.result
     used = result.dataset.used
     passes = cell.forward_passes.explain
@@ -119,16 +119,16 @@ def shown(row: "Row") -> ShownRow:
 
 
 def key_of(row: "Row") -> str:
-    """Return the key of a row, which stays the same when other rows come."""
+    """Return the key of a row; it does not change when rows are added."""
     return hash_of(row.cell.cell_id, row.folder)
 
 
 def _asks(row: "Row") -> str:
-    """Return the settings of a row's question that are not the usual ones, in words."""
+    """Return the non-default settings of a row's question in words."""
     setting = row.result.setting
     rule, _, content = setting.target.partition(" ")
     if rule == PREDICTED_BY.rstrip(":"):
-        rule = f"{PREDICTED_BY}{content[:8]}"  # what the model or file is called is the submitter's word
+        rule = f"{PREDICTED_BY}{content[:8]}"  # the name of the model or file is the submitter's claim
     elif rule not in TARGETS:
         rule = f"file {rule[:8]}"
     parts = [f"target {rule}"] if rule != "label" else []
@@ -154,17 +154,17 @@ def family_of(metric: str) -> str:
 
 
 def short(name: str) -> str:
-    """Return a name of the Hub without its namespace, or a metric without the prefix of all metrics."""
+    """Return a name on the Hub without its namespace, or a metric without the common prefix."""
     return name.rpartition("/")[2].removeprefix("folder:").removeprefix("saliency_")
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Return a score as text, a dash for none."""
+    """Return a score as text, or a dash if missing."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 
 def amount(value: float | None) -> str:
-    """Return a count or a time with three significant digits, a dash for none."""
+    """Return a count or a time with three significant digits, or a dash if missing."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""Tables of scores across datasets: the board's rows on the core, put together by metric for `overall`."""
+"""Tables of scores across datasets: the board's rows on the core, grouped by metric for `overall`."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +14,7 @@ from saliency_bench.utils.hashing import hash_of
 
 @dataclass(frozen=True)
 class OverallTable:
-    """The explainers of a metric over `core`, the datasets that count for it, or the `problem` why there are none."""
+    """The explainers of a metric over the datasets `core`, or the `problem` why there are none."""
 
     metric: str
     family: str
@@ -25,7 +25,7 @@ class OverallTable:
 
 
 class Standings:
-    """A table per metric, computed when it is first shown."""
+    """Tables per metric, each computed when first shown."""
 
     def __init__(self, archive: Archive, core: Core | None):
         self.archive, self.core = archive, core
@@ -38,12 +38,12 @@ class Standings:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """The metrics that the board has rows of in the core."""
+        """Metrics with rows in the core."""
         return sorted({shown.metric for _, shown, _ in self._in_core if shown.family != "other"})
 
     @cached_property
     def _in_core(self) -> list[tuple[CoreCell, ShownRow, Row]]:
-        """The rows with datasets and models of the core, by their hashes, and with the usual settings."""
+        """Rows whose datasets and models match the core by hash and whose settings are the defaults."""
         core = self.core.datasets if self.core else []
         cells = {(cell.fingerprint, cell.split, cell.digest): cell for cell in core if cell.fixed}
         rows = []
@@ -77,7 +77,7 @@ class Standings:
     def _scored(self, core_rows: list[tuple[CoreCell, ShownRow, Row]]) -> tuple[dict[str, dict[str, Scored]], set[str]]:
         """Return ({explainer: {dataset: its scores}}, the baselines).
 
-        If rows contradict each other, only one that the board has run counts. Maps of unknown origin never do.
+        If rows contradict each other, only a row that the board has run counts. Maps of unknown origin never count.
         """
         scored: dict[str, dict[str, Scored]] = {}
         baselines = set()
@@ -95,14 +95,14 @@ class Standings:
 
 
 def _name(shown: ShownRow, row: Row) -> str:
-    """Return the name of an explainer on all datasets; a submitter's own method has its version, which is unique."""
+    """Return the name of an explainer on all datasets; a submitter's own method includes its unique version."""
     if not shown.own_method:
         return shown.explainer
     return f"{row.cell.explainer} ({hash_of(str(row.cell.explainer_version))[:6]})"
 
 
 def best_sets(tables: list[OverallTable]) -> dict[str, tuple[int, int]]:
-    """Return {explainer: (metrics on which it is in the best set, metrics that rank it)}."""
+    """Return {explainer: (metrics for which it is in the best set, metrics that rank it)}."""
     counts: dict[str, tuple[int, int]] = {}
     for table in tables:
         several = any(result.rank and result.rank[0] > 1 for result in table.rows)

@@ -1,6 +1,6 @@
-"""The state of the page, which is in its address: `View`, to and from a query string.
+"""The state of the page in its address: convert `View` to and from a query string.
 
-Addresses come from strangers: unknown fields and values are left out, and so are characters that cannot be printed.
+Addresses come from strangers, so unknown fields, unknown values and unprintable characters are dropped.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -37,21 +37,21 @@ SORTS: Final = tuple(name for name in COLUMNS if name != "device")
 
 @dataclass(frozen=True)
 class View:
-    """What is shown. Each filter (`dataset` to `status`) has the values that pass it; () lets all pass.
+    """The displayed view. Each filter (`dataset` to `status`) holds the values that pass it; () passes all.
 
     Attributes:
         tab: one of PAGES.
-        search: words that a row must have.
-        sort: a column of SORTS; by "score" the best come first under each heading, whichever direction is better.
-        reverse: the order of `sort`.
-        columns: of the table, some of COLUMNS, with those of ALWAYS.
-        number: of the part of a long table, from 1.
-        row: key of the row that is open.
-        other: key of the row that it is compared with.
+        search: words that a row must contain.
+        sort: a column of SORTS; "score" sorts best first under each heading, whichever direction is better.
+        reverse: reverse the order of `sort`.
+        columns: columns of the table: some of COLUMNS, and all of ALWAYS.
+        number: number of the part of a long table, starting at 1.
+        row: key of the open row.
+        other: key of the row to compare with.
         x: metric of the horizontal axis.
         y: metric of the vertical axis.
         cost: "passes" or "seconds".
-        as_list: whether rows are listed even where a matrix would show them.
+        as_list: list rows even if a matrix could show them.
     """
 
     tab: str = "board"
@@ -75,13 +75,13 @@ class View:
 
     @property
     def is_list(self) -> bool:
-        """Return whether rows are listed: on demand, or as filters, an order or columns are chosen."""
+        """Return whether rows are listed: on demand, or because filters, an order or columns are chosen."""
         plain = View(tab=self.tab, dataset=self.dataset, model=self.model, family=self.family)
         parts = ("metric", "explainer", "status", "search", "sort", "reverse", "columns", "number")
         return self.as_list or any(getattr(self, name) != getattr(plain, name) for name in parts)
 
     def query(self, **changes: Any) -> str:
-        """Return the address of this view with these changes, without the question mark."""
+        """Return the query string of this view with these changes, without the question mark."""
         view, usual = replace(self, **changes), View()
         pairs = [
             (field.name, text)
@@ -93,7 +93,7 @@ class View:
 
     @classmethod
     def read(cls, query: str) -> "View":
-        """Return the view of an address; missing or invalid fields have their defaults."""
+        """Return the view of an address; missing or invalid fields get their defaults."""
         try:
             pairs = parse_qsl(query[:LONGEST].removeprefix("?"), max_num_fields=MOST_FIELDS)
         except ValueError:  # too many fields
@@ -125,11 +125,11 @@ def _written(value: object) -> str:
 
 
 def _columns(texts: list[str]) -> tuple[str, ...]:
-    """Return the columns that an address names, together ("a.b") or each in a field, in the order of the table."""
+    """Return the columns named in an address, either joined ("a.b") or one per field, in the order of the table."""
     named = {name for text in texts for name in text.split(".")} & set(COLUMNS)
     return tuple(name for name in COLUMNS if name in named or name in ALWAYS) if named else USUAL
 
 
 def _number(text: str) -> int:
-    """Return a number of an address, at least 1."""
+    """Return a number from an address, at least 1."""
     return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 7 else 1

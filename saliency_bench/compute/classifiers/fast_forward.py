@@ -15,7 +15,7 @@ take another path. Copy and classifier are then compared on two pictures that de
 image size alone: in float32, where they may differ by `TOLERANCE`, and in the precision that was asked for, where the
 copy may be off by twice as much as the classifier, or by one rounding of the largest logit. Where it is not good
 enough, and wherever there is nothing to gain, the classifier itself is used, and the log says why. So which of the two
-is used depends on the network and the image size, never on the images: equal chunks give equal bits.
+is used depends on the network and the image size, never on the images: equal batches give equal bits.
 
 With `load_classifier(..., compile=True)` (`run --compile`) the copy is compiled: on an H100 in bf16 ResNet-18 then
 takes 0.66 of the time and ResNet-50 0.58, on a CPU ResNet-18 0.76 to 0.89. Compiling takes up to 20 seconds for each

@@ -1,7 +1,7 @@
 """Classify many pictures made of each image: the one loop of every method that needs them.
 
 A pass holds the pictures of one image, in ceil(n / P) equal pieces, of which the last is filled up with copies of its
-last picture. So the shape of a pass depends on n alone, and no bit of a result on the size of a chunk, on the order of
+last picture. So the shape of a pass depends on n alone, and no bit of a result on the size of a batch, on the order of
 the images or on what else is in a batch. Two exceptions: where an image needs one picture only, the pass is the batch
 itself; and on a GPU, which few pictures would leave idle, a pass holds the pictures of up to `TOGETHER` images if they
 fit, filled up again.
@@ -133,7 +133,7 @@ def plan(images: int, count: int, size: int, device: torch.device, most: int = 1
     """Yield the passes of `count` pictures of each image: `size` pictures and `most` images in each, at most.
 
     With one picture of each image, `most` does not count. The numbers are made on the device: nothing waits for it.
-    Images in a pass are a power of two, as chunks usually are: five would fill up a fifth of the passes of 16 images.
+    Images in a pass are a power of two, as batches usually are: five would fill up a fifth of the passes of 16 images.
     """
     together = min(images, size) if count == 1 else 2 ** (max(1, min(size // count, most)).bit_length() - 1)
     each = count if together > 1 or count == 1 else -(-count // -(-count // size))

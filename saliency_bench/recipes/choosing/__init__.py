@@ -1,1 +1,1 @@
-"""`choose`: which explainer for a network and a dataset, by runs that are widened where it decides."""
+"""`choose`: select an explainer for a network and a dataset, by runs that grow where the decision needs it."""

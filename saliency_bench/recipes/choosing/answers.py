@@ -17,12 +17,12 @@ METHOD, BASELINE, OPEN, NOTHING = "method", "baseline", "open", "nothing"
 
 
 def answer_of(contest: Contest, baselines: frozenset[str], later: RoundScores | None) -> dict[str, Any]:
-    """Return the result of a metric: which candidates are left, who leads, and how good they are on later images.
+    """Return the result of a metric: remaining candidates, the leader, and their scores on later images.
 
     Args:
         contest: the race of the metric.
         baselines: candidates that ignore the network.
-        later: scores of finalists and baselines on images that did not decide; None if there are none.
+        later: scores of finalists and baselines on held-out images, or None.
     """
     assert contest.scores is not None
     race = contest.race
@@ -62,9 +62,9 @@ def answer_of(contest: Contest, baselines: frozenset[str], later: RoundScores | 
 def question_answer(
     question: ChoiceQuestion, answers: Sequence[dict[str, Any]], others: Sequence[ChoiceQuestion]
 ) -> dict[str, Any]:
-    """Return what the metrics of a question say together: the methods that none of them beats, never an average.
+    """Combine the metrics of a question: return the methods that no metric shows to be beaten. Never average metrics.
 
-    A method is recommended only if it is itself shown to beat every baseline, by each metric by which a method is.
+    A method is recommended only if it is shown to beat every baseline by each metric by which any method is.
 
     Args:
         question: the question.
@@ -90,12 +90,12 @@ def question_answer(
 
 
 def _outcome(left: Sequence[str], unbeaten: Sequence[str], beat: Sequence[str], baselines: frozenset[str]) -> str:
-    """Return what a race has shown: a method ahead of all baselines, a baseline ahead, neither, or nothing.
+    """Return the outcome of a race: a method ahead of all baselines, a baseline ahead, neither, or nothing.
 
     Args:
-        left: the candidates left, the best first.
+        left: the remaining candidates, best first.
         unbeaten: baselines among them.
-        beat: methods among them that are shown to beat every baseline, if not in the race, then by bets of their own.
+        beat: methods among them that are shown to beat every baseline, in the race or by separate bets.
         baselines: candidates that ignore the network.
     """
     if not left:
@@ -106,26 +106,26 @@ def _outcome(left: Sequence[str], unbeaten: Sequence[str], beat: Sequence[str], 
 
 
 def _needed(contest: Contest, rivals: Sequence[str], errors: float) -> int | None:
-    """Return the images of a dataset that tells the rivals from the best; None where nothing points that way.
+    """Return the dataset size that would separate the rivals from the best, or None if there is no trend.
 
     Args:
         contest: the race.
         rivals: candidates that it would have to drop.
-        errors: standard errors by which their differences are greater than they look.
+        errors: number of standard errors by which true differences may exceed the observed ones.
     """
     needed = [contest.race.needed(name, errors) for name in rivals]
     known = [clusters for clusters in needed if clusters is not None]
     if not known or len(known) < len(needed):
         return None
-    # Nothing is bet on the first clusters, and those seen so far were not enough.
+    # No bets are made on the first clusters, and the clusters so far were not enough.
     without_bets = contest.clusters - min(contest.race.bets(name) for name in rivals)
     clusters = max(max(known) + without_bets, contest.clusters + 1)
-    # Half of the images decide, so that twice as many are needed; some of them may not be explained.
+    # Half of the images decide, so twice as many are needed; some of them may not be explained.
     return ceil(2 * clusters * contest.limit / max(contest.clusters, 1))
 
 
 def _later(contest: Contest, winner: str, later: RoundScores) -> dict[str, dict[str, Any]]:
-    """Return {candidate: its mean on later images, and how far the winner is ahead of it there}."""
+    """Return {candidate: its mean on later images, and the winner's lead over it there}."""
     metric = contest.metric
     sign = 1.0 if later.higher[metric] else -1.0
     results: dict[str, dict[str, Any]] = {}
@@ -145,7 +145,7 @@ def _later(contest: Contest, winner: str, later: RoundScores) -> dict[str, dict[
 
 
 def _numbers(estimate: Estimate) -> dict[str, Any]:
-    """Return an estimate as plain data, None for what is not known."""
+    """Return an estimate as plain data, with None for unknown values."""
     value, low, high = estimate.known
     numbers = {"value": value, "low": low, "high": high, "n": estimate.n, "clusters": estimate.clusters}
     return numbers | {"rare": estimate.rare}

@@ -1,4 +1,4 @@
-"""The candidates of `choose`: every explainer that fits the network, with a few settings each, and what they cost."""
+"""The candidates of `choose`: every explainer that fits the network, with a few settings each, and their costs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,18 +15,19 @@ from saliency_bench.recipes.suites.costs import cost_of_map, forward_pass, secon
 from saliency_bench.recipes.suites.suite_plan import WITH_GRADIENT
 from saliency_bench.types import Images, Target
 
-LESS = 4  # what is spent by the cheaper setting: a quarter
-PER_OPTION = 2  # further values of an option that is one of several texts
+LESS = 4  # the cheaper setting costs a quarter
+PER_OPTION = 2  # further values of an option with several choices
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An explainer with its options, and what an image costs.
+    """An explainer with its options and its cost per image.
 
     Attributes:
-        name: as a run names it.
-        explainer: with its options bound.
-        passes: forward passes for a map; 0 for what needs none, and for your own function, of which it is not known.
+        name: name in a run.
+        explainer: explainer with its options bound.
+        passes: forward passes per map; 0 for explainers that need none, and for your own function, whose cost is
+            unknown.
     """
 
     name: str
@@ -40,11 +41,11 @@ class Candidate:
 
 
 def candidates(classifier: Classifier, images: Images, target: Target) -> tuple[list[Candidate], dict[str, str]]:
-    """Return (the explainers of the package that fit a network, {name of any other: why it does not}).
+    """Return (explainers of the package that fit a network, {name of any other: why it does not fit}).
 
     Args:
         classifier: the network.
-        images: (1, 3, H, W), on which fitting is tried.
+        images: (1, 3, H, W), used to test whether explainers fit.
         target: (1, K).
     """
     fitting, misfits = [], {}
@@ -69,14 +70,14 @@ def candidate_of(explainer: Explainer, images: Images) -> Candidate:
 def costs(
     chosen: Sequence[Candidate], metrics: Sequence[Metric], side: int
 ) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
-    """Return ({candidate: passes of its map}, {(candidate, metric): passes of scoring it}) for an image.
+    """Return ({candidate: passes per map}, {(candidate, metric): passes per score}) for an image.
 
-    A pass with its gradient counts as three. Of a function of your own that does not declare them there are none.
+    A pass with its gradient counts as three. Your own function counts 0 unless it declares its passes.
 
     Args:
         chosen: the candidates.
-        metrics: that score their maps.
-        side: of the image.
+        metrics: metrics that score their maps.
+        side: side of the image.
     """
     maps, scoring = {}, {}
     for candidate in chosen:
@@ -89,12 +90,12 @@ def costs(
 
 
 def seconds_per_pass(classifier: Classifier, images: Images) -> float:
-    """Return the seconds per image of the fastest of some forward passes of these images (B, 3, H, W)."""
+    """Return the seconds per image of the fastest of several forward passes of these images (B, 3, H, W)."""
     return seconds_per_image(lambda: forward_pass(classifier, images), len(images))
 
 
 def _settings(name: str, classifier: Classifier, images: Images) -> Iterator[str]:
-    """Yield an explainer with other settings that papers use, as text: cheaper, another baseline, an earlier layer."""
+    """Yield an explainer with other settings from papers as text: cheaper, another baseline, an earlier layer."""
     function = as_explainer(name).function
     kinds = get_type_hints(function)
     for option, default in options.defaults(function).items():
@@ -110,9 +111,9 @@ def _settings(name: str, classifier: Classifier, images: Images) -> Iterator[str
 
 
 def _earlier_layer(classifier: Classifier, images: Images) -> str | None:
-    """Return the last layer whose feature map is larger than the map that Grad-CAM reads, if there is one."""
+    """Return the last layer whose feature map is larger than Grad-CAM's, or None."""
     try:
         layout = layout_of(classifier, images, cam_layer(classifier, images))
-    except UserError:  # a network without feature maps, which only some explainers with layers need
+    except UserError:  # a network without feature maps; not all explainers with layers need them
         return None
     return None if layout is None else last_feature_map(classifier, images, layout.pixels)

@@ -1,4 +1,4 @@
-"""Which explainer to take for a network and a dataset: `choose`, and what it returns."""
+"""Selection of an explainer for a network and a dataset: `choose` and its result."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -44,9 +44,9 @@ from saliency_bench.utils.untouched import untouched
 FORMAT = 1
 CHOICE, COSTS, PAGE = "choice.json", "costs.json", "choice.html"
 WITHIN, MARGIN = "30m", 0.02
-LATER = 64, 200  # images that did not decide: at least, where there are so many, and at most
-# Every candidate takes part in the first two rounds if they fit into a quarter of the time. If no explainer does, those
-# that do take part in one round that fits into half of it.
+LATER = 64, 200  # held-out images: at least (if available) and at most
+# A candidate takes part if its first two rounds fit into a quarter of the time. If no explainer does, explainers take
+# part whose first round fits into half of the time.
 ROUNDS_FOR_ALL, SHARE = 2, 0.25
 ROUNDS_AT_LEAST, SHARE_AT_MOST = 1, 0.5
 SAME_ON = 2  # images on which the maps of candidates with equal scores are compared
@@ -54,11 +54,11 @@ SAME_ON = 2  # images on which the maps of candidates with equal scores are comp
 
 @dataclass(frozen=True, repr=False)
 class Choice:
-    """Answer of `choose`; when printed, it shows the same text as the command.
+    """Result of `choose`; when printed, it shows the same text as the command.
 
     Attributes:
-        folder: where it was written.
-        content: the contents of choice.json.
+        folder: output folder.
+        content: content of choice.json.
     """
 
     folder: Path
@@ -76,22 +76,22 @@ class Choice:
 
     @property
     def recommended(self) -> dict[str, str | None]:
-        """Return the explainer to take for each question, by its name, or None where there is none."""
+        """Return {question: name of the recommended explainer, or None}."""
         return {question["name"]: question["recommended"] for question in self.content["questions"]}
 
     @property
     def lines(self) -> list[str]:
-        """Return the answers in sentences."""
+        """Return the answers as sentences."""
         return sentences(self.content)
 
     def explainer(self, question: str | None = None) -> Explainer:
         """Return the recommended explainer.
 
         Args:
-            question: that it answers, as in `recommended`; by default the first with a recommendation.
+            question: question that it answers, as in `recommended`; by default the first with a recommendation.
 
         Raises:
-            UserError: Nothing is recommended, or the question was not answered.
+            UserError: No explainer is recommended, or the question was not answered.
         """
         if question is not None and question not in self.recommended:
             raise unknown("question", question, self.recommended)
@@ -121,26 +121,26 @@ def choose(
     progress: bool = True,
     **settings: Any,
 ) -> Choice:
-    """Find out which explainer to use for a network and a dataset, and write the answer, its evidence and a page.
+    """Find the best explainer for a network and a dataset, and write the answer, its evidence and a page.
 
-    All candidates are scored on a few images; candidates that are beaten are dropped, the others are scored on more
-    images, by a test that allows for looking again (`read/analysis/sequential.py`). At most half of the images decide;
-    the scores that are reported come from images that did not. A method whose maps stay as they are when the network's
-    weights are random is never recommended.
+    All candidates are scored on a few images; beaten candidates are dropped and the others are scored on more images,
+    by a test that allows repeated looks (`read/analysis/sequential.py`). At most half of the images decide; the
+    reported scores come from the other images. A method whose maps do not change when the network's weights are
+    randomised is never recommended.
 
     Args:
         for_: questions: "alignment" (needs masks), "faithfulness", "debugging", "stability"; by default the first two,
             or the second alone without masks.
-        within: time to spend, by the costs that are measured at the start: "30m", "2h", seconds, or None for no limit.
-        margin: a difference that does not matter; a candidate within this margin of the best is not dropped.
-        explainers: candidates, in the place of all that fit the network with a few settings each; the baselines are
-            added.
-        metrics: that decide, in the place of those of the questions.
+        within: time limit, by costs measured at the start: "30m", "2h", seconds, or None for no limit.
+        margin: an irrelevant difference; a candidate within this margin of the best is not dropped.
+        explainers: candidates instead of all explainers that fit the network with a few settings each; the baselines
+            are added.
+        metrics: metrics that decide instead of the questions' metrics.
         batch_size: samples per batch; the first round has one of 8.
         progress: show bars and a line per round.
         **settings: SETTINGS
 
-    Started again with the same `out`, it resumes; with more time, images or candidates, it extends what is there.
+    A new start with the same `out` resumes; with more time, images or candidates it extends the results.
 
     Raises:
         UserError: Anything the caller can fix.
@@ -163,7 +163,7 @@ def choose(
 
 @dataclass(frozen=True)
 class _Request:
-    """Request to `choose`, beside the settings of a run."""
+    """Request to `choose`, in addition to the settings of a run."""
 
     names: Sequence[str]
     within: float | None
@@ -174,16 +174,16 @@ class _Request:
 
 @dataclass(frozen=True)
 class _Field:
-    """The candidates, and what they cost.
+    """The candidates and their costs.
 
     Attributes:
-        chosen: those for whose first rounds there is time.
-        not_tried: {any other: why}.
-        too_slow: those of them for which there is no time.
-        within_for_all: seconds that would have to be given for all to be tried.
+        chosen: candidates with enough time for their first rounds.
+        not_tried: {other candidate: reason}.
+        too_slow: candidates without enough time.
+        within_for_all: seconds needed to try all candidates.
         maps: {candidate: passes of its map}.
         scoring: {(candidate, metric): passes of scoring it}.
-        budget: of time.
+        budget: time budget.
     """
 
     chosen: list[Candidate]
@@ -205,7 +205,7 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
     given = dict(settings) | {"explainers": request.explainers or ["random"], "metrics": decisive}
     check_settings({key: value for key, value in given.items() if value is not None})
     spec, objects = describe(given)
-    # What is dropped follows from measured seconds, of which each process has its own.
+    # Measured seconds decide what is dropped, and they differ between processes.
     if accelerator_on(spec.device).num_processes > 1:
         raise UserError("choose runs in one process; start it without torchrun or accelerate launch")
     folder = Path(spec.out)
@@ -214,12 +214,12 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
         context = load(spec, objects)
     questions = questions_of(request.names, [as_metric(metric) for metric in request.metrics], has_masks(context))
     metrics = metrics_of(questions)
-    first = FIRST * (4 if spec.only else 1)  # of which only some are explained
+    first = FIRST * (4 if spec.only else 1)  # only some of them are explained
     if progress:
         tried = counted(len(request.explainers), "explainer") if request.explainers else "all explainers"
         step(f"saliency-bench: trying {tried} on an image")
     field = _field(context, request, folder, metrics, first)
-    # Described once: the text of an own network would be loaded anew for every run.
+    # Describe the network once: your own network would be reloaded for every run.
     models = {
         name: entry for name in ("model", "other_model") if isinstance(entry := getattr(spec, name), PythonObject)
     }
@@ -307,7 +307,7 @@ def _describe(candidate: Candidate, layer: str) -> dict[str, Any]:
 
 
 def _field(context: RunContext, request: _Request, folder: Path, metrics: Sequence[str], first: int) -> _Field:
-    """Return the candidates for whose first rounds there is time."""
+    """Return the candidates with enough time for their first rounds."""
     chosen, not_tried = _candidates(context, request.explainers)
     given = {str(metric): metric for metric in map(as_metric, request.metrics)}
     decisive = [given.get(name) or as_metric(name) for name in metrics]
@@ -322,19 +322,19 @@ def _field(context: RunContext, request: _Request, folder: Path, metrics: Sequen
     whole = ROUNDS_FOR_ALL * first * budget.per_image({key: [item.name for item in chosen] for key in metrics}) / SHARE
     chosen, slow = _affordable(chosen, metrics, budget, first, seconds)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / COSTS, pace)  # after a refusal it is measured anew
+    write_json(folder / COSTS, pace)  # after a refusal, measure again
     return _Field(chosen, not_tried | slow, set(slow), whole, maps, scoring, budget)
 
 
 def _list(given: Any) -> list[Any]:
-    """Return a list of names or functions, whether none, one or several were given."""
+    """Return a list of names or functions from None, a single item or several."""
     if given is None:
         return []
     return [given] if isinstance(given, str) or callable(given) else list(given)
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise UserError unless the folder is new, empty, or one of `choose`."""
+    """Raise UserError unless the folder is new, empty or written by `choose`."""
     ours = {CHOICE, COSTS, PAGE, RUN, "randomised"}
     strange = [path.name for path in folder.glob("[!.]*") if path.name not in ours] if folder.is_dir() else []
     if strange or (folder.exists() and not folder.is_dir()):
@@ -349,7 +349,7 @@ def has_masks(context: RunContext) -> bool:
 
 
 def _candidates(context: RunContext, given: Sequence[Any]) -> tuple[list[Candidate], dict[str, str]]:
-    """Return (the candidates with the baselines, {explainer: why it is none})."""
+    """Return (candidates including baselines, {explainer: why it is not a candidate})."""
     image = _images(context)[:1]
     predicted = _predicted(context, image)
     if not given:
@@ -379,7 +379,7 @@ def _maps(context: RunContext, explainer: Explainer) -> Maps | None:
     try:
         seeds = [context.seed_for(str(place), "explain") for place in range(len(images))]
         return explainer.seeded(context.spec.seed)(context.classifier, images, _predicted(context, images), seeds=seeds)
-    except Exception:  # what it raises stands in the run
+    except Exception:  # the run reports the error
         return None
 
 
@@ -392,10 +392,10 @@ def _predicted(context: RunContext, images: Images) -> Target:
 def _affordable(
     chosen: Sequence[Candidate], metrics: Sequence[str], budget: Budget, first: int, seconds_of_pass: float
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Return (the candidates for whose first rounds there is time, {name: what another one would take}).
+    """Return (candidates with enough time for their first rounds, {name: cost of any other}).
 
     Raises:
-        UserError: There is no time for any explainer beside the baselines.
+        UserError: There is no time for any explainer besides the baselines.
     """
 
     def seconds(items: Sequence[Candidate], images: int) -> float:
@@ -407,7 +407,7 @@ def _affordable(
             slowest = max((item for item in kept if not item.baseline), key=lambda item: seconds([item], first))
             kept.remove(slowest)
             slow[slowest.name] = (
-                f"no time: {slowest.passes:,} passes an image, about {seconds([slowest], images):.0f} s "
+                f"no time: {slowest.passes:,} passes per image, about {seconds([slowest], images):.0f} s "
                 f"for {images} images"
             )
         if any(not item.baseline for item in kept):
@@ -415,19 +415,19 @@ def _affordable(
     cheapest = min((item for item in chosen if not item.baseline), key=lambda item: seconds([item], first))
     enough = ceil(seconds([*kept, cheapest], images) / share / 60)
     raise UserError(
-        f"--within {_minutes(budget.limit)} is too little time here, at {seconds_of_pass:.2g} s a pass of the network, "
-        f"for any explainer beside the baselines; give --within {enough}m, or --metrics that take fewer "
-        "passes, such as saliency_insertion:steps=8"
+        f"--within {_minutes(budget.limit)} is too little time, at {seconds_of_pass:.2g} s per pass of the network, "
+        f"for any explainer besides the baselines; give --within {enough}m, or --metrics with fewer passes, such as "
+        "saliency_insertion:steps=8"
     )
 
 
 def _minutes(seconds: float) -> str:
-    """Return a time as it is given: 90s, 30m."""
+    """Return a time in the format of --within: 90s, 30m."""
     return f"{seconds / 60:.0f}m" if seconds % 60 == 0 else f"{seconds:g}s"
 
 
 def _names_by_metric(chosen: Sequence[Candidate], questions: Sequence[ChoiceQuestion]) -> dict[str, list[str]]:
-    """Return {metric: its candidates}: without baselines where these are best by design."""
+    """Return {metric: its candidates}, without baselines for metrics on which they are best by design."""
     with_baselines = {metric: any(metric in metrics_of([q]) and q.baselines for q in questions)
                       for metric in metrics_of(questions)}  # fmt: skip
     return {
@@ -436,14 +436,14 @@ def _names_by_metric(chosen: Sequence[Candidate], questions: Sequence[ChoiceQues
 
 
 def _score_later(narrowing: Narrowing, metrics: Sequence[str], count: int) -> RoundScores | None:
-    """Score the best of each race and all baselines on images that did not decide; None where there are none."""
+    """Score the best of each race and all baselines on held-out images; return None if there are none."""
     decided = narrowing.rounds[-1]
     finalists: list[str] = []
     for contest in narrowing.contests.values():
         assert contest.scores is not None
         best = [name for name in ranking(contest, contest.scores) if name not in narrowing.baselines][:FINALISTS]
         narrowing.check([name for name in best if name not in narrowing.checked])
-        # Where every method is beaten, the last of them shows how far methods are behind the baselines.
+        # If every method is beaten, the last one shows how far methods are behind the baselines.
         beaten = [name for name in reversed(contest.race.dropped) if name not in narrowing.baselines][:1]
         finalists += [name for name in best or beaten if name not in narrowing.excluded]
     names = list(dict.fromkeys([*finalists, *sorted(narrowing.baselines)]))
@@ -458,9 +458,9 @@ def _score_later(narrowing: Narrowing, metrics: Sequence[str], count: int) -> Ro
 
 
 def _pace(folder: Path, context: RunContext) -> dict[str, Any]:
-    """Return the seconds of a forward pass here, and `of` which network, as they are written down in the folder.
+    """Return the seconds of a forward pass here, and `of` which network, as stored in the folder.
 
-    Measured once, so that a start that was killed goes through the same rounds.
+    They are measured once, so that a killed start repeats the same rounds.
     """
     made_of = hash_of(context.classifier.digest, context.spec.batch_size, str(context.classifier.device))
     path = folder / COSTS
@@ -473,7 +473,7 @@ def _pace(folder: Path, context: RunContext) -> dict[str, Any]:
 def _passes(
     field: _Field, narrowing: Narrowing, later: RoundScores | None, count: int, metrics: Sequence[str]
 ) -> dict[str, int]:
-    """Return how many passes were spent, and how many all candidates on all images would take."""
+    """Return the number of passes spent, and the number for all candidates on all images."""
     counted = Budget(inf, field.maps, field.scoring)
     taking_part = [item.name for item in field.chosen if item.name not in narrowing.twins]
     whole = counted.per_image(dict.fromkeys(metrics, taking_part)) * count
@@ -488,7 +488,7 @@ def _passes(
 
 
 def _first(context: RunContext, images: int) -> int:
-    """Return so many images in whole clusters; a cluster that does not fit is left out."""
+    """Return that many images in whole clusters; clusters that do not fit are left out."""
     names = _clusters(context)
     while 0 < images < len(names) and names[images] == names[images - 1]:
         images -= 1
@@ -513,7 +513,7 @@ def _images(context: RunContext) -> Images:
 
 
 def _layer(context: RunContext) -> str:
-    """Return the layer that Grad-CAM reads, "" if the network has none."""
+    """Return the layer that Grad-CAM reads, or "" if the network has none."""
     try:
         return cam_layer(context.classifier, _images(context)[:1])
     except UserError:
@@ -521,8 +521,8 @@ def _layer(context: RunContext) -> str:
 
 
 def _command(spec: RunSpec, request: _Request) -> str:
-    """Return the command line that asks the same; with Python objects, which have no place there, the call."""
-    # A run needs explainers and metrics; `choose` was not given those that are its own choice.
+    """Return the equivalent command line, or the Python call if Python objects are used."""
+    # A run needs explainers and metrics; leave out those that `choose` selected itself.
     chosen = {name for name in ("explainers", "metrics") if not getattr(request, name)}
     within, margin = request.within, request.margin
     if spec.needs_python:

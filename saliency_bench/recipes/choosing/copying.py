@@ -1,4 +1,4 @@
-"""Settings to copy: the recommended explainer in lines of Python, here and where another package has it too."""
+"""Settings to copy: the recommended explainer in lines of Python, in this package and in others that have it."""
 
 from collections.abc import Sequence
 from string import Formatter
@@ -16,7 +16,7 @@ NORMALISED = "model, x = classifier.taking_normalised(), classifier.normalised(i
 
 
 def load_call(explainer: Explainer) -> str:
-    """Return the call of `load_explainer` that gives an explainer; of your own function its name."""
+    """Return the call of `load_explainer` that gives an explainer, or the name of your own function."""
     if not registry.is_named(explainer.version):
         return f"explainer = {explainer.name}"
     usual = options.defaults(explainer.function)
@@ -25,14 +25,14 @@ def load_call(explainer: Explainer) -> str:
 
 
 def setup(spec: RunSpec, labels: Sequence[str] | None = None) -> str:
-    """Return the lines that define network, image and class for `load_call`; a comment where that takes an object.
+    """Return the lines that define network, image and class for `load_call`, or a comment if an object is needed.
 
     Args:
         spec: The settings.
         labels: Class names of the network, to fill prompt templates.
     """
     if spec.needs_python:
-        return "# classifier, images (1, 3, H, W), target (1, K) and label are those of your program"
+        return "# classifier, images (1, 3, H, W), target (1, K) and label come from your program"
     texts = ""
     if isinstance(spec.prompts, tuple):
         texts = f", prompts={list(spec.prompts)}" + f", labels={labels}" * ("{}" in spec.prompts[0])
@@ -46,18 +46,18 @@ def setup(spec: RunSpec, labels: Sequence[str] | None = None) -> str:
 
 
 def with_imports(package: str, line: str) -> str:
-    """Return a line of `elsewhere` with its imports, and with the network and the image that it names."""
+    """Return a line of `elsewhere` with its imports and the definitions of network and image."""
     return "\n".join([IMPORTS[package].format(name=line.partition("(")[0]), "", NORMALISED, f"maps = {line}"])
 
 
 def elsewhere(explainer: Explainer, layer: str) -> dict[str, str]:
-    """Return {package: the line that gives the same maps there}, as its declaration says.
+    """Return {package: the line that gives the same maps there}, from the explainer's declaration.
 
-    Left out is a line that cannot say an option which differs from its default.
+    A line that cannot express a non-default option is left out.
 
     Args:
-        explainer: with its options.
-        layer: that Grad-CAM reads, "" if there is none.
+        explainer: explainer with its options.
+        layer: layer that Grad-CAM reads, or "".
     """
     lines = dict(explainer.declaration.elsewhere)
     values, usual = dict(explainer.options), options.defaults(explainer.function)

@@ -1,4 +1,4 @@
-"""Scores for the rounds of `choose`: a run folder that is widened, and another one for the test by random weights."""
+"""Scores for the rounds of `choose`: a growing run folder, and another run for the test by random weights."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from saliency_bench.types import Maps
 from saliency_bench.utils.messages import LOGGER
 from saliency_bench.utils.progress import step
 
-RUN, RANDOMISED = "run", "randomised"  # folders in that of `choose`
+RUN, RANDOMISED = "run", "randomised"  # subfolders of the folder of `choose`
 ALL_WEIGHTS = f"{METRIC}:layers=1"
 OF_CLASS = "saliency_class_sensitivity"
 
@@ -29,14 +29,14 @@ class RunLaboratory:
     """Scores by runs.
 
     Attributes:
-        folder: of `choose`.
-        settings: of the runs, but for explainers, metrics, limit and folder.
+        folder: output folder of `choose`.
+        settings: settings of the runs, except explainers, metrics, limit and folder.
         objects: the Python objects among them.
-        explainers: {candidate: what a run is given for it}.
-        metrics: {metric: what a run is given for it}.
-        maps: gives the maps of a candidate on the first images, None where it has none.
+        explainers: {candidate: argument for a run}.
+        metrics: {metric: argument for a run}.
+        maps: function that returns a candidate's maps of the first images, or None.
         progress: whether lines and bars are shown.
-        checks: {candidate: what random weights and another class make of its maps}.
+        checks: {candidate: effect of random weights and of another class on its maps}.
     """
 
     folder: Path
@@ -49,7 +49,7 @@ class RunLaboratory:
     checks: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def scores(self, lineup: Mapping[str, Sequence[str]], images: int) -> RoundScores:
-        """Return the scores of {metric: candidates} on the first images of the run."""
+        """Return scores of {metric: candidates} on the first images of the run."""
         together: dict[tuple[str, ...], list[str]] = {}
         for name in dict.fromkeys(name for names in lineup.values() for name in names):
             together.setdefault(tuple(metric for metric in lineup if name in lineup[metric]), []).append(name)
@@ -61,7 +61,7 @@ class RunLaboratory:
         return scores_of(read_run(self.folder / RUN), lineup)
 
     def survivors(self, names: Sequence[str], images: int) -> set[str]:
-        """Return the candidates whose maps stay as they are when all weights are random."""
+        """Return the candidates whose maps do not change when all weights are randomised."""
         try:
             self._run(RANDOMISED, names, [ALL_WEIGHTS, OF_CLASS], images)
         except UserError as error:  # such as a network that cannot be copied
@@ -83,7 +83,7 @@ class RunLaboratory:
         return {name for name in names if self.checks[name]["verdict"] == STAYS}
 
     def twins(self, names: Sequence[str]) -> dict[str, str]:
-        """Return {candidate: an earlier one with the same maps on the first images}."""
+        """Return {candidate: an earlier candidate with the same maps on the first images}."""
         twin_of: dict[str, str] = {}
         different: dict[str, Maps] = {}
         for name in names:
@@ -105,7 +105,7 @@ class RunLaboratory:
             "limit": images,
             "out": self.folder / folder,
         }
-        # A run says of each cell on fewer images that it is not shown: here these are the beaten candidates.
+        # Suppress the message of a run about cells on fewer images: here these are the beaten candidates.
         with _errors_only(folder == RANDOMISED or (self.folder / folder).exists()):
             spec, objects = describe(settings)
             start(spec, {**self.objects, **objects}, progress=self.progress)
@@ -127,7 +127,7 @@ def scores_of(run: RunData, lineup: Mapping[str, Sequence[str]]) -> RoundScores:
 
 @contextmanager
 def _errors_only(wanted: bool) -> Iterator[None]:
-    """Silence warnings, if wanted."""
+    """Silence warnings if requested."""
     before = LOGGER.level
     if wanted:
         LOGGER.setLevel(ERROR)

@@ -9,16 +9,16 @@ from saliency_bench.errors import UserError, unknown
 
 @dataclass(frozen=True)
 class ChoiceQuestion:
-    """A question, the metrics that decide it, and what its answer cannot tell.
+    """A question, the metrics that decide it, and the limits of its answer.
 
     Attributes:
-        name: as the command spells it.
-        about: completes "the best for ...".
-        metrics: each decides for itself.
-        silent: what the answer does not say.
-        complement: the question that says it, if there is one.
+        name: name in the command.
+        about: text that completes "the best for ...".
+        metrics: metrics that decide separately.
+        silent: what the answer does not show.
+        complement: the question that shows it, if any.
         masks: whether the metrics need masks.
-        baselines: whether a method must beat the baselines, which it need not where they score best by design.
+        baselines: whether a method must beat the baselines; False for metrics on which they are best by design.
     """
 
     name: str
@@ -45,21 +45,21 @@ QUESTIONS = {
             "faithfulness",
             "marking what the network relies on",
             ("saliency_insertion:steps=16", "saliency_deletion:steps=16"),
-            "whether the map marks what people see as the object: that needs masks",
+            "whether the map marks what people see as the object, which needs masks",
             complement="alignment",
         ),
         ChoiceQuestion(
             "debugging",
             "finding the regions that matter to the network",
             ("saliency_single_deletion", "saliency_road"),
-            "whether these regions are what people see as the object: that needs masks",
+            "whether these regions are what people see as the object, which needs masks",
             complement="alignment",
         ),
         ChoiceQuestion(
             "stability",
             "moving with the image",
             ("saliency_consistency",),
-            "whether the map is right: one that ignores the network is perfectly stable",
+            "whether the map is right: a map that ignores the network is perfectly stable",
             baselines=False,
         ),
     )
@@ -71,9 +71,9 @@ def questions_of(names: Sequence[str], metrics: Sequence[Metric], has_masks: boo
     """Return the questions to answer.
 
     Args:
-        names: of questions; () for those that the dataset allows: alignment, where there are masks, and faithfulness.
-        metrics: in the place of those of the questions, each a question of its own if there are several.
-        has_masks: whether the dataset has any.
+        names: names of questions; () for faithfulness and, if the dataset has masks, alignment.
+        metrics: metrics instead of the questions' metrics; each of several is a separate question.
+        has_masks: whether the dataset has masks.
 
     Raises:
         UserError: A question is unknown, both are given, or a question needs masks.
@@ -84,9 +84,7 @@ def questions_of(names: Sequence[str], metrics: Sequence[Metric], has_masks: boo
         for metric in metrics:
             check_metric(metric)
         texts = tuple(map(str, metrics))
-        return [
-            ChoiceQuestion(GIVEN, "the metrics that were given", texts, "anything that these metrics do not measure")
-        ]
+        return [ChoiceQuestion(GIVEN, "the given metrics", texts, "anything that these metrics do not measure")]
     if not names:
         names = ("alignment", "faithfulness") if has_masks else ("faithfulness",)
     for name in names:
@@ -94,14 +92,14 @@ def questions_of(names: Sequence[str], metrics: Sequence[Metric], has_masks: boo
             raise unknown("question", name, QUESTIONS)
         if QUESTIONS[name].masks and not has_masks:
             raise UserError(
-                f"--for {name} needs masks, and the dataset has none; take --for faithfulness, or draw masks with "
+                f"--for {name} needs masks, but the dataset has none; use --for faithfulness, or draw masks with "
                 "`saliency-bench annotate`"
             )
     return [QUESTIONS[name] for name in dict.fromkeys(names)]
 
 
 def check_metric(metric: Metric) -> None:
-    """Raise UserError for a metric whose samples cannot be looked at one after the other."""
+    """Raise UserError for a metric whose samples cannot be scored one after the other."""
     check_without_people(metric)
     reasons = {
         "is one value over all samples": metric.aggregate is not None,
@@ -111,9 +109,9 @@ def check_metric(metric: Metric) -> None:
     }
     for reason, holds in reasons.items():
         if holds:
-            raise UserError(f"{metric} {reason}; choose needs scores of single samples: take another metric")
+            raise UserError(f"{metric} {reason}; choose needs scores of single samples: use another metric")
 
 
 def metrics_of(questions: Sequence[ChoiceQuestion]) -> list[str]:
-    """Return the metrics of the questions as a run names them, each once."""
+    """Return the metrics of the questions by their names in a run, each once."""
     return list(dict.fromkeys(str(as_metric(text)) for question in questions for text in question.metrics))

@@ -1,8 +1,8 @@
 """The rounds of `choose`: all candidates on a few images, then the unbeaten ones on more and more images.
 
-Every metric has a race of its own (`read/analysis/sequential.py`). A round asks for the scores of all images so far, of
-which a run computes the new ones. What the rounds do is a function of scores, verdicts and costs, so that a start that
-was killed, or that asks for more, goes through the same rounds again and finds their scores in the run's folder.
+Every metric has its own race (`read/analysis/sequential.py`). A round requests the scores of all images so far, and a
+run computes the missing ones. The rounds depend only on scores, verdicts and costs, so a later start, after a kill or
+with a larger request, repeats the same rounds and finds their scores in the run's folder.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,14 @@ from saliency_bench.read.cell import BEST_FROM, FEW
 from saliency_bench.read.statistics.clusters import Matched, cluster_codes
 from saliency_bench.read.statistics.intervals import Estimate, difference
 
-FIRST, GROWTH = 8, 1.5  # images of the first round; how much more each round has
-CHECKED = 16  # images on which maps are compared with those under random weights
-RESERVED = 2  # candidates per metric that time is kept for before there is a leader
+FIRST, GROWTH = 8, 1.5  # images of the first round; growth factor of rounds
+CHECKED = 16  # images on which maps are compared with maps under random weights
+RESERVED = 2  # candidates per metric for which time is reserved before there is a leader
 FINALISTS = 3  # methods per metric that are scored on further images
-ONE_LEFT, ALIKE = "one is left", "those left are alike"
-NO_IMAGES, NO_TIME = "no more images may decide", "the time was up"
-HOPELESS = "the images are too few to tell those left apart"
-HOPE = 2.0  # standard errors by which a difference may be greater than it looks, before more images are no use
+ONE_LEFT, ALIKE = "one is left", "the remaining candidates are alike"
+NO_IMAGES, NO_TIME = "no more images may be used for the decision", "the time was up"
+HOPELESS = "the images are too few to separate the remaining candidates"
+HOPE = 2.0  # standard errors by which a true difference may exceed the observed one, before more images are useless
 NO_SCORES = "no candidate has scores"
 
 
@@ -32,11 +32,11 @@ class RoundScores:
     """Scores of the first images of a run.
 
     Attributes:
-        values: {(candidate, metric): (n,) oriented so that higher is better; NaN: none}.
-        ids: of the images, in the run's order.
-        groups: their clusters; None: its own.
-        ranges: {metric: (lowest, highest) score, as the metric gives them}.
-        higher: {metric: whether higher scores are better, as the metric gives them}.
+        values: {(candidate, metric): (n,) scores, oriented so that higher is better; NaN if missing}.
+        ids: ids of the images, in the run's order.
+        groups: their clusters; None for an image that is its own cluster.
+        ranges: {metric: (lowest, highest) score in the metric's own direction}.
+        higher: {metric: whether higher scores are better in the metric's own direction}.
     """
 
     values: Mapping[tuple[str, str], np.ndarray]
@@ -51,46 +51,46 @@ class RoundScores:
         return RoundScores(values, self.ids[start:], self.groups[start:], self.ranges, self.higher)
 
     def span(self, metric: str) -> float:
-        """Return the greatest difference of two scores."""
+        """Return the largest possible difference of two scores."""
         low, high = self.ranges[metric]
         return high - low
 
     @property
     def codes(self) -> np.ndarray:
-        """Return the number of each image's cluster."""
+        """Return the cluster number of each image."""
         return cluster_codes(self.ids, self.groups)
 
     @property
     def clusters(self) -> int:
-        """Return how many clusters there are."""
+        """Return the number of clusters."""
         return int(self.codes.max(initial=-1)) + 1
 
 
 class Laboratory(Protocol):
-    """Interface of the rounds to what computes scores."""
+    """Interface between the rounds and the computation of scores."""
 
     def scores(self, lineup: Mapping[str, Sequence[str]], images: int) -> RoundScores:
         """Return the scores of {metric: candidates} on the first images."""
         ...
 
     def survivors(self, names: Sequence[str], images: int) -> set[str]:
-        """Return the candidates whose maps do not depend on the network's weights, as the first images show."""
+        """Return the candidates whose maps of the first images do not depend on the network's weights."""
         ...
 
     def twins(self, names: Sequence[str]) -> dict[str, str]:
-        """Return {candidate: an earlier one with the same maps}."""
+        """Return {candidate: an earlier candidate with the same maps}."""
         ...
 
 
 @dataclass
 class Budget:
-    """Seconds that may be spent, by the costs of the plan.
+    """Budget in seconds, by the costs of the plan.
 
     Attributes:
-        limit: in seconds.
+        limit: limit in seconds.
         maps: {candidate: seconds of a map}.
         metrics: {(candidate, metric): seconds of scoring a map}.
-        spent: so far, in seconds.
+        spent: seconds spent so far.
     """
 
     limit: float
@@ -99,13 +99,13 @@ class Budget:
     spent: float = 0.0
 
     def per_image(self, lineup: Mapping[str, Sequence[str]]) -> float:
-        """Return the seconds that {metric: candidates} take for an image; a candidate makes its map once."""
+        """Return the seconds per image for {metric: candidates}; a candidate makes its map once."""
         names = {name for names in lineup.values() for name in names}
         scoring = sum(self.metrics.get((name, metric), 0.0) for metric, names in lineup.items() for name in names)
         return scoring + sum(self.maps.get(name, 0.0) for name in sorted(names))
 
     def spend(self, lineup: Mapping[str, Sequence[str]], images: int) -> None:
-        """Count what these images take."""
+        """Add the cost of these images."""
         self.spent += self.per_image(lineup) * images
 
 
@@ -114,15 +114,15 @@ class Contest:
     """A metric's race.
 
     Attributes:
-        metric: of the race.
-        race: of the candidates.
-        leader: the best so far.
-        second: the next.
-        ended: why no more images are asked for; "" while they are.
-        images: that decided.
-        limit: images of the dataset that were gone through for these; more where not all are explained.
-        clusters: of these.
-        scores: of these, of the candidates that were left.
+        metric: metric of the race.
+        race: the race of the candidates.
+        leader: best candidate so far.
+        second: second-best candidate.
+        ended: why the race has ended; "" while it runs.
+        images: images that decided.
+        limit: images of the dataset that were read for these; more if some are not explained.
+        clusters: clusters of these images.
+        scores: scores of these images for the remaining candidates.
     """
 
     metric: str
@@ -141,11 +141,11 @@ class Round:
     """Record of a round.
 
     Attributes:
-        limit: of the run.
-        images: that are explained.
-        clusters: of these.
+        limit: limit of the run.
+        images: images that are explained.
+        clusters: clusters of these images.
         lineup: {metric: its candidates}.
-        dropped: {metric: those that were beaten}.
+        dropped: {metric: beaten candidates}.
     """
 
     limit: int
@@ -160,17 +160,17 @@ class Narrowing:
     """The rounds of all metrics.
 
     Attributes:
-        laboratory: gives scores.
+        laboratory: source of scores.
         names: {metric: its candidates}.
         baselines: candidates that ignore the network.
-        images: that may decide, at most.
-        budget: of time.
-        margin: candidates within it of the best are as good as the best.
-        largest: most images of a cluster.
+        images: largest number of images that may decide.
+        budget: time budget.
+        margin: candidates within this margin of the best count as equally good.
+        largest: images of the largest cluster.
         first: images of the first round.
         excluded: candidates whose maps survive random weights.
-        checked: candidates for which this was looked at.
-        twins: {candidate: an earlier one whose maps are the same, which alone takes part}.
+        checked: candidates for which this was checked.
+        twins: {candidate: an earlier candidate with the same maps, which takes part in its place}.
     """
 
     laboratory: Laboratory
@@ -188,7 +188,7 @@ class Narrowing:
     twins: dict[str, str] = field(default_factory=dict)
 
     def narrow(self) -> None:
-        """Go through the rounds until every metric's race has ended."""
+        """Run the rounds until every metric's race has ended."""
         seen, limit = 0, 0
         while lineup := self._lineup():
             following = self._next(limit, lineup)
@@ -206,7 +206,7 @@ class Narrowing:
             seen = len(scores.ids)
 
     def _leave_out_twins(self, scores: RoundScores) -> None:
-        """Leave out all but one of the candidates with the same maps; nothing was bet on the first round's images."""
+        """Keep only one of the candidates with the same maps; no bets were made on the first round's images."""
         by_scores: dict[tuple[tuple[str, bytes], ...], list[str]] = {}
         for name in dict.fromkeys(name for names in self.names.values() for name in names):
             columns = ((metric, scores.values[name, metric].tobytes()) for metric in self.names
@@ -219,16 +219,16 @@ class Narrowing:
                       for metric, names in self.names.items()}  # fmt: skip
 
     def _lineup(self) -> dict[str, list[str]]:
-        """Return {metric: candidates left} of the races that go on."""
+        """Return {metric: remaining candidates} of the races that continue."""
         if not self.contests:
             return dict(self.names)
         return {metric: contest.race.left for metric, contest in self.contests.items() if not contest.ended}
 
     def _next(self, limit: int, lineup: Mapping[str, Sequence[str]]) -> int | None:
-        """Return how many images the next round has; None where no more images or time are left."""
+        """Return the number of images of the next round, or None if no images or time are left."""
         reason = NO_IMAGES if limit >= self.images else ""
         following = min(self.images, limit + self.first * max(1, round((GROWTH - 1) * limit / self.first)))
-        # An image that decides is followed by another one that shows how good the best are.
+        # Each deciding image needs a held-out image that measures how good the best are.
         reserve = self.budget.per_image(self._reserved(lineup))
         time = self.budget.limit - self.budget.spent - reserve * limit
         per_image = self.budget.per_image(lineup) + reserve
@@ -242,14 +242,14 @@ class Narrowing:
         return None
 
     def _reserved(self, lineup: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-        """Return {metric: candidates} that are scored in the end at least: the best of each race, and the baselines."""
+        """Return the minimum {metric: candidates} to score at the end: the best of each race, and the baselines."""
         best = [name for contest in self.contests.values() for name in (contest.leader, contest.second) if name]
         first = [name for names in lineup.values() for name in list(names)[:RESERVED]]
         names = list(dict.fromkeys([*(best or first), *sorted(self.baselines)]))
         return dict.fromkeys(self.names, names)
 
     def _look(self, metric: str, scores: RoundScores, seen: int) -> list[Dropped]:
-        """Bet on the images of a round that are new, and name the leaders of the next."""
+        """Bet on the new images of a round, and determine the leaders of the next round."""
         names = self.names[metric]
         if metric not in self.contests:
             race = Race(names, scores.span(metric), self.margin, largest=self.largest)
@@ -269,7 +269,7 @@ class Narrowing:
         return dropped
 
     def _lead(self, contest: Contest, scores: RoundScores) -> None:
-        """Name the two best of a race, once it is known that their maps depend on the network's weights."""
+        """Set the two best of a race, after checking that their maps depend on the network's weights."""
         while True:
             ranked = ranking(contest, scores)
             unchecked = [name for name in ranked[:2] if name not in self.baselines | self.checked]
@@ -288,7 +288,7 @@ class Narrowing:
                 contest.race.exclude(name)
 
     def _end(self, contest: Contest, scores: RoundScores) -> str:
-        """Return why a race needs no more images, "" if it does."""
+        """Return why a race needs no more images, or ""."""
         if not contest.leader:
             return NO_SCORES
         others = [name for name in contest.race.left if name != contest.leader]
@@ -303,14 +303,14 @@ class Narrowing:
         return HOPELESS if self._hopeless(contest) else ""
 
     def _hopeless(self, contest: Contest) -> bool:
-        """Return whether no candidate would be dropped on all images that may decide, even if luck was against it."""
+        """Return whether no candidate could be dropped on all images that may decide, even after unlucky draws."""
         whole = contest.clusters * self.images / max(contest.images, 1)
         needed = [contest.race.needed(name, HOPE) for name in contest.race.left]
         return all(clusters is None or clusters > whole for clusters in needed)
 
 
 def ranking(contest: Contest, scores: RoundScores) -> list[str]:
-    """Return the candidates of a race that are left and have nearly all scores, the best first."""
+    """Return the remaining candidates of a race that have nearly all scores, best first."""
     values = {name: scores.values[name, contest.metric] for name in contest.race.left}
     average = np.nanmedian if contest.race.by_sign else np.nanmean
     scored = {name: int(np.isfinite(numbers).sum()) for name, numbers in values.items()}
@@ -320,7 +320,7 @@ def ranking(contest: Contest, scores: RoundScores) -> list[str]:
 
 
 def lead_over(contest: Contest, other: str, scores: RoundScores) -> Estimate:
-    """Return how far the leader of a race is ahead of another candidate, with a 95 % interval."""
+    """Return the lead of a race's leader over another candidate, with a 95 % interval."""
     differences = contest.race.differences(
         scores.values[contest.leader, contest.metric], scores.values[other, contest.metric]
     )

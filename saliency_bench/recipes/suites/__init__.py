@@ -1,1 +1,1 @@
-"""Suites: all runs of a paper's tables, planned, run where something is missing, and laid out as the tables."""
+"""Suites: all runs of a paper's tables, planned, completed, and laid out like the tables."""

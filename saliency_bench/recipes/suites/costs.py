@@ -1,12 +1,12 @@
-"""Cost of a run: images that go through a network, and the seconds that they take on this machine.
+"""Cost of a run: images that go through a network, and their seconds on this machine.
 
     forward    images through a network: predictions, maps without gradients, pictures that metrics classify, validation
     gradient   images through a network and back, for maps
     trained    images through a network and back to its weights; the steps of the optimiser are not timed
 
-Counts are upper bounds where `passes` of an explainer or metric is one, and leave out metrics that declare none, most
-of which classify nothing. Seconds are the time of the counted passes at the speed of a short measurement; an untrained
-network of the same structure takes as long as a trained one.
+Counts are upper bounds if `passes` of an explainer or metric is an upper bound. They omit metrics that declare no
+passes, most of which classify nothing. Seconds are the time of the counted passes at the speed of a short measurement;
+an untrained network of the same structure takes as long as a trained one.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -33,15 +33,15 @@ from saliency_bench.read.statistics.exposures import EXPOSURES
 from saliency_bench.recipes.suites.suite_jobs import Network, SuiteJob
 from saliency_bench.types import Images
 
-SIDE = 224  # of images whose size is not known before the network is there
+SIDE = 224  # side of images whose size is unknown before the network is available
 ROUNDS = 5
-CLASSES = 8  # of a network that is only timed
-Key = tuple[str, int, int]  # what its speed depends on: where it starts from, side of its images, batch
+CLASSES = 8  # classes of a network that is only timed
+Key = tuple[str, int, int]  # inputs of its speed: starting checkpoint, side of its images, batch size
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Counts of images as the module says, of `networks` to train, and of networks `retrained` for a metric."""
+    """Counts of images (see the module), of `networks` to train, and of networks `retrained` for a metric."""
 
     images: int = 0
     forward: int = 0
@@ -57,7 +57,7 @@ class Cost:
         return Cost(*(first + second for first, second in zip(astuple(self), astuple(other), strict=True)))
 
     def times(self, factor: int) -> "Cost":
-        """Return the cost of so many of the same."""
+        """Return the cost multiplied by a count."""
         return Cost(*(count * factor for count in astuple(self)))
 
 
@@ -71,13 +71,13 @@ class Speed:
     trained: float
 
     def seconds(self, cost: Cost) -> float:
-        """Return how long the passes of a cost take."""
+        """Return the seconds of the passes of a cost."""
         parts = (cost.images, self.prepare), (cost.forward, self.forward), (cost.gradient, self.gradient)
         return sum(count * each for count, each in (*parts, (cost.trained, self.trained)))
 
 
 def cost_of_image(pairs: Sequence[tuple[str, str]], side: int = SIDE) -> Cost:
-    """Return what explaining and scoring one image of this side costs, for (explainer, metric) as texts."""
+    """Return the cost of explaining and scoring one image of this side, for (explainer, metric) as texts."""
     if not pairs:
         return Cost()
     total = Cost(images=1, forward=1)  # its prediction
@@ -89,20 +89,20 @@ def cost_of_image(pairs: Sequence[tuple[str, str]], side: int = SIDE) -> Cost:
 
 
 def cost_of_score(of_map: Cost, name: str, side: int = SIDE) -> Cost:
-    """Return what scoring a map costs by a metric, given as text; `of_map` is what each further map costs."""
+    """Return the cost of scoring a map by a metric, given as text; `of_map` is the cost of each further map."""
     metric = as_metric(name)
     pictures, maps = metric.declaration.passes_of(dict(metric.options), side, side)
     return Cost(forward=pictures) + of_map.times(maps)
 
 
 def cost_of_map(explainer: Explainer, side: int = SIDE) -> Cost:
-    """Return what a map costs; nothing for a function of your own, of which it is not known."""
+    """Return the cost of a map; zero for your own function, whose cost is unknown."""
     passes = explainer.declaration.passes_of(dict(explainer.options), side, side)
     return Cost(gradient=passes) if "gradients" in explainer.declaration.needs else Cost(forward=passes)
 
 
 def cost_of_training(network: Network, train: int, validation: int, test: int) -> Cost:
-    """Return what the training of a network costs on splits of so many images."""
+    """Return the cost of training a network on splits with these numbers of images."""
     recipe = network.recipe
     train = min(train, recipe.limit or train)
     return Cost(images=train + validation + test, forward=recipe.epochs * validation + test,
@@ -112,7 +112,7 @@ def cost_of_training(network: Network, train: int, validation: int, test: int) -
 def cost_of_retraining(
     pairs: Iterable[tuple[str, str]], train: int, validation: int, test: int, side: int = SIDE
 ) -> Cost:
-    """Return what the metrics among these pairs that retrain cost: maps of all images, and each training once."""
+    """Return the cost of the retraining metrics among these pairs: maps of all images, and each training once."""
     total, tasks, mapped = Cost(), {}, set()
     for text, name in pairs:
         explainer, metric = as_explainer(text), as_metric(name)
@@ -120,12 +120,12 @@ def cost_of_retraining(
             continue
         protocol = RetrainingProtocol.from_metric(metric)
         count = min(train, protocol.images or train)
-        # Each is compared with its own blurred maps, which cost the same, and with random ones.
+        # Each explainer is compared with its own blurred maps, which cost the same, and with random maps.
         names = [str(explainer)] if explainer.baseline else [str(explainer), f"blurred {explainer}", "random"]
         for maps_of in names:
             for exposure, number in ((e, n) for e in protocol.exposures for n in range(1, protocol.trainings + 1)):
                 task = Task.make(explainer, EXPOSURES.index(exposure), number, protocol)
-                by_map = (maps_of, protocol.keeps) if task.explainer else ()  # whole and empty pictures are of no map
+                by_map = (maps_of, protocol.keeps) if task.explainer else ()  # full and empty pictures need no map
                 tasks[by_map, task.exposure, number, count] = protocol
             if (maps_of, count) not in mapped:
                 mapped.add((maps_of, count))
@@ -137,13 +137,13 @@ def cost_of_retraining(
 
 
 def speed_key(job: SuiteJob) -> Key:
-    """Return what the speed of a run's network depends on."""
+    """Return the inputs of the speed of a run's network."""
     start = job.networks[0].start if job.networks else str(job.spec.model)
     return public_name(start), job.networks[0].recipe.size if job.networks else SIDE, job.spec.batch_size
 
 
 def network_like(job: SuiteJob, device: str | None) -> Classifier | None:
-    """Return the network of a run, or an untrained one of its structure; None if that is not on this machine."""
+    """Return the network of a run, an untrained network of its structure, or None if it is not on this machine."""
     starts = {str(network.out): network.start for network in job.networks}
     name = str(job.spec.model)
     while name in starts and not (Path(name) / "model.safetensors").is_file():
@@ -173,9 +173,9 @@ def forward_pass(classifier: Classifier, images: Images) -> None:
 
 
 def seconds_per_image(work: Callable[[], object], images: int, rounds: int = ROUNDS) -> float:
-    """Return the seconds per image of work on a batch of so many: the fastest of some rounds, after a first one.
+    """Return the seconds per image of work on a batch: the fastest of several rounds after a warm-up round.
 
-    The fastest round shows what the machine can do, whatever else it was doing.
+    The fastest round shows the speed of the machine without other load.
     """
     work()  # the first round is slower
     seconds = []

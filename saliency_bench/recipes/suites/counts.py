@@ -1,4 +1,4 @@
-"""Counts of built datasets over all their splits, which a table shows beside the paper's."""
+"""Counts of built datasets over all their splits, which a table shows next to the paper's counts."""
 
 from collections import Counter
 
@@ -9,10 +9,10 @@ from saliency_bench.recipes.suites.number import NoNumberError
 
 
 def counts_of(name: str) -> dict[str, int]:
-    """Return the classes, images and masks of a dataset that is on this machine.
+    """Return the numbers of classes, images and masks of a dataset on this machine.
 
     Args:
-        name: What `--dataset` takes.
+        name: Value of `--dataset`.
 
     Returns:
         {"classes": number of classes, "images": images in all splits, "masks": images with a mask, "rarest" and
@@ -26,7 +26,7 @@ def counts_of(name: str) -> dict[str, int]:
     except UserError as error:
         raise NoNumberError("the dataset is not built") from error
     if source.commit is not None:
-        raise NoNumberError("the dataset is on the Hub and not on this machine")
+        raise NoNumberError("the dataset is on the Hub but not on this machine")
     splits = []
     for split in SPLITS:
         try:
@@ -39,7 +39,7 @@ def counts_of(name: str) -> dict[str, int]:
     names = getattr(splits[0].features.get("label"), "names", None)
     labels = Counter(label for rows in splits for label in rows["label"])
     per_class = list(labels.values()) if names is None else [labels[number] for number in range(len(names))]
-    # The column of Arrow knows which masks are null; no picture is decoded.
+    # Arrow's column shows which masks are null, without decoding a picture.
     columns = [rows.with_format("arrow")["mask"][:] for rows in splits if "mask" in rows.features]
     return {
         "classes": len(per_class),

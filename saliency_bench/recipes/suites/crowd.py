@@ -1,7 +1,7 @@
 """Numbers of a table from people's answers: areas, accuracies at an exposure, hard images and able people.
 
-Table 3 and figures 5, 6 and 7 of P2. Answers come from the files of `--answers`, of one study or of several; those
-about images that a run does not have, or about another dataset where the file names one, are left out.
+They are used for table 3 and figures 5, 6 and 7 of P2. Answers come from the files of `--answers`, from one or several
+studies; answers about images that a run does not have, or about another dataset if the file names one, are left out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,21 +16,21 @@ from saliency_bench.recipes.suites.number import NoNumberError, Number
 from saliency_bench.recipes.suites.suite_schema import Value
 from saliency_bench.utils.seeds import random_bits, seed_of
 
-DRAWS = 1000  # of fewer judgements
+DRAWS = 1000  # draws of fewer judgements
 ROUNDING = 1e-9
 
 
 def crowd_number(answers: Sequence[Answers], run: RunData, explainer: str, value: Value) -> Number:
-    """Return the number that a value takes from people's answers about the images of a run.
+    """Return the number for a value from people's answers about the images of a run.
 
     Args:
-        answers: One of each file.
+        answers: Answers, one item per file.
         run: The run.
-        explainer: As its cells call it.
-        value: With `exposure`, `judgements` or `bin` filled in, or none of them for the area.
+        explainer: Its name in cells.
+        value: The value, with `exposure`, `judgements` or `bin` set, or none of them for the area.
 
     Raises:
-        NoNumberError: There are no answers, or fewer judgements than are to be drawn.
+        NoNumberError: There are no answers, or fewer judgements than must be drawn.
     """
     if value.count:
         return _count(answers, run, value)
@@ -59,7 +59,7 @@ def crowd_number(answers: Sequence[Answers], run: RunData, explainer: str, value
 
 
 def _with_fewer(firsts: np.ndarray, each: float, images: int, explainer: str, seed: int) -> np.ndarray | None:
-    """Return the area of each of `DRAWS` draws of so many judgements an image; None if that is all there are."""
+    """Return the area of each of `DRAWS` draws of that many judgements per image, or None if these are all."""
     areas, size = judgement_areas(firsts), round(each * images)
     if size > len(areas) or size == 0:
         raise NoNumberError(f"people have judged each image {len(areas) / images:.3g} times, not {each:g}")
@@ -70,7 +70,7 @@ def _with_fewer(firsts: np.ndarray, each: float, images: int, explainer: str, se
 
 
 def _count(answers: Sequence[Answers], run: RunData, value: Value) -> Number:
-    """Return how many images, or people, have a mean exposure of right answers within a bin, its upper end included."""
+    """Return how many images or people have a mean exposure of right answers in a bin, including its upper end."""
     low, high = map(float, value.bin.split())
     means = [np.nanmean(firsts) for firsts in _grouped(answers, run, value.count) if not np.isnan(firsts).all()]
     if not means:
@@ -80,19 +80,19 @@ def _count(answers: Sequence[Answers], run: RunData, value: Value) -> Number:
 
 
 def _grouped(answers: Sequence[Answers], run: RunData, by: str) -> Iterator[np.ndarray]:
-    """Yield the exposures of the first right answers, NaN for none, of each image or of each person."""
+    """Yield the exposures of first right answers (NaN if none) per image or per person."""
     groups: dict[tuple[int, str], list[float]] = {}
     for number, source in enumerate(answers):
         for person, of_person in source.about(run).of_people.items():
             for image_id, exposures in of_person.items():
-                if image_id in run.position:  # people of several studies are several, images are not
+                if image_id in run.position:  # people of different studies are distinct, images are not
                     key = (0, image_id) if by == "image" else (number, person)
                     groups.setdefault(key, []).extend(exposures)
     yield from map(np.array, groups.values())
 
 
 def drawn_answers(run: RunData, explainers: Sequence[str], people: int = 10) -> Answers:
-    """Return answers of people who are drawn, for tables at smoke size: each judges each image by each explainer."""
+    """Return simulated answers for tables at smoke size: each person judges each image by each explainer."""
     judgements: dict[str, dict[str, list[float]]] = {}
     of_people: dict[str, dict[str, list[float]]] = {}
     for explainer in explainers:

@@ -36,7 +36,7 @@ ABREAST = 3  # panels
 
 @dataclass(frozen=True)
 class Section:
-    """A table or a picture as the page shows it.
+    """A table or a picture for the page.
 
     Attributes:
         name, title: of the table or picture.
@@ -73,7 +73,7 @@ def write_page(
 
 
 def section_of(table: SuiteTable, folder: Path) -> Section:
-    """Return a table as the page shows it; its plot is written to `folder` as well."""
+    """Return a table for the page, and write its plot to `folder`."""
     nothing = {"text": "", "interval": "", "best": False, "figure": "", "why": ""}
     shown = {
         place: {
@@ -91,13 +91,14 @@ def section_of(table: SuiteTable, folder: Path) -> Section:
 
 
 def plot_of(table: SuiteTable, folder: Path) -> str:
-    """Draw a table into a folder and return the SVG; "" where there is nothing to draw. Equal tables give equal bytes.
+    """Draw a table into a folder and return the SVG, or "" if there is nothing to draw.
 
-    There is a panel per quantity, or else per name on the last of several column axes. Of the other axes, those of the
-    rows are along the panel, and each name on those of the columns has a colour: "points" with intervals, or "lines".
+    Equal tables give equal bytes. There is a panel per quantity, or else per name on the last of several column axes.
+    The row axes run along the panel, and each name on the other column axes has a colour: "points" with intervals, or
+    "lines".
     """
     kind, axes = table.table.plot, table.row_axes + table.column_axes
-    # Quantities have scales of their own, so they never share a panel.
+    # Quantities have different scales, so they never share a panel.
     panel_axis = QUANTITY if QUANTITY in axes else axes[-1] if len(table.column_axes) > 1 else ""
     groups = table.numbers.groupby(panel_axis, sort=False) if panel_axis else [("", table.numbers)]
     panels = {str(name): panel for name, panel in groups if panel["value"].notna().any()}
@@ -126,8 +127,8 @@ def plot_of(table: SuiteTable, folder: Path) -> str:
 
 
 def mark_smoke(figure: Figure) -> None:
-    """Write below a figure that it shows drawn pictures and small networks."""
-    text = "smoke size: drawn pictures and small networks, no result"
+    """Add a note below a figure that it shows drawn pictures and small networks."""
+    text = "smoke size: drawn pictures and small networks, not a result"
     figure.text(0.5, -0.02, text, ha="center", va="top", color="#b00020", fontsize=8)
 
 
@@ -144,7 +145,7 @@ def _size(panels: Mapping[str, pd.DataFrame], kind: str, rows: list[str], column
 
 
 def _ends(panel: pd.DataFrame, rows: list[str], columns: list[str], series: Key) -> np.ndarray:
-    """Return value, low and high of a series at each row (3, R): NaN without a number, its value without interval."""
+    """Return value, low and high of a series at each row (3, R): NaN without a number, the value without interval."""
     ends = {
         tuple(record[axis] for axis in rows): (record["value"], record["low"], record["high"])
         for record in panel.to_dict("records")
@@ -167,7 +168,7 @@ def _draw_series(axes: Axes, ends: np.ndarray, name: str, kind: str, offset: flo
 
 
 def _label(axes: Axes, labels: list[str], kind: str, with_names: bool) -> None:
-    """Label the rows of a panel: below it for lines, else at its left side, where only the first panel has names."""
+    """Label the rows of a panel: below it for lines, else on the left, with names only at the first panel."""
     places = np.arange(len(labels))
     if kind == "lines":
         axes.set_xticks(places, labels, rotation=45 if max(map(len, labels)) > 4 else 0, ha="right")

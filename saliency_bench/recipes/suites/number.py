@@ -1,4 +1,4 @@
-"""A number of a suite's table, and why there is none."""
+"""A number of a suite's table, or the reason why it is missing."""
 
 from dataclasses import dataclass
 
@@ -18,14 +18,14 @@ class Number:
         value: The number, or None if it is missing.
         low: Lower end of its interval, or None.
         high: Upper end of its interval, or None.
-        n: Images; of a mean over datasets their sum.
+        n: Number of images; for a mean over datasets their sum.
         least: Images of the smallest run behind it.
         best: Whether its explainer is among the best by its metric in its run.
         missing: Why there is no number, or "".
         text: Words to show in place of a number, or "".
         cell: Id of its cell, or "" for a number made of several.
         runs: Folders of the runs behind it, below --out.
-        samples: The run and cell whose mean score it is, if it is one.
+        samples: The run and cell whose mean score it is, if any.
     """
 
     value: float | None = None

@@ -1,8 +1,8 @@
-"""The numbers of a suite's tables: cells of runs, accuracies and answers of people, and means and correlations of them.
+"""The numbers of a suite's tables: cells of runs, accuracies, answers of people, and their means and correlations.
 
-A mean over datasets or models weights them equally. Where models share the images of a dataset, each image's mean over
-the models is taken first. The interval is that for these datasets, as on the board (`intervals.over_datasets`). The
-choice of datasets is no part of it.
+A mean over datasets or models weights them equally. If models share the images of a dataset, each image is first
+averaged over the models. The interval is for these datasets, like on the board (`intervals.over_datasets`); it does not
+cover the choice of datasets.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ metric_text = cache(lambda text: str(as_metric(text)))
 
 @dataclass
 class Results:
-    """What the runs of a suite hold; `failed` is {folder of a run: why it failed}."""
+    """The runs of a suite; `failed` is {folder of a run: why it failed}."""
 
     suite: Suite
     jobs: Sequence[SuiteJob]
@@ -57,7 +57,7 @@ class Results:
 
     @cached_property
     def runs(self) -> dict[Path, RunData | str]:
-        """{folder: its run, or why there is none}."""
+        """{folder: its run, or why it is missing}."""
         runs: dict[Path, RunData | str] = {}
         for folder in dict.fromkeys(job.folder for job in self.jobs):
             try:
@@ -79,10 +79,10 @@ class Results:
         return pd.DataFrame(rows, columns=[*axes, "number"])
 
     def _pool(self, table: TableSpec, group: pd.DataFrame) -> Number:
-        """Make one number of those at the places of a group, which differ in the axes of `over` alone."""
+        """Combine the numbers at the places of a group, which differ only in the axes of `over`."""
         places = group.to_dict("records")
         value, variant = table.values[places[0]["value"]], table.variants.get(places[0]["variant"], {})
-        try:  # a mean over fewer datasets or models would be another number, so one that is missing leaves no mean
+        try:  # no mean if a number is missing: a mean over fewer datasets or models is another quantity
             numbers = [self.number(table, place) for place in places]
             if value.against and not value.clever_hans:
                 others = [self.number(table, place, "against") for place in places]
@@ -112,7 +112,8 @@ class Results:
             return Number(text=value.text.get(place["dataset"], ""))
         if value.size:
             return Number(float(self._counts(place["dataset"])[value.size]))
-        # What has no explainer depends on it only where the table has that axis, as different runs may have them.
+        # A value without an explainer depends on it only if the table has that axis, because runs may differ in
+        # explainers.
         has_explainer = value.has_explainer or "explainer" in table.axes
         job, run = self._run((value.run,) if value.run else table.runs, place, has_explainer)
         explainer = explainer_text(self.sized(place["explainer"]))
@@ -141,7 +142,7 @@ class Results:
         raise NoNumberError(NOT_RUN)
 
     def _counts(self, dataset: str) -> dict[str, int]:
-        """Return the counts of a dataset of the suite; NoNumberError if it is not there."""
+        """Return the counts of a dataset of the suite. Raise NoNumberError if the dataset is missing."""
         if dataset not in self._counted:
             self._counted[dataset] = counts_of(data_of(self.suite.datasets[dataset], dataset, self.choice))
         return self._counted[dataset]
@@ -151,7 +152,7 @@ class Results:
         return {}
 
     def _answers(self, job: SuiteJob, run: RunData) -> Sequence[Answers]:
-        """Return the answers of people; drawn ones at smoke size, unless some are given."""
+        """Return the answers of people, or simulated answers at smoke size unless some are given."""
         if self.choice.answers or not self.choice.smoke:
             return self.choice.answers
         if job.folder not in self._drawn:
@@ -164,12 +165,12 @@ class Results:
         return {}
 
     def sized(self, text: str) -> str:
-        """Return an explainer or metric of the suite with the options that it was run with."""
+        """Return an explainer or metric of the suite with the options used in the run."""
         return smoke_text(self.suite, text) if self.choice.smoke else text
 
 
 def places_of(suite: Suite, table: TableSpec) -> pd.DataFrame:
-    """Return the places of a table that its runs have, in its order: a row per place, a column per axis."""
+    """Return the places of a table that its runs have, in order: a row per place, a column per axis."""
     runs = [suite.runs[name] for name in table.runs]
     rows = [
         names
@@ -178,7 +179,7 @@ def places_of(suite: Suite, table: TableSpec) -> pd.DataFrame:
     ]
     frame, axes = pd.DataFrame(rows, columns=list(AXES)), list(table.axes)
     frame = frame.drop_duplicates(axes)  # runs overlap, and an axis that the table lacks has one name or no influence
-    # As ordered categories, names sort as the paper has them, then as the runs have them; the first axis is slowest.
+    # As ordered categories, names sort in the order of the paper, then of the runs; the first axis is slowest.
     order = {}
     for axis in axes:
         names = dict.fromkeys([*(table.show.get(axis) or ()), *frame[axis]])
@@ -188,7 +189,7 @@ def places_of(suite: Suite, table: TableSpec) -> pd.DataFrame:
 
 
 def _score(run: RunData, explainer: str, metric: str, part: str | None) -> Number:
-    """Return the mean score of an explainer by a metric, or of one of its parts; NoNumberError if there is none."""
+    """Return the mean score of an explainer by a metric or one of its parts. Raise NoNumberError if there is none."""
     cell = next((cell for cell in run.cells if (cell.explainer_text, cell.metric_text) == (explainer, metric)), None)
     if cell is None:
         raise NoNumberError(UNFIT if explainer in run.summary.get("misfits", {}) else NOT_RUN)
@@ -213,12 +214,12 @@ def _clever_hans(run: RunData, explainer: str, localisation: str, faithfulness: 
 
 
 def cells_by_metric(run: RunData, explainer: str) -> dict[str, CellResult]:
-    """Return {metric: cell} for an explainer of a run; both are named as in cells."""
+    """Return {metric: cell} for an explainer of a run, by their names in cells."""
     return {cell.metric_text: cell for cell in run.cells if cell.explainer_text == explainer}
 
 
 def part_of(cell: CellResult, part: str) -> Interval | None:
-    """Return a part of a cell, or the mean of all matching parts, which has no interval."""
+    """Return a part of a cell, or the mean of all matching parts without an interval."""
     parts = [cell.parts[name] for name in matching_parts(part, cell.parts)]
     if len(parts) < 2:
         return parts[0] if parts else None
@@ -241,7 +242,7 @@ def _accuracy(job: SuiteJob, run: RunData, value: Value, transform: str) -> Numb
 
 
 def mean(datasets: Sequence[str], numbers: Sequence[Number]) -> Number:
-    """Return the mean of numbers that all have a value, weighting the dataset of each equally, as the module says."""
+    """Return the mean of numbers that all have a value, weighting datasets equally (see the module)."""
     groups = [list(group) for _, group in pd.Series(numbers).groupby(datasets, sort=False)]
     value = float(np.mean([np.mean([number.value for number in group]) for group in groups]))
     estimates = [estimate for group in groups if (estimate := _over_models(group)) is not None]
@@ -255,13 +256,13 @@ def mean(datasets: Sequence[str], numbers: Sequence[Number]) -> Number:
 
 
 def _over_models(numbers: Sequence[Number]) -> tuple[Estimate, float] | None:
-    """Return (the models' mean on the images of one dataset that all score, its standard error); None if not known."""
+    """Return (mean of the models on the common images of a dataset, its standard error), or None if unknown."""
     samples = [number.samples for number in numbers if number.samples is not None]
-    # Parts, accuracies and aggregates of means have no samples to take it from.
+    # Parts, accuracies and aggregates of means have no samples for it.
     if len(samples) < len(numbers) or any(cell.aggregate for _, cell in samples):
         return None
     columns = [pd.Series(run.values[cell.cell_id], run.ids) for run, cell in samples]
-    scores = pd.concat(columns, axis=1, join="inner").dropna()  # of the images that all models have, in one order
+    scores = pd.concat(columns, axis=1, join="inner").dropna()  # the images that all models have, in a common order
     run = samples[0][0]
     codes = run.codes(list(scores.index))
     means = scores.to_numpy().mean(axis=1)
@@ -274,7 +275,7 @@ def _over_models(numbers: Sequence[Number]) -> tuple[Estimate, float] | None:
 
 
 def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequence[int], kind: str) -> Number:
-    """Return a correlation of two metrics over places, with the interval of `over_points`; tau-b has none.
+    """Return a correlation of two metrics over places with the interval of `over_points`; tau-b has no interval.
 
     Args:
         first: Numbers of one metric.
@@ -283,10 +284,10 @@ def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequen
         kind: "pearson", "spearman" or "kendall" (tau-b).
 
     Raises:
-        NoNumberError: There are too few places, or one of the two is constant.
+        NoNumberError: There are too few places, or one of the two metrics is constant.
     """
     if len(first) < FEWEST:
-        raise NoNumberError(f"{len(first)} points, of which a correlation needs {FEWEST}")
+        raise NoNumberError(f"{len(first)} points, but a correlation needs {FEWEST}")
     x, y = (
         sign * np.array([number.value for number in numbers], float)
         for sign, numbers in zip(signs, (first, second), strict=True)
@@ -304,5 +305,5 @@ def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequen
 
 
 def _runs_of(numbers: Sequence[Number]) -> tuple[str, ...]:
-    """Return the folders behind numbers, each once."""
+    """Return the distinct run folders of numbers."""
     return tuple(dict.fromkeys(folder for number in numbers for folder in number.runs))

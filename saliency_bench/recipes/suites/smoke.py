@@ -1,4 +1,4 @@
-"""What takes the place of datasets and models under --smoke: drawn pictures and networks of a few thousand weights."""
+"""Replacements of datasets and models under --smoke: drawn pictures and networks of a few thousand weights."""
 
 import json
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from saliency_bench.utils.seeds import seed_of
 
 
 def prepare(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> None:
-    """Draw the datasets and write the networks' configs, unless they are there."""
+    """Draw the datasets and write the networks' configs, unless they exist."""
     for entry in suite.models.values():
         path = smoke_config(choice, entry.name)
         if not path.is_file():
@@ -31,8 +31,8 @@ def prepare(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> None:
 
 
 def _config(family: str, size: int) -> dict[str, Any]:
-    """Return a transformers config; small residual networks stand for what has no small form that learns in seconds."""
-    if family == "vit":  # layers as narrow as these learn little in few steps from the initial weights of large ones
+    """Return a transformers config; a small residual network if the model has no small form that learns fast."""
+    if family == "vit":  # such narrow layers learn little in a few steps from the initial weights of large layers
         return {"model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 48,
                 "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96, "image_size": size,
                 "patch_size": size // 8, "initializer_range": 0.15}  # fmt: skip

@@ -1,7 +1,7 @@
 """`sb.suite` and its command: plan a suite, train and run what is missing, and write its tables and page.
 
-A run that fails is reported with its reason and does not stop the others; started again, only what is missing is done.
-Several processes share the batches of each run, or make whole runs side by side, whichever ends earlier.
+A failed run is reported with its reason and does not stop the others; a new start does only what is missing. Several
+processes share the batches of each run, or make whole runs in parallel, whichever is faster.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,14 +43,14 @@ from saliency_bench.utils.untouched import untouched
 
 @dataclass(frozen=True, repr=False)
 class SuiteResult:
-    """What a suite came to.
+    """The result of a suite.
 
     Attributes:
         folder: The folder of all files.
-        tables: The tables that were written.
+        tables: The written tables.
         jobs: The runs.
         failed: {folder of a network or run: why it failed}.
-        pictures: Names of the pictures that were drawn, into the folder `pictures`.
+        pictures: Names of the pictures drawn into the folder `pictures`.
     """
 
     folder: Path
@@ -61,7 +61,7 @@ class SuiteResult:
 
     @property
     def page(self) -> Path:
-        """The page with all tables."""
+        """Path of the page with all tables."""
         return self.folder / "suite.html"
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class SuiteResult:
     __repr__ = __str__
 
     def as_json(self) -> dict[str, Any]:
-        """Return the tables and what failed, as the command prints them."""
+        """Return the tables and failures for the command's JSON output."""
         tables = [{"table": table.name, "smoke": table.smoke, "numbers": table.records, "notes": table.notes}
                   for table in self.tables]  # fmt: skip
         return {"tables": tables, "failed": {str(folder): why for folder, why in self.failed.items()}}
@@ -83,7 +83,7 @@ class Plan:
     steps: list[Step]
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Return the plan as the command prints it."""
+        """Return the plan for the command's JSON output."""
         names = ("dataset", "model", "images", "cells", "done", "passes", "seconds", "megabytes", "missing")
         return [
             {"run": step.job.folder.name} | {name: getattr(step, name) for name in names}
@@ -98,7 +98,7 @@ class Plan:
 
 
 def planned(name: str, **options: Any) -> Plan:
-    """Return what `suite` would do with these options, and what it costs; nothing is trained or run."""
+    """Return the plan of `suite` for these options and its cost, without training or running anything."""
     _, _, _, choice, jobs = _choose(name, **options)
     return Plan(plan_of(jobs, choice))
 
@@ -119,20 +119,20 @@ def suite(
     train_only: bool = False,
     progress: bool = True,
 ) -> SuiteResult:
-    """Make a table of a paper, or all of them: train and run what is missing under `out`, and write the tables.
+    """Reproduce one or all tables of a paper: train and run what is missing under `out`, and write the tables.
 
-    Started again, it does what is missing. A run that fails is listed in `failed` and does not stop the others.
+    A new start does only what is missing. A failed run is listed in `failed` and does not stop the others.
 
     Args:
         name: A suite (`p0`), a table (`p0-table2`), or a YAML file of your own (FILE.yaml, FILE.yaml:TABLE).
         out: Folder of models, runs and tables, shared by all tables.
         data: Folder that holds built datasets by name.
-        select: Parts of it, "dataset=pet-xai explainer=gradcam" (axes dataset, model, explainer, metric).
-        limit: Samples of all runs, at most.
+        select: Parts of the suite, "dataset=pet-xai explainer=gradcam" (axes dataset, model, explainer, metric).
+        limit: Most samples of all runs.
         batch_size: Samples per batch of all runs.
         device: Device of all runs.
-        smoke: Make the same tables in minutes, on drawn pictures with small networks.
-        answers: Files with answers of people (`peekaboom export`), for tables that show what they make of the maps.
+        smoke: Make the same tables in minutes from drawn pictures and small networks.
+        answers: Files with answers of people (`peekaboom export`), for tables about people's use of the maps.
         compare: Show the paper's figures and the differences.
         train_only: Leave out the runs.
         progress: Show progress.
@@ -160,9 +160,9 @@ def _write(
     name: str, path: Path, content: Suite, tables: tuple[str, ...], choice: SuiteChoice, jobs: list[SuiteJob],
     failed: dict[Path, str], compare: bool,
 ) -> SuiteResult:  # fmt: skip
-    """Write the tables, pictures, settings and page of what is there."""
+    """Write the tables, pictures, settings and page of the existing runs."""
     for folder in (choice.out, choice.out / "tables", choice.out / "pictures"):
-        for stale in folder.glob(".*.tmp"):  # of a suite that was killed while it wrote
+        for stale in folder.glob(".*.tmp"):  # left by a suite that was killed while writing
             stale.unlink(missing_ok=True)
     written = write_tables(content, tables, choice, failed, compare)
     pictures = draw_pictures(content, tables, choice, failed)
@@ -187,7 +187,7 @@ def _choose(
     answers: str | Path | Iterable[str | Path] = (),
     **settings: Any,
 ) -> tuple[Path, Suite, tuple[str, ...], SuiteChoice, list[SuiteJob]]:
-    """Return the suite's file, its content, the selected tables, the choice and the runs; --smoke makes the sources."""
+    """Return the suite's file, content, selected tables, choice and runs; create the sources for --smoke."""
     path, content, tables = find_suite(name)
     conditions = selection([select] if isinstance(select, str) else select)
     files = [Path(file) for file in ([answers] if isinstance(answers, str | Path) else answers)]
@@ -207,7 +207,7 @@ def _check_not_mixed(content: Suite, choice: SuiteChoice) -> None:
     """Check that smoke-size results and real results are in separate folders.
 
     Raises:
-        UserError: The folder holds results of the other kind, or the folder of a dataset holds another one.
+        UserError: The folder holds results of the other kind, or a dataset's folder holds another dataset.
     """
     is_smoke = (choice.out / "data" / "networks").is_dir()
     if choice.smoke != is_smoke and any((choice.out / name).is_dir() for name in ("runs", "tables", "data")):
@@ -227,11 +227,11 @@ def _check_not_mixed(content: Suite, choice: SuiteChoice) -> None:
 def work(
     steps: Sequence[Step], choice: SuiteChoice, progress: bool, say: Callable[[str], None], train_only: bool
 ) -> dict[Path, str]:
-    """Train and run what is missing of a plan.
+    """Train and run the missing parts of a plan.
 
     Args:
         steps: The plan.
-        choice: What was chosen of the suite.
+        choice: The selected parts and settings of the suite.
         progress: Whether bars are shown.
         say: Called with a line on each step.
         train_only: Whether the runs are left out.
@@ -244,7 +244,7 @@ def work(
     """
     jobs = [item.job for item in steps]
     accelerator = accelerator_on(choice.device)
-    # Those that others start from come last in a job, and are trained first.
+    # Networks from which others start come last in a job, and are trained first.
     networks = {network.out: network for job in jobs for network in reversed(job.networks)}
     untrained = [network for network in networks.values() if not network.is_done]
     if untrained and accelerator.num_processes > 1:
@@ -264,7 +264,7 @@ def work(
     shares = agreed(accelerator, lambda: side_by_side(steps, accelerator.num_processes))
     group: ProcessGroup = Alone(accelerator.device) if shares else accelerator
     if shares:
-        say(f"{accelerator.num_processes} processes make whole runs side by side")
+        say(f"{accelerator.num_processes} processes make whole runs in parallel")
     numbers = shares[accelerator.process_index] if shares else range(len(jobs))
     for number in numbers:
         job = jobs[number]
@@ -278,10 +278,10 @@ def work(
 
 
 def _run(job: SuiteJob, progress: bool, group: ProcessGroup) -> None:
-    """Make a run, and the accuracies under transforms that tables ask for."""
+    """Make a run, and the accuracies under transforms that tables need."""
     spec = dict(job.spec)
     if job.named_by is not None and _covers(job.named_by, job.spec.limit):
-        spec["target"] = f"{PREDICTED_BY}{job.named_by}"  # instead of predicting the samples once more
+        spec["target"] = f"{PREDICTED_BY}{job.named_by}"  # instead of predicting the samples again
     start(*describe(spec), progress=progress, group=group)
     if group.is_main_process:
         measure(job)
@@ -289,7 +289,7 @@ def _run(job: SuiteJob, progress: bool, group: ProcessGroup) -> None:
 
 
 def _covers(folder: Path, limit: int | None) -> bool:
-    """Return whether a finished run has predicted the samples of one with this limit."""
+    """Return whether a finished run has predicted the samples of a run with this limit."""
     try:
         dataset = read_summary(folder)[0]["dataset"]
     except UserError:
@@ -298,14 +298,14 @@ def _covers(folder: Path, limit: int | None) -> bool:
 
 
 def _train(network: Network, choice: SuiteChoice, progress: bool) -> None:
-    """Train a network by the recipe of its suite; a training that was stopped goes on."""
+    """Train a network by the recipe of its suite; a stopped training resumes."""
     recipe = network.recipe.model_dump()
     train(dataset=network.dataset, model=network.start, out=network.out, label_column=network.label,
           device=choice.device, progress=progress, **recipe)  # fmt: skip
 
 
 def _attempt(task: Callable[[], object], folder: Path, failed: dict[Path, str]) -> None:
-    """Do a task; an error is reported and noted in `failed`, and stops nothing else."""
+    """Do a task; report an error, store it in `failed`, and continue."""
     try:
         task()
     except UserError as error:
@@ -319,7 +319,7 @@ def _attempt(task: Callable[[], object], folder: Path, failed: dict[Path, str]) 
 def write_tables(
     content: Suite, tables: Iterable[str], choice: SuiteChoice, failed: dict[Path, str], compare: bool
 ) -> list[SuiteTable]:
-    """Write the tables of what is there, also of runs that an earlier start has made and this one leaves out."""
+    """Write the tables of all existing runs, including runs of an earlier start that this start leaves out."""
     jobs = jobs_of(content, tables, replace(choice, select={}))
     results = Results(content, jobs, choice, failed)
     written = []
@@ -335,7 +335,7 @@ def write_tables(
 
 
 def draw_pictures(content: Suite, names: Iterable[str], choice: SuiteChoice, failed: dict[Path, str]) -> list[Section]:
-    """Draw the pictures of what is there, each as PDF, SVG and PNG; return them as the page shows them."""
+    """Draw the pictures of the existing runs as PDF, SVG and PNG; return them for the page."""
     sections = []
     for name in (name for name in names if name in content.pictures):
         results = Results(content, jobs_of(content, [name], replace(choice, select={})), choice, failed)
@@ -345,7 +345,7 @@ def draw_pictures(content: Suite, names: Iterable[str], choice: SuiteChoice, fai
 
 
 def _remarks(content: Suite, results: Results, runs: Sequence[str]) -> list[str]:
-    """Return the remarks on all runs of a table: datasets that are not used whole, and accuracies."""
+    """Return the remarks on all runs of a table: partly used datasets, and accuracies."""
     accuracies: dict[tuple[str, str], str] = {}
     used: dict[str, tuple[int, int]] = {}
     for job, run in results.finished(runs):

@@ -27,22 +27,22 @@ from saliency_bench.user_files import is_in_file
 from saliency_bench.utils.hashing import hash_of
 
 AXES = ("dataset", "model", "explainer", "metric")
-DRAWINGS = "drawings"  # folder of what small networks are first trained on
+DRAWINGS = "drawings"  # folder of the pictures on which small networks are first trained
 
 
 @dataclass(frozen=True)
 class SuiteChoice:
-    """What to run of a suite, and how.
+    """The selected parts of a suite and the settings of its runs.
 
     Attributes:
         out: Folder to write.
         data: Folder that holds built datasets by name.
-        select: {axis: names}; everything where an axis is missing.
-        limit: Samples of all runs, at most; None for the suite's own, as for `device` and `batch_size`.
+        select: {axis: names}; a missing axis selects everything.
+        limit: Most samples of all runs; None for the suite's value, like for `device` and `batch_size`.
         device: Device of all runs.
         batch_size: Samples per batch of all runs.
-        smoke: Whether drawn pictures and small networks take the place of datasets and models.
-        answers: Answers of people, for values with `crowd`.
+        smoke: Whether drawn pictures and small networks replace datasets and models.
+        answers: Answers of people for values with `crowd`.
     """
 
     out: Path
@@ -55,7 +55,7 @@ class SuiteChoice:
     answers: Sequence[Answers] = ()
 
     def takes(self, axis: str, text: str) -> bool:
-        """Return whether a name is selected; one with options, `rise:masks=1000`, also by its bare name."""
+        """Return whether a name is selected; its bare name also selects a name with options, `rise:masks=1000`."""
         return axis not in self.select or bool({text, text.partition(":")[0]} & set(self.select[axis]))
 
 
@@ -64,8 +64,8 @@ class Network:
     """A network to train.
 
     Attributes:
-        dataset: What it is trained on.
-        start: A Hub id, folder or config.json that it starts from; maybe the folder of a network that comes before.
+        dataset: The dataset that it is trained on.
+        start: A Hub id, folder or config.json that it starts from, possibly the folder of an earlier network.
         label: The column that it is trained for.
         recipe: How it is trained.
         out: Its folder.
@@ -79,12 +79,12 @@ class Network:
 
     @property
     def state(self) -> Path:
-        """What a training leaves between two epochs."""
+        """The file of a training's state between two epochs."""
         return self.out.with_name(f"{self.out.name}.training.pt")
 
     @property
     def is_done(self) -> bool:
-        """Return whether the checkpoint is written and nothing of its training is left."""
+        """Return whether the checkpoint is written and its training state is removed."""
         return (self.out / "model.safetensors").is_file() and not self.state.exists()
 
 
@@ -137,13 +137,13 @@ def selection(conditions: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def metrics_of(suite: Suite, tables: Iterable[str], run: str) -> list[str]:
-    """Return the metrics that tables ask of a run, and its own, as the command line writes them."""
+    """Return the metrics of a run for its tables, and its own metrics, in command-line syntax."""
     texts = [text for text in _texts_for(suite, tables, run, "metric", "against") if text != CROWD]
     return list(dict.fromkeys([*texts, *suite.runs[run].metrics]))
 
 
 def _texts_for(suite: Suite, tables: Iterable[str], run: str, *fields: str) -> Iterator[str]:
-    """Yield these fields of all values that tables take from a run, for each variant; repeats included."""
+    """Yield these fields of all values that tables take from a run, for each variant, including repeats."""
     for table in (suite.items[name] for name in tables):
         for variant in table.variants.values() or ({},):
             for value in table.values.values():
@@ -152,7 +152,7 @@ def _texts_for(suite: Suite, tables: Iterable[str], run: str, *fields: str) -> I
 
 
 def jobs_of(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> list[SuiteJob]:
-    """Return the runs of these tables, in the order of the file; UserError if nothing is selected."""
+    """Return the runs of these tables in the order of the file. Raise UserError if nothing is selected."""
     tables = list(tables)
     _check_selection(suite, tables, choice)
     jobs = []
@@ -172,7 +172,7 @@ def jobs_of(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> list[Su
                     build = _build_command(suite.datasets[dataset], choice)
                     jobs.append(SuiteJob(name, dataset, model, spec, networks, build, transforms))
     if not jobs and any(suite.items[table].needs_runs for table in tables):
-        raise UserError("--select leaves nothing of these tables; see the names with --plan")
+        raise UserError("--select matches nothing in these tables; see the names with --plan")
     # Runs whose targets another run predicts come after it.
     return sorted((_name(suite, job, jobs) for job in jobs), key=lambda job: job.named_by is not None)
 
@@ -188,7 +188,7 @@ def _name(suite: Suite, job: SuiteJob, jobs: Sequence[SuiteJob]) -> SuiteJob:
 
 
 def _naming_model(suite: Suite, dataset: str, run: RunEntry) -> str:
-    """Return the model of the suite that names the class of each sample, as in `target: predicted-by:vit-b`; or ""."""
+    """Return the model of the suite that predicts the targets, as in `target: predicted-by:vit-b`, or ""."""
     target = str((suite.datasets[dataset].settings | run.settings).get("target", ""))
     name = target.removeprefix(PREDICTED_BY)
     return name if target.startswith(PREDICTED_BY) and name in suite.models else ""
@@ -229,12 +229,12 @@ def _spec(
         label, alone = str(settings.get("label_column", "label")), run.model_copy(update={"other": None})
         named = _networks(suite, choice, alone, dataset, naming, label)
         source = str(named[0].out) if named else suite.models[naming].name
-        # What the model that names the classes explains itself is its own prediction.
+        # The model that predicts the targets explains its own prediction.
         settings |= {"target": "predicted" if naming == model else f"{PREDICTED_BY}{source}"}
         networks += named if naming != model else ()
     if run.other is not None:
         settings |= {"other_model": str(networks[1].out), "other_label": run.other.label}
-    # A run that the suite itself limits, as "five examples", never gets more.
+    # A run that the suite itself limits, such as "five examples", never gets more samples.
     limits = [settings.get("limit"), choice.limit, suite.smoke.limit if choice.smoke and not choice.limit else None]
     limit = min((limit for limit in limits if limit is not None), default=None)
     if choice.smoke:
@@ -253,9 +253,9 @@ def _spec(
 def _run_name(
     suite: Suite, run: RunEntry, dataset: str, model: str, spec: RunSpec, networks: tuple[Network, ...]
 ) -> str:  # fmt: skip
-    """Return the name of a run's folder, which is the same wherever --data and --out lie."""
+    """Return the name of a run's folder, which does not depend on the locations of --data and --out."""
     entry = suite.datasets[dataset]
-    # Datasets and models are told apart by what the suite calls them, not by their folders.
+    # Datasets and models are identified by their names in the suite, not by their folders.
     key = identity_of(spec) | {
         "dataset": [dataset, entry.name, entry.folder],
         "model": [model, *([] if networks else [suite.models[model].name])],
@@ -263,17 +263,17 @@ def _run_name(
     }
     if (naming := _naming_model(suite, dataset, run)) and naming != model:
         key |= {"target": f"{PREDICTED_BY}{naming}", "named by": suite.models[naming].name}
-    if "limit" in run.settings:  # a run that the suite itself limits is another one than that of all samples
+    if "limit" in run.settings:  # a run that the suite itself limits differs from the run of all samples
         key |= {"limit": run.settings["limit"]}
     if networks:
-        key.pop("other_model")  # a folder below --out; `networks` stands for it
+        key.pop("other_model")  # a folder below --out, represented by `networks`
     return f"{_slug(dataset)}-{_slug(model)}-{hash_of(key)[:8]}"
 
 
 def _networks(
     suite: Suite, choice: SuiteChoice, run: RunEntry, dataset: str, model: str, label: str
 ) -> tuple[Network, ...]:
-    """Return the networks that a run needs trained: its model, the other if it has one, and what these start from."""
+    """Return the networks to train for a run: its model, its other model if any, and their starting networks."""
     entry = suite.models[model]
     recipe = entry.train if not choice.smoke else suite.smoke.recipe
     if recipe is None:
@@ -287,7 +287,7 @@ def _networks(
     networks = []
     for column in columns:
         start = str(pretrained[column].out) if pretrained else entry.name
-        of_start = pretrained[column].out.name if pretrained else start  # wherever --out lies
+        of_start = pretrained[column].out.name if pretrained else start  # independent of the location of --out
         key = hash_of([of_start, dataset, column, recipe.model_dump()])[:8]
         out = choice.out / "models" / _slug(dataset) / f"{_slug(model)}-{key}"
         networks.append(Network(data_of(suite.datasets[dataset], dataset, choice), start, column, recipe, out))
@@ -295,16 +295,16 @@ def _networks(
 
 
 def _pretrained(suite: Suite, choice: SuiteChoice, model: str, column: str) -> Network:
-    """Return the small network that takes the place of a model's pretrained weights under --smoke."""
+    """Return the small network that replaces a model's pretrained weights under --smoke."""
     entry = suite.models[model]
-    recipe = suite.smoke.pretraining(entry.name)  # models of one name share it, also those of several suites
+    recipe = suite.smoke.pretraining(entry.name)  # models of the same name share it, even across suites
     key = hash_of([entry.family, suite.smoke.drawings, column, recipe.model_dump()])[:8]
     out = choice.out / "models" / "pretrained" / f"{_slug(entry.name)}-{key}"
     return Network(str(choice.out / "data" / DRAWINGS), str(smoke_config(choice, entry.name)), column, recipe, out)
 
 
 def data_of(entry: DatasetEntry, name: str, choice: SuiteChoice) -> str:
-    """Return what --dataset is given: the folder in --data if it is there or must be, else the dataset's name."""
+    """Return the value for --dataset: the folder in --data if it exists or is required, else the dataset's name."""
     if choice.smoke:
         return str(choice.out / "data" / _slug(name))
     folder = choice.data / (entry.folder or entry.name)
@@ -312,17 +312,17 @@ def data_of(entry: DatasetEntry, name: str, choice: SuiteChoice) -> str:
 
 
 def _build_command(entry: DatasetEntry, choice: SuiteChoice) -> str:
-    """Return the command that builds a dataset where `data_of` looks for it, or ""."""
+    """Return the command that builds a dataset in the place where `data_of` looks for it, or ""."""
     return entry.build and f"{entry.build} --out {choice.data / (entry.folder or entry.name)}"
 
 
 def smoke_config(choice: SuiteChoice, name: str) -> Path:
-    """Return the config of the small network that takes the place of a model of this name under --smoke."""
+    """Return the config of the small network that replaces a model of this name under --smoke."""
     return choice.out / "data" / "networks" / _slug(name) / "config.json"
 
 
 def smoke_text(suite: Suite, text: str) -> str:
-    """Return an explainer or metric with the options that it has under --smoke."""
+    """Return an explainer or metric with its options under --smoke."""
     if is_in_file(text):
         return text
     name, given = options.parse(text)

@@ -1,9 +1,9 @@
-"""Pictures of a suite: samples of its runs, explained once more, in rows and columns chosen as those of tables.
+"""Pictures of a suite: samples of its runs, explained again, in rows and columns selected like in tables.
 
     OUT/pictures/NAME.pdf .svg .png
 
-A cell shows one view of an image, such as its map by one explainer, and below it scores that the run gave the sample.
-Axes are those of tables, and `image` and `view`; an axis that is in neither rows nor columns must have one name.
+A cell shows one view of an image, such as its map by an explainer, and below it the sample's scores in the run. The
+axes are the axes of tables, plus `image` and `view`; an axis that is in neither rows nor columns must have one name.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,13 +49,13 @@ from saliency_bench.utils.overlays import eight_bit, overlay
 AXES = ("dataset", "model", "image", "explainer", "view")
 WITHOUT = "image_without_object"
 PASTED = ("pasted", "inverse")  # kinds of views
-CELL, HEADING, LINE = 1.35, 0.3, 0.13  # inches: a cell, the names above columns, a line of words below a cell
-NAMES = 1.0  # inches, left of the rows
+CELL, HEADING, LINE = 1.35, 0.3, 0.13  # inches: a cell, the names above columns, a line of text below a cell
+NAMES = 1.0  # inches to the left of the rows
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A drawn cell: uint8 (h, w, 3), or None with the reason in `lines`; lines of words stand below."""
+    """A drawn cell: uint8 (h, w, 3), or None with the reason in `lines`; `lines` are shown below it."""
 
     pixels: np.ndarray | None
     lines: tuple[str, ...] = ()
@@ -65,23 +65,23 @@ def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[s
     """Write a picture of a suite as PDF, SVG and PNG.
 
     Args:
-        results: What the runs of the suite hold.
+        results: The runs of the suite.
         name: The picture.
         folder: Where to write.
 
     Returns:
-        The SVG, or "" if no run is there, and notes.
+        The SVG, or "" if no run exists, and notes.
 
     Raises:
-        UserError: An image that is named is not in the run.
+        UserError: A listed image is not in the run.
     """
     picture = results.suite.pictures[name]
     runs = results.finished(picture.runs)
     finished = [(job, run) for job, run in runs if picture.needs(dataset=job.dataset, model=job.model)]
     cells = {key: cell for job, run in finished for key, cell in _cells(results, picture, job, run)}
     if not finished:
-        return "", ["No run of this picture is there."]
-    note = f"No image of its runs meets the rule {picture.images.rule!r}."
+        return "", ["No run of this picture exists."]
+    note = f"No image of its runs satisfies the rule {picture.images.rule!r}."
     with rc_context(STYLE):
         if cells:
             axes = picture.axes
@@ -102,7 +102,7 @@ def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[s
 def _keys(
     placed: dict, axes: Sequence[str], wanted: Sequence[PictureAxis], picture: PictureSpec
 ) -> list[tuple[str, ...]]:  # fmt: skip
-    """Return the names of the rows or of the columns: as `show` has them, then as the runs have them."""
+    """Return the names of the rows or columns in the order of `show`, then of the runs."""
     order = {}
     for axis in wanted:
         names = dict.fromkeys([*picture.show.get(axis, ()), *(key[axes.index(axis)] for key in placed)])
@@ -120,9 +120,9 @@ def _cells(
         return
     manifest = read_manifest(job.folder)
     metrics = {name: results.sized(value.metric) for name, value in picture.values.items()}
-    # Two of the suite may be the same at smoke size; each keeps its place.
+    # Two explainers of the suite may be equal at smoke size; each keeps its place.
     called = {text: explainer_text(results.sized(text)) for text in explainers}
-    # With its metrics, for the columns that they ask for.
+    # Include its metrics, for the columns that they need.
     sized = list(dict(zip(called.values(), map(results.sized, called), strict=True)).values())
     context = loaded(job.folder, manifest, list(dict.fromkeys(metrics.values())), sized, results.choice.device)
     made = {str(explainer): explainer for explainer in context.explainers}
@@ -144,17 +144,17 @@ def _cells(
 
 
 def chosen(images: Images, run: RunData, metrics: Sequence[str], explainers: Sequence[str]) -> list[str]:
-    """Return the ids of a run's images that a picture shows.
+    """Return the ids of a run's images for a picture.
 
     Args:
-        images: How they are chosen.
+        images: How to choose images.
         run: The run.
-        metrics: Those of the picture, as cells call them; "lowest", "highest" and "disputed" use the first, "clever
-            hans" the first two.
-        explainers: Those of the picture, by whose scores these rules go.
+        metrics: Metrics of the picture by their names in cells; "lowest", "highest" and "disputed" use the first,
+            "clever hans" the first two.
+        explainers: Explainers of the picture, whose scores these rules use.
 
     Raises:
-        UserError: An image is not in the run, or a rule that needs scores has none.
+        UserError: An image is not in the run, or a rule lacks the scores that it needs.
     """
     if images.file or images.ids:
         ids = list(images.ids) if images.ids else _listed(Path(images.file))
@@ -195,10 +195,10 @@ def _clever_hans(run: RunData, metrics: Sequence[str], explainer: str) -> list[i
 
 
 def _false_positives(context: RunContext, run: RunData, metrics: Sequence[str], explainer: str) -> list[str]:
-    """Return a sample of each image with a false positive of a class with Clever Hans features, most probable first.
+    """Return a sample per image with a false positive of a class with Clever Hans features, most probable first.
 
     Raises:
-        UserError: As for `_clever_hans`.
+        UserError: See `_clever_hans`.
     """
     columns = ["image_id", "label", "labels", "logits"]
     table = pq.read_table(run.folder / "predictions.parquet", columns=columns)
@@ -223,7 +223,7 @@ def _classes_in(context: RunContext, row: Mapping[str, Any]) -> set[int]:
 
 
 def _likeliest_absent(context: RunContext, row: Mapping[str, Any]) -> int | None:
-    """Return the most probable class that an image lacks; None if its classes or predictions are not known."""
+    """Return the most probable class that an image lacks, or None if its classes or predictions are unknown."""
     present = _classes_in(context, row)
     if not present or row["logits"] is None:
         return None
@@ -232,14 +232,14 @@ def _likeliest_absent(context: RunContext, row: Mapping[str, Any]) -> int | None
 
 
 def _per_class(run: RunData, count: int) -> list[str]:
-    """Return the first `count` images of each class, by class, as the predictions of the run name them."""
+    """Return the first `count` images per class, by the class names in the run's predictions."""
     labels = pd.read_parquet(run.folder / "predictions.parquet", columns=["image_id", "label"])
     labels = labels[labels["image_id"].isin(run.ids)]
     return [image_id for _, group in labels.groupby("label") for image_id in group["image_id"].head(count)]
 
 
 def _listed(path: Path) -> list[str]:
-    """Return the ids of a file: the column image_id of a CSV file, or a line each."""
+    """Return the ids in a file: the column image_id of a CSV file, or one id per line."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -259,7 +259,7 @@ def score_line(run: RunData, image_id: str, explainer: Explainer, metric: str, n
 
 
 def cell_of(sample: SuiteSample, explainer: Explainer, view: ViewSpec) -> Panel:
-    """Draw one view of a sample; a target or a column that it does not have is said in the cell."""
+    """Draw one view of a sample; the cell names a missing target or column."""
     if view.partner or view.kind in PASTED:
         return _of_partner(sample, explainer, view)
     images = sample.images
@@ -308,7 +308,7 @@ def _prediction(sample: SuiteSample) -> str:
 
 
 def _of_partner(sample: SuiteSample, explainer: Explainer, view: ViewSpec) -> Panel:
-    """Draw the image that a sample is paired with, or the sample with a part of that image pasted in."""
+    """Draw the partner image of a sample, or the sample with a part of that image pasted in."""
     if (partner := sample.partner) is None:
         return Panel(None, ("not paired",))
     classifier, pixels = sample.context.classifier, eight_bit(partner.images[0])
@@ -336,12 +336,12 @@ def _probability(classifier: nn.Module, images: BatchImages, target: Target) -> 
 
 
 def _salient(values: np.ndarray) -> np.ndarray:
-    """Return the pixels of a map (H, W) above half of its range, Bool (H, W), as P4's S."""
+    """Return the pixels of a map (H, W) above half of its range, Bool (H, W), like P4's S."""
     return values - values.min() > 0.5 * np.ptp(values.astype(np.float64))
 
 
 def _terms(sample: SuiteSample, rule: str) -> TargetTerms | None:
-    """Return another target of a sample, by its logits; None if it has none, as a class without a group."""
+    """Return another target of a sample from its logits, or None, such as for a class without a group."""
     logits, groups = np.asarray(sample.row["logits"]), sample.context.question.groups
     ordered = [int(index) for index in np.argsort(-logits, kind="stable")]
     first = ordered[0]
@@ -361,9 +361,9 @@ def _terms(sample: SuiteSample, rule: str) -> TargetTerms | None:
 
 
 def _parts(classifier: nn.Module, images: BatchImages, target: Target, maps: np.ndarray, view: ViewSpec) -> Panel:
-    """Draw the picture by the order of its map: `top` pixels, the `rest` or the salient `region`, else the reference.
+    """Draw `top` pixels, the `rest` or the salient `region` of a picture by its map, and the reference elsewhere.
 
-    Below it stands the probability that the target then has.
+    The line below shows the target's probability for this picture.
     """
     height, width = images.shape[2:]
     if view.kind == "region":
@@ -381,7 +381,7 @@ def _parts(classifier: nn.Module, images: BatchImages, target: Target, maps: np.
 
 
 def _figure(placed: dict, rows: list, columns: list, names: dict[str, str]) -> Figure:
-    """Lay out the cells with the names of rows at the left and of columns above."""
+    """Lay out the cells with the names of rows on the left and of columns above."""
     lines = max(len(cell.lines) for cell in placed.values())
     step = CELL + LINE * (lines + 0.5)
     width, height = NAMES + len(columns) * CELL * 1.05, HEADING + len(rows) * step
@@ -405,5 +405,5 @@ def _figure(placed: dict, rows: list, columns: list, names: dict[str, str]) -> F
 
 
 def _called(key: Sequence[str], names: dict[str, str]) -> str:
-    """Return the names of a row or column as the paper has them, a line each."""
+    """Return the paper's names of a row or column, one per line."""
     return "\n".join(names.get(name, name) for name in key)

@@ -1,7 +1,7 @@
-"""Plan of a suite: what exists, what is missing and how to get it, and what the runs cost.
+"""Plan of a suite: what exists, what is missing and how to get it, and the costs of the runs.
 
-Costs are counted passes (`costs.py`), and their time at the speed of a short measurement of each network here, or of an
-untrained one of its structure. What maps and scores take beside the passes, reading pictures and making reports is not
+Costs are counted passes (`costs.py`), and their time at the measured speed of each network here, or of an untrained
+network of its structure. Time of maps and scores outside the passes, of reading pictures and of making reports is not
 counted. A network that several runs use is trained with the first of them.
 """
 
@@ -37,9 +37,9 @@ from saliency_bench.recipes.suites.suite_jobs import SuiteChoice, SuiteJob
 from saliency_bench.utils.files import read_json
 from saliency_bench.utils.messages import complain
 
-WITH_GRADIENT = 3  # forward passes that one with its gradient takes as long as, to compare runs
-BYTES = 300  # of a record, about
-RUN_BYTES = 600_000  # of the report and other files of a run, about
+WITH_GRADIENT = 3  # forward passes that cost as much as one with gradient, to compare runs
+BYTES = 300  # approximate size of a record
+RUN_BYTES = 600_000  # approximate size of the report and other files of a run
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class Step:
 
     Attributes:
         job: The run.
-        dataset: Where its dataset is, in a word.
-        model: Where its model is, in a word.
+        dataset: Location of its dataset, in a word.
+        model: Location of its model, in a word.
         images: Images of the split, up to the limit.
         cells: Cells of the run.
-        done: Cells that are there.
-        cost: What the other cells cost, with the trainings of networks that no earlier step has.
-        seconds: How long the passes of that cost take here.
-        missing: Sources that are not there, each with how to get it.
+        done: Number of existing cells.
+        cost: Cost of the other cells, with the trainings of networks that no earlier step has.
+        seconds: Seconds of the passes of that cost on this machine.
+        missing: Missing sources, each with how to get it.
     """
 
     job: SuiteJob
@@ -70,13 +70,13 @@ class Step:
 
     @property
     def passes(self) -> int | None:
-        """The cost in forward passes, about."""
+        """The approximate cost in forward passes."""
         cost = self.cost
         return None if cost is None else cost.forward + WITH_GRADIENT * (cost.gradient + cost.trained)
 
     @property
     def megabytes(self) -> float | None:
-        """Size of its folder, about, without checkpoints."""
+        """Approximate size of its folder without checkpoints."""
         return None if self.images is None else (self.images * self.cells * BYTES + RUN_BYTES) / 1e6
 
 
@@ -85,10 +85,10 @@ def plan_of(jobs: Sequence[SuiteJob], choice: SuiteChoice, measured: bool = True
 
     Args:
         jobs: The runs.
-        choice: What was chosen of the suite.
-        measured: Whether networks are loaded, or made untrained, and timed.
+        choice: The selected parts and settings of the suite.
+        measured: Whether networks are loaded, or created untrained, and timed.
     """
-    # The cache lives as long as this plan: a build may change it before the next one.
+    # The cache is valid only for this plan: a build may change it before the next plan.
     dataset, trained = cache(_dataset), set[Path]()
     speeds: dict[Key, Speed | None] = {}
     steps = []
@@ -121,7 +121,7 @@ def plan_of(jobs: Sequence[SuiteJob], choice: SuiteChoice, measured: bool = True
 
 
 def _speed(job: SuiteJob, choice: SuiteChoice, speeds: dict[Key, Speed | None]) -> Speed | None:
-    """Return the speed of a run's network, timed once; None if it is not on this machine."""
+    """Return the speed of a run's network, timed once, or None if it is not on this machine."""
     key = speed_key(job)
     if key not in speeds:
         network = network_like(job, choice.device)
@@ -130,19 +130,19 @@ def _speed(job: SuiteJob, choice: SuiteChoice, speeds: dict[Key, Speed | None]) 
 
 
 def _retrainings(new: Sequence[tuple[str, str]], sizes: Mapping[str, int], split: str, side: int) -> Cost:
-    """Return what the retrainings of a run cost, whose networks answer for the whole split.
+    """Return the cost of a run's retrainings, whose networks predict the whole split.
 
     Args:
-        new: (explainer, metric) of the cells that the run has on no image.
+        new: (explainer, metric) of the cells without any scored image.
         sizes: {split of its dataset: images}.
-        split: Of the run.
-        side: Of its images, in pixels.
+        split: Split of the run.
+        side: Side of its images in pixels.
     """
     return cost_of_retraining(new, sizes.get("train", 0), sizes.get("validation", 0), sizes.get(split, 0), side)
 
 
 def _name(pair: tuple[str, str]) -> tuple[str, str]:
-    """Return an explainer and a metric as cells call them."""
+    """Return the names of an explainer and a metric in cells."""
     return str(as_explainer(pair[0])), str(as_metric(pair[1]))
 
 
@@ -153,8 +153,8 @@ def _trainings(
 
     Args:
         job: The run.
-        dataset: As `_dataset`, for what networks are trained on.
-        trained: Networks that are counted already; those of this run are added.
+        dataset: Like `_dataset`, for the training data of networks.
+        trained: Networks that are already counted; the networks of this run are added.
     """
     for network in job.networks:
         if not network.is_done and network.out not in trained:
@@ -165,16 +165,16 @@ def _trainings(
 
 
 def side_by_side(steps: Sequence[Step], processes: int) -> list[list[int]] | None:
-    """Return the runs that each process makes by itself, or None if sharing the batches of each run ends earlier.
+    """Return the runs that each process makes alone, or None if sharing the batches of each run is faster.
 
-    A shared run takes as long as the process with most of its batches; by themselves, the longest runs come first, each
-    to whoever is free. Where both take equally long, whole runs are made: a network is then loaded once, not by all.
+    A shared run takes as long as the process with most of its batches; otherwise the longest runs are assigned first,
+    each to a free process. If both take equally long, whole runs are made, because a network is then loaded only once.
     """
     if processes == 1:
         return None
     is_known = all(step.passes is not None for step in steps)
     costs = [step.passes if is_known and step.passes is not None else step.cells - step.done for step in steps]
-    shared = 0.0  # cost if all processes share the batches of each run: that of whoever has most of them
+    shared = 0.0  # cost if all processes share the batches of each run: the cost of the process with most batches
     for step, cost in zip(steps, costs, strict=True):
         batches = ceil(step.images / step.job.spec.batch_size) if step.images else processes
         shared += cost * ceil(batches / processes) / batches
@@ -186,7 +186,7 @@ def side_by_side(steps: Sequence[Step], processes: int) -> list[list[int]] | Non
 
 
 def check_sources(steps: Sequence[Step]) -> None:
-    """Raise UserError if something is missing, after a line on each source with the command that builds it."""
+    """Raise UserError if a source is missing, after printing a line per source with the command that builds it."""
     missing = missing_of(steps)
     for text in missing:
         complain(f"missing: {text}")
@@ -198,7 +198,7 @@ def check_sources(steps: Sequence[Step]) -> None:
 
 
 def missing_of(steps: Sequence[Step]) -> list[str]:
-    """Return the sources that are missing, each once."""
+    """Return the distinct missing sources."""
     return list(dict.fromkeys(text for step in steps for text in step.missing))
 
 
@@ -215,7 +215,7 @@ def plan_rows(steps: Sequence[Step]) -> list[list[str]]:
 
 
 def plan_notes(steps: Sequence[Step]) -> list[str]:
-    """Return the sums, what is missing, and how to read the plan."""
+    """Return the totals, the missing sources, and how to read the plan."""
     cells, done = sum(step.cells for step in steps), sum(step.done for step in steps)
     cost = sum((step.cost for step in steps if step.cost), Cost())
     disk = sum(step.megabytes or 0 for step in steps)
@@ -229,14 +229,14 @@ def plan_notes(steps: Sequence[Step]) -> list[str]:
     if sum(known):
         lines[0] += f"; these passes take about {words.seconds(sum(known))} at the speed measured here"
         if len(known) < len(steps):
-            lines[0] += f", without the {len(steps) - len(known)} runs whose network is not on this machine"
+            lines[0] += f", excluding {len(steps) - len(known)} runs whose network is not on this machine"
     if uncounted := sum(step.images is None for step in steps):
         lines.append(f"{uncounted} runs are not counted: their dataset is missing")
     return lines + [f"missing: {text}" for text in missing_of(steps)] + _unreliable(steps)
 
 
 def _unreliable(steps: Sequence[Step]) -> list[str]:
-    """Return a line for each finished run with maps of a low reliability: how many draws would reach a higher one."""
+    """Return a line per finished run with unreliable maps: the number of draws for a higher reliability."""
     lines = []
     for step in steps:
         if not (path := step.job.folder / "summary.json").is_file():
@@ -255,7 +255,7 @@ def _count(number: int | None) -> str:
 
 
 def _dataset(name: str, split: str, build: str) -> tuple[str, dict[str, int], str]:
-    """Return where a dataset is, {split: images} as far as known, and what is missing."""
+    """Return the location of a dataset, {split: images} if known, and what is missing."""
     try:
         source = find(name)
         if source.folder is None:
@@ -273,10 +273,7 @@ def _dataset(name: str, split: str, build: str) -> tuple[str, dict[str, int], st
 
 
 def _missing_model(job: SuiteJob) -> str:
-    """Return why its model, or what its networks are trained from, cannot be loaded, as far as names and folders tell.
-
-    Returns "" if nothing is wrong.
-    """
+    """Return why its model or a starting checkpoint cannot be loaded, judging by names and folders, or ""."""
     left = [network for network in job.networks if not network.is_done]
     try:
         made = {str(network.out) for network in job.networks}
@@ -308,7 +305,7 @@ def _model(job: SuiteJob) -> str:
 
 
 def _cells_there(job: SuiteJob) -> tuple[set[tuple[str, str]], int]:
-    """Return (explainer, metric) of the cells that are there, and on how many images."""
+    """Return (explainer, metric) of the existing cells, and their numbers of images."""
     try:
         summary, cells = read_summary(job.folder)
     except UserError:

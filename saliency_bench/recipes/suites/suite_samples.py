@@ -1,4 +1,4 @@
-"""Samples of a run that are looked at once more: loaded, predicted and explained as the run did it."""
+"""Samples of a finished run, loaded, predicted and explained again like in the run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,12 +31,12 @@ from saliency_bench.utils.overlays import eight_bit, overlay
 
 @dataclass(frozen=True)
 class SuiteSample:
-    """A sample of a run: what is known of it before it is explained.
+    """A sample of a run with its data before explanation.
 
     Attributes:
         context: the run.
-        predicted: the sample alone, with the classifiers' predictions.
-        target: what its maps explain.
+        predicted: the sample with the classifiers' predictions.
+        target: target of its maps.
     """
 
     context: RunContext
@@ -69,7 +69,7 @@ class SuiteSample:
 
     @cached_property
     def other(self) -> OtherModel | None:
-        """Return the other classifier's prediction; None without another."""
+        """Return the other classifier's prediction, or None."""
         other = self.context.other
         return None if other is None else other_of(other, self.batch, self.predicted.rows_of_other or [])
 
@@ -83,7 +83,7 @@ class SuiteSample:
 
     @property
     def labels(self) -> np.ndarray:
-        """Return Bool (1, K), the classes that are right."""
+        """Return the correct classes, Bool (1, K)."""
         right = self.context.question.right(self.row)
         return np.zeros((1, self.context.question.classes), bool) if right is None else right[None]
 
@@ -103,17 +103,17 @@ class SuiteSample:
         return Image.fromarray(eight_bit(self.images[0]))
 
     def provider(self, explainer: Explainer, seeds: Sequence[int] = ()) -> MapProvider:
-        """Return what makes the maps of a run, by the seeds of another sample if they are given."""
+        """Return the provider of a run's maps, with the seeds of another sample if given."""
         seeds = seeds or [self.context.seed_for(self.name, "explain")]
         return MapProvider(explainer.seeded(self.context.spec.seed), self.context.classifier, seeds)
 
     def scored(self, explainer: Explainer, name: str) -> tuple[float | None, str]:
-        """Return (the score that a run gives it by a metric that looks at no map, or None; why there is none)."""
+        """Return (its score by a metric that needs no map, or None; the reason if there is none)."""
         batch = self.inputs(explainer).score(registered_metric(name))
         return batch.values[0], batch.reasons[0] or ""
 
     def inputs(self, explainer: Explainer, maps: Maps | None = None) -> MetricInputs:
-        """Return what metrics get, as a run makes it."""
+        """Return the inputs of metrics, like in a run."""
         return inputs_of(self.context, self.predicted, explainer, self.target, Explained(maps))
 
     def marked(self, values: np.ndarray, image: Images | None = None) -> Image.Image:
@@ -129,24 +129,24 @@ class SuiteSample:
 def loaded(
     folder: Path, manifest: Manifest, metrics: Sequence[str], explainers: Sequence[str] | None, device: str | None
 ) -> RunContext:
-    """Return the run, with these metrics and explainers.
+    """Return the run with these metrics and explainers.
 
     Raises:
-        UserError: It is not what it was.
+        UserError: It has changed.
     """
     spec = manifest.spec
     for setting in ("dataset", "model", "other_model"):
         if not isinstance(getattr(spec, setting), str | None):
             raise UserError(
-                f"the {setting.replace('_', ' ')} of {folder} is a Python object, which no file holds; draw a run of "
-                "names and folders"
+                f"the {setting.replace('_', ' ')} of {folder} is a Python object, which is not stored in a file; use a "
+                f"run of names and folders"
             )
-    # Functions in files only as they are named now, never as somebody else's run.json names them.
+    # Functions in files are only loaded by names given now, never from somebody else's run.json.
     objects: dict[PythonObject, object] = {}
     named = [entry for entry in spec.explainers if isinstance(entry, str)]
     chosen = entries_of("explainers", explainers, as_explainer, objects) if explainers else named
     if not chosen:
-        raise UserError(f"{folder} has no explainer that can be made again by its name; give --explainers")
+        raise UserError(f"{folder} has no explainer that can be loaded by its name; give --explainers")
     changes = {"metrics": tuple(metrics), "explainers": tuple(chosen), "maps": (), "keep_maps": False,
                "out": str(folder)}  # fmt: skip
     context = load(spec.model_copy(update=changes), objects, device)

@@ -1,4 +1,4 @@
-"""What a suite's YAML file holds: datasets, models, runs, and the tables that are made of them.
+"""Schema of a suite's YAML file: datasets, models, runs, and the tables made from them.
 
     datasets  x  models  x  a run's explainers and metrics  ->  one run folder per (dataset, model, settings)
     tables    rows and columns of such scores, with the figures that the paper prints
@@ -26,9 +26,9 @@ Family = Literal["resnet", "vgg", "vit", "convnext", "inception"]
 Scalar = str | int | float | bool
 PictureAxis = Literal["dataset", "model", "explainer", "image", "view"]
 CROWD = "crowd"  # as the second metric of a correlation
-# Settings of a run that the suite itself fills in, so that `settings` must not.
+# Settings of a run that the suite itself fills in and that `settings` must not contain.
 RESERVED = ("dataset", "model", "explainers", "metrics", "out", "other_model", "other_label")
-# Settings that add to a run or leave its scores alone: runs that differ only in these share a folder.
+# Settings that extend a run or do not change its scores: runs that differ only in these share a folder.
 FREE = ("explainers", "metrics", "maps", "out", "limit", "batch_size", "device", "keep_maps", "strict")
 
 
@@ -42,9 +42,9 @@ class DatasetEntry(Strict):
     """A dataset of a suite.
 
     Attributes:
-        name: What `--dataset` takes.
-        folder: Folder below --data, by default the name. If given, the dataset is looked for nowhere else, which a
-            dataset that is built in several ways needs.
+        name: Value of `--dataset`.
+        folder: Folder below --data, by default the name. If given, the dataset is searched only there, which is
+            necessary for a dataset that is built in several ways.
         build: The command that builds the dataset, without --out.
         settings: Settings of all runs on it, such as label_map.
     """
@@ -73,7 +73,7 @@ class ModelEntry(Strict):
 
     Attributes:
         name: A Hub id, folder or torchvision:NAME.
-        family: The small network that takes its place under --smoke.
+        family: The small network that replaces it under --smoke.
         train: How it is trained on each dataset; without it, the model is used unchanged.
     """
 
@@ -89,12 +89,12 @@ class OtherEntry(Strict):
 
 
 class RunEntry(Strict):
-    """Every dataset with every model, explained and scored alike.
+    """Every dataset with every model, explained and scored in the same way.
 
     Attributes:
         datasets: Names of datasets.
         models: Names of models.
-        explainers: Written as on the command line, `rise:masks=8000`.
+        explainers: Explainers in command-line syntax, `rise:masks=8000`.
         metrics: Metrics in addition to the metrics of the tables that read this run.
         other: The second classifier, for metrics that need one.
         settings: Further settings of `saliency-bench run`.
@@ -115,20 +115,20 @@ class Value(Strict):
         metric: The metric whose mean score is shown.
         part: Part of the metric instead of its score; with *, as in `0.05 training *`, the mean of all matching parts.
         against: A second metric, or `crowd`: the correlation of both over the axes in `over` is shown.
-        correlation: Which correlation.
+        correlation: Kind of correlation.
         clever_hans: Show the share of the samples that `analyse --what clever-hans` finds instead of the correlation,
             with the localisation metric in `metric` and the faithfulness metric in `against`.
         accuracy: Accuracy of the classifier instead of a metric.
         crowd: Area under the accuracy of people instead of a metric, from the answers that --answers gives.
         exposure: Accuracy of people at this exposure, instead of the area.
-        judgements: The area that so many judgements per image would give, drawn from all of them.
+        judgements: The area for this number of judgements per image, drawn from all judgements.
         count: Number of images or people whose mean exposure of right answers lies in `bin`, instead of the area.
         bin: Two exposures, as in "0.1 0.2".
         size: Number of classes, images or masks in the dataset, or of images of its rarest or commonest class, over all
             splits; a table that has only sizes and texts needs no run.
         text: {dataset: words from the paper}.
         transform: Change of the images under which the accuracy is measured, one of saliency_consistency's.
-        run: The run of the table that holds the value, where not all do.
+        run: The run of the table that holds the value, if not all runs do.
         scale: Factor that turns the value into the paper's unit.
     """
 
@@ -157,16 +157,16 @@ class Value(Strict):
                 "a value needs one of metric (with against, for a correlation), accuracy, crowd, size and text"
             )
         if any((self.exposure, self.judgements, self.count)) and not (self.crowd or self.against == CROWD):
-            raise ValueError("exposure, judgements and count go with crowd")
+            raise ValueError("exposure, judgements and count require crowd")
         if bool(self.count) != bool(self.bin):
-            raise ValueError('count and bin go together, as in count: image, bin: "0.1 0.2"')
+            raise ValueError('count and bin must be used together, as in count: image, bin: "0.1 0.2"')
         if self.clever_hans and self.against in ("", CROWD):
             raise ValueError("clever_hans needs two metrics: a localisation metric (metric) and a faithfulness metric "
                              "(against)")  # fmt: skip
         if self.part and not self.metric:
-            raise ValueError("part goes with metric")
+            raise ValueError("part requires metric")
         if self.transform and not self.accuracy:
-            raise ValueError("transform goes with accuracy, not with a metric")
+            raise ValueError("transform requires accuracy and cannot be used with a metric")
         return self
 
     @property
@@ -176,22 +176,22 @@ class Value(Strict):
 
     @property
     def is_count(self) -> bool:
-        """Return whether it is a whole number."""
+        """Return whether it is an integer."""
         return bool(self.count or self.size)
 
 
 class Note(Strict):
-    """A remark on some of the paper's figures: those whose names on the axes are all in `where`."""
+    """A remark on the paper's figures whose names on the axes are all in `where`."""
 
     note: str
     where: dict[Axis, tuple[str, ...]] = {}
 
 
 class Decision(Strict):
-    """Statement of the paper, or what it leaves open, and the choice made here.
+    """Statement or open point of the paper, and the choice made here.
 
     Attributes:
-        about: Names of datasets, models, explainers or metrics; none for what is about the whole suite.
+        about: Names of datasets, models, explainers or metrics; none for the whole suite.
         paper: What the paper says.
         run: What the suite runs.
     """
@@ -209,14 +209,14 @@ class TableSpec(Strict):
         runs: Names of the runs whose scores it shows.
         rows: Axes of the rows; the first one changes slowest.
         columns: Axes of the columns.
-        over: Axes that each number is a mean (or correlation) over, weighted equally.
+        over: Axes over which each number is a mean (or correlation), with equal weights.
         values: {name in the table: quantity}.
         variants: {name in the table: {placeholder: value}}. `{k}` in a metric, part or transform of a value, as in
             `saliency_correctness:k={k}`, is replaced by the value of each variant.
-        show: {axis: names in the paper's order}. Further names of the runs, such as baselines, come after these.
-        figures: What the paper prints for the names in `show`: a list per row, null where nothing legible is printed.
+        show: {axis: names in the paper's order}. Further names of the runs, such as baselines, follow.
+        figures: The paper's figures for the names in `show`: a list per row, null if nothing legible is printed.
         notes: Remarks on the figures.
-        t_test: An explainer that each other one is compared with by a paired t-test, as the paper does.
+        t_test: An explainer with which each other explainer is compared by a paired t-test, like in the paper.
         plot: Kind of plot, or "" for none.
     """
 
@@ -236,21 +236,21 @@ class TableSpec(Strict):
 
     @model_validator(mode="after")
     def _check_axes(self) -> Self:
-        """Check that each axis stands once, and that those with several names stand somewhere."""
+        """Check that each axis is used once, and that axes with several names are used."""
         axes = self.axes
         if len(set(axes)) < len(axes):
-            raise ValueError(f"an axis may stand only once, in {self.places}")
+            raise ValueError(f"an axis may be used only once, in {self.places}")
         if "value" in self.over:
             raise ValueError("over cannot hold the axis value")
         if len(self.values) > 1 and "value" not in axes:
             raise ValueError("with several values, rows or columns need the axis value")
         if bool(self.variants) != ("variant" in axes):
-            raise ValueError("variants and the axis variant go together: give both or neither")
+            raise ValueError("variants and the axis variant must be used together: give both or neither")
         return self
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """Return the axes that its numbers have."""
+        """Return the axes of its numbers."""
         return self.rows + self.columns + self.over
 
     @property
@@ -268,25 +268,26 @@ class TableSpec(Strict):
         return not all(value.size or value.text for value in self.values.values())
 
     def shows(self, axis: str, name: str) -> bool:
-        """Return whether the paper's table has this name on an axis; the others are added by the suite."""
+        """Return whether the paper's table has this name on an axis; other names are added by the suite."""
         return all(axis != shown_axis or name in names for shown_axis, names in self.show.items())
 
 
 class ViewSpec(Strict):
-    """Content of a cell of a picture, for an image.
+    """Content of a picture's cell for an image.
 
     Attributes:
-        kind: The picture; the picture where its mask is; the map; the `top` share of the pixels by the map; the `rest`
+        kind: The picture; the picture inside its mask; the map; the `top` share of the pixels by the map; the `rest`
             without it; the salient `region`, above half of the map's range; the image with the region of its partner
-            `pasted` in, as saliency_correctness and saliency_confidence pair them; or the `inverse`, with the rest.
-        reference: What stands elsewhere, for top, rest and region.
+            `pasted` in, with the pairs of saliency_correctness and saliency_confidence; or the `inverse`, with the
+            rest.
+        reference: Replacement of all other pixels, for top, rest and region.
         share: Share of the pixels of `top` and `rest`.
-        target: What the map explains, instead of the run's target; a contrast is the likeliest class against the
-            runner-up of its group, a false positive the likeliest class that the image lacks.
+        target: Target of the map instead of the run's target; a contrast is the most likely class against the runner-up
+            of its group, a false positive the most likely class that the image lacks.
         other: Whether the run's other model is explained, for its own label.
-        without: Whether the picture is that without the object, the column image_without_object.
-        partner: Whether the image that is pasted in is shown instead, explained for its own class.
-        scores: Whether the picture's values stand below; by default below maps for the run's target.
+        without: Whether to show the picture without the object, the column image_without_object.
+        partner: Whether to show the pasted image instead, explained for its own class.
+        scores: Whether to show the picture's values below; by default only below maps for the run's target.
     """
 
     kind: Literal["picture", "mask", "map", "top", "rest", "region", "pasted", "inverse"] = "map"
@@ -302,7 +303,7 @@ class ViewSpec(Strict):
 
     @property
     def has_scores(self) -> bool:
-        """Return whether the picture's values stand below it."""
+        """Return whether the picture's values are shown below it."""
         return self.kind == "map" and not self.target and not self.partner if self.scores is None else self.scores
 
 
@@ -312,12 +313,12 @@ class Images(Strict):
     Attributes:
         ids: Their ids.
         file: A file with an id per line, or a CSV file with the column image_id.
-        rule: The `first` of each run; the first `per class`; by the mean score of its explainers in its first
-            value the `lowest` or `highest`, the best being high; or the most `disputed`, with the widest spread of it.
-            `clever hans`: what `analyse --what clever-hans` finds for its first explainer, with a localisation metric
-            as the first value and a faithfulness metric as the second. `false positive`: images whose most probable
-            absent class has p > 0.5 and is the class of a sample that `clever hans` finds.
-        count: How many, of each class with `per class`.
+        rule: The `first` of each run; the first `per class`; the `lowest` or `highest` by the mean score of its
+            explainers in its first value, where higher means better; or the most `disputed`, with the widest spread of
+            this score. `clever hans`: samples that `analyse --what clever-hans` finds for its first explainer, with a
+            localisation metric as the first value and a faithfulness metric as the second. `false positive`: images
+            whose most probable absent class has p > 0.5 and is the class of a sample that `clever hans` finds.
+        count: Number of images; with `per class`, per class.
     """
 
     ids: tuple[str, ...] = ()
@@ -334,10 +335,10 @@ class PictureSpec(Strict):
         runs: Names of the runs whose images it shows.
         rows: Axes of the rows; the first one changes slowest.
         columns: Axes of the columns.
-        views: {name of a view: what it shows}.
+        views: {name of a view: its content}.
         values: {name below a map: score of the sample}.
-        images: Which images.
-        show: {axis: names}: only these datasets, models and explainers, in this order.
+        images: The images to show.
+        show: {axis: names}: show only these datasets, models and explainers, in this order.
     """
 
     title: str
@@ -355,39 +356,39 @@ class PictureSpec(Strict):
 
     @model_validator(mode="after")
     def _check_axes(self) -> Self:
-        """Check that each axis stands once and that values are scores of samples."""
+        """Check that each axis is used once and that values are scores of samples."""
         axes = self.axes
         if len(set(axes)) < len(axes):
-            raise ValueError(f"an axis may stand only once, in {self.places}")
+            raise ValueError(f"an axis may be used only once, in {self.places}")
         if any(not value.metric or value.part or value.against for value in self.values.values()):
-            raise ValueError("a value of a picture is the score of a metric, without part or against")
+            raise ValueError("a value of a picture must be the score of a metric, without part or against")
         if len(self.views) > 1 and "view" not in axes:
             raise ValueError("with several views, rows or columns need the axis view")
         return self
 
     @property
     def axes(self) -> tuple[PictureAxis, ...]:
-        """Return the axes that its cells have."""
+        """Return the axes of its cells."""
         return self.rows + self.columns
 
     def needs(self, **names: str) -> bool:
-        """Return whether the picture shows what a run has with these names, {axis: name}."""
+        """Return whether the picture shows the cells of a run with these names, {axis: name}."""
         return all(name in self.show.get(axis, (name,)) for axis, name in names.items())  # type: ignore[call-overload]
 
 
 class Smoke(Strict):
-    """What takes the place of datasets and models under --smoke: drawn pictures, small networks, few steps.
+    """Replacements of datasets and models under --smoke: drawn pictures, small networks, few steps.
 
-    A network is first trained on drawings that all datasets share, as pretrained ones are, and then on each dataset.
+    A network is first trained on drawings that all datasets share, like a pretrained network, and then on each dataset.
 
     Attributes:
         size: Side of the images in pixels.
-        drawings: Drawings that networks are first trained on, of the same classes as the datasets.
-        passes: Epochs of this first training.
+        drawings: Number of drawings for the first training, with the same classes as the datasets.
+        passes: Epochs of the first training.
         count: Images of a dataset.
         limit: Samples of a run.
         epochs: Epochs of the training on a dataset.
-        options: {explainer or metric: {option: value}}, which replace those of the runs and tables.
+        options: {explainer or metric: {option: value}}; these options replace the options of runs and tables.
     """
 
     size: Annotated[int, Field(ge=32)] = 32
@@ -404,8 +405,8 @@ class Smoke(Strict):
         return TrainingSpec(epochs=self.epochs, learning_rate=1e-4, batch_size=8, size=self.size)
 
     def pretraining(self, name: str) -> TrainingSpec:
-        """Return how the small network of a model of this name is first trained; each has weights of its own."""
-        from saliency_bench.utils.seeds import seed_of  # imports numpy, which listing suites needs not
+        """Return how the small network of a model of this name is first trained; each model has its own weights."""
+        from saliency_bench.utils.seeds import seed_of  # imports numpy, which is not needed to list suites
 
         seed = seed_of("smoke", name) % 1000
         return TrainingSpec(epochs=self.passes, learning_rate=0.003, batch_size=16, size=self.size, seed=seed)
@@ -416,14 +417,14 @@ class Suite(Strict):
 
     Attributes:
         paper: Its title and address.
-        datasets: {name in the suite: dataset}, as are the other mappings.
+        datasets: {name in the suite: dataset}; the other mappings have the same form.
         models: Models.
         runs: Runs.
         tables: Tables.
         pictures: Pictures.
-        names: {name of a dataset, model or explainer: what the paper calls it}.
-        decisions: What the paper leaves open, and what was chosen.
-        smoke: What takes the place of datasets and models under --smoke.
+        names: {name of a dataset, model or explainer: its name in the paper}.
+        decisions: Open points of the paper, and the choices made.
+        smoke: Replacements of datasets and models under --smoke.
     """
 
     paper: str
@@ -438,7 +439,7 @@ class Suite(Strict):
 
     @model_validator(mode="after")
     def _check_references(self) -> Self:
-        """Check that every name is that of an entry, and that tables have one place for each number."""
+        """Check that every name refers to an entry, and that tables have one place for each number."""
         for name, run in self.runs.items():
             _check_names(f"runs.{name}.datasets", run.datasets, self.datasets)
             _check_names(f"runs.{name}.models", run.models, self.models)
@@ -474,7 +475,7 @@ class Suite(Strict):
         if item.needs_runs and not any(value.metric for value in item.values.values()):
             for run in item.runs:
                 if not self.runs[run].metrics:
-                    raise ValueError(f"{where} asks for no metric, so runs.{run} needs metrics of its own")
+                    raise ValueError(f"{where} uses no metric, so runs.{run} must list metrics")
 
 
 def _check_names(where: str, names: Iterable[str], defined: Iterable[str]) -> None:
@@ -489,12 +490,12 @@ def suite_files() -> dict[str, Path]:
     files: dict[str, Path] = {}
     for path in (path for folder in registry.folders("suites") for path in sorted(folder.glob("*.yaml"))):
         if (first := files.setdefault(path.stem, path)) != path:  # of another package
-            complain(f"suite {path} cannot be used: {first} has its name; rename one of them")
+            complain(f"suite {path} cannot be used: {first} has the same name; rename one of them")
     return files
 
 
 def list_suites() -> list[str]:
-    """Return the names of all suites that come with the package: of the papers, and of their tables."""
+    """Return the names of all suites in the package: the papers and their tables."""
     names: list[str] = []
     for suite, path in suite_files().items():
         try:
@@ -529,7 +530,7 @@ def find_suite(name: str) -> tuple[Path, Suite, tuple[str, ...]]:
 
 
 def read_suite(path: Path) -> Suite:
-    """Read a suite's file; UserError names the file and the first error in it."""
+    """Read a suite's file. Raise UserError that names the file and its first error."""
     try:
         content = parse_yaml(read_bytes(path).decode("utf-8"))
     except OSError as error:
@@ -544,7 +545,7 @@ def read_suite(path: Path) -> Suite:
         raise UserError(f"{path}: {_first_error(error)}") from error
 
 
-MESSAGES = {  # in place of pydantic's
+MESSAGES = {  # replacements of pydantic's messages
     "too_short": "is empty",
     "missing": "is missing",
     "model_type": "must be a mapping, as in {key: value}",
@@ -557,7 +558,7 @@ MESSAGES = {  # in place of pydantic's
 def _first_error(error: ValidationError) -> str:
     """Describe the first error; for an unknown key, suggest the key that was probably meant."""
     errors = error.errors(include_url=False)
-    # An unknown key often is why another one is missing, so it comes first.
+    # An unknown key is often the reason why another key is missing, so it comes first.
     first = next((item for item in errors if item["type"] == "extra_forbidden"), errors[0])
     *parents, key = [str(step) for step in first["loc"]] or [""]
     if first["type"] == "extra_forbidden":
@@ -580,7 +581,7 @@ def _keys_at(steps: Iterable[str]) -> list[str]:
 
 
 def fill(text: str, variant: dict[str, Scalar]) -> str:
-    """Replace `{name}` in a text by the variant's value; UserError for a name that the variant does not have."""
+    """Replace `{name}` in a text by the variant's value. Raise UserError for a name that the variant does not have."""
 
     def value(match: re.Match) -> str:
         if match[1] not in variant:
@@ -597,5 +598,5 @@ def matching_parts(part: str, names: Iterable[str]) -> list[str]:
 
 
 def identity_of(spec: RunSpec) -> dict[str, Any]:
-    """Return the settings that tell a run from its neighbours; see `FREE`."""
+    """Return the settings that distinguish a run from its neighbours; see `FREE`."""
     return {name: value for name, value in spec if name not in FREE}

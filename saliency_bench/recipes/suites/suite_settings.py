@@ -1,7 +1,7 @@
-"""List of all settings of a suite, the paper's beside those that were run; no option can be missing from it.
+"""Complete list of all settings of a suite, with the paper's settings next to those used.
 
-The rows follow from the suite itself: every dataset, model, explainer and metric, with all its options as they resolve,
-defaults too. What the paper says of them is in `decisions` of the YAML file; where it says nothing, the row says that.
+The rows are derived from the suite: every dataset, model, explainer and metric with all its resolved options, including
+defaults. The paper's statements come from `decisions` of the YAML file; if there is none, the row says so.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,7 +27,7 @@ def settings_table(name: str, suite: Suite, tables: Iterable[str]) -> Printed:
 
 
 def _row(suite: Suite, name: str, resolved: str, note: str) -> tuple[str, str, str]:
-    """Return a row of the list; the texts of decisions about `name` follow the options as they resolve."""
+    """Return a row of the list; the texts of decisions about `name` follow the resolved options."""
     entries = [entry for entry in suite.decisions if name in entry.about]
     paper = " ".join(entry.paper for entry in entries) or SILENT
     texts = (resolved, *(entry.run for entry in entries), note)
@@ -35,7 +35,7 @@ def _row(suite: Suite, name: str, resolved: str, note: str) -> tuple[str, str, s
 
 
 def _entries(suite: Suite, runs: set[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, settings as they resolve, a note of its own) of everything that these runs use."""
+    """Yield (name, resolved settings, note) of everything that these runs use."""
     chosen = [suite.runs[run] for run in suite.runs if run in runs]
     for dataset in dict.fromkeys(name for run in chosen for name in run.datasets):
         entry = suite.datasets[dataset]
@@ -47,7 +47,7 @@ def _entries(suite: Suite, runs: set[str]) -> Iterator[tuple[str, str, str]]:
         yield dataset, f"{entry.build}; maps explain: {', '.join(targets)}", ""
     for model in dict.fromkeys(name for run in chosen for name in run.models):
         recipe = suite.models[model].train
-        trained = "used as it is" if recipe is None else f"trained: {_pairs(recipe.model_dump())}"
+        trained = "used unchanged" if recipe is None else f"trained: {_pairs(recipe.model_dump())}"
         yield model, f"{suite.models[model].name}, {trained}", ""
     explainers = (text for run in chosen for text in run.explainers)
     for name, several in _options_by_name(as_explainer(text) for text in explainers).items():
@@ -60,7 +60,7 @@ def _entries(suite: Suite, runs: set[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _options_by_name(items: Iterable[Any]) -> dict[str, dict[str, list]]:
-    """Return {name: {option: the values that it is used with}} of explainers or metrics."""
+    """Return {name: {option: its values}} of explainers or metrics."""
     by_name: dict[str, dict[str, list]] = {}
     for item in items:
         values = by_name.setdefault(item.name, {})
@@ -70,7 +70,7 @@ def _options_by_name(items: Iterable[Any]) -> dict[str, dict[str, list]]:
 
 
 def _pairs(settings: dict[str, Any]) -> str:
-    """Return settings as text, several values of one joined by "or"."""
+    """Return settings as text, with several values of a setting joined by "or"."""
     return ", ".join(
         f"{name}={' or '.join(map(str, value)) if isinstance(value, list) else value}"
         for name, value in settings.items()

@@ -22,7 +22,7 @@ from saliency_bench.utils.files import write_json, write_text
 BEST, FEW = "*", "†"
 BOLD = "Bold: among the best of its run by this metric, and better than every baseline of the run, by the paired test"
 SHOWN = ("value", "low", "high", "n", "least", "best", "missing", "text", "cell")
-QUANTITY = "quantity"  # the axis `value` as a column, beside the number itself
+QUANTITY = "quantity"  # the axis `value` as a column, next to the number itself
 JOIN = ", "
 SMOKE = "Smoke size: drawn pictures and small networks, not the data and networks of the paper. No number is a result."
 
@@ -35,10 +35,10 @@ class SuiteTable(PaperTables):
 
     Attributes:
         name: Its name in the suite.
-        table: What the suite says of it.
-        names: {name of ours: what the paper calls it}.
+        table: Its specification in the suite.
+        names: {our name: the paper's name}.
         numbers: A row per number: its axes, `SHOWN`, the paper's figure, the difference, notes and runs.
-        compare: Whether it is printed with the paper's figures.
+        compare: Whether to print it with the paper's figures.
         about: Remarks on the runs behind it.
         smoke: Whether its numbers come from drawn pictures and small networks.
     """
@@ -63,7 +63,7 @@ class SuiteTable(PaperTables):
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        """The numbers as JSON holds them, with None for what is missing."""
+        """The numbers for JSON, with None if missing."""
         return self.numbers.astype(object).where(self.numbers.notna(), None).to_dict("records")
 
     @property
@@ -86,20 +86,20 @@ class SuiteTable(PaperTables):
 
     @property
     def has_numbers(self) -> bool:
-        """Return whether any number is there."""
+        """Return whether it has any number."""
         return bool(self.numbers["value"].notna().any())
 
     def called(self, key: Key) -> list[str]:
-        """Return names as the paper has them."""
+        """Return the paper's names."""
         return [self.names.get(name, name) for name in key]
 
     def is_count(self, record: Mapping[str, Any]) -> bool:
-        """Return whether a number is a whole one."""
+        """Return whether a number is an integer."""
         return self.table.values[record.get(QUANTITY, next(iter(self.table.values)))].is_count
 
     @property
     def printed(self) -> Printed:
-        """The table as people read it: each number with its interval, the paper's figure and the difference."""
+        """The printed table: each number with its interval, the paper's figure and the difference."""
         cells = self.cells
         lines: list[tuple[Value, ...]] = [
             (*self.called(row), *(text_of(self, cells.get((row, column))) for column in self.columns))
@@ -120,7 +120,7 @@ class SuiteTable(PaperTables):
 
     @property
     def notes(self) -> list[str]:
-        """What must be known to read the table."""
+        """Notes needed to read the table."""
         counts = self.numbers.loc[self.numbers["missing"] != "", "missing"].value_counts(sort=False)
         notes = [f"{count} of {len(self.numbers)} numbers are missing: {reason}." for reason, count in counts.items()]
         if self.numbers["best"].any():
@@ -129,7 +129,7 @@ class SuiteTable(PaperTables):
                 "paired test."
             )
         if any(map(rests_on_few, self.records)):
-            notes.append(f"{FEW}: rests on fewer than {INTERVAL_FROM} images of a run, which have no interval.")
+            notes.append(f"{FEW}: fewer than {INTERVAL_FROM} images of a run, so no interval.")
         return [*self.remarks, *notes]
 
     @property
@@ -142,7 +142,7 @@ class SuiteTable(PaperTables):
             notes.append("This table has no figures to compare with.")
         least = self.numbers["least"].dropna()
         if len(least):
-            notes.append(f"Numbers rest on {_range(least.min(), least.max())} images of each run.")
+            notes.append(f"Numbers are from {_range(least.min(), least.max())} images of each run.")
         return [SMOKE] * self.smoke + [*notes, *self.about]
 
     def markdown(self) -> str:
@@ -168,7 +168,7 @@ def as_csv(numbers: pd.DataFrame, smoke: bool) -> str:
 
 
 def make_table(name: str, results: Results, compare: bool = False, about: Sequence[str] = ()) -> SuiteTable:
-    """Return the table of this name with its numbers, and the paper's figures beside them."""
+    """Return the table of this name with its numbers next to the paper's figures."""
     table = results.suite.tables[name]
     axes = columns_of([*table.rows, *table.columns])
     frame = results.numbers_of(name).rename(columns={"value": QUANTITY})
@@ -189,8 +189,8 @@ def figures_of(table: TableSpec, frame: pd.DataFrame) -> pd.DataFrame:
     """Return the paper's figures: the axes of a table and `paper`, a row per figure.
 
     Args:
-        table: The table, whose `figures` stand in the order of what it shows of the paper.
-        frame: The axes of its numbers, in its order.
+        table: The table; its `figures` are in the order of the names that it shows from the paper.
+        frame: The axes of its numbers, in order.
     """
     rows, columns = _show(table, frame)
     figures = [
@@ -203,7 +203,7 @@ def figures_of(table: TableSpec, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def check_figures(suite: Suite, tables: Iterable[str]) -> None:
-    """Raise UserError if the paper's figures have another shape than what a table shows of the paper."""
+    """Raise UserError if the shape of the paper's figures differs from the names that a table shows from the paper."""
     for name in tables:
         if (table := suite.tables.get(name)) is None:
             continue  # a picture
@@ -217,7 +217,7 @@ def check_figures(suite: Suite, tables: Iterable[str]) -> None:
 
 
 def _show(table: TableSpec, frame: pd.DataFrame) -> tuple[list[Key], list[Key]]:
-    """Return the rows and columns that the paper's table has; the others are added by the suite."""
+    """Return the rows and columns of the paper's table; other names are added by the suite."""
     rows, columns = (
         [key for key in keys_of(frame, columns_of(axes)) if all(map(table.shows, axes, key))]
         for axes in (table.rows, table.columns)
@@ -231,12 +231,12 @@ def columns_of(axes: Iterable[str]) -> list[str]:
 
 
 def keys_of(frame: pd.DataFrame, columns: Sequence[str]) -> list[Key]:
-    """Return the different names in columns, in the order of the frame; [()] for no columns."""
+    """Return the distinct names in columns, in the order of the frame; [()] for no columns."""
     return list(dict.fromkeys(zip(*(frame[column] for column in columns), strict=True))) if columns else [()]
 
 
 def _fits(frame: pd.DataFrame, where: Mapping[Any, Sequence[str]]) -> pd.Series:
-    """Return for each number whether a note is about it; axes that the table does not have do not fit."""
+    """Return for each number whether a note applies; axes that the table does not have do not match."""
     fits = pd.Series(True, index=frame.index)
     for axis, names in where.items():
         (column,) = columns_of([axis])
@@ -245,12 +245,12 @@ def _fits(frame: pd.DataFrame, where: Mapping[Any, Sequence[str]]) -> pd.Series:
 
 
 def _range(low: int, high: int) -> str:
-    """Return "5 to 10", or the one number."""
+    """Return "5 to 10", or the number if both are equal."""
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def rests_on_few(record: Mapping[str, Any]) -> bool:
-    """Return whether a number rests on too few images of a run to have an interval."""
+    """Return whether a number is from too few images of a run to have an interval."""
     return record["value"] is not None and record["least"] is not None and record["least"] < INTERVAL_FROM
 
 
@@ -277,7 +277,7 @@ def _entry(table: SuiteTable, record: Mapping[str, Any] | None) -> TableEntry:
 
 
 def number_of(table: SuiteTable, record: Mapping[str, Any], column: str = "value") -> str:
-    """Return the number in a column of a record as text, 0.312 or of a count 4,318."""
+    """Return the number in a column of a record as text: 0.312, or 4,318 for a count."""
     value = record[column]
     return f"{value:,.0f}" if table.is_count(record) and value is not None else words.number(value)
 

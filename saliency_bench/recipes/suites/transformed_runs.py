@@ -1,4 +1,4 @@
-"""Accuracy of a classifier on images that are rotated, shifted or mirrored, as saliency_consistency does it."""
+"""Accuracy of a classifier on images that are rotated, shifted or mirrored like in saliency_consistency."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,8 +20,8 @@ def accuracy_under(context: RunContext, transform: str = "") -> dict[str, Any]:
     """Measure `accuracy` and `top5` of a run's samples under a transform, with intervals.
 
     Args:
-        context: The run, as `compute.loading.load` gives it; nothing in its folder is read or written.
-        transform: One of TRANSFORMS, applied to the images in the prepared frame with black around them; "" for none,
+        context: The run from `compute.loading.load`; nothing in its folder is read or written.
+        transform: One of TRANSFORMS, applied to the images in the prepared frame and filled with black; "" for none,
             which gives the accuracies of the run's summary.
 
     Returns:
@@ -46,7 +46,7 @@ def accuracy_under(context: RunContext, transform: str = "") -> dict[str, Any]:
 
 
 def measure(job: SuiteJob) -> None:
-    """Write the accuracies that tables ask for beside a finished run, unless they are there."""
+    """Write the accuracies that tables need next to a finished run, unless they exist."""
     measured = accuracies_of(job)
     missing = [transform for transform in job.transforms if transform not in measured]
     if missing:
@@ -56,7 +56,7 @@ def measure(job: SuiteJob) -> None:
 
 
 def accuracies_of(job: SuiteJob) -> dict[str, dict[str, Any]]:
-    """Return {transform: "accuracy" and "top5"} of what was measured of the run as it is now."""
+    """Return {transform: "accuracy" and "top5"} measured for the current run."""
     if not job.accuracies.is_file():
         return {}
     content = read_json(job.accuracies)
@@ -64,6 +64,6 @@ def accuracies_of(job: SuiteJob) -> dict[str, dict[str, Any]]:
 
 
 def _identity(job: SuiteJob) -> list:
-    """Return what an accuracy depends on: the classifier, the images and how many of them are used."""
+    """Return the inputs of an accuracy: the classifier, the images and their number."""
     summary = read_json(job.folder / "summary.json")
     return [summary["model"]["digest"], summary["dataset"]["fingerprint"], summary["dataset"]["used"]]

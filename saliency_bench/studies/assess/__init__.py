@@ -1,4 +1,5 @@
-"""Assessment: people rate the maps of an image by several explainers, without their names.
+"""Assessment: people rate the maps of an image by several anonymous explainers.
 
-As on the assessment page of Saliency-Bench (appendix B): five maps in random order, three questions on each.
+The design follows the assessment page of Saliency-Bench (appendix B): five maps in random order, three questions on
+each.
 """

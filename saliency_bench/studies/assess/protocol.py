@@ -1,12 +1,12 @@
-"""The protocol of assessment: which maps a person rates, in which order, what may be sent, and what is stored.
+"""The assessment protocol: which maps a person rates, in which order, valid requests, and stored answers.
 
-A unit is a map, JSON `[image id, explainer]`, where the explainer "human mask" is the mask of the dataset. A person is
-given all maps of an image, one after the other, in an order of this person's own, which the assignments keep. An answer
-is {"place": 2, "ratings": {"complete": 4, ...}}, where place is that of the map among those of its image, from 0; a
-change is a new revision.
+A unit is a map, JSON `[image id, explainer]`, where the explainer "human mask" is the mask of the dataset. A person
+gets all maps of an image, one after the other, in a personal order that the assignments keep. An answer is {"place": 2,
+"ratings": {"complete": 4, ...}}, where place is the position of the map among the maps of its image, from 0; a change
+is a new revision.
 
-Attention checks are images of their own, the same for everybody, whose ratings do not count. One of their maps, the
-unit `[image id, null]`, is that of another image, over that other image: a person who looks at it gives it the lowest
+Attention checks are separate images, the same for everyone, whose ratings do not count. One of their maps, the unit
+`[image id, null]`, belongs to another image and is shown over that image: an attentive person gives it the lowest
 ratings.
 """
 
@@ -28,7 +28,7 @@ from saliency_bench.utils.pictures import png
 from saliency_bench.utils.seeds import seed_of
 
 KIND = "assess"
-MAPS = 5  # of an image at once
+MAPS = 5  # most maps per image
 RATERS, PER_PERSON, CHECKS = 3, 20, 1
 
 
@@ -42,25 +42,25 @@ def configuration(
     limit: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Return the settings of a study, as the store keeps them.
+    """Return the configuration of a study for the store.
 
-    The masks of people are rated too where `images` has them.
+    The masks that people drew are rated too if `images` has them.
 
     Args:
-        images: of a run.
-        questions: as `read_questions` gives them.
+        images: images of a run.
+        questions: result of `read_questions`.
         raters: people per map.
-        per_person: images of a person.
-        checks: attention checks of a person.
+        per_person: images per person.
+        checks: attention checks per person.
         limit: images to rate; None: all except the images of the checks.
-        seed: of all that is drawn.
+        seed: seed of all random choices.
 
     Raises:
-        UserError: Numbers do not fit.
+        UserError: Numbers are out of range or too few images exist.
     """
     for name, value in (("raters", raters), ("per_person", per_person)):
         if value < 1:
-            raise UserError(f"{name} is a number from 1; got {value}")
+            raise UserError(f"{name} must be a number from 1; got {value}")
     with_masks = images.masks is not None
     if not 2 <= len(images.maps) + with_masks <= MAPS:
         included = "the human mask included, " if with_masks else ""
@@ -87,7 +87,7 @@ def configuration(
 
 
 def _rateable(images: RunImages) -> list[str]:
-    """Return the images whose maps explain one class; where masks are rated, those with a mask of this class."""
+    """Return the images whose maps explain one class; if masks are rated, only images with a mask of this class."""
     if not images.explained:
         raise UserError("people rate maps that explain one class; this run has another target than label or predicted")
     if images.masks is None:
@@ -99,7 +99,7 @@ def _rateable(images: RunImages) -> list[str]:
 
 
 def _stranger(images: RunImages, image: str, drawn: Sequence[str], seed: int) -> str:
-    """Return the other image of an attention check: of another class, if there is such."""
+    """Return the other image of an attention check, of another class if possible."""
     others = [other for other in drawn if other != image]
     return min(
         others, key=lambda other: (images.explained[other] == images.explained[image], seed_of(seed, image, other))
@@ -108,7 +108,7 @@ def _stranger(images: RunImages, image: str, drawn: Sequence[str], seed: int) ->
 
 @dataclass(frozen=True)
 class Assess:
-    """A study of this protocol, over the images of its run. Methods may be called from any thread."""
+    """A study of this protocol over the images of its run. Methods are thread-safe."""
 
     study: Study
     images: RunImages
@@ -117,12 +117,12 @@ class Assess:
     # what a person is asked
 
     def given(self, person: str) -> list[list[Assignment]]:
-        """Return the maps that this person rates, image by image; drawn when they are first asked for."""
+        """Return the maps that this person rates, image by image; they are drawn on the first call."""
         assigned = self.study.assignments(person) or self.study.give(person, lambda all_of: self._draw(person, all_of))
         return [list(maps) for _, maps in groupby(assigned, key=lambda assignment: pair_of(assignment.unit)[0])]
 
     def _draw(self, person: str, everyone: list[Assignment]) -> list[str]:
-        """Return maps of the images that the fewest people rate, none by more than `raters`, and of the checks."""
+        """Draw maps of the images that the fewest people rate, at most `raters` each, and of the checks."""
         settings, seed = self.study.configuration, self.study.seed
         active, without = self.study.active(self.lease_hours), excluded(self.study)
         everyone = [entry for entry in everyone if entry.person not in without]
@@ -138,7 +138,7 @@ class Assess:
         return [unit for image in images for unit in self._units(image, person)]
 
     def _units(self, image: str, person: str) -> list[str]:
-        """Return the maps of an image in this person's order; on a check one of them is that of another image."""
+        """Return the maps of an image in this person's order; in a check, one of them belongs to another image."""
         settings, seed = self.study.configuration, self.study.seed
         names: list[str | None] = [*settings["explainers"], *([HUMAN] if settings["masks"] else [])]
         if image in settings["checks"]:
@@ -146,7 +146,7 @@ class Assess:
         return sorted((unit_of(image, name) for name in names), key=lambda unit: seed_of(seed, person, unit))
 
     def state(self, person: str) -> dict[str, Any]:
-        """Return all that the page of a person receives: the first image with an unrated map, and its ratings."""
+        """Return the state of a person's page: the first image with an unrated map, and its ratings."""
         given = self.given(person)
         about = {"total": len(given), "scale": self.study.configuration["scale"]}
         ratings = self._ratings(person)
@@ -171,10 +171,10 @@ class Assess:
         return {answer.unit: answer.payload["ratings"] for answer in self.study.answers(person, masks=False)}
 
     def _show(self, person: str, place: object) -> tuple[str, int]:
-        """Return (unit, its place among those of its image) of a place that this person has got to.
+        """Return (unit, its position within its image) of a position that this person has reached.
 
         Raises:
-            UserError: The person has not got there yet.
+            UserError: The person has not reached it yet.
         """
         ratings = self._ratings(person)
         for maps in self.given(person):
@@ -183,13 +183,13 @@ class Assess:
                     return assignment.unit, number
             if any(assignment.unit not in ratings for assignment in maps):
                 break
-        raise UserError("you were not asked about this map yet; reload the page")
+        raise UserError("you have not been asked about this map yet; reload the page")
 
     def picture(self, person: str, place: object, *, plain: bool = False) -> bytes:
-        """Return a PNG of the image with the map over it; plain: of the image alone.
+        """Return a PNG of the image with the map over it, or of the image only if `plain`.
 
         Raises:
-            UserError: The person has not got to this place.
+            UserError: The person has not reached this position.
         """
         image, name = pair_of(self._show(person, place)[0])
         if plain:
@@ -198,27 +198,28 @@ class Assess:
             explainers = self.study.configuration["explainers"]
             name = explainers[seed_of(self.study.seed, "explainer", image) % len(explainers)]
             image = self.study.configuration["checks"][image]
-        # Evidence for the class alone, so that all maps have one palette: two colours would tell signed methods apart.
+        # Show only evidence for the class, so that all maps have the same palette: two colours would reveal signed
+        # methods.
         values = np.maximum(self.images.map(image, name), 0)
         return png(np.asarray(overlay(self.images.frame(image), values)))
 
     # answers
 
     def save(self, person: str, sent: dict[str, Any]) -> None:
-        """Store the ratings of a map, once however often a request is repeated.
+        """Store the ratings of a map; repeated requests are stored once.
 
         Raises:
-            UserError: They are no ratings of a map that this person was asked about.
+            UserError: They are not ratings of a map that this person was asked about.
         """
         unit, number = self._show(person, sent.get("place"))
         ratings, settings = sent.get("ratings"), self.study.configuration
         if not isinstance(ratings, dict) or ratings.keys() != settings["questions"].keys():
-            raise UserError(f"ratings has one number for each of {', '.join(settings['questions'])}")
+            raise UserError(f"ratings must have one number for each of {', '.join(settings['questions'])}")
         levels = len(settings["scale"])
         if not all(type(rating) is int and 1 <= rating <= levels for rating in ratings.values()):
-            raise UserError(f"a rating is a whole number from 1 to {levels}")
+            raise UserError(f"a rating must be a whole number from 1 to {levels}")
         request = sent.get("request")
         if not isinstance(request, str) or not 16 <= len(request) <= 100:
-            raise UserError("request is a random text of 16 to 100 characters")
+            raise UserError("request must be a random text of 16 to 100 characters")
         payload = {"place": number, "ratings": {key: ratings[key] for key in settings["questions"]}}
         self.study.record(person, unit, f"{self.study.id} {person} {request}", payload, seconds=sent.get("seconds"))

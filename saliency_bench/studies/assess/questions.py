@@ -12,12 +12,12 @@ DEFAULT = Path(__file__).with_name("questions.yaml")
 LARGEST = 2**16  # bytes of a file
 MOST_QUESTIONS, MOST_LEVELS, LONGEST = 6, 9, 200
 CLASS = "{class}"
-ABOUT = ("image_id", "explainer", "person", "place", "seconds", "created")  # columns of ratings beside the questions
-TAKEN = (*ABOUT, "question", "rating")  # no ids of questions: columns of what is exported, too
+ABOUT = ("image_id", "explainer", "person", "place", "seconds", "created")  # columns of ratings besides the questions
+TAKEN = (*ABOUT, "question", "rating")  # not allowed as ids of questions, because exports have columns of these names
 
 
 def read_questions(path: str | Path | None = None) -> dict[str, Any]:
-    """Return {"scale": [text, ...] from worst to best, "questions": {id: text}} of a file (None: the package's).
+    """Read {"scale": [text, ...] from worst to best, "questions": {id: text}} from a file (None: the package's).
 
     Raises:
         UserError: The file does not hold 2 to 9 levels and 1 to 6 questions, all of them text, or names a question
@@ -41,7 +41,9 @@ def read_questions(path: str | Path | None = None) -> dict[str, Any]:
         if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]{0,30}", name) or not _is_text(text):
             raise UserError(f"{path}: question {one_line(name, 40)} needs an id of a-z, 0-9 and _, and a text")
         if name in TAKEN:
-            raise UserError(f"{path}: a question cannot be called {name}, as a column of the results is; rename it")
+            raise UserError(
+                f"{path}: a question cannot be called {name}, because a column of the results has this name; rename it"
+            )
     return {"scale": scale, "questions": questions}
 
 

@@ -1,4 +1,4 @@
-"""Results of an assessment: mean ratings per explainer and question, agreement of raters, people."""
+"""Results of an assessment: mean ratings per explainer and question, agreement of raters, and people."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,22 +29,23 @@ class Rated:
     """The last ratings of each person and map.
 
     Attributes:
-        ratings: a row each: image_id, explainer, person, place, seconds, created, and a column for each question.
-        checks: {person: whether each attention check was right}.
+        ratings: one row per rating: image_id, explainer, person, place, seconds, created, and a column per question.
+        checks: {person: whether each attention check was answered correctly}.
     """
 
     ratings: pd.DataFrame
     checks: dict[str, list[bool]]
 
     def without(self, people: set[str]) -> pd.DataFrame:
-        """Return the ratings of all others."""
+        """Return the ratings of everyone else."""
         return self.ratings[~self.ratings["person"].isin(people)]
 
 
 def rated(study: Study) -> Rated:
     """Return the stored ratings of a study.
 
-    The other image's map of an attention check is answered correctly by ratings in the lower half of the scale alone.
+    The map of the other image in an attention check is answered correctly only by ratings in the lower half of the
+    scale.
     """
     images, lowest = set(study.configuration["images"]), len(study.configuration["scale"]) // 2
     rows: list[dict[str, Any]] = []
@@ -61,15 +62,15 @@ def rated(study: Study) -> Rated:
 
 
 def results(study: Study, *, people: bool = True, with_failed: bool = False, exclude: Sequence[str] = ()) -> Findings:
-    """Return mean ratings with intervals, whose unit is the cluster of images, and Krippendorff's ordinal alpha.
+    """Return mean ratings with intervals over clusters of images, and Krippendorff's ordinal alpha.
 
-    The human masks, where they were rated, are the last row of each question, and no part of alpha.
+    Human masks, if rated, are the last row of each question and do not count for alpha.
 
     Args:
         study: an assessment.
-        people: False gives numbers instead of pseudonyms.
+        people: False shows numbers instead of pseudonyms.
         with_failed: count the ratings of people who failed an attention check.
-        exclude: people whose ratings are left out anyway.
+        exclude: people whose ratings are left out in any case.
 
     Raises:
         UserError: No rating counts, or a name in `exclude` is unknown.
@@ -96,7 +97,7 @@ def results(study: Study, *, people: bool = True, with_failed: bool = False, exc
 
 
 def _means(study: Study, kept: pd.DataFrame, everyone: pd.DataFrame) -> list[tuple]:
-    """Return rows of RATINGS, question by question, the best explainer first and the human masks last."""
+    """Return rows of RATINGS by question, best explainer first and human masks last."""
     limits = (1.0, float(len(study.configuration["scale"])))
     all_ratings = everyone.groupby("explainer")
     rows = []
@@ -122,7 +123,7 @@ def _of_people(study: Study, stored: Rated) -> list[tuple]:
 
 
 def _agreement(study: Study, kept: pd.DataFrame) -> list[tuple]:
-    """Return rows of AGREEMENT, over the maps of explainers that several people rated."""
+    """Return rows of AGREEMENT over the maps of explainers that several people rated."""
     maps = ["image_id", "explainer"]
     ratings = kept[kept["explainer"] != HUMAN]
     ratings = ratings[ratings.groupby(maps)["person"].transform("size") > 1]
@@ -141,15 +142,15 @@ def _agreement(study: Study, kept: pd.DataFrame) -> list[tuple]:
 
 
 def ordinal_alpha(counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return (D,) Krippendorff's alpha for ordered levels, 1 - D_o / D_e; NaN where all ratings are on one level.
+    """Return Krippendorff's alpha for ordered levels (D,), 1 - D_o / D_e; NaN if all ratings are on one level.
 
         o_ck = sum_u w_u n_uc (n_uk - [c = k]) / (m_u - 1),  n_c = sum_k o_ck,  n = sum_c n_c
         delta_ck = (sum_{g = c..k} n_g - (n_c + n_k) / 2)^2
         alpha = 1 - (n - 1) sum_ck o_ck delta_ck / sum_ck n_c n_k delta_ck
 
     Args:
-        counts: (U, L), how many people put map u on level c, at least two for each map.
-        weights: (D, U), how often each map counts in each draw.
+        counts: (U, L), number of people who put map u on level c, at least two per map.
+        weights: (D, U), weight of each map in each draw.
     """
     raters = counts.sum(axis=1)
     pairs = counts[:, :, None] * counts[:, None, :] - np.eye(counts.shape[1]) * counts[:, :, None]
@@ -167,14 +168,14 @@ def ordinal_alpha(counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def export(
     study: Study, path: Path, *, people: bool = True, with_failed: bool = False, exclude: Sequence[str] = ()
 ) -> int:
-    """Write the last ratings as CSV or Parquet, a row per map, person and question; return the number of rows.
+    """Write the last ratings as CSV or Parquet, one row per map, person and question; return the number of rows.
 
     Args:
         study: an assessment.
         path: the file.
-        people: False numbers the people of each map anew, so that nobody's ratings can be put together.
+        people: False numbers the people of each map independently, so that nobody's ratings can be linked.
         with_failed: include the ratings of people who failed an attention check.
-        exclude: people whose ratings are left out anyway.
+        exclude: people whose ratings are left out in any case.
 
     Raises:
         UserError: The suffix is not supported, or a name in `exclude` is unknown.

@@ -1,8 +1,8 @@
 """COCO: `annotations.json` and `consensus.json`, with uncompressed run lengths, so that every pixel is kept.
 
-An annotation is a person's whole mask of an image, `iscrowd` 1 (the mark of run lengths), its `person` beside it. COCO
-has no empty masks; `no_region` of an image lists the people who say that it has no region. Needs pycocotools to read
-compressed run lengths and polygons.
+An annotation is a person's whole mask of an image, with `iscrowd` 1 (the mark of run lengths) and an additional field
+`person`. COCO has no empty masks; `no_region` of an image lists the people who answered that it has no region. Needs
+pycocotools to read compressed run lengths and polygons.
 """
 
 import json
@@ -32,11 +32,11 @@ LARGEST = 2**30  # bytes
 
 
 def check(drawn: Sequence[PersonMask]) -> None:
-    """Accept everything: every name can be written."""
+    """Do nothing, because every name can be written."""
 
 
 def write(out: Path, drawn: Sequence[PersonMask]) -> None:
-    """Write annotations.json of all, and consensus.json of the consensus alone, which other programs take as masks."""
+    """Write annotations.json with all masks, and consensus.json with only the consensus, for other programs."""
     consensus = [entry for entry in drawn if entry.votes is not None]
     for name, entries in (("annotations", drawn), ("consensus", consensus)):
         (out / f"{name}.json").write_text(json.dumps(_content(entries)), encoding="utf-8")

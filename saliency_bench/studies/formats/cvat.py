@@ -1,8 +1,8 @@
-"""CVAT for images 1.1: PERSON/annotations.xml, with a mask element for each image.
+"""CVAT for images 1.1: PERSON/annotations.xml, with one mask element per image.
 
 A mask is the box [left, left + width) x [top, top + height) with its run lengths, row by row, zeros first. Polygons,
-boxes and ellipses are read too, rotated or not. CVAT also lists images that nobody has annotated, so an image that was
-found to have no region has `no_region="1"`.
+boxes and ellipses are read too, rotated or not. CVAT also lists images that nobody has annotated, so the answer "no
+region" is marked by `no_region="1"`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,13 +37,13 @@ ABOUT = ("tag", "attribute")  # elements of an image that are not shapes
 
 
 def check(drawn: Sequence[PersonMask]) -> None:
-    """Raise UserError for a person whose name is no folder."""
+    """Raise UserError for a person whose name is not valid as a folder name."""
     for person in {entry.person for entry in drawn}:
         folder_name(person)
 
 
 def write(out: Path, drawn: Sequence[PersonMask]) -> None:
-    """Write a file of each person."""
+    """Write one file per person."""
     for person in dict.fromkeys(entry.person for entry in drawn):
         root = ElementTree.Element("annotations")
         ElementTree.SubElement(root, "version").text = "1.1"

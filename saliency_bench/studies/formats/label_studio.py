@@ -1,13 +1,13 @@
-"""Label Studio: `tasks.json` with brush masks, as read by its import and by `label_studio_sdk.converter.brush`.
+"""Label Studio: `tasks.json` with brush masks, for its import and `label_studio_sdk.converter.brush`.
 
 Its exports JSON and JSON-MIN are read, with every type of region that has an area: brush, bitmask, polygon, rectangle
 and ellipse, rotated or not. Coordinates are percentages of the upright picture. A rectangle is rotated around its upper
 left corner, an ellipse around its centre.
 
-A brush mask is the picture (H, W, 4) of bytes, the mask in all four channels (0 or 255), as run lengths in a stream of
-bits: the number of bytes (32 bits), the size of a word less 1 (5), four sizes of a length less 1 (4 each); then, until
-all bytes are there, either 1, the choice of a size (2), the length less 1 (as many bits as chosen), and one byte that
-is repeated; or 0, choice, length less 1, and so many bytes.
+A brush mask is a picture (H, W, 4) of bytes, with the mask in all four channels (0 or 255), stored as run lengths in a
+stream of bits: the number of bytes (32 bits), the size of a word minus 1 (5), four sizes of a length minus 1 (4 each);
+then, until all bytes are written, either 1, the choice of a size (2), the length minus 1 (as many bits as chosen), and
+one byte that is repeated; or 0, choice, length minus 1, and that many bytes.
 
 An annotation without a result may mean that nobody has answered; for the answer "no region", the field `no_region`
 holds the height and width of the image.
@@ -47,13 +47,13 @@ KINDS = {
     "keypoint": ("x", "y"),
 }
 WITHOUT_AREA = ("keypoint", "video")
-# Results that describe the image, or a region that has its own result.
+# Results that describe the image, or a region with a separate result.
 NO_REGIONS = ("choices", "rating", "textarea", "number", "taxonomy", "datetime", "pairwise", "ranker", "relation")
 BOOKKEEPING = ("id", "annotation_id", "annotator", "created_at", "updated_at", "lead_time", "agreement")  # in JSON-MIN
 
 
 def check(drawn: Sequence[PersonMask]) -> None:
-    """Accept everything: every name can be written."""
+    """Do nothing, because every name can be written."""
 
 
 def write(out: Path, drawn: Sequence[PersonMask]) -> None:
@@ -109,15 +109,15 @@ def encode(mask: np.ndarray) -> np.ndarray:
             parts.append(f"1{choice:02b}{length - 1:0{SIZES[choice]}b}{byte}")
             left -= length
     bits = "".join(parts)
-    bits += "0" * (8 - len(bits) % 8)  # a whole byte where none would be needed, as their converter does
+    bits += "0" * (8 - len(bits) % 8)  # a whole byte even if none is needed, like their converter
     return np.packbits(np.frombuffer(bits.encode(), np.uint8) - ord("0"))
 
 
 def decode(stream: Iterable[int], height: int, width: int) -> np.ndarray:
-    """Return bool (H, W): where the last channel, which is what is shown, is not 0.
+    """Return the pixels whose last channel, the displayed one, is not 0, bool (H, W).
 
     Raises:
-        UserError: The stream is of another size.
+        UserError: The stream has another size.
     """
     broken = UserError("a brush mask is damaged, or of another size than its image; export the annotations again")
     packed = np.array(list(stream))
@@ -179,7 +179,7 @@ def _regions(task: Any, number: int) -> Iterator[Region]:
 
 
 def _whole(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record of JSON-MIN, which has one per annotation, as a task."""
+    """Convert a record of JSON-MIN, which has one per annotation, to a task."""
     results = [
         {"value": value, "original_width": value.get("original_width"), "original_height": value.get("original_height")}
         for values in record.values()
@@ -193,7 +193,7 @@ def _whole(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _images(task: dict[str, Any]) -> list[str]:
-    """Return the names of a task's images: the field `image`, or the first that looks like a picture."""
+    """Return the names of a task's images: the field `image`, or the first field that looks like a picture."""
     data = task["data"]
     values = [data["image"]] if "image" in data else list(data.values())
     lists = [value if isinstance(value, list) else [value] for value in values]
@@ -210,7 +210,7 @@ def _is_picture(name: Any) -> bool:
 
 
 def _rank(annotation: dict[str, Any], number: int, place: int) -> tuple:
-    """Return a sort key of annotations: the ground truth is highest, then an accepted one, then the latest."""
+    """Return a sort key of annotations: ground truth is highest, then accepted annotations, then the latest."""
     reviews = annotation.get("reviews")
     accepted = any(isinstance(item, dict) and item.get("accepted") is True for item in reviews or [])
     time = str(annotation.get("updated_at") or annotation.get("created_at") or "")
@@ -298,7 +298,7 @@ def _bitmask(address: str, height: int, width: int) -> np.ndarray:
 
 
 def _person(annotation: dict[str, Any]) -> str:
-    """Return a pseudonym of ours, or the account of Label Studio as its address or number; "" without one."""
+    """Return our pseudonym, or the address or number of the Label Studio account, or ""."""
     account = annotation.get("completed_by")
     if isinstance(account, dict):
         account = account.get("email") or account.get("id")
@@ -306,9 +306,9 @@ def _person(annotation: dict[str, Any]) -> str:
 
 
 def _name(regions: list[Region]) -> list[Region]:
-    """Return regions of nobody named, where a single account of Label Studio drew all: --person says who it is.
+    """Remove the person from all regions if a single account of Label Studio drew them: --person then names the person.
 
-    Of several accounts, an address is what is before its @, where that is one person's, as --person has no @.
+    With several accounts, shorten an address to the part before its @ if this is unique, because --person allows no @.
     """
     people = {region.person for region in regions if region.mask is not None}
     if len(people) == 1 and all("@" in region or region.isdecimal() for region in people):

@@ -1,7 +1,7 @@
-"""PNG folders: masks/PERSON/ID.png, consensus/ID.png and votes/ID.png, "/" in an id replaced by "_".
+"""PNG folders: masks/PERSON/ID.png, consensus/ID.png and votes/ID.png, with "/" in an id replaced by "_".
 
-Masks are 0 and 255; a pixel of `votes` is the number of people who marked it, at most 255. The folder `masks` is what
-`saliency-bench build gender-xai` and `environment-xai` read.
+Masks are 0 and 255; a pixel of `votes` is the number of people who marked it, at most 255. `saliency-bench build
+gender-xai` and `environment-xai` read the folder `masks`.
 """
 
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ from saliency_bench.utils.pictures import UnreadableError, opened, png
 
 
 def check(drawn: Sequence[PersonMask]) -> None:
-    """Raise UserError for a person whose name is no folder."""
+    """Raise UserError for a person whose name is not valid as a folder name."""
     check_stems(drawn)
     for person in {entry.person for entry in drawn}:
         folder_name(person)
 
 
 def write(out: Path, drawn: Sequence[PersonMask]) -> None:
-    """Write a PNG of each mask, consensus and count of votes."""
+    """Write a PNG per mask, consensus and count of votes."""
     for entry in drawn:
         name = f"{file_stem(entry.image_id)}.png"
         if entry.votes is not None:

@@ -1,4 +1,4 @@
-"""Shared code of the formats: regions in files, which of them count, file names, and checks."""
+"""Shared code of the formats: regions in files, their selection, file names, and checks."""
 
 import re
 from collections import Counter
@@ -14,9 +14,9 @@ from saliency_bench.utils.pictures import ENDINGS, MAX_PIXELS
 
 FORMATS = ("png", "coco", "label-studio", "cvat")
 MODULES = {"png": "png_folders", "coco": "coco", "label-studio": "label_studio", "cvat": "cvat"}
-OTHERS = "coco, label-studio"  # which need no file names
-MOST_BYTES = 200  # of a file name
-CONSENSUS = "consensus"  # the person whom the mask of most people is ascribed to
+OTHERS = "coco, label-studio"  # formats without file names
+MOST_BYTES = 200  # length of a file name
+CONSENSUS = "consensus"  # name of the person to whom the consensus mask is ascribed
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class PersonMask:
     """A mask, bool (H, W), of a person or of the consensus.
 
     Attributes:
-        image_id: of its image.
+        image_id: id of its image.
         label: the class.
         person: the pseudonym.
         mask: the pixels.
-        votes: uint16 (H, W), of a consensus: how many people marked each pixel.
-        corrected: (revision, reviewer) of an answer that a reviewer has corrected.
+        votes: uint16 (H, W), for a consensus: number of people who marked each pixel.
+        corrected: (revision, reviewer) of a corrected answer.
     """
 
     image_id: str
@@ -87,7 +87,7 @@ class PersonRegions:
 
     Attributes:
         places: {name in the file: `ImagePlace`} for names that match an image of the dataset.
-        label: import regions with this label; "": with the class as label.
+        label: import regions with this label; "": regions with the class as label.
         check: raises UserError for a mask that does not fit its unit; None: a damaged region is an error of the file.
         drawn: number of regions in masks.
         skipped: {reason: number of regions}.
@@ -158,7 +158,7 @@ class PersonRegions:
         if region.image_id in places:
             return True
         self.strange[region.image_id] = None
-        self._skip("of no image in the dataset", region)
+        self._skip("for an image that is not in the dataset", region)
         return False
 
     def _skip(self, why: str, region: Region) -> None:
@@ -216,7 +216,7 @@ class PersonRegions:
         return {"read": self.drawn + sum(self.skipped.values()), "drawn": self.drawn, "skipped": dict(self.skipped)}
 
     def line(self) -> str:
-        """Return a line on all regions whose numbers add up."""
+        """Return a line on all regions with numbers that add up."""
         counts, skipped = self.counts(), sum(self.skipped.values())
         reasons = ", ".join(f"{number} {why}" for why, number in self.skipped.most_common())
         others = ", ".join(f"{number} {kind}{'s' * (number > 1)}" for kind, number in self.passed.most_common())
@@ -235,18 +235,18 @@ def _list(names: list[str]) -> str:
 
 
 def check_person(name: str) -> str:
-    """Return a pseudonym for what is imported.
+    """Return a pseudonym for imported masks.
 
     Raises:
-        UserError: It is reserved or could be more than a name.
+        UserError: It is reserved or not a plain name.
     """
     if not re.fullmatch(r"[\w-][\w.-]{0,99}", name) or len(name.encode()) > MOST_BYTES:
         raise UserError(
-            f"--person is 1 to 100 letters, digits, '.', '_' and '-', the first of them no '.', "
-            f"not {one_line(ascii(name), 60)}"
+            "--person must be 1 to 100 letters, digits, '.', '_' and '-', not starting with '.'; "
+            f"got {one_line(ascii(name), 60)}"
         )
     if name.casefold() == CONSENSUS:
-        raise UserError(f"--person {name} is reserved for the mask of most people; give another name")
+        raise UserError(f"--person {name} is reserved for the consensus mask; give another name")
     return name
 
 
@@ -254,7 +254,7 @@ def folder_name(person: str) -> str:
     """Return the name of a person as a folder name.
 
     Raises:
-        UserError: It is a path or no name.
+        UserError: It is a path or not a name.
     """
     if person.startswith(".") or "/" in person or not _is_name(person):
         raise UserError(
@@ -264,10 +264,10 @@ def folder_name(person: str) -> str:
 
 
 def file_stem(image_id: str) -> str:
-    """Return the name of the files of an image: its id without the ending of a picture, "/" replaced by "_".
+    """Return the name of the files of an image: its id without a picture's ending, with "/" replaced by "_".
 
     Raises:
-        UserError: That is no file name.
+        UserError: The result is not a file name.
     """
     stem = image_id.replace("/", "_")
     if stem.lower().endswith(ENDINGS) and not stem.startswith("."):
@@ -294,7 +294,7 @@ def check_stems(drawn: Iterable[PersonMask]) -> None:
 
 
 def file_in(path: Path, name: str) -> Path:
-    """Return a file, or the one of this name in a folder.
+    """Return a file, or the file of this name in a folder.
 
     Raises:
         UserError: The folder has no such file.
@@ -307,7 +307,7 @@ def file_in(path: Path, name: str) -> Path:
 
 
 def folder_of(path: Path, folders: Iterable[Path], person: str) -> Path:
-    """Return the folder of a person, of folders in `path` that are named after people.
+    """Return the subfolder of `path` that is named after a person.
 
     Raises:
         UserError: There is none.
@@ -319,7 +319,7 @@ def folder_of(path: Path, folders: Iterable[Path], person: str) -> Path:
 def masks_of(
     regions: Iterable[Region], person: str, path: Path, selection: PersonRegions | None = None
 ) -> dict[str, np.ndarray]:
-    """Return {unit: mask} of the regions of a selection; without one, of all images and labels.
+    """Return {unit: mask} of the regions of a selection, by default of all images and labels.
 
     If the file names people, only regions of `person` count.
 
@@ -333,7 +333,7 @@ def masks_of(
 
 
 def _chosen(people: Iterable[str], person: str, path: str) -> str:
-    """Return the person whose masks are taken.
+    """Return the person whose masks are imported.
 
     Raises:
         UserError: The file does not name this person.
@@ -348,7 +348,7 @@ def check_size(height: object, width: object) -> tuple[int, int]:
     """Return the size of a picture.
 
     Raises:
-        UserError: It is none.
+        UserError: It is not a valid size.
     """
     if type(height) is not int or type(width) is not int or not 0 < height * width <= MAX_PIXELS or height < 1:
         raise UserError("an image has no usable height and width; export the annotations again")
@@ -356,7 +356,7 @@ def check_size(height: object, width: object) -> tuple[int, int]:
 
 
 def box_of(mask: np.ndarray) -> tuple[int, int, int, int]:
-    """Return (left, top, width, height) of the marked pixels of a mask that marks some."""
+    """Return (left, top, width, height) of the marked pixels of a non-empty mask."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     left, top = int(columns[0]), int(rows[0])
     return left, top, int(columns[-1]) + 1 - left, int(rows[-1]) + 1 - top

@@ -1,4 +1,4 @@
-"""Peek-a-boom: people name the class of an image of which they see the top pixels of a map, and more until they can.
+"""Peek-a-boom: people see the top pixels of a map of an image, then more, until they can name its class.
 
 Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021.
 """

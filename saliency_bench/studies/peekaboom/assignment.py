@@ -12,12 +12,12 @@ Pair = tuple[str, str]  # (image id, explainer)
 def sheets(
     images: Sequence[str], explainers: Sequence[str], judgements: int, pairs: int, seed: int
 ) -> list[list[Pair]]:
-    """Return what each person is asked, in the order in which people join.
+    """Return the sheet of each person, in the order in which people join.
 
     In each of `judgements` rounds the images are shuffled and dealt to blocks of nearly equal size, at most `pairs`. k
-    people, one after another, judge a block: number s sees image number i by explainer number (i + s) mod k, so that
-    the k people are the rows of a Latin square. Each round has every pair of image and explainer once, so the whole has
-    it `judgements` times; on a sheet each image is once, and the counts of any two explainers differ by one at most.
+    people, one after another, judge a block: person s sees image i by explainer (i + s) mod k, so the k people are the
+    rows of a Latin square. Each round has every pair of image and explainer once, so all rounds have it `judgements`
+    times; each image is on a sheet once, and the counts of any two explainers differ by at most one.
     """
     dealt: list[list[Pair]] = []
     for number in range(judgements):
@@ -32,14 +32,14 @@ def sheets(
 
 
 def leftovers(missing: Mapping[Pair, int], pairs: int, seed: int) -> list[Pair]:
-    """Return a sheet of what people who left did not judge.
+    """Return a sheet of the pairs that people who left did not judge.
 
-    Images that lack most come first, each by the explainer that it lacks most.
+    Images with most missing judgements come first, each by the explainer with most missing judgements.
 
     Args:
-        missing: {pair: judgements that are still to be given}.
-        pairs: at most so many.
-        seed: of the order of equal ones.
+        missing: {pair: number of missing judgements}.
+        pairs: largest number of pairs.
+        seed: seed of the order of ties.
     """
     by_image: dict[str, dict[str, int]] = {}
     for (image, explainer), count in missing.items():
@@ -57,6 +57,6 @@ def leftovers(missing: Mapping[Pair, int], pairs: int, seed: int) -> list[Pair]:
 
 
 def with_checks(sheet: Iterable[str], checks: Iterable[str], person: str, seed: int) -> list[str]:
-    """Return the units of a sheet in an order of this person's own, and the attention checks at places of their own."""
+    """Return the units of a sheet in a personal order, with the attention checks at personal positions."""
     units = sorted(sheet, key=lambda unit: seed_of(seed, "order", person, unit))
     return insert_checks(units, checks, person, seed)

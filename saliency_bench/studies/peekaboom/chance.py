@@ -1,11 +1,11 @@
-"""Chance level of peek-a-boom, and the people who answer like guessers.
+"""Chance level of peek-a-boom, and detection of people who answer like guessers.
 
-A blind clicker takes one of K labels at each exposure r_1 < ... < r_n, without looking. Where tried labels stay
-choosable, a guess is right with 1 / K, so that the accuracy by r_s is g_s = 1 - (1 - 1 / K)^s; where they are struck
-out, it is min(s / K, 1). G, the area under g, is 0.743 for four labels and our exposures, and 0.900 with striking out,
-which is more than somebody reaches who names every image at 20 % (0.825).
+A blind clicker chooses one of K labels at each exposure r_1 < ... < r_n without looking. If tried labels remain
+available, a guess is right with probability 1 / K, so the accuracy by r_s is g_s = 1 - (1 - 1 / K)^s; if they are
+struck out, it is min(s / K, 1). G, the area under g, is 0.743 for four labels and our exposures, and 0.900 with
+striking out, which is more than a person reaches who names every image at 20 % (0.825).
 
-The corrected area is (A - G) / (M - G), where M is the area of those who name every image at the first exposure: 1 for
+The corrected area is (A - G) / (M - G), where M is the area of people who name every image at the first exposure: 1 for
 them, 0 for guessing, negative below.
 """
 
@@ -16,37 +16,37 @@ import pandas as pd
 
 from saliency_bench.read.statistics.exposures import judgement_areas
 
-LIKE_GUESSING = 1.0  # log10 of the likelihood ratio from which a person is named
+LIKE_GUESSING = 1.0  # log10 of the likelihood ratio from which a person is reported
 
 
 def guessing_accuracy(choices: int, exposures: Sequence[float], strike: bool) -> np.ndarray:
-    """Return (N,) the accuracy of a blind clicker by each exposure."""
+    """Return the accuracy of a blind clicker by each exposure, (N,)."""
     step = np.arange(1, len(exposures) + 1)
     return np.minimum(step / choices, 1.0) if strike else 1 - (1 - 1 / choices) ** step
 
 
 def guessing_area(choices: int, exposures: Sequence[float], strike: bool) -> float:
     """Return G, the area of a blind clicker."""
-    # The mean over judgements that end at each exposure; those that never end rightly have an area of 0.
+    # The mean over judgements that end at each exposure; judgements that are never right have an area of 0.
     ends = np.diff(guessing_accuracy(choices, exposures, strike), prepend=0.0)
     return float(ends @ judgement_areas(np.array(exposures), exposures))
 
 
 def corrected(area: float | None, guessing: float, exposures: Sequence[float]) -> float | None:
-    """Return (A - G) / (M - G); None where there is no area."""
+    """Return (A - G) / (M - G), or None without an area."""
     most = float(judgement_areas(np.array(exposures[:1]), exposures)[0])
     return None if area is None else (area - guessing) / (most - guessing)
 
 
 def evidence_of_guessing(attempts: pd.DataFrame) -> dict[str, float]:
-    """Return {person: log10 of how much likelier the answers are if the person guesses than if as all others}.
+    """Return {person: log10 likelihood ratio of the answers, guessing versus answering like all others}.
 
-    The chance of others to be right is taken per explainer and exposure, from all but this person, as
-    (right + 1) / (answers + 2). By Markov's inequality somebody who answers as others do exceeds a ratio of 10 with a
-    probability of at most 10 %; in simulations of 20 judgements they stay far below.
+    The others' probability of being right is estimated per explainer and exposure from all other people, as (right + 1)
+    / (answers + 2). By Markov's inequality, a person who answers like the others exceeds a ratio of 10 with a
+    probability of at most 10 %; in simulations of 20 judgements the ratio stays far below.
 
     Args:
-        attempts: a row per answer that names a label: person, explainer, exposure, right, chance (of a guess).
+        attempts: one row per answer that names a label: person, explainer, exposure, right, chance (of a guess).
     """
     if attempts.empty:
         return {}
@@ -55,7 +55,7 @@ def evidence_of_guessing(attempts: pd.DataFrame) -> dict[str, float]:
     right = places.transform("sum") - same_person.transform("sum")
     answers = places.transform("size") - same_person.transform("size")
     others = (right + 1) / (answers + 2)
-    chance = attempts["chance"].clip(upper=1 - 1e-6)  # the last label that is left is right
+    chance = attempts["chance"].clip(upper=1 - 1e-6)  # the last remaining label is right
     ratio = np.log10(
         np.where(attempts["right"], chance / others, (1 - chance) / (1 - others)),
     )

@@ -1,12 +1,12 @@
-"""The protocol of peek-a-boom: what a person is asked now, what may be sent, and what is stored of an answer.
+"""The peek-a-boom protocol: a person's current question, valid requests, and stored answers.
 
 A unit is an image by an explainer, JSON `[image id, explainer]`; an attention check, `[image id, null]`, is an image
 shown whole. Each answer is a revision of its unit, with the payload
 
     {"step": 1, "exposure": 0.1, "choice": "cat", "right": false}      choice: null for "I don't know"
 
-The exposure is what the store says: one step further for each answer that was not right. The request of an answer is
-made of study, person, unit and step, so that however often and from however many tabs it is sent, one is stored.
+The exposure follows from the store: one step further for each wrong answer. The request of an answer is made of study,
+person, unit and step, so that an answer is stored once, however often and from however many tabs it is sent.
 """
 
 from collections.abc import Sequence
@@ -45,30 +45,31 @@ def configuration(
     limit: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Return the settings of a study, as the store keeps them.
+    """Return the configuration of a study for the store.
 
-    Attention checks are drawn from the other images, or else held back, so that no check shows an image that is judged.
+    Attention checks are drawn from the other images, or images are reserved for them, so that no check shows a judged
+    image.
 
     Args:
-        images: of a run.
+        images: images of a run.
         judgements: per image and explainer.
-        pairs: of a person.
-        choices: labels that a person chooses from.
-        checks: attention checks of a person.
-        strike: strike out labels that were tried, which makes guessing pay (`chance`).
+        pairs: pairs per person.
+        choices: number of labels to choose from.
+        checks: attention checks per person.
+        strike: strike out tried labels, which rewards guessing (`chance`).
         fill: colour of hidden pixels: black, as in saliency_kae, or grey, as in earlier versions.
         limit: images to judge, drawn by the seed; None: all.
-        seed: of all that is drawn.
+        seed: seed of all random choices.
 
     Raises:
-        UserError: Numbers do not fit.
+        UserError: Numbers are out of range or too few images exist.
     """
     for name, value in (("judgements", judgements), ("pairs", pairs)):
         if value < 1:
-            raise UserError(f"{name} is a number from 1; got {value}")
+            raise UserError(f"{name} must be a number from 1; got {value}")
     if not 2 <= choices <= min(len(images.classes), 9):
         most = min(len(images.classes), 9)
-        raise UserError(f"choices is a number from 2 to {most} (of {len(images.classes)} classes); got {choices}")
+        raise UserError(f"choices must be a number from 2 to {most} (of {len(images.classes)} classes); got {choices}")
     if fill not in FILLS:
         raise UserError(f"fill must be {' or '.join(FILLS)}; got {fill}")
     if len(images.maps) < 2:
@@ -95,13 +96,13 @@ def configuration(
 
 @dataclass(frozen=True)
 class PeekaboomQuestion:
-    """What a person is asked now.
+    """A person's current question.
 
     Attributes:
         unit: image and explainer.
-        place: in this person's order.
-        step: number of answers given to it, from 0.
-        wrong: the labels that were chosen so far.
+        place: position in this person's order.
+        step: number of answers given so far.
+        wrong: labels chosen so far.
     """
 
     unit: str
@@ -117,7 +118,7 @@ class PeekaboomQuestion:
 
 @dataclass(frozen=True)
 class Peekaboom:
-    """A study of this protocol, over the images of its run. Methods may be called from any thread."""
+    """A study of this protocol over the images of its run. Methods are thread-safe."""
 
     study: Study
     images: RunImages
@@ -125,7 +126,7 @@ class Peekaboom:
 
     @property
     def exposures(self) -> list[float]:
-        """The shares of pixels that are shown, one after the other."""
+        """The shares of pixels shown one after the other."""
         return self.study.configuration["exposures"]
 
     @cached_property
@@ -138,14 +139,11 @@ class Peekaboom:
     # what a person is asked
 
     def given(self, person: str) -> list[Assignment]:
-        """Return what this person is asked; drawn when it is first asked for."""
+        """Return the units of this person; they are drawn on the first call."""
         return self.study.assignments(person) or self.study.give(person, lambda all_of: self._draw(person, all_of))
 
     def _draw(self, person: str, everyone: list[Assignment]) -> list[str]:
-        """Return the next sheet, or, when all are given, what those who left did not judge.
-
-        [] where nothing is left.
-        """
+        """Return the next sheet or, if all are given, the pairs that people who left did not judge."""
         settings = self.study.configuration
         number = len({assignment.person for assignment in everyone})
         if number < len(self._sheets):
@@ -158,7 +156,7 @@ class Peekaboom:
         return with_checks([unit_of(*pair) for pair in sheet], checks, person, self.study.seed)
 
     def _missing(self, everyone: list[Assignment]) -> dict[Pair, int]:
-        """Return {pair: judgements that nobody has given or holds}."""
+        """Return {pair: number of judgements that nobody has given or holds}."""
         settings = self.study.configuration
         active = self.study.active(self.lease_hours)
         ended = {key for key, steps in by_judgement(self.study.answers(last=False)).items() if self._has_ended(steps)}
@@ -178,7 +176,7 @@ class Peekaboom:
         return has_ended(steps, len(self.exposures))
 
     def question(self, person: str) -> PeekaboomQuestion | None:
-        """Return the first of this person's units that has not ended; None where there is none."""
+        """Return this person's first unfinished unit, or None."""
         answers = by_judgement(self.study.answers(person, last=False))
         for assignment in self.given(person):
             steps = answers.get((person, assignment.unit), [])
@@ -193,7 +191,10 @@ class Peekaboom:
         return 1.0 if question.is_check else self.exposures[question.step]
 
     def choices(self, person: str, unit: str) -> list[str]:
-        """Return the right label among others: which others depends on the image, their order on the person too."""
+        """Return the correct label among others.
+
+        The image determines the other labels; image and person determine the order.
+        """
         image, _ = pair_of(unit)
         seed, right = self.study.seed, self.images.labels[image]
         others = [name for name in self.images.classes if name != right]
@@ -202,7 +203,7 @@ class Peekaboom:
         return sorted(labels, key=lambda name: seed_of(seed, "order", person, image, name))
 
     def state(self, person: str) -> dict[str, Any]:
-        """Return all that the page of a person receives."""
+        """Return the state of a person's page."""
         given, question = self.given(person), self.question(person)
         if question is None:
             return {"done": len(given), "total": len(given), "place": None}
@@ -221,10 +222,10 @@ class Peekaboom:
         }
 
     def picture(self, person: str, place: object, step: object) -> bytes:
-        """Return a PNG with the pixels that this person may see now; all others have the fill of the study.
+        """Return a PNG with the pixels that this person may see now; all other pixels have the fill of the study.
 
         Raises:
-            UserError: The person has not got to this place.
+            UserError: The person has not reached this position.
         """
         question = _checked(self.question(person), place, step)
         image, explainer = pair_of(question.unit)
@@ -237,10 +238,10 @@ class Peekaboom:
     # answers
 
     def save(self, person: str, sent: dict[str, Any]) -> dict[str, Any]:
-        """Store what the page of a person sent, once; return {"right": bool}.
+        """Store an answer from a person's page once; return {"right": bool}.
 
         Raises:
-            UserError: It is no answer to the current question.
+            UserError: It is not an answer to the current question.
         """
         place, step, choice = (sent.get(name) for name in ("place", "step", "choice"))
         current = self.question(person)
@@ -249,9 +250,9 @@ class Peekaboom:
             return {"right": before["right"]}
         question = _checked(current, place, step)
         if "choice" not in sent or (choice is not None and choice not in self.choices(person, question.unit)):
-            raise UserError("choice is one of the labels that are shown, or null")
+            raise UserError("choice must be one of the displayed labels, or null")
         if choice is not None and choice in question.tried and strikes(self.study):
-            raise UserError("this label was tried before")
+            raise UserError("this label was already tried")
         payload = {
             "step": question.step,
             "exposure": self.exposure(question),
@@ -263,25 +264,25 @@ class Peekaboom:
         return {"right": stored.payload["right"]}
 
     def _before(self, person: str, place: object, step: object) -> dict[str, Any] | None:
-        """Return the payload of this person's answer at a place and step; None where there is none."""
+        """Return the payload of this person's answer at a position and step, or None."""
         units = [assignment.unit for assignment in self.study.assignments(person) if assignment.position == place]
         steps = self.study.answers(person, units[0], last=False) if units else []
         return next((assignment.payload for assignment in steps if assignment.payload["step"] == step), None)
 
 
 def _checked(question: PeekaboomQuestion | None, place: object, step: object) -> PeekaboomQuestion:
-    """Return the question that a person is at.
+    """Return a person's current question.
 
     Raises:
-        UserError: It is at another place.
+        UserError: The person is at another position.
     """
     if question is None or (question.place, question.step) != (place, step) or type(step) is not int:
-        raise UserError("this is not the question that you are at; reload the page")
+        raise UserError("this is not your current question; reload the page")
     return question
 
 
 def revealed(frame: np.ndarray, values: np.ndarray, exposure: float, fill: int = FILLS["black"]) -> np.ndarray:
-    """Return a picture, uint8 (H, W, 3), with the first pixels in the order of `maps.descending`, as in saliency_kae.
+    """Return a picture, uint8 (H, W, 3), with the first pixels in the order of `maps.descending`, like in saliency_kae.
 
     Their number is exposure * H * W, rounded half to even. All other pixels are `fill`.
     """
@@ -292,7 +293,7 @@ def revealed(frame: np.ndarray, values: np.ndarray, exposure: float, fill: int =
 
 
 def strikes(study: Study) -> bool:
-    """Return whether labels that were tried cannot be chosen again; always so in studies that do not say."""
+    """Return whether tried labels cannot be chosen again; True for studies without this setting."""
     return study.configuration.get("strike", True)
 
 

@@ -1,8 +1,8 @@
-"""Results of peek-a-boom: accuracy curves, areas under them, the number of judgements needed, people.
+"""Results of peek-a-boom: accuracy curves, areas under them, the necessary number of judgements, and people.
 
-Tables 2 and 3 (the rows of the crowd) and figures 5 and 6 of Lu et al., 2021. Only judgements that have ended count: by
-a right answer, or without one at the whole image (*never right*, which counts as wrong at every exposure). Those of
-people who failed an attention check are left out, unless they are asked for.
+They correspond to tables 2 and 3 (the rows of the crowd) and figures 5 and 6 of Lu et al., 2021. Only finished
+judgements count: they end with a right answer, or without one at the whole image (*never right*, which counts as wrong
+at every exposure). Judgements of people who failed an attention check are left out unless requested.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ from saliency_bench.studies.run_images import pair_of
 from saliency_bench.studies.study import Answer, Study
 from saliency_bench.utils.seeds import random_bits, seed_of
 
-NUMBERS = (0.3, 0.5, 1.0, 3.0, 5.0, 7.0, 10.0)  # of judgements per image and explainer, of table 3
+NUMBERS = (0.3, 0.5, 1.0, 3.0, 5.0, 7.0, 10.0)  # numbers of judgements per image and explainer, from table 3
 DRAWS = 1000
 GUESSING = "guessing"  # the row of a blind clicker
 CROWD = ("explainer", "saliency_crowd_auc", "low", "high", "corrected", "rank", "images", "judgements", "never right",
@@ -56,12 +56,12 @@ class Judged:
     """The stored judgements.
 
     Attributes:
-        judgements: those that have ended, a row each: person, image, explainer, first (the exposure of the right
-            answer, NaN without one), seconds (of all its answers), created (when it ended).
+        judgements: one row per finished judgement: person, image, explainer, first (the exposure of the right answer,
+            NaN without one), seconds (of all its answers), created (when it ended).
         attempts: answers that name a label, and "I don't know" to a whole image: person, explainer ("" of an attention
             check), exposure, right, chance (of a guess to be right).
-        checks: {person: whether each attention check was right}.
-        unfinished: number of judgements that have not ended.
+        checks: {person: whether each attention check was answered correctly}.
+        unfinished: number of unfinished judgements.
     """
 
     judgements: pd.DataFrame
@@ -70,7 +70,7 @@ class Judged:
     unfinished: int
 
     def without(self, people: set[str]) -> pd.DataFrame:
-        """Return the judgements of all others."""
+        """Return the judgements of everyone else."""
         return self.judgements[~self.judgements["person"].isin(people)]
 
 
@@ -98,7 +98,7 @@ def judged(study: Study) -> Judged:
 
 
 def _attempts(study: Study, steps: Sequence[Answer]) -> list[tuple[float, bool, float]]:
-    """Return (exposure, right, chance of a guess) of the answers of a judgement that say something about guessing."""
+    """Return (exposure, right, chance of a guess) of the answers of a judgement that are informative about guessing."""
     choices, attempts = study.configuration["choices"], []
     tried = 0
     for step in steps:
@@ -110,16 +110,16 @@ def _attempts(study: Study, steps: Sequence[Answer]) -> list[tuple[float, bool, 
 
 
 def results(study: Study, *, people: bool = True, with_failed: bool = False, exclude: Sequence[str] = ()) -> Findings:
-    """Return tables of the judgements that have ended.
+    """Return tables of the finished judgements.
 
     Args:
-        study: of peek-a-boom.
-        people: False gives numbers instead of pseudonyms.
+        study: a peek-a-boom study.
+        people: False shows numbers instead of pseudonyms.
         with_failed: count the judgements of people who failed an attention check.
-        exclude: people whose judgements are left out anyway.
+        exclude: people whose judgements are left out in any case.
 
     Raises:
-        UserError: No judgement that counts has ended, or a name in `exclude` is unknown.
+        UserError: No counted judgement is finished, or a name in `exclude` is unknown.
     """
     answers = judged(study)
     exclude = sorted({*exclude, *excluded(study)})
@@ -142,14 +142,14 @@ def results(study: Study, *, people: bool = True, with_failed: bool = False, exc
     data: dict[str, Any] = {name or "crowd": dicts(header, rows) for name, (header, rows) in tables.items()}
     notes = [order] if order else []
     if answers.unfinished:
-        notes.append(f"Judgements that have not ended, and are left out: {answers.unfinished}.")
+        notes.append(f"Unfinished judgements, which are left out: {answers.unfinished}.")
     notes += note(answers.checks, "judgements", with_failed, exclude)
     notes += _guessers(evidence, people)
     return Findings("peekaboom", [Table(header, rows, name) for name, (header, rows) in tables.items()], data, notes)
 
 
 def _by_explainer(study: Study, judgements: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return {explainer: its judgements}, in the order of the study; those without any are left out."""
+    """Return {explainer: its judgements} in the order of the study, without explainers that have none."""
     groups = dict(iter(judgements.groupby("explainer")))
     return {name: groups[name] for name in study.configuration["explainers"] if name in groups}
 
@@ -160,14 +160,14 @@ def _guessers(evidence: dict[str, float], people: bool) -> list[str]:
     if not names:
         return []
     shown = ", ".join(names) if people else f"{len(names)} people"
-    return [f"Answer like guessers (likelier by guessing, 10 : 1 or more, than as others do): {shown}; "
-            "--exclude NAME leaves somebody out."]  # fmt: skip
+    return [f"People who answer like guessers (guessing is at least 10 times as likely as answering like the others): "
+            f"{shown}; --exclude NAME leaves a person out."]  # fmt: skip
 
 
 def _crowd(
     study: Study, by_explainer: dict[str, pd.DataFrame], everyone: dict[str, pd.Series]
 ) -> tuple[list[tuple], str]:
-    """Return (rows of CROWD, the best first and guessing last; why there are no ranks)."""
+    """Return (rows of CROWD, best first and guessing last; the reason if there are no ranks)."""
     settings = study.configuration
     images = sorted({image for rows in by_explainer.values() for image in rows["image"]})
     codes = codes_of(study, images)
@@ -193,12 +193,12 @@ def _crowd(
         for (name, judgements), area in zip(by_explainer.items(), areas, strict=True)
     ]
     rows.sort(key=lambda row: -row[1])
-    order = "" if ranks else f"Ranks need {RANKED_FROM} images that both explainers of a pair were judged on."
+    order = "" if ranks else f"Ranks need {RANKED_FROM} images on which both explainers of a pair were judged."
     return [*rows, (GUESSING, guessing, None, None, 0.0, "", None, None, None, None)], order
 
 
 def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: int) -> dict[str, str]:
-    """Return {explainer: its rank set as text}, by the paired test over clusters of images; {} of too few."""
+    """Return {explainer: its rank set as text} by the paired test over clusters of images; {} for too few images."""
     matched = Matched(means, codes, (0.0, 1.0))
     pairs = list(combinations(range(len(names)), 2))
     differences = {pair: difference(matched, *pair) for pair in pairs}
@@ -214,7 +214,7 @@ def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: i
 
 
 def _curves(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tuple]:
-    """Return rows of CURVES, guessing last; the unit of an interval is the cluster of images."""
+    """Return rows of CURVES, guessing last; intervals are over clusters of images."""
     settings = study.configuration
     exposures = settings["exposures"]
     rows: list[tuple] = []
@@ -229,7 +229,7 @@ def _curves(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tuple]:
 
 
 def _with_fewer(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tuple]:
-    """Return rows of FEWER: `DRAWS` times, so many judgements per pair are drawn from those of each explainer.
+    """Return rows of FEWER: numbers of judgements per pair, each drawn `DRAWS` times for every explainer.
 
     "same order": the share of draws that put all explainers in the order of all judgements.
     """
@@ -250,14 +250,14 @@ def _with_fewer(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tup
 
 
 def _draw(areas: np.ndarray, size: int, seed: int, name: str) -> np.ndarray:
-    """Return (DRAWS,) the mean of so many of these areas, drawn without replacement."""
+    """Return means (DRAWS,) of that many of these areas, drawn without replacement."""
     n = len(areas)
     seeds = (seed_of(seed, "fewer", name, size, draw) for draw in range(DRAWS))
     return np.array([areas[np.argsort(random_bits(draw_seed, n))[:size]].mean() for draw_seed in seeds])
 
 
 def _of_people(answers: Judged, evidence: dict[str, float]) -> list[tuple]:
-    """Return rows of OF_PEOPLE, everybody's: how able they are, and who may not have looked."""
+    """Return rows of OF_PEOPLE for everyone: their performance, and who may not have looked."""
     rows = []
     for person, judgements in answers.judgements.groupby("person"):
         checks = answers.checks.get(person, [])
@@ -268,21 +268,22 @@ def _of_people(answers: Judged, evidence: dict[str, float]) -> list[tuple]:
 
 
 def _mean_exposure(firsts: pd.Series) -> tuple[float | None, int, int]:
-    """Return (mean exposure of the right answers, their number, that of all judgements)."""
+    """Return (mean exposure of the right answers, their number, number of all judgements)."""
     return finite_or_none(firsts.mean()), int(firsts.count()), len(firsts)
 
 
 def export(
     study: Study, path: Path, *, people: bool = True, with_failed: bool = False, exclude: Sequence[str] = ()
 ) -> int:
-    """Write the answers of judgements that have ended as CSV or Parquet, as `analyse --what agreement` reads them.
+    """Write the answers of finished judgements as CSV or Parquet, in the format of `analyse --what agreement`.
 
     Args:
-        study: of peek-a-boom.
+        study: a peek-a-boom study.
         path: the file.
-        people: False numbers the people of each image and explainer anew, so that nobody's answers can be put together.
+        people: False numbers the people of each image and explainer independently, so that nobody's answers can be
+            linked.
         with_failed: include the judgements of people who failed an attention check.
-        exclude: people whose judgements are left out anyway.
+        exclude: people whose judgements are left out in any case.
 
     Returns:
         The number of rows.

@@ -23,7 +23,7 @@ def local_contrast(classifier: Classifier, images: Images, target: Target, *, si
         classifier: not used.
         images: (B, 3, H, W) in [0, 1].
         target: not used.
-        side: of the square, in pixels; odd.
+        side: side of the square, in pixels; odd.
 
     Returns:
         Maps (B, H, W) in [0, 1].
