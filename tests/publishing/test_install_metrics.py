@@ -1,6 +1,5 @@
 """Metrics installed for `evaluate.load` by bare name: from any folder, offline, online, with nothing else of ours."""
 
-import importlib.metadata
 import json
 import os
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from evaluate import loading
 from evaluate.loading import get_imports
-from packaging.requirements import Requirement
+from only_evaluate import only_evaluate  # noqa: F401
 
 from saliency_bench import registry
 from saliency_bench.cli import main
@@ -78,7 +77,7 @@ class Missing(BaseHTTPRequestHandler):
 
 
 @pytest.mark.slow
-def test_bare_name_online_where_the_hub_does_not_have_it(home, only_evaluate):
+def test_bare_name_online_where_the_hub_does_not_have_it(home, only_evaluate):  # noqa: F811
     with ThreadingHTTPServer(("127.0.0.1", 0), Missing) as server:
         server.paths = []
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -90,34 +89,8 @@ def test_bare_name_online_where_the_hub_does_not_have_it(home, only_evaluate):
     assert any("evaluate-metric/saliency_miou" in path for path in server.paths)
 
 
-def required(name, found):
-    """The installed distributions that `name` needs, itself included."""
-    try:
-        distribution = importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError:
-        return found
-    if distribution.metadata["Name"].lower() not in found:
-        found[distribution.metadata["Name"].lower()] = distribution
-        for line in distribution.requires or []:
-            requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                required(requirement.name, found)
-    return found
-
-
-@pytest.fixture(scope="module")
-def only_evaluate(tmp_path_factory):
-    """A folder with links to evaluate, what it needs, and nothing else: no torch, nothing of ours."""
-    folder = tmp_path_factory.mktemp("site")
-    for distribution in required("evaluate", {}).values():
-        for top in {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
-            if not (folder / top).exists():
-                (folder / top).symlink_to(distribution.locate_file(top))
-    return folder
-
-
 @pytest.mark.slow
-def test_loads_where_only_evaluate_and_numpy_are(home, only_evaluate):
+def test_loads_where_only_evaluate_and_numpy_are(home, only_evaluate):  # noqa: F811
     absent = """
 import importlib.util
 assert not any(importlib.util.find_spec(name) for name in ("torch", "saliency_bench", "scipy", "transformers"))
@@ -128,7 +101,7 @@ assert not any(importlib.util.find_spec(name) for name in ("torch", "saliency_be
 
 
 @pytest.mark.slow
-def test_metrics_of_the_classifier_say_what_to_install(home, only_evaluate):
+def test_metrics_of_the_classifier_say_what_to_install(home, only_evaluate):  # noqa: F811
     script = """
 import evaluate
 try:
@@ -220,7 +193,7 @@ def test_a_metric_s_files_stand_alone(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_folder_of_a_metric_s_files_loads_by_its_path(home, only_evaluate, tmp_path):
+def test_a_folder_of_a_metric_s_files_loads_by_its_path(home, only_evaluate, tmp_path):  # noqa: F811
     folder = tmp_path / "saliency_miou"
     folder.mkdir()
     for file, text in metric_files("saliency_miou").items():
