@@ -1,7 +1,6 @@
 """The owner's side of a board: reviewing pull requests, and recomputing what was submitted."""
 
 import json
-import re
 import shutil
 from contextlib import nullcontext
 from dataclasses import replace
@@ -538,21 +537,6 @@ def test_who_may_not_write_recomputes_nothing(board, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", VISITOR.token)
     with pytest.raises(UserError, match="visitor may not write"):
         vouch(BOARD, "a/b/c")
-
-
-@pytest.mark.parametrize("words", [["review", "a/b", "0"], ["leaderboard", "--results", "x", "--port", "-1"]])
-def test_numbers_that_cannot_be_are_one_line(words, capsys):
-    assert main(words) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert words[-1] in told
-
-
-@pytest.mark.parametrize("words", [["recompute", "x", "a/b/c"], ["leaderboard", "--results", "x"]])
-def test_what_is_no_board_is_named(words, here, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
-    assert re.search(r"\bx\b.* NAMESPACE/results", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("words", [["leaderboard"], ["leaderboard", "--json"]])
