@@ -7,9 +7,8 @@ import pytest
 from datasets import Dataset, Image
 from hypothesis import given
 from hypothesis import strategies as st
-from pages import dataset
+from pages import client_of, dataset, joined, study_of
 from PIL import Image as Pillow
-from starlette.testclient import TestClient
 
 from saliency_bench.data.annotations import checksum
 from saliency_bench.errors import UserError
@@ -26,22 +25,9 @@ MASK = np.zeros((60, 80), bool)
 MASK[3:9, 70:] = True
 
 
-def study_of(folder, rows, **settings):
-    return open_study(Store(folder / "study.db"), "noise", StudyImages(rows), "print", **{"annotators": 2} | settings)
-
-
 @pytest.fixture
 def annotating(tmp_path):
     return study_of(tmp_path, dataset(6))
-
-
-@pytest.fixture
-def client(annotating):
-    return TestClient(create_app(annotating), raise_server_exceptions=False)
-
-
-def joined(client, letter="a"):
-    return {"X-Key": client.post("/api/join", json={"request": letter * 32}).json()["key"]}
 
 
 def sent(unit, request="r" * 16, **changed):
@@ -58,7 +44,10 @@ def test_runs_give_the_mask_back(height, width, random):
     np.testing.assert_array_equal(mask_of(runs, height, width), mask)
 
 
-@pytest.mark.parametrize("runs", [[3], [2, 3], [-1, 5], [2.0, 2], ["2", 2], [True, 3], "22", None, [10**30]])
+@pytest.mark.parametrize("runs", [
+    [3], [2, 3], [-1, 5], [2.0, 2], ["2", 2], [True, 3], "22", None, [10**30], [0, 1, 1, 1, 1, 0], {"0": 4},
+    [0] * 10**6 + [4], [0, 5], [True] * 4,
+])  # fmt: skip
 def test_runs_of_another_size_are_refused(runs):
     with pytest.raises(UserError, match="2 x 2"):
         mask_of(runs, 2, 2)
@@ -313,7 +302,7 @@ def test_pieces_of_a_large_image_tile_it_and_are_computed_once(tmp_path, monkeyp
     picture = {"bytes": png(tiles), "path": None}
     rows = dataset(1).remove_columns(["image", "mask"]).add_column("image", [picture], feature=Image())
     annotating = study_of(tmp_path, rows)
-    client = TestClient(create_app(annotating, assist=True))
+    client = client_of(create_app(annotating, assist=True))
     me = joined(client)
     unit = client.get("/api/state", headers=me).json()["tasks"][0]["unit"]
     first, second = (client.get("/api/superpixels", params={"unit": unit}, headers=me) for _ in range(2))

@@ -6,33 +6,27 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from pages import dataset
+from pages import BOX, client_of, study_of
 from PIL import Image
-from starlette.testclient import TestClient
 
 from saliency_bench.cli import main
 from saliency_bench.spaces.annotate.app import create_app
-from saliency_bench.studies.annotating import open_study
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.database import hours_ago
-from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.payments import PAYMENTS, parameter_table, payment_rows
 from saliency_bench.studies.runs import runs_of
 
-MASK = np.zeros((60, 80), bool)
-MASK[3:9, 70:] = True
 COMPLETION = {"url": "https://app.prolific.com/submissions/complete?cc=C1", "code": "C1"}
 
 
 @pytest.fixture
 def annotating(tmp_path):
-    images = StudyImages(dataset(4))
-    return open_study(Store(tmp_path / "study.db"), "noise", images, "print", annotators=1)
+    return study_of(tmp_path, 4, annotators=1)
 
 
 @pytest.fixture
 def client(annotating):
-    return TestClient(create_app(annotating, completion=COMPLETION), raise_server_exceptions=False)
+    return client_of(create_app(annotating, completion=COMPLETION))
 
 
 def join(client, request="r" * 32, **more):
@@ -41,14 +35,8 @@ def join(client, request="r" * 32, **more):
 
 
 def draw(client, key, unit, request):
-    body = {
-        "unit": unit,
-        "kind": "mask",
-        "runs": runs_of(MASK),
-        "request": f"{request} {unit} of a test",
-        "seconds": 30,
-    }
-    return client.post("/api/answer", json=body, headers=key).json()
+    body = {"unit": unit, "kind": "mask", "runs": runs_of(BOX), "seconds": 30}
+    return client.post("/api/answer", json=body | {"request": f"{request} {unit} of a test"}, headers=key).json()
 
 
 def test_a_link_is_for_one_person_and_others_cannot_join(annotating, client):
@@ -182,7 +170,7 @@ def test_a_person_is_erased_by_a_copy_of_the_store(annotating, client, tmp_path,
     ada, bob = (study.join(f"{number:032}").name for number in range(2))
     for person in (ada, bob):
         study.assign(person, ["image-000"])
-        study.record(person, "image-000", f"an answer of {person}", {"kind": "mask"}, mask=MASK)
+        study.record(person, "image-000", f"an answer of {person}", {"kind": "mask"}, mask=BOX)
         study.keep_parameters(person, {"PROLIFIC_PID": f"id of {person}"})
         study.review(study.answers(person)[0].id, "rita", "accept", f"a review of {person}")
     words = ["peekaboom", "erase", "--store", str(study.store.path), "--out", str(tmp_path / "less.db"), "--exclude"]
@@ -191,6 +179,6 @@ def test_a_person_is_erased_by_a_copy_of_the_store(annotating, client, tmp_path,
     less = Store(tmp_path / "less.db").find()
     assert (less.people(), [answer.person for answer in less.answers()]) == ([bob], [bob])
     assert [review.reviewer for review in less.reviews().values()] == ["rita"]
-    np.testing.assert_array_equal(less.answers()[0].pixels, MASK)
+    np.testing.assert_array_equal(less.answers()[0].pixels, BOX)
     assert ada.encode() not in (tmp_path / "less.db").read_bytes()
     assert main([*words, bob]) == 2, "the file is there"

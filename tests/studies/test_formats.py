@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pages import dataset, import_masks
+from pages import dataset, import_masks, study_of
 from PIL import Image as Pictures
 from pycocotools import mask as reference
-from test_annotating import study_of
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies.exporting import export, module_of, read_masks

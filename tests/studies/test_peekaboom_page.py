@@ -6,19 +6,15 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from pages import chromium, serving
+from pages import client_of, joined, serving
 from PIL import Image
 
+from saliency_bench.spaces.peekaboom.app import create_app
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration
 from saliency_bench.studies.run_images import pair_of
 
 from .crowd import PLANTED, run_images
-
-pytest.importorskip("uvicorn")
-testing = pytest.importorskip("starlette.testclient")
-
-from saliency_bench.spaces.peekaboom.app import create_app  # noqa: E402
 
 RANDOM = "a random text of many characters"
 
@@ -34,11 +30,7 @@ def game(tmp_path):
 
 @pytest.fixture
 def client(game):
-    return testing.TestClient(create_app(game), raise_server_exceptions=False)
-
-
-def joined(client, request=RANDOM):
-    return {"X-Key": client.post("/api/join", json={"request": request}).json()["key"]}
+    return client_of(create_app(game))
 
 
 def test_what_a_client_gets_to_know(client, game):
@@ -150,12 +142,6 @@ def served(game):
     """The address of the page."""
     with serving(create_app(game)) as address:
         yield address
-
-
-@pytest.fixture
-def browser():
-    with chromium() as opened:
-        yield opened
 
 
 def ready(page):

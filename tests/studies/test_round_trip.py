@@ -4,8 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from pages import dataset, import_masks
-from test_annotating import study_of
+from pages import dataset, import_masks, study_of
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies.annotation_report import annotation_report
@@ -80,24 +79,8 @@ def test_a_file_is_as_good_as_its_folder(annotated, other, tmp_path, format):
         import_masks(other, tmp_path / "other", format, "p-a")
 
 
-NAMES = [
-    "consensus",
-    "Consensus",
-    "../../x",
-    "/tmp/x",
-    "a/b",
-    "a\\b",
-    ".hidden",
-    "..",
-    "",
-    " ",
-    "a b",
-    "x" * 101,
-    "a\nb",
-]
-
-
-@pytest.mark.parametrize("person", NAMES)
+@pytest.mark.parametrize("person", ["consensus", "Consensus", "../../x", "/tmp/x", "a/b", "a\\b", ".hidden", "..", "",
+                                    " ", "a b", "x" * 101, "a\nb"])  # fmt: skip
 def test_what_is_no_pseudonym_is_not_imported(annotated, other, tmp_path, person):
     export(annotated, tmp_path / "out", "coco")
     with pytest.raises(UserError, match="--person"):
