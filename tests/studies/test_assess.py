@@ -147,15 +147,6 @@ def test_what_is_no_answer_is_refused_and_not_stored(study, change):
     assert study.study.answers(last=False) == []
 
 
-@pytest.mark.parametrize("place", [4, 99, -1])
-def test_no_picture_of_an_image_to_come(study, place):
-    person = study.study.join().name
-    study.state(person)
-    for plain in (True, False):
-        with pytest.raises(UserError, match="not asked about this map yet"):
-            study.picture(person, place, plain=plain)
-
-
 @pytest.mark.parametrize(("options", "line"), [
     ({"raters": 0}, "raters is a number from 1"), ({"per_person": 0}, "per_person"), ({"limit": 0}, "from 1 to 12"),
     ({"limit": 13}, "from 1 to 12"),

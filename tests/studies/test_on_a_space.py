@@ -256,16 +256,6 @@ def test_variables_are_the_command_line():
     ]  # fmt: skip
 
 
-@pytest.mark.slow
-def test_a_space_without_its_variables_says_so(here, tmp_path):
-    space = Space(here, "annotate", tmp_path / "space", refused=True, STUDY_DATASET="visitor/noise")
-    assert space.process.wait(timeout=60) == 2
-    (line,) = (tmp_path / "space/log").read_text().splitlines()
-    assert line.startswith(
-        "saliency-bench: error: set the variable STUDY_REPO in the settings of this Space: a private "
-    )
-
-
 def test_the_address_on_a_space(monkeypatch):
     monkeypatch.setenv("SPACE_HOST", "visitor-annotate.hf.space")
     assert address("0.0.0.0", 7860) == "https://visitor-annotate.hf.space/"

@@ -57,13 +57,6 @@ def pixels(png):
     return np.asarray(Image.open(BytesIO(png)))
 
 
-def test_revealed_pixels_by_hand():
-    """Of four pixels a half are two: those of the highest values."""
-    frame = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
-    shown = revealed(frame, np.array([[0.1, 0.9], [0.5, 0.2]], np.float32), 0.5)
-    assert shown.tolist() == [[[0] * 3, [3, 4, 5]], [[6, 7, 8], [0] * 3]]
-
-
 @pytest.mark.parametrize("exposure", SHOWN)
 @pytest.mark.parametrize("size", [7, 20, 33])
 def test_revealed_pixels_are_the_first_of_the_order_that_kae_keeps(exposure, size):
@@ -196,28 +189,6 @@ def test_a_repeated_answer_is_stored_once_and_a_restart_resumes(game, tmp_path):
     assert again.state(person) == after
     assert again.given(person) == game.given(person)
     assert len(again.study.answers(person, last=False)) == 1
-
-
-@pytest.mark.parametrize("change", [
-    {"place": 1}, {"place": -1}, {"place": "0"}, {"place": None}, {"step": 1}, {"step": 5}, {"step": False},
-    {"step": 0.5}, {"choice": "purple"}, {"choice": 3}, {"choice": ["red"]}, {"choice": {}}, {"place": [0]},
-])  # fmt: skip
-def test_what_is_no_answer_to_the_question_is_refused_and_not_stored(game, change):
-    person = game.study.join().name
-    sent = {"place": 0, "step": 0, "choice": None} | change
-    with pytest.raises(UserError):
-        game.save(person, sent)
-    with pytest.raises(UserError, match="choice"):
-        game.save(person, {"place": 0, "step": 0})
-    assert game.study.answers(last=False) == []
-
-
-@pytest.mark.parametrize(("place", "step"), [(0, 1), (1, 0), (0, 7), (-1, 0), (99, 0)])
-def test_no_other_picture_is_sent(game, place, step):
-    person = game.study.join().name
-    game.state(person)
-    with pytest.raises(UserError, match="not the question"):
-        game.picture(person, place, step)
 
 
 @pytest.mark.parametrize(("options", "line"), [

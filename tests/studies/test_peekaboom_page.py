@@ -97,7 +97,10 @@ def test_nobody_without_a_key_and_nobody_for_another(client, game):
     b'{"place": 0, "step": 0, "choice": "purple"}', b'{"place": 3, "step": 0, "choice": null}',
     b'{"place": 0, "step": 3, "choice": null}', b'{"place": NaN, "step": 0, "choice": null}',
     b'{"place": 0, "step": false, "choice": null}', b'{"place": {"a": 1}, "step": [], "choice": {}}',
-    b'{"place": 1e400, "step": 0, "choice": null}',
+    b'{"place": 1e400, "step": 0, "choice": null}', b'{"place": "0", "step": 0, "choice": null}',
+    b'{"place": 0, "step": 0}', b'{"place": 0, "step": 0.5, "choice": null}', b'{"place": 0, "step": 0, "choice": 3}',
+    b'{"place": null, "step": 0, "choice": null}', b'{"place": -1, "step": 0, "choice": null}',
+    b'{"place": 0, "step": 0, "choice": ["red"]}',
 ])  # fmt: skip
 def test_what_is_no_answer_is_refused_in_a_line_and_not_stored(client, game, body):
     key = joined(client)

@@ -70,26 +70,6 @@ def test_human_masks_are_those_that_metrics_read(done, shapes, resnet):
     assert run_images(done, ["gradient"]).masks is None
 
 
-@pytest.mark.slow
-def test_human_masks_are_served_and_listed_as_their_own_row(done, tmp_path, capsys):
-    store = tmp_path / "study.db"
-    words = ["assess", "serve", done, "--store", store, "--raters", 1, "--images", 3, "--with-masks"]
-    with Command(*words) as server:
-        key = server.call("api/join", body={"request": "a random text of many characters"})["key"]
-        while maps := (state := server.call("api/state", key))["maps"]:
-            assert state["total"] == 3 + 1  # and an attention check
-            assert len(maps) == 4
-            for one in maps:
-                assert server.call(f"api/map?place={one['place']}", key)[:4] == b"\x89PNG"
-                sent = {"place": one["place"], "ratings": dict.fromkeys(state["questions"], 2)}
-                server.call("api/answer", key, sent | {"request": f"{one['place']} {'x' * 20}"})
-    assert main(["assess", "results", "--store", str(store), "--json", "--without-people"]) == 0
-    data = json.loads(capsys.readouterr().out)
-    assert {row["explainer"]: row["ratings"] for row in data["ratings"]} == dict.fromkeys([*EXPLAINERS, HUMAN], 3)
-    assert data["ratings"][3]["explainer"] == HUMAN
-    assert [(row["person"], row["checks right"], row["checks"]) for row in data["people"]] == [("1", 1, 1)]
-
-
 def test_what_cannot_be_shown_is_one_line(done, tmp_path):
     other = build("shapes-xai", tmp_path / "other", size=32, count=40, progress=False)
     with pytest.raises(UserError, match="gradint"):
@@ -147,12 +127,14 @@ def test_peekaboom_from_run_to_agreement(done, tmp_path, capsys):
 def test_assess_from_run_to_table(done, tmp_path, capsys):
     store, questions = tmp_path / "study.db", tmp_path / "questions.yaml"
     questions.write_text("scale: ['no', maybe, 'yes']\nquestions:\n  good: Is it a good map of {class}?")
-    words = ["assess", "serve", done, "--store", store, "--questions", questions, "--raters", 2, "--images", 4]
+    words = ["assess", "serve", done, "--store", store, "--questions", questions, "--raters", 2, "--images", 4,
+             "--with-masks"]  # fmt: skip
     with Command(*words) as server:
         for number in range(2):
             key = server.call("api/join", body={"request": f"a random text of many characters {number}"})["key"]
             while maps := (state := server.call("api/state", key))["maps"]:
                 assert state["questions"]["good"] == f"Is it a good map of {state['class']}?"
+                assert (state["total"], len(maps)) == (4 + 1, 4)  # with an attention check, and the human mask
                 for one in maps:
                     assert server.call(f"api/map?place={one['place']}", key)[:4] == b"\x89PNG"
                     sent = {"place": one["place"], "ratings": {"good": 2}, "request": f"{number} {one} {'x' * 20}"}
@@ -163,12 +145,13 @@ def test_assess_from_run_to_table(done, tmp_path, capsys):
     assert "2.000" in capsys.readouterr().out
     data = json.loads((tmp_path / "out/assess.json").read_text())
     assert {row["explainer"]: (row["mean"], row["ratings"]) for row in data["ratings"]} == dict.fromkeys(
-        EXPLAINERS, (2.0, 8)
+        [*EXPLAINERS, HUMAN], (2.0, 8)
     )
+    assert data["ratings"][3]["explainer"] == HUMAN
     assert (tmp_path / "out/assess.svg").exists()
     assert main(["assess", "export", "--store", str(store), "--out", str(tmp_path / "ratings.csv"), "--json",
                  "--with-failed"]) == 0  # fmt: skip
-    assert json.loads(capsys.readouterr().out)["answers"] == 24
+    assert json.loads(capsys.readouterr().out)["answers"] == 32
 
 
 def test_the_class_that_maps_explain(shapes, resnet, tmp_path):
