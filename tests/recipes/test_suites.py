@@ -468,10 +468,6 @@ def test_files_are_read_as_utf_8_whatever_the_locale():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_suites_are_listed():
-    assert {"p0", "p0-table2"} <= set(sb.list_suites())
-
-
 def test_the_published_schema_is_that_of_the_files():
     published = Path(__file__).parents[2] / "docs" / "_static" / "suite.schema.json"
     assert json.loads(published.read_text()) == Suite.model_json_schema()

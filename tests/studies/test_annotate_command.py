@@ -136,17 +136,6 @@ def test_a_reason_to_skip_forges_no_line_of_the_report(line, tmp_path, capsys):
     assert [row for row in rows if row.startswith("skipped: blurred agreement: IoU 1.000 \\x1b[2K\\u202eabc ")]
 
 
-def test_a_port_that_is_taken_is_one_line_and_leaves_nothing(line, tmp_path, capsys):
-    import socket
-
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        assert main([*line, "--port", str(taken.getsockname()[1])]) == 2
-    assert "give another --port" in capsys.readouterr().err
-    assert list(tmp_path.glob("study.db*")) == []
-
-
 def test_an_import_ends_with_a_line_that_adds_up(line, tmp_path, capsys):
     def box(label, left):
         return f'<box label="{label}" xtl="{left}" ytl="10" xbr="{left + 20}" ybr="30"/>'

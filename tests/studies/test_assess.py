@@ -251,9 +251,3 @@ def test_files_of_questions_that_are_none(tmp_path, text, line):
         read_questions(path)
     with pytest.raises(UserError, match="cannot be read"):
         read_questions(tmp_path / "none.yaml")
-
-
-def test_questions_of_your_own(tmp_path):
-    path = tmp_path / "questions.yaml"
-    path.write_text("scale: ['no', 'yes']\nquestions:\n  good: Is it good?")
-    assert read_questions(path) == {"scale": ["no", "yes"], "questions": {"good": "Is it good?"}}

@@ -2,7 +2,6 @@
 
 import csv
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from PIL import Image
 from saliency_bench.cli import main
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.answer_store import Store
-from saliency_bench.studies.database import hours_ago
 from saliency_bench.studies.payments import PAYMENTS, parameter_table, payment_rows
 from saliency_bench.studies.runs import runs_of
 
@@ -54,43 +52,6 @@ def test_a_link_is_for_one_person_and_others_cannot_join(annotating, client):
     assert client.get("/api/state", headers=before).status_code == 200, "who was there stays"
     assert len(annotating.study.people()) == 3
     assert first not in annotating.study.store.path.read_bytes().decode("latin-1"), "the store holds hashes alone"
-
-
-def test_15_quick_joins_leave_places_and_what_they_hold_comes_back(annotating):
-    """Of 4 images with one place each, nobody holds more than two, and an idle person loses them."""
-    people = [annotating.study.join(f"{number:032}").name for number in range(3)]
-    held = [[task["unit"] for task in annotating.state(person)["tasks"]] for person in people]
-    assert list(map(len, held)) == [2, 2, 0]
-    later = replace(annotating, lease_hours=0.0)
-    assert len(later.state(people[2])["tasks"]) == 2
-
-
-def test_what_was_given_while_the_clock_was_ahead_comes_back_once_it_is_right(annotating, monkeypatch):
-    people = [annotating.study.join(f"{number:032}").name for number in range(3)]
-    with monkeypatch.context() as a_year_ahead:
-        a_year_ahead.setattr("saliency_bench.studies.study.now", lambda: hours_ago(-9000))
-        held = [[task["unit"] for task in annotating.state(person)["tasks"]] for person in people[:2]]
-    assert list(map(len, held)) == [2, 2]
-    assert annotating.study.active() == set()
-    assert len(annotating.state(people[2])["tasks"]) == 2
-
-
-def test_whoever_answers_keeps_what_they_hold(annotating, monkeypatch):
-    """The lease runs from the last thing that a person did: an image given long ago is kept by whoever is at work."""
-    first, second = (annotating.study.join(f"{number:032}").name for number in range(2))
-    with monkeypatch.context() as two_hours_ago:
-        two_hours_ago.setattr("saliency_bench.studies.study.now", lambda: hours_ago(2))
-        units = [task["unit"] for task in annotating.state(first)["tasks"]]
-    places = annotating.places
-
-    def taken():
-        places.refresh()
-        return {places.order[index] for index in places.counts().nonzero()[0]}
-
-    assert taken() == set()
-    annotating.study.record(first, units[0], "a random request of the first", {"kind": "no_region"})
-    assert taken() == set(units)
-    assert not {task["unit"] for task in annotating.state(second)["tasks"]} & set(units)
 
 
 def test_only_whoever_has_finished_gets_the_code(annotating, client):

@@ -93,15 +93,6 @@ def test_masks_from_elsewhere_become_answers_once(annotated, tmp_path, format):
     np.testing.assert_array_equal(stored["image-001"], drawn(3))
 
 
-def test_a_mask_of_another_size_is_refused_and_nothing_stored(annotated, tmp_path):
-    export(annotated, tmp_path / "out", "coco")
-    (tmp_path / "other").mkdir()
-    other = study_of(tmp_path / "other", dataset(2, size=(50, 80)))
-    with pytest.raises(UserError, match="80 x 60 pixels, but the image 80 x 50"):
-        import_masks(other, tmp_path / "out/annotations.json", "coco", "p-a")
-    assert other.study.answers() == []
-
-
 def test_coco_is_what_pycocotools_reads(annotated, tmp_path):
     export(annotated, tmp_path / "out", "coco")
     content = json.loads((tmp_path / "out/annotations.json").read_text())

@@ -168,17 +168,6 @@ def test_the_units_of_the_fewest_people_come_first(store):
     assert draw_units(Places(study, UNITS), "p-b", 9)[0] == UNITS[0]
 
 
-def test_who_left_without_an_answer_does_not_hold_a_unit(store, monkeypatch):
-    study = made(store)
-    places = Places(study, ["u"])
-    monkeypatch.setattr(study_module, "now", lambda: "2020-01-01T00:00:00.000000+00:00")
-    assert draw_units(places, "p-a") == ["u"]
-    monkeypatch.undo()
-    assert draw_units(places, "p-b") == ["u"]
-    assert draw_units(places, "p-c") == []
-    assert draw_units(places, "p-a") == ["u"], "and may still answer it"
-
-
 def undone(places, person, unit):
     """Give a person a unit in a transaction that fails."""
     with places.study.store.writing() as connection:
