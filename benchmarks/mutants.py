@@ -133,19 +133,21 @@ def run(tests: list[str], site: str, cache: str, code, failures: Path | None) ->
     code.value = int(pytest.main([*options, *([] if failures else ["-x"]), *tests], plugins))
 
 
-def noticed(context, tests: list[str], site: Path, failures: Path | None = None) -> bool:
+def noticed(context, tests: list[str], site: Path, failures: Path | None = None, seconds: int | None = SECONDS) -> bool:
     code = context.Value("i", 99)
     child = context.Process(target=run, args=(tests, str(site), str(site.parent / "cache"), code, failures))
     child.start()
-    child.join(SECONDS)
+    child.join(seconds)
     child.kill()
     child.join()
+    if code.value == 4:  # of pytest, where a test is not found
+        raise SystemExit("the tests are not those of the coverage file; measure it again")
     return code.value != 0
 
 
-def killers(failures: Path) -> list[str]:
-    """The tests in a file of `Failures`, each once; [""] where none has failed."""
-    return sorted(set(failures.read_text(encoding="utf-8").splitlines())) if failures.exists() else [""]
+def failed(failures: Path) -> set[str]:
+    """The tests in a file of `Failures`."""
+    return set(failures.read_text(encoding="utf-8").splitlines()) if failures.exists() else set()
 
 
 def drawn_before(table: Path) -> list[tuple[str, tuple[int, int, int, str]]]:
@@ -183,15 +185,22 @@ def main() -> int:
         shutil.copytree(ROOT / "saliency_bench", site / "saliency_bench")
         for plugins in PLUGINS:
             shutil.copytree(ROOT / plugins, site / "saliency_bench" / plugins)
+        without = set()
+        if args.table:  # what fails here without a mutant notices none
+            every = sorted({test for tests in reached.values() for test in tests})
+            noticed(context, every, site, Path(folder) / "without", None)
+            without = failed(Path(folder) / "without")
+            print(f"{len(without)} of {len(every)} tests fail without a mutant and are left out: {sorted(without)}")
         for number, (name, change) in enumerate(drawn, 1):
             file = site / (name if name.startswith("saliency_bench") else f"saliency_bench/{name}")
             source, start = file.read_text(encoding="utf-8"), time.monotonic()
             file.write_text(mutated(source, change), encoding="utf-8")
             tests, failures = reached.get((name, change[0]), []), Path(folder) / f"failures-{number}"
             if args.table:
+                tests = [test for test in tests if test not in without]
                 caught = bool(tests) and noticed(context, tests, site, failures)
                 with args.table.open("a", newline="", encoding="utf-8") as rows:
-                    csv.writer(rows).writerows([name, *change, test] for test in killers(failures))
+                    csv.writer(rows).writerows([name, *change, test] for test in sorted(failed(failures)) or [""])
             else:
                 caught = bool(tests) and noticed(context, tests[:MOST_TESTS], site)
             file.write_text(source, encoding="utf-8")
