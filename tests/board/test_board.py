@@ -188,7 +188,8 @@ def test_a_copy_with_further_samples_takes_over_nothing(tmp_path):
     write(tmp_path, {"gradcam": BAD[:30]}, ids=IDS[:30])
     both = np.concatenate([BAD[:30], np.full(30, 0.99)])
     write(tmp_path, {"gradcam": both}, "mallory")
-    rows = rows_of(sb.load_results(tmp_path))
+    rows = rows_of(board := sb.load_results(tmp_path))
+    assert board.conflicts == []
     assert rows["gradcam", "ada"].value == pytest.approx(BAD[:30].mean())
     assert rows["gradcam", "mallory"].value == pytest.approx(both.mean())
 

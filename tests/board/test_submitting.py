@@ -148,26 +148,6 @@ def test_what_is_there_or_proposed_is_not_sent_again(hub, here, run):
 
 
 @pytest.mark.slow
-def test_more_samples_of_the_same_cell_are_new_and_no_contradiction(hub, here, run, shapes, resnet, tmp_path):
-    sb.submit(run)
-    more = sb.run(
-        dataset=str(shapes), model=str(resnet), explainers=["random"], metrics=["saliency_miou"], limit=20,
-        batch_size=8, out=tmp_path / "more", device="cpu", progress=False,
-    )  # fmt: skip
-    merge(hub, 1)
-    here(VISITOR)
-    done = sb.submit(more)
-    assert (len(done.new), done.conflicts) == (1, [])
-    merge(hub, 2)
-    board = sb.load_results(BOARD)
-    assert board.conflicts == []
-    rows = [row for row in board.cells if row["explainer"] == "random"]
-    assert [(row["n"], row["submitters"]) for row in rows] == [(20, ["visitor"]), (12, ["founder"])]
-    here(FOUNDER)
-    assert sb.submit(run).new == []
-
-
-@pytest.mark.slow
 def test_two_submitters_at_once(hub, here, run, monkeypatch):
     """They never touch the same file, so both pull requests merge, in either order."""
     hub.api().create_repo(BOARD, repo_type="dataset")

@@ -58,11 +58,6 @@ def run(command, home, **variables):
     return done
 
 
-@pytest.mark.thorough
-def test_bare_name_from_any_folder_offline(home):
-    assert run([sys.executable, "-c", SCRIPT], home).stdout == PRINTED
-
-
 class Missing(BaseHTTPRequestHandler):
     def answer(self):
         self.server.paths.append(self.path)

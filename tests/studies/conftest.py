@@ -1,5 +1,7 @@
 """Stores of studies: a SQLite file, and a PostgreSQL server of the test's own where Debian's package is installed."""
 
+from itertools import count
+
 import pytest
 from pages import chromium, client_of, study_of
 from postgres import Postgres, programs
@@ -35,6 +37,13 @@ def client(annotating):
 def browser():
     with chromium() as opened:
         yield opened
+
+
+@pytest.fixture
+def same_pseudonyms(monkeypatch):
+    """Orders depend on them, and they follow from random keys."""
+    numbers = count()
+    monkeypatch.setattr("saliency_bench.studies.study._pseudonym", lambda *_: f"p-{next(numbers):06d}")
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ import csv
 from collections import Counter
 from dataclasses import replace
 from io import BytesIO
-from itertools import count
 
 import krippendorff
 import numpy as np
@@ -23,6 +22,7 @@ from saliency_bench.utils.overlays import overlay
 
 from .crowd import PLANTED, run_images
 
+pytestmark = pytest.mark.usefixtures("same_pseudonyms")
 QUESTIONS = ["complete", "precise", "convincing"]
 REQUEST = "a random text of 16 characters and more"
 
@@ -31,13 +31,6 @@ def start(store, name="s", **options):
     images = run_images()
     settings = configuration(images, read_questions(), **({"raters": 2, "per_person": 4, "checks": 0} | options))
     return Assess(store.study(KIND, name, configuration=settings), images)
-
-
-@pytest.fixture(autouse=True)
-def same_pseudonyms(monkeypatch):
-    """Orders depend on them, and they follow from random keys."""
-    numbers = count()
-    monkeypatch.setattr("saliency_bench.studies.study._pseudonym", lambda *_: f"p-{next(numbers):06d}")
 
 
 @pytest.fixture

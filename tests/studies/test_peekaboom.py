@@ -4,7 +4,6 @@ import csv
 from collections import Counter
 from dataclasses import replace
 from io import BytesIO
-from itertools import count
 
 import numpy as np
 import pandas as pd
@@ -32,18 +31,13 @@ from saliency_bench.studies.run_images import pair_of, unit_of
 
 from .crowd import PLANTED, Clicker, Worker, run_images, work
 
+pytestmark = pytest.mark.usefixtures("same_pseudonyms")
+
 
 def start(store, images=None, name="s", **options):
     images = images or run_images()
     settings = configuration(images, **({"judgements": 2, "pairs": 5} | options))
     return Peekaboom(store.study(KIND, name, dataset="d", configuration=settings), images)
-
-
-@pytest.fixture(autouse=True)
-def same_pseudonyms(monkeypatch):
-    """Orders depend on them, and they follow from random keys."""
-    numbers = count()
-    monkeypatch.setattr("saliency_bench.studies.study._pseudonym", lambda *_: f"p-{next(numbers):06d}")
 
 
 @pytest.fixture
