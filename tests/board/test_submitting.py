@@ -13,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from commands import said
 from huggingface_hub import HfApi
 from local_hub import FOUNDER, READER, VISITOR
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.board.published_maps import PUBLISHED, write_maps
@@ -225,22 +227,18 @@ def test_a_board_in_a_folder_from_its_first_submission_to_its_recomputed_rows(
     line = ["submit", str(run), "--to", "./board", "--by", "ada"]
     assert main([*line, "--dry-run"]) == 0
     assert not (tmp_path / "board").exists()
-    assert main(line) == 0
-    told = capsys.readouterr().out
+    told = said(capsys, line)
     assert "create the board board" in told
     assert "show the board: saliency-bench leaderboard --results board" in told
     files = {path: path.read_bytes() for path in tmp_path.rglob("board/**/*") if path.is_file()}
-    assert main(line) == 0
-    assert "2 cells are in board with the same values and are not sent" in capsys.readouterr().out
+    assert "2 cells are in board with the same values and are not sent" in said(capsys, line)
     assert {path: path.read_bytes() for path in tmp_path.rglob("board/**/*") if path.is_file()} == files
     assert main(["submit", str(other_run(run, tmp_path)), "--to", "board", "--by", "eve"]) == 0
-    assert main(["review", "board"]) == 0
-    assert capsys.readouterr().out.count(": checks out") == 2
+    assert said(capsys, ["review", "board"]).count(": checks out") == 2
     ada, eve = sorted(path.parent.relative_to("board").as_posix() for path in Path("board").glob("*/*/*/result.json"))
     # The run has 12 of the dataset's samples, fewer than `recompute` draws.
     settings = ["--dataset", str(shapes), "--model", str(resnet), "--device", "cpu"]
-    assert main(["recompute", "board", ada, *settings]) == 0
-    assert "12 samples by explainer, largest difference 0" in capsys.readouterr().out
+    assert "12 samples by explainer, largest difference 0" in said(capsys, ["recompute", "board", ada, *settings])
     assert main(["recompute", "board", eve, *settings]) == 1
     assert main(["review", "board"]) == 1
     assert f"{eve}: must not be ranked" in capsys.readouterr().out
@@ -268,8 +266,7 @@ def test_what_is_no_board_is_one_line(here, run, tmp_path, monkeypatch, capsys, 
     (tmp_path / "place/full").mkdir(parents=True)
     (tmp_path / "place/full/x.txt").write_text("name: [")
     monkeypatch.chdir(tmp_path / "place")
-    assert main([str(run) if word == "RUN" else word for word in line.split()]) == 2
-    error = capsys.readouterr().err
+    error = said(capsys, [str(run) if word == "RUN" else word for word in line.split()], 2)
     assert words in error
     assert error.count("\n") == 1
     assert sorted(path.name for path in Path().rglob("*")) == ["full", "x.txt"]
@@ -284,24 +281,20 @@ def test_ones_own_board_is_made_and_can_be_private(hub, here, run):
     assert hub.repo("datasets", "visitor/results").private
     assert sb.submit(run, namespace="visitor").private
     here(FOUNDER)
-    with pytest.raises(UserError, match="visitor/results"):
-        sb.load_results("visitor/results")
+    refused("visitor/results", sb.load_results, "visitor/results")
     sb.submit(run)
-    with pytest.raises(UserError, match="exists and is public; leave out --private"):
-        sb.submit(run, private=True)
+    refused("exists and is public; leave out --private", sb.submit, run, private=True)
 
 
 def test_a_dry_run_sends_nothing_and_needs_no_login(hub, here, run, capsys):
     here(None)
-    assert main(["submit", str(run), "--dry-run"]) == 0
-    shown = capsys.readouterr().out
+    shown = said(capsys, ["submit", str(run), "--dry-run"])
     assert "create the public dataset saliency-bench/results" in shown
     assert "licence: cc-by-4.0, to which you agree by submitting" in shown
     assert "  rights not checked: not logged in\n" in shown
     assert "records.parquet" in shown
     assert shown.endswith("dry run: nothing was sent\n")
-    assert main(["push", "results", str(run), "--dry-run", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(said(capsys, ["push", "results", str(run), "--dry-run", "--json"]))
     cells = json.loads((run / "summary.json").read_text())["cells"]
     assert (told["dry_run"], told["pull_request"]) == (True, None)
     assert told["new"] == [
@@ -338,8 +331,7 @@ def test_who_may_not_is_told_in_one_line(hub, here, run, capsys, monkeypatch):
     here(READER)  # a token that may only read
     refused = "reader may not submit to saliency-bench/results with this token, which only has read access"
     assert refused in one_line(capsys, run)
-    assert main(["submit", str(run), "--dry-run"]) == 0
-    assert f"  {refused}\n" in capsys.readouterr().out
+    assert f"  {refused}\n" in said(capsys, ["submit", str(run), "--dry-run"])
     here(FOUNDER)
     assert "'no/such' is not the name of a user" in one_line(capsys, run, "--namespace", "no/such")
 
@@ -390,9 +382,7 @@ def test_reading_the_board_is_refused_in_one_line(status, words, hub, here, run,
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     sb.submit(run)
     hub.fault("api/datasets/saliency-bench/results", status=status, times=100, headers={"Retry-After": "9"})
-    with pytest.raises(UserError, match=words) as error:
-        sb.load_results(BOARD)
-    assert "\n" not in str(error.value)
+    refused(words, sb.load_results, BOARD)
 
 
 def test_a_folder_of_the_same_name_is_not_taken_for_the_hub(hub, here, run, tmp_path, monkeypatch):
@@ -406,8 +396,7 @@ def test_a_folder_of_the_same_name_is_not_taken_for_the_hub(hub, here, run, tmp_
 def test_a_board_without_its_card_gets_it(hub, here, run):
     """As after a submission that was interrupted when the repository was made."""
     hub.fault("commit/main", status=400)
-    with pytest.raises(UserError, match="400"):
-        sb.submit(run)
+    refused("400", sb.submit, run)
     assert set(hub.files("datasets", BOARD)) == {".gitattributes"}
     sb.submit(run)
     assert set(hub.files("datasets", BOARD)) == FIRST
@@ -421,12 +410,10 @@ def test_no_network(here, run, capsys, monkeypatch, hub):
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     assert "the Hub cannot be reached" in one_line(capsys, run)
-    with pytest.raises(UserError, match="cannot be reached"):
-        sb.load_results(BOARD)
+    refused("cannot be reached", sb.load_results, BOARD)
     for user in (FOUNDER, None):
         here(user)
-        assert main(["submit", str(run), "--dry-run"]) == 0
-        shown = capsys.readouterr().out
+        shown = said(capsys, ["submit", str(run), "--dry-run"])
         assert "  not compared with the Hub, rights not checked: it cannot be reached\n" in shown
         assert "random by saliency_miou: 0." in shown
 
@@ -494,20 +481,17 @@ def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet
     assert shown.out.count("pull request to the public dataset") == shown.out.count("licence: ") == 1
     assert "in the same pull request" in shown.out
     assert not hub.api(FOUNDER).repo_exists(BOARD, repo_type="dataset")
-    assert main(line) == 0
-    assert capsys.readouterr().out.count("/discussions/1\n") == 1
+    assert said(capsys, line).count("/discussions/1\n") == 1
     verdict = review(BOARD, 1)
     assert verdict.fine
     assert sorted(len(submission.cells) for submission in verdict.submissions) == [1, 2]
     merge(hub, 1)
     assert len(sb.load_results(BOARD).rows) == 3
-    assert main(line) == 0
-    assert capsys.readouterr().out.count("nothing to submit") == 2
+    assert said(capsys, line).count("nothing to submit") == 2
     assert len(hub.repo("datasets", BOARD).discussions) == 1
     shutil.rmtree(runs)
     runs.mkdir()
-    assert main(line) == 2
-    assert "holds no finished run; start its suite again" in capsys.readouterr().err
+    assert "holds no finished run; start its suite again" in said(capsys, line, 2)
 
 
 @pytest.mark.parametrize(
@@ -525,8 +509,7 @@ def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet
 def test_what_a_review_would_refuse_for_its_size_is_not_sent(hub, here, run, monkeypatch, capsys, name, value, words):
     monkeypatch.setattr(f"saliency_bench.board.{name}", value)
     for more in ([], ["--dry-run"]):
-        assert main(["submit", str(run), *more]) == 2
-        error = capsys.readouterr().err
+        error = said(capsys, ["submit", str(run), *more], 2)
         assert re.search(words, error)
         assert error.count("\n") == 1
     assert not hub.store.repos
@@ -536,5 +519,4 @@ def test_too_many_files_of_maps_are_not_sent(hub, here, run, tmp_path, monkeypat
     write_maps(tmp_path / "copy" / PUBLISHED, "random", [("a", np.ones((8, 8), np.float32))])
     shutil.copytree(run, tmp_path / "copy", dirs_exist_ok=True)
     monkeypatch.setattr("saliency_bench.board.submission.MOST_SHARDS", 0)
-    with pytest.raises(UserError, match="has 1 files of maps, of which at most 0 are read"):
-        plan(tmp_path / "copy", with_maps=True)
+    refused("has 1 files of maps, of which at most 0 are read", plan, tmp_path / "copy", with_maps=True)

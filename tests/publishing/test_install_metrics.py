@@ -9,13 +9,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from commands import said
 from evaluate import loading
 from evaluate.loading import get_imports
 from only_evaluate import only_evaluate  # noqa: F401
+from refusals import refused
 
 from saliency_bench import registry
 from saliency_bench.cli import main
-from saliency_bench.errors import UserError
 from saliency_bench.publishing import install_metrics as installing
 from saliency_bench.publishing.install_metrics import install_metrics
 from saliency_bench.publishing.vendoring import metric_files
@@ -153,22 +154,17 @@ def test_text_that_evaluate_s_hash_does_not_see_is_brought_up_to_date(cache, mon
 @pytest.mark.slow
 def test_another_evaluate_is_named(cache, monkeypatch):
     monkeypatch.setattr(loading, "_create_importable_file", lambda local_path, name: None)
-    with pytest.raises(UserError, match=r"evaluate==0\.4\.6"):
-        install_metrics()
+    refused(r"evaluate==0\.4\.6", install_metrics)
     monkeypatch.delattr(loading, "_create_importable_file")
-    with pytest.raises(UserError, match=r"evaluate==0\.4\.6"):
-        install_metrics()
+    refused(r"evaluate==0\.4\.6", install_metrics)
 
 
 def test_command(cache, capsys):
-    assert main(["install-metrics", "--json"]) == 0
-    done = json.loads(capsys.readouterr().out)
+    done = json.loads(said(capsys, ["install-metrics", "--json"]))
     assert [item["name"] for item in done] == registry.names("metrics")
     assert all(item["changed"] and Path(item["path"]).is_dir() for item in done)
-    assert main(["install-metrics", "saliency_miou"]) == 0
-    assert capsys.readouterr().out.startswith("unchanged  saliency_miou  ")
-    assert main(["install-metrics", "saliency_miuo"]) == 2
-    assert "did you mean saliency_miou" in capsys.readouterr().err
+    assert said(capsys, ["install-metrics", "saliency_miou"]).startswith("unchanged  saliency_miou  ")
+    assert "did you mean saliency_miou" in said(capsys, ["install-metrics", "saliency_miuo"], 2)
 
 
 @pytest.mark.sample(21)
@@ -199,8 +195,7 @@ def test_a_folder_of_a_metric_s_files_loads_by_its_path(home, only_evaluate, tmp
 
 
 def test_unknown_metric_is_named():
-    with pytest.raises(UserError, match=r"saliency_miuo.*saliency_miou"):
-        metric_files("saliency_miuo")
+    refused(r"saliency_miuo.*saliency_miou", metric_files, "saliency_miuo")
 
 
 def test_help_imports_neither_torch_nor_evaluate():

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pages import client_of, dataset, joined, study_of
 from PIL import Image as Pillow
+from refusals import refused
 
 from saliency_bench.data.annotations import checksum
 from saliency_bench.errors import UserError
@@ -49,8 +50,7 @@ def test_runs_give_the_mask_back(height, width, random):
     [0] * 10**6 + [4], [0, 5], [True] * 4,
 ])  # fmt: skip
 def test_runs_of_another_size_are_refused(runs):
-    with pytest.raises(UserError, match="2 x 2"):
-        mask_of(runs, 2, 2)
+    refused("2 x 2", mask_of, runs, 2, 2)
 
 
 def test_an_answer_goes_from_the_page_to_the_store(annotating, client):
@@ -192,8 +192,7 @@ def test_honeypots_are_given_to_everybody_and_count_for_nothing(tmp_path):
     for block in range(2):
         assert len(pots & set(first[3 * block : 3 * block + 3])) == 1
     assert not pots & set(annotating.counted())
-    with pytest.raises(UserError, match="but the dataset has 4"):
-        choose_known(annotating.images, 5, 0, 0)
+    refused("but the dataset has 4", choose_known, annotating.images, 5, 0, 0)
 
 
 def test_only_images_without_a_mask_and_no_more_than_so_many_a_person(tmp_path):
@@ -242,8 +241,7 @@ def test_rows_of_one_image_are_told_apart_by_their_class():
     assert images.units == ["a, <b>cat</b>", "a, dog", "b, <b>cat</b>", "b, dog"]
     assert images.image_id("a, dog") == "a"
     assert images.label("a, dog") == "dog"
-    with pytest.raises(UserError, match="several rows"):
-        StudyImages(rows.remove_columns("image_id").add_column("image_id", ["a"] * 4))
+    refused("several rows", StudyImages, rows.remove_columns("image_id").add_column("image_id", ["a"] * 4))
 
 
 def test_known_masks_are_found_however_the_rows_were_picked():
@@ -271,11 +269,9 @@ def test_an_ambiguous_mask_is_no_known_mask(tmp_path, capsys):
     np.testing.assert_array_equal(again.known_mask("image-000"), trimap != 2)
     with pytest.raises(UserError, match="with another configuration"):
         open_study(Store(tmp_path / "study.db"), "x", images, "print", foreground="1")
-    with pytest.raises(UserError, match="3 honeypots need images with a mask, but the dataset has 2"):
-        choose_known(images, 3, 0, 0)
+    refused("3 honeypots need images with a mask, but the dataset has 2", choose_known, images, 3, 0, 0)
     assert "2 masks cannot be used, such as the mask of image image-000: a mask with more" in capsys.readouterr().err
-    with pytest.raises(UserError, match="but the dataset has 0"):
-        choose_known(images, 1, 0, 0, foreground="9")  # an empty mask, which nobody can draw
+    refused("but the dataset has 0", choose_known, images, 1, 0, 0, foreground="9")
 
 
 def test_superpixels_cover_the_image():
@@ -324,7 +320,5 @@ def test_a_study_goes_on_with_its_own_settings_and_refuses_others(tmp_path):
     assert (again.settings["annotators"], len(again.honeypots)) == (4, 2)
     with pytest.raises(UserError, match=r"another configuration \(annotators 4, now 5\); give"):
         open_study(store, "noise", images, "print", annotators=5)
-    with pytest.raises(UserError, match="another dataset"):
-        open_study(store, "noise", images, "other print")
-    with pytest.raises(UserError, match="--honeypot-every is a number from 2"):
-        open_study(store, "new", images, "print", honeypot_every=1)
+    refused("another dataset", open_study, store, "noise", images, "other print")
+    refused("--honeypot-every is a number from 2", open_study, store, "new", images, "print", honeypot_every=1)

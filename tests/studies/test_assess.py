@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from PIL import Image
+from refusals import refused
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies.answer_store import Store
@@ -145,10 +146,8 @@ def test_what_is_no_answer_is_refused_and_not_stored(study, change):
     ({"limit": 13}, "from 1 to 12"),
 ])  # fmt: skip
 def test_numbers_that_do_not_fit_are_refused(options, line):
-    with pytest.raises(UserError, match=line):
-        configuration(run_images(), read_questions(), **{"checks": 0} | options)
-    with pytest.raises(UserError, match="2 to 5 maps"):
-        configuration(run_images(explainers=["good"]), read_questions())
+    refused(line, configuration, run_images(), read_questions(), **{"checks": 0} | options)
+    refused("2 to 5 maps", configuration, run_images(explainers=["good"]), read_questions())
 
 
 def test_results_by_hand(study):
@@ -213,14 +212,12 @@ def test_export(study, tmp_path):
     export(study.study, tmp_path / "nobody.csv", people=False)
     text = (tmp_path / "nobody.csv").read_text()
     assert not any(person in text for person in people)
-    with pytest.raises(UserError, match="neither"):
-        export(study.study, tmp_path / "ratings.xlsx")
+    refused("neither", export, study.study, tmp_path / "ratings.xlsx")
     assert export(study.study, tmp_path / "ratings.parquet") == 288
 
 
 def test_a_study_without_ratings_is_one_line(study):
-    with pytest.raises(UserError, match="no rating yet"):
-        results(study.study)
+    refused("no rating yet", results, study.study)
 
 
 @pytest.mark.parametrize(("text", "line"), [
@@ -240,7 +237,5 @@ def test_a_study_without_ratings_is_one_line(study):
 def test_files_of_questions_that_are_none(tmp_path, text, line):
     path = tmp_path / "questions.yaml"
     path.write_text(text)
-    with pytest.raises(UserError, match=line):
-        read_questions(path)
-    with pytest.raises(UserError, match="cannot be read"):
-        read_questions(tmp_path / "none.yaml")
+    refused(line, read_questions, path)
+    refused("cannot be read", read_questions, tmp_path / "none.yaml")

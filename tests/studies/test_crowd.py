@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from commands import said
 from pages import BOX, client_of, study_of
 from PIL import Image
 
@@ -121,8 +122,7 @@ def test_tables_by_the_command(tmp_path, capsys, shapes):
     (["--completion-url", "javascript:alert(1)"], "--completion-url is an address"),
 ])  # fmt: skip
 def test_options_that_cannot_be(option, line, tmp_path, capsys, shapes):
-    assert main(["annotate", "--dataset", str(shapes), "--store", str(tmp_path / "s.db"), *option]) == 2
-    assert line in capsys.readouterr().err
+    assert line in said(capsys, ["annotate", "--dataset", str(shapes), "--store", str(tmp_path / "s.db"), *option], 2)
     assert not (tmp_path / "s.db").exists()
 
 

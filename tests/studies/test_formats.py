@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pages import dataset, import_masks, study_of
 from PIL import Image as Pictures
 from pycocotools import mask as reference
+from refusals import refused
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies.exporting import export, module_of, read_masks
@@ -75,8 +76,7 @@ def test_pseudonyms_are_left_out_if_asked(annotated, tmp_path, format):
     for path in files:
         assert "p-a" not in str(path.relative_to(tmp_path / "out"))
         assert b"p-a" not in path.read_bytes()
-    with pytest.raises(UserError, match="exists"):
-        export(annotated, tmp_path / "out", format)
+    refused("exists", export, annotated, tmp_path / "out", format)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -317,8 +317,7 @@ def test_an_image_with_a_region_that_cannot_be_drawn_is_named_and_the_others_are
     assert why in found.selection.left_out["p1"]
     counts = found.selection.counts()
     assert (counts["read"], counts["drawn"], counts["skipped"]) == (3, 1, {"of an image that was left out": 2})
-    with pytest.raises(UserError, match="no mask that can be stored: image p1: "):
-        imported(tmp_path, tasks[:1])
+    refused("no mask that can be stored: image p1: ", imported, tmp_path, tasks[:1])
 
 
 def test_what_is_no_area_is_counted_and_is_no_answer(tmp_path):
@@ -454,8 +453,7 @@ def coco_of(labels):
     ],
 )
 def test_labels_that_do_not_tell_are_refused(tmp_path, images, labels, label, message):
-    with pytest.raises(UserError, match=message):
-        imported(tmp_path, [task("p1", by(*labelled(*labels)))], images=images, label=label)
+    refused(message, imported, tmp_path, [task("p1", by(*labelled(*labels)))], images=images, label=label)
 
 
 def test_a_dataset_without_classes_takes_the_only_label(tmp_path):
@@ -572,8 +570,7 @@ def test_one_bad_region_of_cvat_does_not_cost_the_file(tmp_path, element, size, 
     found = imported(tmp_path, bad + good, "cvat")
     assert list(found.masks) == ["p2"]
     assert why in found.selection.left_out["p1.png"]
-    with pytest.raises(UserError, match=r"image p1\.png: "):
-        imported(tmp_path, f"{bad}</annotations>", "cvat")
+    refused(r"image p1\.png: ", imported, tmp_path, f"{bad}</annotations>", "cvat")
 
 
 def test_tracks_of_a_video_are_refused(tmp_path):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from pages import chromium, client_of, serving
 from PIL import Image
+from refusals import refused
 
-from saliency_bench.errors import UserError
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.answer_rows import copy_without, lines_after
 from saliency_bench.studies.answer_store import Store
@@ -82,16 +82,14 @@ def test_examples_are_named_good_and_bad_and_served(client, introduction):
 )
 def test_a_picture_that_cannot_be_shown_is_named(folder, source, words):
     (folder / "text.md").write_text(f"![x]({source})")
-    with pytest.raises(UserError, match=words):
-        read_text(folder / "text.md")
+    refused(words, read_text, folder / "text.md")
 
 
 def test_a_text_that_is_none_is_refused(folder):
     (folder / "empty.md").write_text(" \n")
     (folder / "latin.md").write_bytes("déjà".encode("latin-1"))
     for name in ("empty.md", "latin.md", "missing.md"):
-        with pytest.raises(UserError, match=name):
-            read_text(folder / name)
+        refused(name, read_text, folder / name)
 
 
 def test_nobody_is_stored_who_has_not_agreed(client, annotating, introduction):

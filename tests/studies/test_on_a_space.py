@@ -14,9 +14,9 @@ import pytest
 import yaml
 from local_hub.hub import VISITOR
 from pages import dataset
+from refusals import refused
 
 import saliency_bench as sb
-from saliency_bench.errors import UserError
 from saliency_bench.hub.upload import publish
 from saliency_bench.publishing.spaces import list_spaces, space_publication
 from saliency_bench.spaces.pages.on_a_space import command_line
@@ -244,8 +244,7 @@ def test_what_is_no_run_on_the_hub(here, run, words):
     ],
 )
 def test_missing_variables_are_named(kind, variables, words):
-    with pytest.raises(UserError, match=words):
-        command_line(kind, variables)
+    refused(words, command_line, kind, variables)
 
 
 def test_variables_are_the_command_line():

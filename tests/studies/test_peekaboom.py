@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from refusals import refused
 from torch import nn
 
 from saliency_bench import load_classifier
 from saliency_bench.compute.scoring.perturbation import Curves, fraction_counts
-from saliency_bench.errors import UserError
 from saliency_bench.maps import descending
 from saliency_bench.read.analysis.order_agreement import read_answers
 from saliency_bench.read.statistics.exposures import SHOWN, judgement_areas
@@ -177,8 +177,7 @@ def test_a_repeated_answer_is_stored_once_and_a_restart_resumes(game, tmp_path):
     assert game.save(person, sent) == game.save(person, sent) == {"right": False}
     assert len(game.study.answers(person, last=False)) == 1
     after = game.state(person)
-    with pytest.raises(UserError, match="not the question"):
-        game.save(person, sent | {"choice": state["choices"][0]})
+    refused("not the question", game.save, person, sent | {"choice": state["choices"][0]})
     again = start(Store(tmp_path / "study.db"))
     assert again.state(person) == after
     assert again.given(person) == game.given(person)
@@ -197,8 +196,7 @@ def test_a_repeated_answer_is_stored_once_and_a_restart_resumes(game, tmp_path):
     ({"fill": "white"}, "fill must be black or grey; got white"),
 ])  # fmt: skip
 def test_numbers_that_do_not_fit_are_refused(options, line):
-    with pytest.raises(UserError, match=line):
-        configuration(run_images(), **options)
+    refused(line, configuration, run_images(), **options)
 
 
 @pytest.mark.slow
@@ -307,8 +305,7 @@ def test_people_are_excluded_by_name(by_hand):
     before, after = results(game.study), results(game.study, exclude=[named])
     assert [one.data["crowd"][0]["judgements"] for one in (before, after)] == [3, 2]
     assert f"Excluded by name: {named}." in after.notes
-    with pytest.raises(UserError, match="--exclude p-nobody"):
-        results(game.study, exclude=["p-nobody"])
+    refused("--exclude p-nobody", results, game.study, exclude=["p-nobody"])
 
 
 @pytest.mark.parametrize(("choices", "strike"), [(4, True), (4, False), (2, False), (9, True)])
@@ -384,8 +381,7 @@ def test_labels_that_were_tried_stay_choosable_unless_they_are_struck_out(tmp_pa
         sent = {"place": 0, "step": 1, "choice": wrong}
         assert game.state(person)["strike"] is strike
         if strike:
-            with pytest.raises(UserError, match="tried before"):
-                game.save(person, sent)
+            refused("tried before", game.save, person, sent)
         else:
             assert game.save(person, sent) == {"right": False}
 
@@ -418,8 +414,7 @@ def test_export_is_what_analyse_reads(by_hand, tmp_path):
     found = read_answers(tmp_path / "nobody.csv").judgements
     assert sorted(found["good"][image], key=str) == pytest.approx([0.05, 0.15, np.nan], nan_ok=True)
     assert export(game.study, tmp_path / "passed.csv") == 4
-    with pytest.raises(UserError, match="neither"):
-        export(game.study, tmp_path / "answers.txt")
+    refused("neither", export, game.study, tmp_path / "answers.txt")
 
 
 @pytest.mark.slow
@@ -438,5 +433,4 @@ def test_fewer_judgements_are_drawn_from_all(tmp_path):
 
 
 def test_a_study_without_judgements_is_one_line(game):
-    with pytest.raises(UserError, match="no judgement yet"):
-        results(game.study)
+    refused("no judgement yet", results, game.study)

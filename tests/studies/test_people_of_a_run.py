@@ -8,13 +8,14 @@ from functools import reduce
 import numpy as np
 import pytest
 import torch
+from commands import said
 from pages import Command
+from refusals import refused
 from torch import nn
 
 import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.data.building import build
-from saliency_bench.errors import UserError
 from saliency_bench.studies.run_images import HUMAN, run_images
 
 from .conftest import EXPLAINERS
@@ -72,14 +73,10 @@ def test_human_masks_are_those_that_metrics_read(done, shapes, resnet):
 
 def test_what_cannot_be_shown_is_one_line(done, tmp_path):
     other = build("shapes-xai", tmp_path / "other", size=32, count=40, progress=False)
-    with pytest.raises(UserError, match="gradint"):
-        run_images(done, ["gradint"])
-    with pytest.raises(UserError, match="not the dataset of the run"):
-        run_images(done, dataset=str(other))
-    with pytest.raises(UserError, match="not the folder of a finished run"):
-        run_images(tmp_path)
-    with pytest.raises(UserError, match="if it has moved, give --dataset"):
-        run_images(done, dataset="somewhere/else/shapes")
+    refused("gradint", run_images, done, ["gradint"])
+    refused("not the dataset of the run", run_images, done, dataset=str(other))
+    refused("not the folder of a finished run", run_images, tmp_path)
+    refused("if it has moved, give --dataset", run_images, done, dataset="somewhere/else/shapes")
 
 
 @pytest.mark.slow
@@ -108,8 +105,7 @@ def test_peekaboom_from_run_to_agreement(done, tmp_path, capsys):
                 sent = {"place": state["place"], "step": state["step"], "choice": left[0]}
                 state = server.call("api/answer", own, sent)["state"]
     out = tmp_path / "out"
-    assert main(["peekaboom", "results", "--store", str(store), "--out", str(out), "--with-failed"]) == 0
-    text = capsys.readouterr().out
+    text = said(capsys, ["peekaboom", "results", "--store", str(store), "--out", str(out), "--with-failed"])
     assert re.search(r"people failed an attention check|of 6 people", text)
     data = json.loads((out / "peekaboom.json").read_text())
     assert {row["explainer"]: row["judgements"] for row in data["crowd"][:-1]} == dict.fromkeys(EXPLAINERS, 11)
@@ -174,8 +170,7 @@ def test_the_class_that_maps_explain(shapes, resnet, tmp_path):
 ])  # fmt: skip
 def test_wrong_command_lines_are_one_line(command, words, line, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main([command, *words]) == 2
-    error = capsys.readouterr().err
+    error = said(capsys, [command, *words], 2)
     assert line in error
     assert len(error.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
@@ -195,8 +190,7 @@ def changed(folder, place, **values):
 def test_an_impossible_frame_is_refused(done, tmp_path, sizes):
     folder = shutil.copytree(done, tmp_path / "run")
     changed(folder, ["identity", "geometry"], **sizes)
-    with pytest.raises(UserError, match=r"run\.json has no usable geometry"):
-        run_images(folder)
+    refused(r"run\.json has no usable geometry", run_images, folder)
 
 
 @pytest.mark.parametrize(
@@ -207,8 +201,7 @@ def test_a_home_folder_is_not_opened_unasked(done, shapes, tmp_path, monkeypatch
     changed(folder, ["spec"], dataset=name.format(shapes.name))
     monkeypatch.setenv("HOME", str(shapes.parent))
     monkeypatch.setattr("saliency_bench.studies.run_images.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(UserError, match=line):
-        run_images(folder)
+    refused(line, run_images, folder)
 
 
 def test_a_run_from_the_hub_opens_no_folder_unasked(done, shapes, tmp_path, monkeypatch, capsys):
@@ -217,6 +210,5 @@ def test_a_run_from_the_hub_opens_no_folder_unasked(done, shapes, tmp_path, monk
     run_images(done, dataset=str(shapes))
     assert "names" not in capsys.readouterr().err
     monkeypatch.setattr("saliency_bench.studies.run_images.HF_HUB_CACHE", str(done.parent))
-    with pytest.raises(UserError, match=r"is from the Hub and names .*give --dataset"):
-        run_images(done)
+    refused(r"is from the Hub and names .*give --dataset", run_images, done)
     assert len(run_images(done, dataset=str(shapes)).ids) == 12

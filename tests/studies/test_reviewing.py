@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from pages import BOX, client_of, study_of
+from refusals import refused
 
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
@@ -146,8 +147,7 @@ def test_corrections_are_refused_and_rejected_like_masks(annotating):
     assert [task["comment"] for task in annotating.state(person)["tasks"]] == ["both are wrong"]
     unit = annotating.state(person)["tasks"][0]["unit"]
     annotating.save(person, {"unit": unit, "kind": "no_region", "request": "the second attempt"})
-    with pytest.raises(UserError, match="its author has changed it"):
-        corrected(annotating, "theo", 1)
+    refused("its author has changed it", corrected, annotating, "theo", 1)
     (counted,) = annotating.counted()[unit]
     assert (counted.revision, counted.corrected_by) == (2, None)
 
