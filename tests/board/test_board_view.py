@@ -197,19 +197,6 @@ def test_choices_are_those_that_the_other_filters_leave():
     assert only_known(View(dataset=("gone", "pets")), ROWS) == View(dataset=("pets",))
 
 
-def test_a_filter_with_several_values_passes_rows_with_any_of_them():
-    both = chosen(ROWS, View(explainer=("rise", "gradcam"), metric=("saliency_miou",), dataset=("pets",)))
-    assert names(both) == ["centre", "gradcam", "rise", "random"]
-    found = choices(ROWS, View(metric=("saliency_miou", "saliency_deletion"), dataset=("pets", "shapes")))
-    assert found["family"] == ["alignment", "faithfulness"]
-    one = View(metric=("saliency_miou",), dataset=("pets",))
-    several = View(metric=("saliency_miou",), dataset=("pets", "shapes"))
-    assert {row.key for row in chosen(ROWS, several)} == {row.key for row in ROWS if row.metric == "saliency_miou"}
-    assert {row.key for row in chosen(ROWS, one)} < {row.key for row in chosen(ROWS, several)}
-    assert board_plots.plotted(ROWS, View(dataset=("shapes", "pets")))[0].dataset == ("pets",)
-    assert board_plots.plotted(ROWS, View(dataset=("shapes",)))[0].dataset == ("shapes",)
-
-
 def test_long_tables_come_in_parts_under_the_heading_they_belong_to():
     rows = chosen([row(f"method {number:03d}", number / 300) for number in range(250)], View())
     first, at, parts = page_of(rows, 1)

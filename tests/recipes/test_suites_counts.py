@@ -81,13 +81,6 @@ def test_the_binary_sets_of_p0_are_evaluated_on_the_positive_class(tmp_path):
         assert tuple(job.spec.only or ()) == only
 
 
-def test_the_sizes_of_a_paper_start_no_run_where_other_tables_do(tmp_path):
-    _, content, _ = find_suite("p0")
-    both = jobs_of(content, ["p0-table1", "p0-table4"], SuiteChoice(tmp_path))
-    assert both == jobs_of(content, ["p0-table4"], SuiteChoice(tmp_path))
-    assert jobs_of(content, ["p0-table1"], SuiteChoice(tmp_path)) == []
-
-
 def test_drawn_pictures_are_marked_in_every_file_and_never_taken_for_real_ones(tmp_path):
     suite("p0-table1", out=tmp_path / "smoke", smoke=True, progress=False)
     files = sorted((tmp_path / "smoke/tables").iterdir())
