@@ -404,7 +404,7 @@ def test_a_dataset_is_credited_only_if_it_was_this_one(hub, model, pets, workspa
     publish(Publication("dataset", "saliency-bench/pet-xai", differs, None), api=hub.api())
     assert yaml.safe_load(card_of()[0].split("---\n")[1])["datasets"] == ["visitor/pet-xai"]
     assert "saliency-bench/pet-xai" not in card_of(namespace="someone")[0]
-    refused("a b", publish, model_publication(model, "a b", api=hub.api()), api=hub.api())
+    refused("a b", lambda: publish(model_publication(model, "a b", api=hub.api()), api=hub.api()))
 
     shutil.copytree(model, tmp_path / "loaded")
     loaded = log | {"dataset": {"name": "pet-xai", "repo": "saliency-bench/pet-xai"}}

@@ -348,7 +348,7 @@ def test_tables_and_datasets_can_be_selected(file, tmp_path):
 )  # fmt: skip
 def test_a_selection_that_means_nothing_is_refused(file, tmp_path, conditions, said):
     _, found, tables = find_suite(str(file))
-    refused(said, jobs_of, found, tables, SuiteChoice(tmp_path, select=selection(conditions)))
+    refused(said, lambda: jobs_of(found, tables, SuiteChoice(tmp_path, select=selection(conditions))))
 
 
 @pytest.mark.parametrize(
