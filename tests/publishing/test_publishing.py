@@ -438,7 +438,7 @@ def test_invalid_inputs_are_rejected_with_a_clear_message(pets, closed, model, w
 
 @pytest.mark.slow
 def test_errors_of_the_hub_in_one_line(hub):
-    def refused(match, api=None, **fault):
+    def ended(match, api=None, **fault):
         hub.heal()
         if fault:
             hub.fault("POST .*/commit/", times=9, **fault)
@@ -446,16 +446,16 @@ def test_errors_of_the_hub_in_one_line(hub):
         assert not any(token in error for token in TOKENS)
 
     stranger = User("stranger", "hf_nobodyknowsme")
-    refused("401.*hf auth login.*HF_TOKEN", api=hub.api(stranger))
-    refused("saliency-bench/small.*403.*--namespace", status=403)
-    refused(r"404.*check the name", status=404)
-    refused(r"conflict at saliency-bench/small \(409\): busy", status=409, message="busy")
-    refused(r"429.*wait 900 s; nothing is lost", status=429, headers={"Retry-After": "900"})
-    refused(r"answers 500 for saliency-bench/small \(fault to order\); nothing is lost", status=500)
-    refused("connection broke; nothing is lost", drop_after=10)
+    ended("401.*hf auth login.*HF_TOKEN", api=hub.api(stranger))
+    ended("saliency-bench/small.*403.*--namespace", status=403)
+    ended(r"404.*check the name", status=404)
+    ended(r"conflict at saliency-bench/small \(409\): busy", status=409, message="busy")
+    ended(r"429.*wait 900 s; nothing is lost", status=429, headers={"Retry-After": "900"})
+    ended(r"answers 500 for saliency-bench/small \(fault to order\); nothing is lost", status=500)
+    ended("connection broke; nothing is lost", drop_after=10)
     assert hub.files("datasets", "saliency-bench/small").keys() == {".gitattributes"}
     gone = HfApi(endpoint="http://127.0.0.1:9", token="hf_x")
-    refused("cannot be reached", api=gone)
+    ended("cannot be reached", api=gone)
     offline = publish(small(a="1"), api=gone, dry_run=True)
     assert "not compared with the Hub" in offline.plan.lines()[0]
     assert offline.plan.lines()[-1] == "  rights not checked: the Hub cannot be reached, or the connection broke"
@@ -476,10 +476,10 @@ MAY_NOT = {
 def test_who_may_not_write_is_told_before_the_first_byte(user, tmp_path):
     with LocalHub(tmp_path, users=(FOUNDER, *MAY_NOT)) as hub:
         dry = publish(small(a="1"), api=hub.api(user), dry_run=True)
-        refused = f"^{user.name} may not write to saliency-bench/small.*{MAY_NOT[user]}"
-        assert re.search(refused, dry.plan.lines()[-1].strip())
+        why = f"^{user.name} may not write to saliency-bench/small.*{MAY_NOT[user]}"
+        assert re.search(why, dry.plan.lines()[-1].strip())
         assert dry.as_dict()["may_write"] is False
-        refused(f"{refused}.*; .*--namespace", publish, small(a="1"), api=hub.api(user))
+        refused(f"{why}.*; .*--namespace", publish, small(a="1"), api=hub.api(user))
         assert {each.method for each in hub.asked} == {"GET"}
         assert hub.store.repos == {}
         with pytest.raises(HfHubHTTPError, match="403"):  # and this Hub would have refused it
@@ -736,13 +736,14 @@ def test_command(line, hub, pets, model, tmp_path, capsys):
     assert line("push", "model", model) == 0
     assert "licence: not stated" in capsys.readouterr().out
     for words, message in (
-        (("metric", "saliency_miou", "--with-images", "mit"), "--with-images is for `push dataset`, not for `push me"),
+        (("metric", "saliency_miou", "--with-images", "mit"),
+         "--with-images is for `push dataset`, not for `push metric`"),
         (("dataset", pets, "--eval-results"), "--eval-results is for `push model`"),
         (("metric", "saliency_miou", "--name", "x"), "leave out --name"),
         (("model", "nowhere"), "saliency-bench train --out nowhere"),
         (("results", model), "not the folder of a finished run (no summary.json)"),
         (("metric", "saliency_miou", "--namespace", "someone"), "founder may not write to someone/saliency_miou"),
-    ):
+    ):  # fmt: skip
         assert line("push", *words) == 2
         error = capsys.readouterr().err
         assert message in error
