@@ -93,7 +93,7 @@ def test_two_commits_of_one_repository(here, away):
         assert sb.load_dataset(f"{REPO}@{first}")[0]["image"].getpixel((0, 0)) == (255, 0, 0)
         with pytest.raises(UserError, match=rf"cannot be reached.* {REPO} at {third} is not in the cache") as caught:
             sb.load_dataset(REPO, revision=third)
-        assert "did you mean" not in caught
+        assert "did you mean" not in str(caught.value)
         refused(r"cannot be reached.*founder/never is not in the cache", sb.load_dataset, "founder/never")
         assert time.perf_counter() - start < 5
     assert len(here.asked) == asked
@@ -139,9 +139,7 @@ def test_a_repository_that_may_not_be_read_is_one_line(here, what):
         for status, code in ((401, "GatedRepo"), (403, "GatedRepo")):
             here.heal()
             here.fault("(GET|HEAD) .*resolve/", status=status, headers={"X-Error-Code": code}, times=99)
-            with pytest.raises(UserError, match=REPO) as caught:
-                sb.load_dataset(REPO)
-            assert "\n" not in str(caught.value)
+            refused(REPO, sb.load_dataset, REPO)
         return
     else:
         here.api().delete_repo(REPO, repo_type="dataset")
