@@ -2,15 +2,21 @@
 
 example:
   pytest -n 2 --cov --cov-context=test && python benchmarks/mutants.py --count 300
+  python benchmarks/mutants.py --folders saliency_bench/board --count 60 --table board.csv
 
 A mutant is one changed operator, comparison, constant or condition, in a line that tests reach. The tests that reach
 the line (in `.coverage`) are run, most specific first, until one fails; a mutant that no test detects survives and is
-printed. Mutants are drawn by the seed from the files of FOLDERS in this checkout. Coverage misses tests that run the
+printed. Mutants are drawn by the seed from the files of `--folders` in this checkout. Coverage misses tests that run the
 package in another process, so in reality more mutants are detected. Exit code 0.
+
+With `--table`, all tests that reach a mutant are run, and each failing test becomes a row of the table; a surviving
+mutant has one row without a test. `--again` repeats the mutants of such a table with other tests, whose coverage must be
+measured first.
 """
 
 import argparse
 import ast
+import csv
 import os
 import random
 import shutil
@@ -101,8 +107,20 @@ def tests_of(database: Path) -> dict[tuple[str, int], list[str]]:
     return {place: sorted(tests, key=lambda test: (width[test], test)) for place, tests in reached.items() if tests}
 
 
-def run(tests: list[str], site: str, cache: str, code) -> None:
-    """Return whether the tests pass with the package of `site`, in a forked process."""
+class Failures:
+    """Pytest plugin that writes each failing test to a line of a file."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def pytest_runtest_logreport(self, report) -> None:
+        if report.failed:
+            with self.file.open("a", encoding="utf-8") as lines:
+                lines.write(f"{report.nodeid}\n")
+
+
+def run(tests: list[str], site: str, cache: str, code, failures: Path | None) -> None:
+    """Return whether the tests pass with the package of `site`, in a forked process; run all if failures are written."""
     os.environ |= {"PYTHONPATH": site, "SALIENCY_BENCH_CACHE": cache, "OMP_NUM_THREADS": "1"}
     sys.path.insert(0, site)
     os.chdir(ROOT)
@@ -111,18 +129,31 @@ def run(tests: list[str], site: str, cache: str, code) -> None:
     os.dup2(sink, 2)
     import pytest
 
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", "-m", "", "--rootdir", str(ROOT)]
-    code.value = int(pytest.main([*options, *tests]))
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", "-m", "", "--rootdir", str(ROOT)]
+    plugins = [Failures(failures)] if failures else []
+    code.value = int(pytest.main([*options, *([] if failures else ["-x"]), *tests], plugins))
 
 
-def noticed(context, tests: list[str], site: Path) -> bool:
+def noticed(context, tests: list[str], site: Path, failures: Path | None = None, seconds: int | None = SECONDS) -> bool:
     code = context.Value("i", 99)
-    child = context.Process(target=run, args=(tests, str(site), str(site.parent / "cache"), code))
+    child = context.Process(target=run, args=(tests, str(site), str(site.parent / "cache"), code, failures))
     child.start()
-    child.join(SECONDS)
+    child.join(seconds)
     child.kill()
     child.join()
     return code.value != 0
+
+
+def failed(failures: Path) -> set[str]:
+    """The tests in a file of `Failures`."""
+    return set(failures.read_text(encoding="utf-8").splitlines()) if failures.exists() else set()
+
+
+def drawn_before(table: Path) -> list[tuple[str, tuple[int, int, int, str]]]:
+    """The mutants of a table, in its order."""
+    with table.open(newline="", encoding="utf-8") as rows:
+        places = [(row[0], (int(row[1]), int(row[2]), int(row[3]), row[4])) for row in list(csv.reader(rows))[1:]]
+    return list(dict.fromkeys(places))
 
 
 def main() -> int:
@@ -130,15 +161,21 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300, metavar="N", help="mutants; default: 300")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--coverage", type=Path, default=ROOT / ".coverage", metavar="FILE", help="with contexts")
+    parser.add_argument("--folders", nargs="+", default=FOLDERS, metavar="FOLDER", help="files that are changed")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="CSV of the tests that fail; all are run")
+    parser.add_argument("--again", type=Path, metavar="TABLE", help="the mutants of a table instead of drawn ones")
     args = parser.parse_args()
     reached = tests_of(args.coverage)
     places = []
-    for folder in FOLDERS:
+    for folder in args.folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
             name, source = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
             changes = [(name, change) for change in mutations(source) if mutated(source, change) is not None]
             places += [(name, change) for name, change in changes if (name, change[0]) in reached]
     drawn = random.Random(args.seed).sample(places, min(args.count, len(places)))
+    drawn = drawn_before(args.again) if args.again else drawn
+    if args.table:
+        args.table.write_text("file,line,begin,end,new,test\n", encoding="utf-8")
     context = get_context("forkserver")
     context.set_forkserver_preload(IMPORTED)
     survived = []
@@ -147,11 +184,24 @@ def main() -> int:
         shutil.copytree(ROOT / "saliency_bench", site / "saliency_bench")
         for plugins in PLUGINS:
             shutil.copytree(ROOT / plugins, site / "saliency_bench" / plugins)
+        without = set()
+        if args.table:  # what fails here without a mutant notices none
+            every = sorted({test for tests in reached.values() for test in tests})
+            noticed(context, every, site, Path(folder) / "without", None)
+            without = failed(Path(folder) / "without")
+            print(f"{len(without)} of {len(every)} tests fail without a mutant and are left out: {sorted(without)}")
         for number, (name, change) in enumerate(drawn, 1):
             file = site / (name if name.startswith("saliency_bench") else f"saliency_bench/{name}")
             source, start = file.read_text(encoding="utf-8"), time.monotonic()
             file.write_text(mutated(source, change), encoding="utf-8")
-            caught = noticed(context, reached[name, change[0]][:MOST_TESTS], site)
+            tests, failures = reached.get((name, change[0]), []), Path(folder) / f"failures-{number}"
+            if args.table:
+                tests = [test for test in tests if test not in without]
+                caught = bool(tests) and noticed(context, tests, site, failures)
+                with args.table.open("a", newline="", encoding="utf-8") as rows:
+                    csv.writer(rows).writerows([name, *change, test] for test in sorted(failed(failures)) or [""])
+            else:
+                caught = bool(tests) and noticed(context, tests[:MOST_TESTS], site)
             file.write_text(source, encoding="utf-8")
             if not caught:
                 survived.append((name, change))

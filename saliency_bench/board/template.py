@@ -245,7 +245,7 @@ def score_maps(
     progress: bool = True,
     say: Callable[[str], object] = lambda line: None,
 ) -> Run:
-    """Score precomputed maps as a run scores the maps of its explainers, with the same metrics and batchs.
+    """Score precomputed maps as a run scores the maps of its explainers, with the same metrics and batches.
 
     Args:
         maps: a filled-in template (maps in its folder `maps` or its file `maps.parquet`), or, with `template`, a folder

@@ -5,11 +5,11 @@ from math import sqrt
 
 import numpy as np
 import pytest
+from refusals import refused
 from scipy import stats
 
 from saliency_bench.board.view.core import not_fixed, read_core
 from saliency_bench.board.view.overall import Scored, overall
-from saliency_bench.errors import UserError
 from saliency_bench.read.statistics.clusters import Matched
 from saliency_bench.read.statistics.intervals import paired_difference
 from saliency_bench.read.statistics.paired_test import adjusted_p
@@ -206,6 +206,5 @@ def test_what_is_not_published_is_not_fixed(tmp_path):
 )
 def test_a_core_that_is_none_is_refused_by_file_and_field(tmp_path, text, words):
     (tmp_path / "core.yaml").write_text(text)
-    with pytest.raises(UserError, match=words) as error:
-        read_core(tmp_path / "core.yaml")
-    assert "core.yaml" in str(error.value)
+    error = refused(words, read_core, tmp_path / "core.yaml")
+    assert "core.yaml" in error

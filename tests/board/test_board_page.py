@@ -12,7 +12,9 @@ import boards
 import numpy as np
 import pytest
 from boards import METHODS, METRICS, SCENES, put, scores_of
+from commands import said
 from local_hub import FOUNDER
+from refusals import refused
 from submissions import IDS, vouch
 
 from saliency_bench.board.source import source_at
@@ -21,8 +23,6 @@ from saliency_bench.board.view.board_page import Page
 from saliency_bench.board.view.compared import pairwise, samples_of
 from saliency_bench.board.view.core import CoreCell, core_of_board, read_core
 from saliency_bench.board.view.live import Live
-from saliency_bench.cli import main
-from saliency_bench.errors import UserError
 from saliency_bench.spaces.leaderboard import app
 
 EVIL = "<script>alert(1)</script>"
@@ -266,8 +266,7 @@ def test_the_core_is_the_one_that_is_given_or_that_of_the_board_or_the_usual_one
 )
 def test_a_core_of_a_stranger_that_is_none_is_one_line(tmp_path, text, words):
     (tmp_path / "core.yaml").write_text(text)
-    with pytest.raises(UserError, match=f"^core.yaml of the board is invalid: {words}"):
-        core_of_board(source_at(tmp_path))
+    refused(f"^core.yaml of the board is invalid: {words}", core_of_board, source_at(tmp_path))
 
 
 def test_exports_hold_all_rows_that_are_shown(page):
@@ -277,16 +276,14 @@ def test_exports_hold_all_rows_that_are_shown(page):
     assert page.export("tex", "", "http://here/")["text"].startswith("% \\usepackage{booktabs}\n% http://here/\n")
     assert "author = {{bob}}" in page.export("bib", "", 7)["text"]
     for kind in ("exe", None, ["csv"]):
-        with pytest.raises(UserError, match="exported as csv, tex, bib"):
-            page.export(kind, "")
+        refused("exported as csv, tex, bib", page.export, kind, "")
 
 
 @pytest.mark.slow
 def test_a_board_of_a_repository_is_read_again_when_it_has_changed(here, monkeypatch, root):
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     api = here.api()
-    with pytest.raises(UserError, match="the Hub has no saliency-bench/results"):
-        Live("saliency-bench/results")
+    refused("the Hub has no saliency-bench/results", Live, "saliency-bench/results")
     api.create_repo("saliency-bench/results", repo_type="dataset")
     live = Live("saliency-bench/results", every=0)
     assert "This board has no results yet" in live.page.show("")["body"]
@@ -303,17 +300,4 @@ def test_a_board_of_a_repository_is_read_again_when_it_has_changed(here, monkeyp
 
 
 def test_the_command_prints_the_rows(root, archive, capsys):
-    assert main(["leaderboard", "--results", str(root), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == archive.board.cells
-
-
-def test_the_command_refuses_what_is_no_board(tmp_path, capsys):
-    (tmp_path / "core.yaml").write_text("name: [")
-    for words, line in (
-        (["--results", str(tmp_path)], "holds no results"),
-        (["--results", str(tmp_path / "none")], "does not exist; give a folder of results"),
-        (["--results", str(tmp_path), "--core", str(tmp_path / "core.yaml")], "core.yaml cannot be read"),
-        ([], "arguments are required: --results"),
-    ):
-        assert main(["leaderboard", *words]) == 2
-        assert line in capsys.readouterr().err
+    assert json.loads(said(capsys, ["leaderboard", "--results", str(root), "--json"])) == archive.board.cells

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from huggingface_hub import HfApi
 from local_hub import FOUNDER, VISITOR
+from refusals import refused
 from test_submitting import other_run
 
 import saliency_bench as sb
@@ -81,9 +82,8 @@ def without(run, name):
     ],
 )  # fmt: skip
 def test_what_is_no_zip_of_one_run_is_refused_in_one_line(run, tmp_path, folder, make, words):
-    with pytest.raises(UserError, match=words) as error:
-        unfold(packed(tmp_path / "run.zip", make(run)), folder)
-    assert str(tmp_path) not in str(error.value)
+    error = refused(words, unfold, packed(tmp_path / "run.zip", make(run)), folder)
+    assert str(tmp_path) not in error
 
 
 def test_sizes_that_an_archive_states_are_not_believed(run, tmp_path, folder):
@@ -91,8 +91,7 @@ def test_sizes_that_an_archive_states_are_not_believed(run, tmp_path, folder):
     path = packed(tmp_path / "run.zip", files_of(run) | {"first/summary.json": b"0" * 20_000_000})
     content = path.read_bytes().replace(struct.pack("<I", 20_000_000), struct.pack("<I", 100))
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"archive cannot be read|unfolds to more|summary"):
-        unfold(path, folder)
+    refused(r"archive cannot be read|unfolds to more|summary", unfold, path, folder)
     assert all(written.stat().st_size <= max(WANTED.values()) for written in folder.iterdir())
     assert not (folder / "summary.json").exists() or (folder / "summary.json").stat().st_size <= 100
 
@@ -101,14 +100,12 @@ def test_sizes_that_an_archive_states_are_not_believed(run, tmp_path, folder):
                                      b"PK\x06\x07" + bytes(16) + b"PK\x05\x06" + bytes(18)])  # fmt: skip
 def test_what_is_no_zip_is_refused(tmp_path, folder, content):
     (tmp_path / "run.zip").write_bytes(content)
-    with pytest.raises(UserError, match=r"not a zip archive|holds no summary.json"):
-        unfold(tmp_path / "run.zip", folder)
+    refused(r"not a zip archive|holds no summary.json", unfold, tmp_path / "run.zip", folder)
 
 
 def test_a_large_archive_is_not_opened(run, tmp_path, folder, monkeypatch):
     monkeypatch.setattr(received, "MOST_PACKED", 1000)
-    with pytest.raises(UserError, match="more than the limit of 1,000"):
-        unfold(packed(tmp_path / "run.zip", files_of(run)), folder)
+    refused("more than the limit of 1,000", unfold, packed(tmp_path / "run.zip", files_of(run)), folder)
 
 
 def test_an_encrypted_archive_is_refused(run, tmp_path, folder):
@@ -120,14 +117,12 @@ def test_an_encrypted_archive_is_refused(run, tmp_path, folder):
             content[at + place] |= 1
             at = content.find(mark, at + 4)
     path.write_bytes(content)
-    with pytest.raises(UserError, match="is encrypted"):
-        unfold(path, folder)
+    refused("is encrypted", unfold, path, folder)
 
 
 def test_damaged_records_of_an_upload_are_refused_in_one_line(run, tmp_path, folder):
     unfold(packed(tmp_path / "run.zip", files_of(run) | {"first/records.parquet": b"PAR1" * 9}), folder)
-    with pytest.raises(UserError, match=r"records\.parquet is damaged"):
-        of_upload(folder, "ada")
+    refused(r"records\.parquet is damaged", of_upload, folder, "ada")
 
 
 @pytest.fixture
@@ -201,16 +196,14 @@ def test_maps_of_an_upload_are_bounded_and_checked(run, tmp_path, folder, monkey
     for name, value in limits.items():
         monkeypatch.setattr(received, name, value)
     archive = packed(tmp_path / "run.zip", files_of(run) | edit(maps_of(tmp_path)))
-    with pytest.raises(UserError, match=words):
-        unfold(archive, folder, with_maps=True)
+    refused(words, unfold, archive, folder, with_maps=True)
 
 
 def test_a_file_of_maps_that_comes_twice_is_refused(run, tmp_path, folder):
     path = packed(tmp_path / "run.zip", files_of(run) | maps_of(tmp_path))
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         archive.writestr(f"first/{PUBLISHED}/maps-00000.npz", b"")
-    with pytest.raises(UserError, match="holds a file of maps twice"):
-        unfold(tmp_path / "run.zip", folder, with_maps=True)
+    refused("holds a file of maps twice", unfold, tmp_path / "run.zip", folder, with_maps=True)
 
 
 def test_a_run_that_no_board_shows_is_refused_as_its_review_would(board, run, tmp_path, folder, shapes):
@@ -221,14 +214,12 @@ def test_a_run_that_no_board_shows_is_refused_as_its_review_would(board, run, tm
     summary["cells"][0]["value"] += 0.1
     (copy / "summary.json").write_text(json.dumps(summary))
     unfold(packed(tmp_path / "run.zip", files_of(copy)), folder)
-    with pytest.raises(UserError, match="whose scores have the mean") as error:
-        proposal(folder, BOARD, api, Known())
-    assert str(tmp_path) not in str(error.value)
+    error = refused("whose scores have the mean", proposal, folder, BOARD, api, Known())
+    assert str(tmp_path) not in error
     known = known_dataset(str(shapes))
     others = known.model_copy(update={"samples": [(f"other {one}", group) for one, group in known.samples]})
     unfold(packed(tmp_path / "run.zip", files_of(run)), folder)
-    with pytest.raises(UserError, match="is not in"):
-        proposal(folder, BOARD, api, Known([others]))
+    refused("is not in", proposal, folder, BOARD, api, Known([others]))
 
 
 def test_what_contradicts_the_board_is_shown_before_it_is_sent(board, run, tmp_path, folder, monkeypatch):
@@ -244,8 +235,7 @@ def test_what_contradicts_the_board_is_shown_before_it_is_sent(board, run, tmp_p
 def test_a_board_that_is_not_set_up_takes_nothing(here, run, tmp_path, folder):
     unfold(packed(tmp_path / "run.zip", files_of(run)), folder)
     here.api().create_repo(BOARD, repo_type="dataset")
-    with pytest.raises(UserError, match="is not set up yet"):
-        proposal(folder, BOARD, HfApi(endpoint=here.url, token=FOUNDER.token), Known())
+    refused("is not set up yet", proposal, folder, BOARD, HfApi(endpoint=here.url, token=FOUNDER.token), Known())
 
 
 def test_uploads_are_limited_per_account_and_day():
@@ -254,8 +244,7 @@ def test_uploads_are_limited_per_account_and_day():
     limits.count("ada")
     limits.count("ada")
     limits.count("bob")
-    with pytest.raises(UserError, match="ada has uploaded 2 runs within 24 hours"):
-        limits.count("ada")
+    refused("ada has uploaded 2 runs within 24 hours", limits.count, "ada")
     now[0] = 24 * 3600 + 1.0
     limits.count("ada")
     assert set(limits._seen) == {"ada"}

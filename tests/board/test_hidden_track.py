@@ -12,6 +12,7 @@ import pytest
 from huggingface_hub import CommitOperationAdd
 from local_hub import FOUNDER, VISITOR
 from PIL import Image
+from refusals import refused
 from submissions import FINGERPRINT, IDS, know, submission, write
 
 import saliency_bench as sb
@@ -110,15 +111,13 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own_data, 
     assert "hides the masks" in capsys.readouterr().err
     folder = sb.submit(run).submission.result.folder
     merge(review(BOARD, 1))
-    with pytest.raises(UserError, match="are hidden; give --hidden"):
-        vouch(BOARD, folder, **given)
+    refused("are hidden; give --hidden", vouch, BOARD, folder, **given)
     status, _ = vouch(BOARD, folder, hidden=PRIVATE, **given)
     assert {cell.by for cell in status.cells.values()} == {"explainer"}
 
     # A stranger: cannot read the masks, is scored once a day, whatever the method is called.
     as_user(VISITOR)
-    with pytest.raises(UserError, match=PRIVATE):
-        hidden.kept_masks(PRIVATE, here.api(VISITOR))
+    refused(PRIVATE, hidden.kept_masks, PRIVATE, here.api(VISITOR))
     first = sent(maps_like(rows), "mine", VISITOR)
     status, lines = vouch(BOARD, first, **given)
     rows_of = {row.cell.explainer: row for row in sb.load_results(BOARD).rows if row.cell.metric == "saliency_miou"}
@@ -142,8 +141,7 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own_data, 
 
     # Nothing is scored with masks that others may have, and nothing is hidden that was public.
     here.api().update_repo_settings(PRIVATE, repo_type="dataset", private=False)
-    with pytest.raises(UserError, match="is public, so its masks are not hidden"):
-        vouch(BOARD, first, **given)
+    refused("is public, so its masks are not hidden", vouch, BOARD, first, **given)
     with pytest.raises(UserError, match="exists and is public"):
         publish(
             masks_publication(hiding(own_data, tmp_path), own_data, "test", tmp_path / "kept"),
@@ -227,17 +225,14 @@ def test_what_was_hidden_is_joined_again_to_these_images_and_no_others(own_data,
     assert not any(name == "image" for name in pq.read_schema(next((kept / "annotations").iterdir())).names)
     shown = sb.load_dataset(own_data).remove_columns("mask")
     assert fingerprint(join_masks(shown, kept, "test")) == fingerprint(sb.load_dataset(own_data))
-    with pytest.raises(UserError, match="are for 30 images, but the published split has 29"):
-        join_masks(shown.select(range(29)), kept, "test")
+    refused("are for 30 images, but the published split has 29", join_masks, shown.select(range(29)), kept, "test")
     turned = shown.map(lambda row: {"image": row["image"].rotate(90)})
-    with pytest.raises(UserError, match="is not the image of the hidden masks"):
-        join_masks(turned, kept, "test")
+    refused("is not the image of the hidden masks", join_masks, turned, kept, "test")
     (kept / REPORT).write_text(json.dumps(report | {"masks_of": PUBLIC}))
     assert len(join_masks(shown, kept, "test", PUBLIC.upper())) == 30
     with pytest.raises(UserError, match=f"are those of {PUBLIC}; maps of mallory/things are not scored with them"):
         join_masks(shown, kept, "test", "mallory/things")  # a copy with other labels, and attempts of its own
-    with pytest.raises(UserError, match="holds no masks of the split train"):
-        join_masks(shown, kept, "train")
+    refused("holds no masks of the split train", join_masks, shown, kept, "train")
 
 
 def fresh(tmp_path):
@@ -254,8 +249,7 @@ def fresh(tmp_path):
 )
 def test_what_cannot_be_hidden(given, words, own_data, tmp_path):
     about = {"name": "things", "with_images": "cc-by-4.0", "hide": "test"} | given
-    with pytest.raises(UserError, match=words):
-        dataset_publication(own_data, "saliency-bench", tmp_path, **about)
+    refused(words, dataset_publication, own_data, "saliency-bench", tmp_path, **about)
 
 
 def test_masks_that_anybody_can_make_are_not_hidden(shapes, tmp_path):
@@ -271,8 +265,7 @@ def test_masks_that_were_published_once_are_not_hidden(here, own_data, tmp_path)
     report = json.dumps(read_report(own_data) | {"hidden_masks": "test"}).encode()
     for content in (report, json.dumps(read_report(own_data)).encode(), report):
         api.create_commit(PUBLIC, [CommitOperationAdd(REPORT, content)], repo_type="dataset", commit_message="x")
-    with pytest.raises(UserError, match="was published without hiding the masks of test"):
-        check_never_shown(PUBLIC, "test", api)
+    refused("was published without hiding the masks of test", check_never_shown, PUBLIC, "test", api)
     assert find(PUBLIC).hidden_masks == "test"
 
 
@@ -353,8 +346,7 @@ def test_a_repository_that_somebody_has_made_public_meanwhile_gets_no_masks(here
     api = here.api(FOUNDER)
     create = api.create_repo
     monkeypatch.setattr(api, "create_repo", lambda repo, **given: create(repo, **given | {"private": False}))
-    with pytest.raises(UserError, match="should be private but is public; nothing was sent"):
-        publish(plan, private=True, api=api)
+    refused("should be private but is public; nothing was sent", publish, plan, private=True, api=api)
     assert not [path for path in here.files("datasets", PRIVATE) if path.endswith(".parquet")]
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from saliency_bench.board import published_maps as files
 from saliency_bench.board.published_maps import as_published, find_maps, hashes_of, maps_in, write_maps
@@ -36,8 +37,7 @@ def test_large_maps_make_small_shards(tmp_path, monkeypatch):
 def test_no_more_maps_are_written_than_a_submission_may_have(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "PER_SHARD", 1)
     monkeypatch.setattr(files, "MOST_SHARDS", 3)
-    with pytest.raises(UserError, match="more than 3 maps, the most that a submission may have"):
-        write_maps(tmp_path, "mine", MAPS.items())
+    refused("more than 3 maps, the most that a submission may have", write_maps, tmp_path, "mine", MAPS.items())
 
 
 def test_only_shards_with_an_image_that_is_asked_for_are_unpacked(tmp_path, monkeypatch):
@@ -55,8 +55,7 @@ def test_only_shards_with_an_image_that_is_asked_for_are_unpacked(tmp_path, monk
     assert find_maps(tmp_path / "none", "mine", list(MAPS)) == {}
     (tmp_path / "maps-00000.npz").write_bytes(b"PK")
     monkeypatch.undo()
-    with pytest.raises(UserError, match=r"maps-00000\.npz cannot be read"):
-        find_maps(tmp_path, "mine", ["image 3"])
+    refused(r"maps-00000\.npz cannot be read", find_maps, tmp_path, "mine", ["image 3"])
 
 
 def test_ids_with_two_axes_are_refused(tmp_path):
@@ -64,8 +63,7 @@ def test_ids_with_two_axes_are_refused(tmp_path):
     with np.load(path) as shard:
         arrays = dict(shard)
     np.savez(path, **arrays | {"ids": np.tile(arrays["ids"][:, None], (1, 2))})
-    with pytest.raises(UserError, match="it does not have the arrays of a file of maps"):
-        maps_in(tmp_path)
+    refused("it does not have the arrays of a file of maps", maps_in, tmp_path)
 
 
 def edited(path, **changes):
@@ -78,13 +76,10 @@ def test_an_image_with_two_maps_is_refused_because_the_shown_one_may_not_be_the_
     monkeypatch.setattr(files, "PER_SHARD", 4)
     _, second = write_maps(tmp_path, "mine", MAPS.items())
     edited(second, ids=np.array(["image 4", "image 5", "image 0"]))
-    with pytest.raises(UserError, match=r"maps-00001\.npz cannot be read: image image 0 has a second map"):
-        maps_in(tmp_path)
-    with pytest.raises(UserError, match="image image 0 has a second map"):
-        find_maps(tmp_path, "mine", ["image 0"])
+    refused(r"maps-00001\.npz cannot be read: image image 0 has a second map", maps_in, tmp_path)
+    refused("image image 0 has a second map", find_maps, tmp_path, "mine", ["image 0"])
     edited(second, ids=np.array(["image 4", "image 5", "image 5"]))
-    with pytest.raises(UserError, match=r"maps-00001\.npz cannot be read: .*an image has two maps"):
-        maps_in(tmp_path)
+    refused(r"maps-00001\.npz cannot be read: .*an image has two maps", maps_in, tmp_path)
     edited(second, ids=np.array(["image 4", "image 5", "image 0"]), name=np.array("other"))
     assert set(maps_in(tmp_path)) == {"mine", "other"}
 
@@ -93,10 +88,8 @@ def test_an_image_with_two_maps_is_refused_because_the_shown_one_may_not_be_the_
 def test_maps_that_become_infinite_by_their_scale_are_refused(scale, tmp_path):
     (path,) = write_maps(tmp_path, "mine", MAPS.items())
     edited(path, values=np.full((7, 4, 6), 2, np.float16), scale=np.full(7, scale, np.float32))
-    with pytest.raises(UserError, match="holds NaN or infinite values"):
-        maps_in(tmp_path)
-    with pytest.raises(UserError, match="holds NaN or infinite values"):
-        find_maps(tmp_path, "mine", ["image 0"])
+    refused("holds NaN or infinite values", maps_in, tmp_path)
+    refused("holds NaN or infinite values", find_maps, tmp_path, "mine", ["image 0"])
 
 
 def test_values_beyond_what_can_be_published_are_not_written(tmp_path):
@@ -116,11 +109,8 @@ def test_only_the_files_that_a_submission_states_are_read(tmp_path, monkeypatch)
     assert maps_in(tmp_path, []) == {}
     edited(second, values=np.ones((3, 4, 6), np.float16))
     for read in (lambda: maps_in(tmp_path, stated), lambda: find_maps(tmp_path, "mine", ["image 0"], stated)):
-        with pytest.raises(UserError, match=r"maps-00001\.npz is not the file of maps that was submitted"):
-            read()
+        refused(r"maps-00001\.npz is not the file of maps that was submitted", read)
     second.unlink()
-    with pytest.raises(UserError, match=r"maps-00001\.npz cannot be read"):
-        maps_in(tmp_path, stated)
+    refused(r"maps-00001\.npz cannot be read", maps_in, tmp_path, stated)
     first.rename(second)
-    with pytest.raises(UserError, match=r"maps-00001\.npz does not continue the numbering"):
-        hashes_of(tmp_path)
+    refused(r"maps-00001\.npz does not continue the numbering", hashes_of, tmp_path)

@@ -13,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from commands import said
 from huggingface_hub import HfApi
 from local_hub import FOUNDER, READER, VISITOR
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.board.published_maps import PUBLISHED, write_maps
@@ -148,42 +150,6 @@ def test_what_is_there_or_proposed_is_not_sent_again(hub, here, run):
 
 
 @pytest.mark.slow
-def test_only_what_is_new_is_sent(hub, here, run, shapes, resnet, tmp_path):
-    sb.submit(run)
-    merge(hub, 1)
-    more = sb.run(
-        dataset=str(shapes), model=str(resnet), explainers=["random", "gradcam"], metrics=["saliency_miou"], limit=12,
-        batch_size=8, out=tmp_path / "more", device="cpu", progress=False,
-    )  # fmt: skip
-    done = sb.submit(more)
-    assert [cell.explainer for cell in done.new] == ["gradcam"]
-    (path,) = [path for path in hub.files("datasets", BOARD, "refs/pr/2") if path.endswith("result.json")
-               and path not in hub.files("datasets", BOARD)]  # fmt: skip
-    sent = json.loads(hub.files("datasets", BOARD, "refs/pr/2")[path])
-    assert [cell["explainer"] for cell in sent["cells"]] == ["gradcam"]
-
-
-@pytest.mark.slow
-def test_more_samples_of_the_same_cell_are_new_and_no_contradiction(hub, here, run, shapes, resnet, tmp_path):
-    sb.submit(run)
-    more = sb.run(
-        dataset=str(shapes), model=str(resnet), explainers=["random"], metrics=["saliency_miou"], limit=20,
-        batch_size=8, out=tmp_path / "more", device="cpu", progress=False,
-    )  # fmt: skip
-    merge(hub, 1)
-    here(VISITOR)
-    done = sb.submit(more)
-    assert (len(done.new), done.conflicts) == (1, [])
-    merge(hub, 2)
-    board = sb.load_results(BOARD)
-    assert board.conflicts == []
-    rows = [row for row in board.cells if row["explainer"] == "random"]
-    assert [(row["n"], row["submitters"]) for row in rows] == [(20, ["visitor"]), (12, ["founder"])]
-    here(FOUNDER)
-    assert sb.submit(run).new == []
-
-
-@pytest.mark.slow
 def test_two_submitters_at_once(hub, here, run, monkeypatch):
     """They never touch the same file, so both pull requests merge, in either order."""
     hub.api().create_repo(BOARD, repo_type="dataset")
@@ -233,6 +199,9 @@ def test_values_that_contradict_are_shown_and_stand_beside_each_other(hub, here,
     done = sb.submit(other_run(run, tmp_path))
     assert [cell.explainer for cell in done.new] == ["random"]
     assert [cell.explainer for cell in done.known] == ["centre"]
+    (path,) = [path for path in hub.files("datasets", BOARD, "refs/pr/2") if path not in before and "result" in path]
+    sent = json.loads(hub.files("datasets", BOARD, "refs/pr/2")[path])
+    assert [cell["explainer"] for cell in sent["cells"]] == ["random"]  # only what is new
     (line,) = [line for line in done.lines() if line.startswith("conflict: random by saliency_miou")]
     assert "by founder (n = 12) and" in line
     assert "by visitor (n = 12)" in line
@@ -251,42 +220,6 @@ def test_values_that_contradict_are_shown_and_stand_beside_each_other(hub, here,
     assert sb.submit(tmp_path / "other").new == []  # said once, it is not said again
 
 
-@pytest.mark.slow
-def test_a_submission_that_is_malformed_is_named_and_left_out(hub, here, run, capsys):
-    sb.submit(run)
-    merge(hub, 1)
-    (path,) = [path for path in hub.files("datasets", BOARD) if path.endswith("result.json")]
-    content = json.loads(hub.files("datasets", BOARD)[path])
-    for name, edit in (("wrong/place/founder-1", {}), ("a/b/c", {"cells": "all"}), ("d/e/f", {"\x1b[31m": 1})):
-        hub.api().upload_file(
-            path_or_fileobj=json.dumps(content | edit).encode(), path_in_repo=f"{name}/result.json", repo_id=BOARD,
-            repo_type="dataset",
-        )  # fmt: skip
-    board = sb.load_results(BOARD)
-    assert len(board.cells) == 2
-    lines = {one.folder: one.line for one in board.refused}
-    assert lines["a/b/c"].startswith("a/b/c/result.json: cells: ")
-    assert lines["d/e/f"].startswith("d/e/f/result.json cannot be read: the text of a name in it cannot be printed")
-    assert "wrong/place/founder-1/" in lines["wrong/place/founder-1"]
-    assert "left out: a/b/c/result.json" in capsys.readouterr().err
-
-
-def test_a_local_folder_is_a_board_too(run, tmp_path):
-    for who in ("ada", "bob"):
-        of_run(run, who).write(tmp_path)
-    board = sb.load_results(tmp_path)
-    assert all(row["submitters"] == ["ada", "bob"] for row in board.cells)
-    with pytest.raises(UserError, match="nowhere"):
-        sb.load_results(tmp_path / "nowhere")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="holds no results"):
-        sb.load_results(tmp_path / "empty")
-    min(tmp_path.rglob("records.parquet")).write_bytes(b"torn")
-    torn = sb.load_results(tmp_path)
-    assert len(torn.refused) == 1
-    assert all(row["submitters"] == ["bob"] for row in torn.cells)
-
-
 def test_a_board_in_a_folder_from_its_first_submission_to_its_recomputed_rows(
     run, shapes, resnet, tmp_path, capsys, monkeypatch
 ):
@@ -294,22 +227,18 @@ def test_a_board_in_a_folder_from_its_first_submission_to_its_recomputed_rows(
     line = ["submit", str(run), "--to", "./board", "--by", "ada"]
     assert main([*line, "--dry-run"]) == 0
     assert not (tmp_path / "board").exists()
-    assert main(line) == 0
-    told = capsys.readouterr().out
+    told = said(capsys, line)
     assert "create the board board" in told
     assert "show the board: saliency-bench leaderboard --results board" in told
     files = {path: path.read_bytes() for path in tmp_path.rglob("board/**/*") if path.is_file()}
-    assert main(line) == 0
-    assert "2 cells are in board with the same values and are not sent" in capsys.readouterr().out
+    assert "2 cells are in board with the same values and are not sent" in said(capsys, line)
     assert {path: path.read_bytes() for path in tmp_path.rglob("board/**/*") if path.is_file()} == files
     assert main(["submit", str(other_run(run, tmp_path)), "--to", "board", "--by", "eve"]) == 0
-    assert main(["review", "board"]) == 0
-    assert capsys.readouterr().out.count(": checks out") == 2
+    assert said(capsys, ["review", "board"]).count(": checks out") == 2
     ada, eve = sorted(path.parent.relative_to("board").as_posix() for path in Path("board").glob("*/*/*/result.json"))
     # The run has 12 of the dataset's samples, fewer than `recompute` draws.
     settings = ["--dataset", str(shapes), "--model", str(resnet), "--device", "cpu"]
-    assert main(["recompute", "board", ada, *settings]) == 0
-    assert "12 samples by explainer, largest difference 0" in capsys.readouterr().out
+    assert "12 samples by explainer, largest difference 0" in said(capsys, ["recompute", "board", ada, *settings])
     assert main(["recompute", "board", eve, *settings]) == 1
     assert main(["review", "board"]) == 1
     assert f"{eve}: must not be ranked" in capsys.readouterr().out
@@ -323,16 +252,24 @@ def test_a_board_in_a_folder_from_its_first_submission_to_its_recomputed_rows(
         ("review full", "full holds no submissions; add one with `saliency-bench submit RUN --to full`"),
         ("review full 3", "is a folder, which has no pull requests; leave out NUMBER"),
         ("leaderboard --results ./nothing --json", "./nothing does not exist; give a folder of results"),
+        ("leaderboard --results full", "full holds no results"),
+        ("leaderboard --results full --core full/x.txt", "x.txt cannot be read: "),
+        ("leaderboard", "arguments are required: --results"),
+        ("leaderboard --results x --port -1", "--port -1 is not a port"),
+        ("leaderboard --results x", "x does not exist; give a folder of results, or NAMESPACE/results"),
+        ("recompute x a/b/c", "x does not exist; give a folder of results, or NAMESPACE/results"),
         ("review ./nothing", "./nothing does not exist; give a folder of results"),
+        ("review a/b 0", "0 is not the number of a pull request"),
     ],
 )
-def test_what_is_no_board_is_one_line(run, tmp_path, monkeypatch, capsys, line, words):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full/x.txt").write_text("x")
-    assert main([str(run) if word == "RUN" else word for word in line.split()]) == 2
-    assert words in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["full", "x.txt"]
+def test_what_is_no_board_is_one_line(here, run, tmp_path, monkeypatch, capsys, line, words):
+    (tmp_path / "place/full").mkdir(parents=True)
+    (tmp_path / "place/full/x.txt").write_text("name: [")
+    monkeypatch.chdir(tmp_path / "place")
+    error = said(capsys, [str(run) if word == "RUN" else word for word in line.split()], 2)
+    assert words in error
+    assert error.count("\n") == 1
+    assert sorted(path.name for path in Path().rglob("*")) == ["full", "x.txt"]
 
 
 @pytest.mark.slow
@@ -344,38 +281,20 @@ def test_ones_own_board_is_made_and_can_be_private(hub, here, run):
     assert hub.repo("datasets", "visitor/results").private
     assert sb.submit(run, namespace="visitor").private
     here(FOUNDER)
-    with pytest.raises(UserError, match="visitor/results"):
-        sb.load_results("visitor/results")
+    refused("visitor/results", sb.load_results, "visitor/results")
     sb.submit(run)
-    with pytest.raises(UserError, match="exists and is public; leave out --private"):
-        sb.submit(run, private=True)
-
-
-@pytest.mark.slow
-def test_the_card_of_a_board_loads_the_single_scores(hub, here, run, monkeypatch):
-    sb.submit(run)
-    merge(hub, 1)
-    code = (
-        "import datasets; rows = datasets.load_dataset('saliency-bench/results', 'records', split='train'); "
-        "named = [name for name in rows['explainer'] if name]; "  # the first row only shows the columns
-        "print(len(named), sorted(set(named)))"
-    )
-    done = hub.python(code, user=None, home="fresh")
-    assert done.stdout == "24 ['centre', 'random']\n", done.stderr
-    assert json.loads(hub.files("datasets", BOARD)["schema.json"])["properties"]["cells"]
+    refused("exists and is public; leave out --private", sb.submit, run, private=True)
 
 
 def test_a_dry_run_sends_nothing_and_needs_no_login(hub, here, run, capsys):
     here(None)
-    assert main(["submit", str(run), "--dry-run"]) == 0
-    shown = capsys.readouterr().out
+    shown = said(capsys, ["submit", str(run), "--dry-run"])
     assert "create the public dataset saliency-bench/results" in shown
     assert "licence: cc-by-4.0, to which you agree by submitting" in shown
     assert "  rights not checked: not logged in\n" in shown
     assert "records.parquet" in shown
     assert shown.endswith("dry run: nothing was sent\n")
-    assert main(["push", "results", str(run), "--dry-run", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(said(capsys, ["push", "results", str(run), "--dry-run", "--json"]))
     cells = json.loads((run / "summary.json").read_text())["cells"]
     assert (told["dry_run"], told["pull_request"]) == (True, None)
     assert told["new"] == [
@@ -412,8 +331,7 @@ def test_who_may_not_is_told_in_one_line(hub, here, run, capsys, monkeypatch):
     here(READER)  # a token that may only read
     refused = "reader may not submit to saliency-bench/results with this token, which only has read access"
     assert refused in one_line(capsys, run)
-    assert main(["submit", str(run), "--dry-run"]) == 0
-    assert f"  {refused}\n" in capsys.readouterr().out
+    assert f"  {refused}\n" in said(capsys, ["submit", str(run), "--dry-run"])
     here(FOUNDER)
     assert "'no/such' is not the name of a user" in one_line(capsys, run, "--namespace", "no/such")
 
@@ -464,9 +382,7 @@ def test_reading_the_board_is_refused_in_one_line(status, words, hub, here, run,
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     sb.submit(run)
     hub.fault("api/datasets/saliency-bench/results", status=status, times=100, headers={"Retry-After": "9"})
-    with pytest.raises(UserError, match=words) as error:
-        sb.load_results(BOARD)
-    assert "\n" not in str(error.value)
+    refused(words, sb.load_results, BOARD)
 
 
 def test_a_folder_of_the_same_name_is_not_taken_for_the_hub(hub, here, run, tmp_path, monkeypatch):
@@ -480,8 +396,7 @@ def test_a_folder_of_the_same_name_is_not_taken_for_the_hub(hub, here, run, tmp_
 def test_a_board_without_its_card_gets_it(hub, here, run):
     """As after a submission that was interrupted when the repository was made."""
     hub.fault("commit/main", status=400)
-    with pytest.raises(UserError, match="400"):
-        sb.submit(run)
+    refused("400", sb.submit, run)
     assert set(hub.files("datasets", BOARD)) == {".gitattributes"}
     sb.submit(run)
     assert set(hub.files("datasets", BOARD)) == FIRST
@@ -495,12 +410,10 @@ def test_no_network(here, run, capsys, monkeypatch, hub):
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     assert "the Hub cannot be reached" in one_line(capsys, run)
-    with pytest.raises(UserError, match="cannot be reached"):
-        sb.load_results(BOARD)
+    refused("cannot be reached", sb.load_results, BOARD)
     for user in (FOUNDER, None):
         here(user)
-        assert main(["submit", str(run), "--dry-run"]) == 0
-        shown = capsys.readouterr().out
+        shown = said(capsys, ["submit", str(run), "--dry-run"])
         assert "  not compared with the Hub, rights not checked: it cannot be reached\n" in shown
         assert "random by saliency_miou: 0." in shown
 
@@ -568,20 +481,17 @@ def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet
     assert shown.out.count("pull request to the public dataset") == shown.out.count("licence: ") == 1
     assert "in the same pull request" in shown.out
     assert not hub.api(FOUNDER).repo_exists(BOARD, repo_type="dataset")
-    assert main(line) == 0
-    assert capsys.readouterr().out.count("/discussions/1\n") == 1
+    assert said(capsys, line).count("/discussions/1\n") == 1
     verdict = review(BOARD, 1)
     assert verdict.fine
     assert sorted(len(submission.cells) for submission in verdict.submissions) == [1, 2]
     merge(hub, 1)
     assert len(sb.load_results(BOARD).rows) == 3
-    assert main(line) == 0
-    assert capsys.readouterr().out.count("nothing to submit") == 2
+    assert said(capsys, line).count("nothing to submit") == 2
     assert len(hub.repo("datasets", BOARD).discussions) == 1
     shutil.rmtree(runs)
     runs.mkdir()
-    assert main(line) == 2
-    assert "holds no finished run; start its suite again" in capsys.readouterr().err
+    assert "holds no finished run; start its suite again" in said(capsys, line, 2)
 
 
 @pytest.mark.parametrize(
@@ -599,8 +509,7 @@ def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet
 def test_what_a_review_would_refuse_for_its_size_is_not_sent(hub, here, run, monkeypatch, capsys, name, value, words):
     monkeypatch.setattr(f"saliency_bench.board.{name}", value)
     for more in ([], ["--dry-run"]):
-        assert main(["submit", str(run), *more]) == 2
-        error = capsys.readouterr().err
+        error = said(capsys, ["submit", str(run), *more], 2)
         assert re.search(words, error)
         assert error.count("\n") == 1
     assert not hub.store.repos
@@ -610,5 +519,4 @@ def test_too_many_files_of_maps_are_not_sent(hub, here, run, tmp_path, monkeypat
     write_maps(tmp_path / "copy" / PUBLISHED, "random", [("a", np.ones((8, 8), np.float32))])
     shutil.copytree(run, tmp_path / "copy", dirs_exist_ok=True)
     monkeypatch.setattr("saliency_bench.board.submission.MOST_SHARDS", 0)
-    with pytest.raises(UserError, match="has 1 files of maps, more than the limit of 0"):
-        plan(tmp_path / "copy", with_maps=True)
+    refused("has 1 files of maps, more than the limit of 0", plan, tmp_path / "copy", with_maps=True)

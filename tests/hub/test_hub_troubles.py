@@ -7,15 +7,12 @@ import json
 import re
 import sys
 import time
-import venv
-from importlib import metadata
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import snapshot_download
 from local_hub import FOUNDER, VISITOR
-from packaging.requirements import Requirement
+from only_evaluate import only_evaluate  # noqa: F401
 
 from saliency_bench.bound_metric import list_metrics, load_metric
 from saliency_bench.data.build_report import REPORT
@@ -187,66 +184,11 @@ print("rows", fingerprint(rows))
     assert told(filled, code, HF_HUB_OFFLINE="1", HF_ENDPOINT="http://127.0.0.1:9") == wanted
 
 
-def test_pushing_in_a_process_of_its_own(hub, pets):
-    """The command with nothing patched: a drop in the middle, a 500, then nothing to do; and what refuses it."""
-    hub.fault("PUT", drop_after=500)
-    hub.fault("POST .*/commit/", status=500)
-    done = hub.command("push", "dataset", pets, HF_DEBUG="1")
-    assert done.returncode == 0, done.stderr
-    assert "trying again in 2 s" in done.stdout
-    again = hub.command("push", "dataset", pets, "--debug")
-    assert "nothing changed" in again.stdout
-    refused = hub.command("push", "dataset", pets, "--namespace", "someone", "--debug", user=VISITOR, HF_DEBUG="1")
-    assert re.search("visitor.*someone/pet-xai", refused.stderr)
-    nobody = hub.command("push", "dataset", pets, user=None)
-    assert (nobody.returncode, nobody.stderr.count("\n")) == (2, 1)
-    nowhere = hub.command("push", "dataset", pets, HF_ENDPOINT="http://127.0.0.1:9")
-    assert (nowhere.returncode, nowhere.stderr.count("\n")) == (2, 1)
-    assert "cannot be reached" in nowhere.stderr
-    offline = hub.command("push", "dataset", pets, HF_HUB_OFFLINE="1")
-    assert "HF_HUB_OFFLINE" in offline.stderr
-    for run in (done, again, refused, nobody, nowhere, offline):
-        assert FOUNDER.token not in run.stdout + run.stderr
-        assert VISITOR.token not in run.stdout + run.stderr
-    for path in hub.root.rglob("*"):
-        assert not path.is_file() or FOUNDER.token.encode() not in path.read_bytes()
-
-
 # Metrics, for who has nothing of ours
 
 
-def closure(*names):
-    """The distributions that these need, and all that those need."""
-    found: dict[str, metadata.Distribution] = {}
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop().lower().replace("_", "-")
-        if name in found:
-            continue
-        try:
-            found[name] = metadata.distribution(name)
-        except metadata.PackageNotFoundError:  # optional on this platform
-            continue
-        needed = map(Requirement, found[name].requires or [])
-        waiting += [each.name for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})]
-    return found
-
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory):
-    """A Python that sees evaluate, numpy and what they require, and nothing else."""
-    root = tmp_path_factory.mktemp("bare")
-    venv.create(root, with_pip=False, symlinks=True)
-    place = next((root / "lib").glob("python*/site-packages"))
-    for distribution in closure("evaluate", "numpy").values():
-        for top in {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
-            if not (place / top).exists():
-                (place / top).symlink_to(Path(str(distribution.locate_file(top))).resolve())
-    return root / "bin" / "python"
-
-
 @pytest.mark.thorough
-def test_alignment_metrics_need_only_evaluate_and_numpy(hub, bare, monkeypatch):
+def test_alignment_metrics_need_only_evaluate_and_numpy(hub, only_evaluate, monkeypatch):  # noqa: F811
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     names = [name for name in list_metrics() if set(load_metric(name).inputs) == {"maps", "masks"}]
     assert {"saliency_miou", "saliency_pointing_game"} < set(names)
@@ -263,7 +205,7 @@ for name in {names}:
     print(evaluate.load("saliency-bench/" + name).compute(predictions=maps, references=maps > 0))
 """
     for more in ({}, {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}):
-        done = hub.run([str(bare), "-c", code], user=None, **more)
+        done = hub.run([sys.executable, "-S", "-c", code], user=None, PYTHONPATH=str(only_evaluate), **more)
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines() == [str({name: 1.0}) for name in names]  # a map that is the mask is the best
 

@@ -1,6 +1,5 @@
 """Metrics installed for `evaluate.load` by bare name: from any folder, offline, online, with nothing else of ours."""
 
-import importlib.metadata
 import json
 import os
 import subprocess
@@ -10,13 +9,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from commands import said
 from evaluate import loading
 from evaluate.loading import get_imports
-from packaging.requirements import Requirement
+from only_evaluate import only_evaluate  # noqa: F401
+from refusals import refused
 
 from saliency_bench import registry
 from saliency_bench.cli import main
-from saliency_bench.errors import UserError
 from saliency_bench.publishing import install_metrics as installing
 from saliency_bench.publishing.install_metrics import install_metrics
 from saliency_bench.publishing.vendoring import metric_files
@@ -59,11 +59,6 @@ def run(command, home, **variables):
     return done
 
 
-@pytest.mark.thorough
-def test_bare_name_from_any_folder_offline(home):
-    assert run([sys.executable, "-c", SCRIPT], home).stdout == PRINTED
-
-
 class Missing(BaseHTTPRequestHandler):
     def answer(self):
         self.server.paths.append(self.path)
@@ -78,7 +73,7 @@ class Missing(BaseHTTPRequestHandler):
 
 
 @pytest.mark.slow
-def test_bare_name_online_where_the_hub_does_not_have_it(home, only_evaluate):
+def test_bare_name_online_where_the_hub_does_not_have_it(home, only_evaluate):  # noqa: F811
     with ThreadingHTTPServer(("127.0.0.1", 0), Missing) as server:
         server.paths = []
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -90,34 +85,8 @@ def test_bare_name_online_where_the_hub_does_not_have_it(home, only_evaluate):
     assert any("evaluate-metric/saliency_miou" in path for path in server.paths)
 
 
-def required(name, found):
-    """The installed distributions that `name` needs, itself included."""
-    try:
-        distribution = importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError:
-        return found
-    if distribution.metadata["Name"].lower() not in found:
-        found[distribution.metadata["Name"].lower()] = distribution
-        for line in distribution.requires or []:
-            requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                required(requirement.name, found)
-    return found
-
-
-@pytest.fixture(scope="module")
-def only_evaluate(tmp_path_factory):
-    """A folder with links to evaluate, what it needs, and nothing else: no torch, nothing of ours."""
-    folder = tmp_path_factory.mktemp("site")
-    for distribution in required("evaluate", {}).values():
-        for top in {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
-            if not (folder / top).exists():
-                (folder / top).symlink_to(distribution.locate_file(top))
-    return folder
-
-
 @pytest.mark.slow
-def test_loads_where_only_evaluate_and_numpy_are(home, only_evaluate):
+def test_loads_where_only_evaluate_and_numpy_are(home, only_evaluate):  # noqa: F811
     absent = """
 import importlib.util
 assert not any(importlib.util.find_spec(name) for name in ("torch", "saliency_bench", "scipy", "transformers"))
@@ -128,7 +97,7 @@ assert not any(importlib.util.find_spec(name) for name in ("torch", "saliency_be
 
 
 @pytest.mark.slow
-def test_metrics_of_the_classifier_say_what_to_install(home, only_evaluate):
+def test_metrics_of_the_classifier_say_what_to_install(home, only_evaluate):  # noqa: F811
     script = """
 import evaluate
 try:
@@ -185,22 +154,17 @@ def test_text_that_evaluate_s_hash_does_not_see_is_brought_up_to_date(cache, mon
 @pytest.mark.slow
 def test_another_evaluate_is_named(cache, monkeypatch):
     monkeypatch.setattr(loading, "_create_importable_file", lambda local_path, name: None)
-    with pytest.raises(UserError, match=r"evaluate==0\.4\.6"):
-        install_metrics()
+    refused(r"evaluate==0\.4\.6", install_metrics)
     monkeypatch.delattr(loading, "_create_importable_file")
-    with pytest.raises(UserError, match=r"evaluate==0\.4\.6"):
-        install_metrics()
+    refused(r"evaluate==0\.4\.6", install_metrics)
 
 
 def test_command(cache, capsys):
-    assert main(["install-metrics", "--json"]) == 0
-    done = json.loads(capsys.readouterr().out)
+    done = json.loads(said(capsys, ["install-metrics", "--json"]))
     assert [item["name"] for item in done] == registry.names("metrics")
     assert all(item["changed"] and Path(item["path"]).is_dir() for item in done)
-    assert main(["install-metrics", "saliency_miou"]) == 0
-    assert capsys.readouterr().out.startswith("unchanged  saliency_miou  ")
-    assert main(["install-metrics", "saliency_miuo"]) == 2
-    assert "did you mean saliency_miou" in capsys.readouterr().err
+    assert said(capsys, ["install-metrics", "saliency_miou"]).startswith("unchanged  saliency_miou  ")
+    assert "did you mean saliency_miou" in said(capsys, ["install-metrics", "saliency_miuo"], 2)
 
 
 @pytest.mark.sample(21)
@@ -220,7 +184,7 @@ def test_a_metric_s_files_stand_alone(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_folder_of_a_metric_s_files_loads_by_its_path(home, only_evaluate, tmp_path):
+def test_a_folder_of_a_metric_s_files_loads_by_its_path(home, only_evaluate, tmp_path):  # noqa: F811
     folder = tmp_path / "saliency_miou"
     folder.mkdir()
     for file, text in metric_files("saliency_miou").items():
@@ -231,8 +195,7 @@ def test_a_folder_of_a_metric_s_files_loads_by_its_path(home, only_evaluate, tmp
 
 
 def test_unknown_metric_is_named():
-    with pytest.raises(UserError, match=r"saliency_miuo.*saliency_miou"):
-        metric_files("saliency_miuo")
+    refused(r"saliency_miuo.*saliency_miou", metric_files, "saliency_miuo")
 
 
 def test_help_imports_neither_torch_nor_evaluate():

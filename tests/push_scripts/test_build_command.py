@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import said
 from local_hub import LocalHub, User
 from PIL import Image
 from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
@@ -50,10 +51,8 @@ def test_why_a_mask_cannot_be_used_is_printed(tmp_path, capsys):
 def test_several_texts_of_an_option(tmp_path, capsys):
     source = _examples.write("voc-val", tmp_path / "source", 10, 32)
     line = ["build", "voc-val", "--source", str(source), "--out", str(tmp_path / "out"), "--classes", "image"]
-    assert main([*line, "--drop", "aeroplane", "bicycle"]) == 0
-    assert "it shows a dropped class (bicycle)" in capsys.readouterr().out
-    assert main([*line, "--overwrite", "--drop", "aeroplan"]) == 2
-    assert "did you mean aeroplane" in capsys.readouterr().err
+    assert "it shows a dropped class (bicycle)" in said(capsys, [*line, "--drop", "aeroplane", "bicycle"])
+    assert "did you mean aeroplane" in said(capsys, [*line, "--overwrite", "--drop", "aeroplan"], 2)
 
 
 def test_equal_remarks_are_one_line():

@@ -9,13 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from commands import said
+from refusals import refused
 from scipy import stats
 from test_reporting import _key, _result, make_run
 
 import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.compute.finished import load_run
-from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.requirements import CheckedRequirement, Requirement, check, find_cell
 from saliency_bench.read.cell import CellResult
 from saliency_bench.read.run_folder import RunData, read_run
@@ -115,8 +116,7 @@ def test_python_gives_what_the_commands_give(run, tmp_path, capsys):
         lambda: sb.power(run, spread=1, difference=0.1),
         lambda: sb.check(run),
     ):
-        with pytest.raises(UserError, match=r"either a run or a spread|at least one requirement"):
-            call()
+        refused(r"either a run or a spread|at least one requirement", call)
 
 
 def test_json_holds_what_the_lines_say(run, capsys):
@@ -209,8 +209,7 @@ def test_options_are_told_from_names_by_the_cells_of_the_run(run):
     assert named("rise:masks=4000:saliency_miou") == ("rise", "saliency_miou")
     assert named("mine:at=a:b:saliency_miou") == ("mine:at=a:b", "saliency_miou")
     for unknown in ("rise:masks=200:saliency_miou", "rise:saliency_miou:threshold=0.3", "mine:saliency_miou"):
-        with pytest.raises(UserError, match=r"unknown .*rise:saliency_miou|unknown .*mine"):
-            named(unknown)
+        refused(r"unknown .*rise:saliency_miou|unknown .*mine", named, unknown)
     assert Requirement.read("rise:masks=100:saliency_miou:threshold=0.3>=0.2") == Requirement(
         "rise:masks=100:saliency_miou:threshold=0.3", True, 0.2
     )
@@ -384,8 +383,7 @@ def test_undecided_fails_where_it_is_strict(run, capsys):
     _, value, _ = ends(run)
     words = ["check", str(run), "--require", f"gradcam:saliency_miou>={value!r}"]
     assert (main(words), main([*words, "--strict"])) == (0, 1)
-    assert main(["check", str(run), "--require", "gradcam:saliency_miou>random", "--strict"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = said(capsys, ["check", str(run), "--require", "gradcam:saliency_miou>random", "--strict"]).splitlines()
     assert [line.split()[0] for line in lines] == ["undecided", "undecided", "met"]
     assert all("would fail in 80 %" in line for line in lines)
     main([*words, "--strict", "--json"])
@@ -407,8 +405,7 @@ def test_an_edited_summary_is_not_believed(run, tmp_path, capsys):
     write_json(edited / "summary.json", summary)
     for command in (["check", str(edited), "--require", "gradcam:saliency_miou>=0.8"], ["report", str(edited)],
                     ["analyse", str(edited), "--what", "rank"]):  # fmt: skip
-        assert main(command) == 2
-        assert "summary.json says 0.9 of gradcam by saliency_miou" in capsys.readouterr().err
+        assert "summary.json says 0.9 of gradcam by saliency_miou" in said(capsys, command, 2)
 
 
 def noted(run, folder):
@@ -425,8 +422,7 @@ def test_a_summary_of_another_hash_than_the_run_noted_is_refused(run, tmp_path):
     summary = read_json(edited / "summary.json")
     summary["cells"][0].update(scored=0.5)
     write_json(edited / "summary.json", summary)
-    with pytest.raises(UserError, match=r"summary\.json was changed since the run wrote it; start the run again"):
-        read_run(edited)
+    refused(r"summary\.json was changed since the run wrote it; start the run again", read_run, edited)
 
 
 def test_records_with_other_groups_than_the_run_noted_are_refused(run, tmp_path):
@@ -435,8 +431,7 @@ def test_records_with_other_groups_than_the_run_noted_are_refused(run, tmp_path)
     index = table.schema.get_field_index("group")
     groups = pa.array(["one"] * len(table), pa.string())
     pq.write_table(table.set_column(index, table.schema.field(index), groups), edited / "records.parquet")
-    with pytest.raises(UserError, match=r"records\.parquet was changed since the run wrote it"):
-        read_run(edited)
+    refused(r"records\.parquet was changed since the run wrote it", read_run, edited)
 
 
 @pytest.mark.parametrize(
@@ -464,8 +459,7 @@ def test_bad_input_is_one_line_and_exit_code_2(run, capsys, line, message):
 
 def test_too_few_samples_for_an_interval_are_bad_input_not_a_pass(tmp_path, capsys):
     few = make_run(tmp_path / "few", samples=12, methods=MIOU, pictures=False)
-    assert main(["check", str(few), "--require", "gradcam:saliency_miou>=0.9"]) == 2
-    assert "8 independent samples" in capsys.readouterr().err
+    assert "8 independent samples" in said(capsys, ["check", str(few), "--require", "gradcam:saliency_miou>=0.9"], 2)
 
 
 def test_runs_over_other_samples_are_not_compared(run, tmp_path, capsys):

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from commands import said
 from PIL import Image, ImageChops
 from transformers import AutoModelForImageClassification, ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
@@ -239,8 +240,7 @@ def test_object_shows_the_scene_with_and_without(folder, rows, classifiers, name
 
 def test_the_first_samples_of_the_run_and_a_table(folder, tmp_path, capsys):
     words = ["draw", str(folder), "--what", "classes", "--out", str(tmp_path / "a.jpg"), "--explainers", "edges"]
-    assert main([*words, "--device", "cpu"]) == 0
-    shown = capsys.readouterr().out
+    shown = said(capsys, [*words, "--device", "cpu"])
     first = read_run(folder).ids[:2]
     assert all(f"{one}  edges" in shown for one in first)
     assert f"picture: {tmp_path / 'a.jpg'}" in shown

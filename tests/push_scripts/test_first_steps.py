@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench import cli
@@ -52,8 +53,7 @@ def test_a_cell_without_masks_says_so(shapes, resnet, tmp_path):
 def test_a_name_without_its_owner_is_completed(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match=rf"did you mean (microsoft|google)/{name.lower()}\?"):
-        sb.load_classifier(name)
+    refused(rf"did you mean (microsoft|google)/{name.lower()}\?", sb.load_classifier, name)
 
 
 def test_a_checkpoint_without_its_image_processor_is_told_by_that(resnet, tmp_path):
@@ -73,8 +73,7 @@ def test_a_checkpoint_without_its_image_processor_is_told_by_that(resnet, tmp_pa
     ],
 )
 def test_normalisation_of_bytes_is_refused_with_the_numbers_to_give(numbers, words):
-    with pytest.raises(UserError, match=words):
-        sb.load_classifier(torch.nn.Identity(), **numbers)
+    refused(words, sb.load_classifier, torch.nn.Identity(), **numbers)
 
 
 def test_normalisation_of_floats_passes():

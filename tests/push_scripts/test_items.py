@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from commands import said
 
 from saliency_bench import options, registry
 from saliency_bench.cli import main
@@ -21,8 +22,7 @@ def test_every_option_has_its_default_and_a_meaning(kind, name):
 
 @pytest.mark.parametrize("line", ["help rise", "list rise", "list explainers rise", "--help rise"])
 def test_an_explainer_shows_its_options_passes_and_an_example(line, capsys):
-    assert main(line.split()) == 0
-    shown = capsys.readouterr().out
+    shown = said(capsys, line.split())
     assert shown.startswith("rise: RISE (Petsiuk et al., 2018): ")
     for text in ("masks=4000", "probability that a cell shows", "4000, for one image of 224 x 224", "outputs"):
         assert text in shown
@@ -32,8 +32,7 @@ def test_an_explainer_shows_its_options_passes_and_an_example(line, capsys):
 
 
 def test_a_metric_shows_its_direction_range_and_paper(capsys):
-    assert main(["help", "saliency_deletion"]) == 0
-    shown = capsys.readouterr().out
+    shown = said(capsys, ["help", "saliency_deletion"])
     for text in (
         "lower is better",
         "0 to 1, if a map explains one class",
@@ -45,12 +44,10 @@ def test_a_metric_shows_its_direction_range_and_paper(capsys):
 
 
 def test_the_example_of_a_metric_has_the_second_classifier_and_its_column(capsys):
-    assert main(["help", "saliency_idr"]) == 0
-    shown = capsys.readouterr().out
+    shown = said(capsys, ["help", "saliency_idr"])
     assert "columns (image_without_object)" in shown
     assert "--other-model SCENES --other-label scene" in shown.splitlines()[-1]
-    assert main(["help", "saliency_miou"]) == 0
-    assert "--other" not in capsys.readouterr().out
+    assert "--other" not in said(capsys, ["help", "saliency_miou"])
 
 
 def test_data_of_ones_own_have_no_licence_before_they_are_built(capsys):
@@ -59,15 +56,13 @@ def test_data_of_ones_own_have_no_licence_before_they_are_built(capsys):
 
 
 def test_a_dataset_shows_how_it_is_built(capsys):
-    assert main(["help", "pet-xai"]) == 0
-    shown = capsys.readouterr().out
+    shown = said(capsys, ["help", "pet-xai"])
     for text in ("usage: saliency-bench build pet-xai", "--border", "cc-by-sa-4.0", "robots.ox.ac.uk"):
         assert text in shown
 
 
 def test_items_as_json(capsys):
-    assert main(["list", "rise", "saliency_miou", "pet-xai", "train", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(said(capsys, ["list", "rise", "saliency_miou", "pet-xai", "train", "--json"]))
     assert found["explainers"]["rise"]["options"]["masks"]["default"] == 4000
     assert found["metrics"]["saliency_miou"]["direction"] == "higher is better"
     assert found["datasets"]["pet-xai"]["options"]["border"]["default"] is False
@@ -85,8 +80,7 @@ def test_items_as_json(capsys):
     ],
 )
 def test_a_misspelt_name_is_an_error_with_the_nearest_ones(line, message, capsys):
-    assert main(line.split()) == 2
-    assert message in capsys.readouterr().err
+    assert message in said(capsys, line.split(), 2)
 
 
 def test_meanings_are_the_section_args_of_a_docstring():

@@ -13,6 +13,7 @@ import yaml
 from huggingface_hub import HfApi
 from local_hub import FOUNDER, READER, VISITOR
 from PIL import Image
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench import cli
@@ -234,12 +235,10 @@ def test_a_card_never_leaves_out_its_dataset_because_the_hub_is_busy(here, built
 
     assert "trained on\n[saliency-bench/pet-xai]" in card()
     here.fault("GET /api/datasets", status=503)
-    with pytest.raises(UserError, match="503"):
-        card()
+    refused("503", card)
     here.fault("HEAD .*build_report.json", times=9, status=503)
     shutil.rmtree(tmp_path / "cache", ignore_errors=True)
-    with pytest.raises(UserError, match=r"build_report\.json of saliency-bench/pet-xai did not arrive"):
-        card()
+    refused(r"build_report\.json of saliency-bench/pet-xai did not arrive", card)
     here.heal()
     assert "trained on\n[saliency-bench/pet-xai]" in card()
 
@@ -267,23 +266,19 @@ def test_a_busy_hub_is_waited_for(hub, slept, order, waits):
 
 def test_patience_ends_and_waits_for_nothing_that_will_not_pass(hub, slept):
     hub.fault("GET /api/whoami", times=99, status=503)
-    with pytest.raises(UserError, match=r"503 .*start the same command again"):
-        patiently(hub.api().whoami, "x/y", hub.api())
+    refused(r"503 .*start the same command again", patiently, hub.api().whoami, "x/y", hub.api())
     assert slept == list(patience.PAUSES)
     hub.heal()
     hub.fault("GET /api/whoami", status=429, headers={"Retry-After": "86400"})
-    with pytest.raises(UserError, match=r"429.*86400 s; nothing is lost"):
-        patiently(hub.api().whoami, "x/y", hub.api())
+    refused(r"429.*86400 s; nothing is lost", patiently, hub.api().whoami, "x/y", hub.api())
 
     hub.fault("GET /api/whoami", status=403)
-    with pytest.raises(UserError, match="403"):
-        patiently(hub.api().whoami, "x/y", hub.api())
+    refused("403", patiently, hub.api().whoami, "x/y", hub.api())
 
     def wrong():
         raise UserError("it is wrong")
 
-    with pytest.raises(UserError, match=r"^it is wrong$"):
-        patiently(wrong, "x/y", hub.api())
+    refused(r"^it is wrong$", patiently, wrong, "x/y", hub.api())
     with pytest.raises(ZeroDivisionError):
         patiently(lambda: 1 / 0, "x/y", hub.api())
     assert slept == list(patience.PAUSES)

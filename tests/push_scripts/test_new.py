@@ -6,6 +6,7 @@ import sys
 
 import contracts
 import pytest
+from commands import said
 
 from saliency_bench import registry
 from saliency_bench.cli import main
@@ -34,8 +35,7 @@ def checkout(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("kind", "name", "more"), ITEMS)
 def test_a_new_item_lacks_nothing_but_what_is_to_be_written(kind, name, more, checkout, capsys, monkeypatch):
-    assert main(["new", kind, name, *more, "--json"]) == 0
-    files = json.loads(capsys.readouterr().out)["files"]
+    files = json.loads(said(capsys, ["new", kind, name, *more, "--json"]))["files"]
     assert sorted(files) == sorted(str(path) for path in checkout.rglob("*.*") if path.stat().st_size)
     monkeypatch.setattr(registry, "folders", lambda kind: [checkout / kind])
     monkeypatch.setattr(contracts, "imported", lambda kind, name, part="": module_of(kind, name, part, checkout))
@@ -86,8 +86,7 @@ def test_files_of_new_items_pass_the_linter(checkout):
 )
 def test_invalid_names_are_refused_in_one_line(line, words, checkout, capsys):
     before = sorted(checkout.rglob("*"))
-    assert main(["new", *line.split()]) == 2
-    message = capsys.readouterr().err
+    message = said(capsys, ["new", *line.split()], 2)
     assert message.count("\n") == 1
     assert all(word in message for word in words)
     assert sorted(checkout.rglob("*")) == before
@@ -97,8 +96,7 @@ def test_invalid_names_are_refused_in_one_line(line, words, checkout, capsys):
 def test_an_existing_name_is_refused_and_nothing_is_written(there, checkout, capsys):
     (checkout / there).parent.mkdir(exist_ok=True)
     (checkout / there).write_text("mine")
-    assert main(["new", "explainer", "mine"]) == 2
-    assert "exists" in capsys.readouterr().err
+    assert "exists" in said(capsys, ["new", "explainer", "mine"], 2)
     assert [path for path in checkout.rglob("*mine.py") if path.is_file()] == [checkout / there]
     assert (checkout / there).read_text() == "mine"
 
@@ -108,5 +106,4 @@ def test_it_works_from_a_folder_below_and_not_outside_a_checkout(checkout, capsy
     assert main(["new", "dataset", "my_data"]) == 0
     assert (checkout / "hub_builders" / "my_data.py").is_file()
     monkeypatch.chdir(checkout.parent)
-    assert main(["new", "dataset", "other"]) == 2
-    assert str(checkout.parent) in capsys.readouterr().err
+    assert str(checkout.parent) in said(capsys, ["new", "dataset", "other"], 2)

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
+from refusals import refused
 from scipy import stats
 from test_golden_run import network
 
@@ -320,8 +321,7 @@ def test_the_crowd_of_a_table_is_its_answers_about_the_pictures_of_the_run(done,
         assert (number.n, number.least) == (2, 2)
     assert numbers[("one", "small"), ("gradcam", "Crowd")].missing.startswith("no answers of people")
     assert numbers[("one", "small"), ("gradient", "mIoU")].value is not None
-    with pytest.raises(UserError, match="cannot be read"):
-        suite(f"{path}:people", **options, answers=tmp_path / "none.csv")
+    refused("cannot be read", suite, f"{path}:people", **options, answers=tmp_path / "none.csv")
 
 
 def test_tables_and_datasets_can_be_selected(file, tmp_path):
@@ -348,8 +348,7 @@ def test_tables_and_datasets_can_be_selected(file, tmp_path):
 )  # fmt: skip
 def test_a_selection_that_means_nothing_is_refused(file, tmp_path, conditions, said):
     _, found, tables = find_suite(str(file))
-    with pytest.raises(UserError, match=said):
-        jobs_of(found, tables, SuiteChoice(tmp_path, select=selection(conditions)))
+    refused(said, lambda: jobs_of(found, tables, SuiteChoice(tmp_path, select=selection(conditions))))
 
 
 @pytest.mark.parametrize(
@@ -386,21 +385,17 @@ def test_what_is_no_suite_is_refused_in_one_line(tmp_path, text):
 
 
 def test_unknown_names_and_settings(tmp_path):
-    with pytest.raises(UserError, match="did you mean p0-table2"):
-        find_suite("p0-tabel2")
-    with pytest.raises(UserError, match="cannot be read"):
-        find_suite(str(tmp_path / "nothing.yaml"))
+    refused("did you mean p0-table2", find_suite, "p0-tabel2")
+    refused("cannot be read", find_suite, str(tmp_path / "nothing.yaml"))
     content = json.loads(json.dumps(SUITE))
     content["runs"]["all"]["settings"] = {"targetz": "label"}
     path = tmp_path / "own.yaml"
     path.write_text(yaml.safe_dump(content))
-    with pytest.raises(UserError, match="did you mean target"):
-        read_suite(path)
+    refused("did you mean target", read_suite, path)
 
 
 def test_missing_sources_are_listed_and_nothing_starts(file, tmp_path, capsys):
-    with pytest.raises(UserError, match="3 sources are missing"):
-        suite(str(file), out=tmp_path / "out", data=tmp_path, progress=False)
+    refused("3 sources are missing", suite, str(file), out=tmp_path / "out", data=tmp_path, progress=False)
     said = capsys.readouterr().err
     assert f"one: saliency-bench build one --out {tmp_path / 'one'}" in said
     assert not (tmp_path / "out").exists()
@@ -417,8 +412,7 @@ def test_models_that_cannot_be_loaded_are_missing_before_anything_starts(entry, 
     path.write_text(yaml.safe_dump(content))
     steps = planned(str(path), out=tmp_path / "out", data=tmp_path).steps
     assert {step.model for step in steps} == {"missing"}
-    with pytest.raises(UserError, match="5 sources are missing"):
-        suite(str(path), out=tmp_path / "out", data=tmp_path, progress=False)
+    refused("5 sources are missing", suite, str(path), out=tmp_path / "out", data=tmp_path, progress=False)
     written = capsys.readouterr().err
     for name in ("small", "wide"):
         assert any(
@@ -466,10 +460,6 @@ def test_files_are_read_as_utf_8_whatever_the_locale():
     environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = subprocess.run([sys.executable, "-c", line], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_suites_are_listed():
-    assert {"p0", "p0-table2"} <= set(sb.list_suites())
 
 
 def test_the_published_schema_is_that_of_the_files():

@@ -73,29 +73,12 @@ def test_a_table_of_sizes_needs_no_run(data, tmp_path):
     assert "5,000" in done.page.read_text()
 
 
-def test_the_size_of_a_dataset_is_no_other_quantity(tmp_path):
-    path = tmp_path / "own.yaml"
-    text = (
-        find_suite("p0")[0].read_text().replace("classes: {size: classes}", "classes: {size: classes, accuracy: top1}")
-    )
-    path.write_text(text)
-    with pytest.raises(UserError, match="accuracy, crowd, size and text"):
-        find_suite(str(path))
-
-
 def test_the_binary_sets_of_p0_are_evaluated_on_the_positive_class(tmp_path):
     """Saliency-Bench, appendix C: all scores rest on images with a mask."""
     _, content, _ = find_suite("p0")
     for job in jobs_of(content, ["p0-table2", "p0-table4"], SuiteChoice(tmp_path)):
         only = ("masked",) if job.dataset in ("disease-xai", "cancer-xai", "security-xai") else ()
         assert tuple(job.spec.only or ()) == only
-
-
-def test_the_sizes_of_a_paper_start_no_run_where_other_tables_do(tmp_path):
-    _, content, _ = find_suite("p0")
-    both = jobs_of(content, ["p0-table1", "p0-table4"], SuiteChoice(tmp_path))
-    assert both == jobs_of(content, ["p0-table4"], SuiteChoice(tmp_path))
-    assert jobs_of(content, ["p0-table1"], SuiteChoice(tmp_path)) == []
 
 
 def test_drawn_pictures_are_marked_in_every_file_and_never_taken_for_real_ones(tmp_path):

@@ -8,10 +8,10 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from refusals import refused
 from torch import nn
 
 from saliency_bench.compute.scoring.partners import PartnerSamples
-from saliency_bench.errors import UserError
 from saliency_bench.recipes.suites import numbers
 from saliency_bench.recipes.suites.suite import suite
 from saliency_bench.recipes.suites.suite_jobs import SuiteChoice, jobs_of
@@ -50,18 +50,15 @@ def test_images_are_chosen_by_id_or_by_rule(run, images, expected):
 def test_rules_go_by_the_explainers_of_the_picture(run):
     images = Images(rule="lowest", count=2)
     assert chosen(images, run, ["saliency_miou"], ["random"]) == ["b", "a"]  # of gradcam too it would be a and c
-    with pytest.raises(UserError, match="needs a value"):
-        chosen(images, run, ["saliency_miou"], ["rise"])
+    refused("needs a value", chosen, images, run, ["saliency_miou"], ["rise"])
 
 
 def test_images_are_chosen_by_file(run, tmp_path):
     for text in ("c\n\nb\n", "image_id,why\nc,so\nb,too\n"):
         (tmp_path / "ids").write_text(text)
         assert chosen(Images(file=str(tmp_path / "ids")), run, [], []) == ["c", "b"]
-    with pytest.raises(UserError, match="unknown image 'e'"):
-        chosen(Images(ids=("e",)), run, [], [])
-    with pytest.raises(UserError, match="needs a value"):
-        chosen(Images(rule="disputed"), run, [], [])
+    refused("unknown image 'e'", chosen, Images(ids=("e",)), run, [], [])
+    refused("needs a value", chosen, Images(rule="disputed"), run, [], [])
 
 
 CLASSES = 3  # person, motorbike, chair
@@ -124,8 +121,7 @@ def test_a_clever_hans_is_confident_right_faithful_and_points_elsewhere(several)
     number = numbers._clever_hans(several.run, "gradcam", "pg", "iauc")
     assert (number.value, number.n) == (pytest.approx(len(expected) / 39), 39)
     assert number.low < number.value < number.high
-    with pytest.raises(UserError, match="two values"):
-        chosen(images, several.run, ["pg"], ["gradcam"])
+    refused("two values", chosen, images, several.run, ["pg"], ["gradcam"])
     with pytest.raises(numbers.NoNumberError):
         numbers._clever_hans(several.run, "gradcam", "pg", "deletion")
 
@@ -272,5 +268,4 @@ def test_an_axis_with_several_names_must_stand_somewhere(tmp_path):
     content = yaml.safe_load(PICTURES)
     content["pictures"]["maps"]["columns"] = ["dataset"]
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(UserError, match="its runs have 4 names of explainer"):
-        read_suite(tmp_path / "own.yaml")
+    refused("its runs have 4 names of explainer", read_suite, tmp_path / "own.yaml")

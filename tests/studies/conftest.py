@@ -1,9 +1,13 @@
 """Stores of studies: a SQLite file, and a PostgreSQL server of the test's own where Debian's package is installed."""
 
+from itertools import count
+
 import pytest
+from pages import chromium, client_of, study_of
 from postgres import Postgres, programs
 
 import saliency_bench as sb
+from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.answer_store import Store
 
 EXPLAINERS = ["gradient", "edges", "random"]  # of the run below
@@ -16,6 +20,30 @@ def done(shapes, resnet, tmp_path_factory):
     sb.run(dataset=str(shapes), model=str(resnet), split="train", limit=12, device="cpu", progress=False, out=out,
            explainers=EXPLAINERS, metrics=["saliency_kae"], keep_maps=True)  # fmt: skip
     return out
+
+
+@pytest.fixture
+def annotating(tmp_path):
+    """A study of four images, each for two people."""
+    return study_of(tmp_path, 4)
+
+
+@pytest.fixture
+def client(annotating):
+    return client_of(create_app(annotating))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def same_pseudonyms(monkeypatch):
+    """Orders depend on them, and they follow from random keys."""
+    numbers = count()
+    monkeypatch.setattr("saliency_bench.studies.study._pseudonym", lambda *_: f"p-{next(numbers):06d}")
 
 
 @pytest.fixture(scope="session")

@@ -18,9 +18,14 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Image, Value
 from PIL import Image as Pictures
 
+from saliency_bench.studies.annotating import open_study
+from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.exporting import read_masks, store_masks
+from saliency_bench.studies.images import StudyImages
 
 CHROMIUM = "/usr/bin/chromium"
+BOX = np.zeros((60, 80), bool)
+BOX[10:30, 5:25] = True  # the known masks of `dataset`
 
 
 def dataset(count, size=(60, 80), masks=0, seed=0):
@@ -31,12 +36,28 @@ def dataset(count, size=(60, 80), masks=0, seed=0):
         rows["image_id"].append(f"image-{index:03d}")
         rows["image"].append(Pictures.fromarray(random.integers(0, 255, (*size, 3), np.uint8)))
         rows["label"].append(index % 2)
-        box = np.zeros(size, np.uint8)
-        box[10:30, 5:25] = 255
-        rows["mask"].append(Pictures.fromarray(box) if index < masks else None)
+        rows["mask"].append(Pictures.fromarray(BOX.astype(np.uint8) * 255) if index < masks else None)
     labels = ClassLabel(names=["<b>cat</b>", "dog"])
     kinds = {"image_id": Value("string"), "image": Image(), "label": labels, "mask": Image()}
     return Dataset.from_dict(rows, features=Features(kinds))
+
+
+def study_of(folder, rows, **settings):
+    """An annotation study in a folder, for two people an image, of rows of a dataset or of so many images of noise."""
+    images = StudyImages(dataset(rows) if isinstance(rows, int) else rows)
+    return open_study(Store(folder / "study.db"), "noise", images, "print", **{"annotators": 2} | settings)
+
+
+def client_of(app):
+    """A client to which an error of the server is an answer."""
+    from starlette.testclient import TestClient
+
+    return TestClient(app, raise_server_exceptions=False)
+
+
+def joined(client, request="r"):
+    """The headers of a person who joins."""
+    return {"X-Key": client.post("/api/join", json={"request": request.ljust(32, "-")}).json()["key"]}
 
 
 class Command:

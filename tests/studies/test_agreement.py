@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 from sklearn.metrics import cohen_kappa_score, f1_score, jaccard_score
 
-from saliency_bench.errors import UserError
 from saliency_bench.read.statistics.intervals import wilson
 from saliency_bench.studies import agreement
 from saliency_bench.studies.agreement import cohens_kappa, consensus, dice, image_agreement, iou, krippendorffs_alpha
@@ -90,8 +90,7 @@ def test_consensus_is_what_at_least_half_marked(given):
 
 
 def test_masks_of_different_sizes_are_refused():
-    with pytest.raises(UserError, match="different sizes"):
-        consensus([LEFT, LEFT.T])
+    refused("different sizes", consensus, [LEFT, LEFT.T])
 
 
 def test_rules_of_the_consensus_by_hand():
@@ -99,8 +98,7 @@ def test_rules_of_the_consensus_by_hand():
     assert consensus([first, second]).tolist() == [[True, True, True, False]], "at least half of two is the union"
     assert consensus([first, second], "majority").tolist() == [[True, False, False, False]]
     assert consensus([first], "majority").tolist() == first.tolist()
-    with pytest.raises(UserError, match="consensus rule"):
-        consensus([first], "most")
+    refused("consensus rule", consensus, [first], "most")
 
 
 def test_staple_trusts_those_who_agree():

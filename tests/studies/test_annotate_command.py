@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from commands import said
 from pages import dataset
 
 from saliency_bench.cli import main
@@ -34,8 +35,7 @@ def test_masks_of_two_people_are_reported_and_exported(line, tmp_path, capsys):
     assert main([*line, *settings, "--import", first, "--person", "ada"]) == 0
     assert main([*line, "--import", second, "--person", "bob", "--json"]) == 0
     capsys.readouterr()
-    assert main([*line, "--report", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(said(capsys, [*line, "--report", "--json"]))
     assert (report["images"], report["images complete"], report["people"]) == (11, 11, 2)
     assert report["answers"] == {"mask": 24}
     iou = report["agreement"]["IoU"]
@@ -45,12 +45,10 @@ def test_masks_of_two_people_are_reported_and_exported(line, tmp_path, capsys):
     # the known mask is 20 x 20 pixels from column 5 and row 10: 300 of 1200 + 400 - 300, and 200 of 600 + 400 - 200
     scores = {person: one["value"] for person, one in report["honeypots"].items()}
     assert scores == pytest.approx({"ada": 15 * 20 / (1200 + 400 - 300), "bob": 10 * 20 / (600 + 400 - 200)})
-    assert main([*line, "--report"]) == 0
-    shown = capsys.readouterr().out
+    shown = said(capsys, [*line, "--report"])
     assert "agreement: IoU" in shown
     assert "0.500 (" in shown
-    assert main([*line, "--export", str(tmp_path / "out")]) == 0
-    assert "masks of 11 images" in capsys.readouterr().out
+    assert "masks of 11 images" in said(capsys, [*line, "--export", str(tmp_path / "out")])
     agreed = values(tmp_path / "out/consensus" / sorted((tmp_path / "out/consensus").iterdir())[0].name)
     assert (agreed > 0).sum() == 60 * 20, "half of two is one"
 
@@ -70,8 +68,7 @@ def test_masks_of_two_people_are_reported_and_exported(line, tmp_path, capsys):
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_leaves_nothing(line, tmp_path, options, words, capsys):
-    assert main([*line, *options]) == 2
-    lines = capsys.readouterr().err.splitlines()
+    lines = said(capsys, [*line, *options], 2).splitlines()
     assert words in lines[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["noise"]
 
@@ -87,8 +84,7 @@ def test_the_study_is_found_however_its_dataset_is_written(line, tmp_path, capsy
         assert json.loads(capsys.readouterr().out)["answers"] == {"mask": 12}
     dataset(3).save_to_disk("others")
     for options in (["--dataset", "others"], ["--dataset", "noise", "--name", "another"]):
-        assert main(["annotate", *options, *store, "--report"]) == 2
-        message = capsys.readouterr().err.splitlines()[-1]
+        message = said(capsys, ["annotate", *options, *store, "--report"], 2).splitlines()[-1]
         assert message.endswith("study.db holds no such study; it has: ./noise, test (annotate)")
     assert len(Store("study.db").all()) == 1
 
@@ -101,8 +97,7 @@ def test_masks_that_fit_no_image_are_named(line, tmp_path, capsys):
     captured = capsys.readouterr()
     assert "without an image in the dataset: 1, such as elsewhere" in captured.err
     assert "masks of 0 images" in captured.out
-    assert main([*line, "--export", str(tmp_path / "out")]) == 2
-    assert "has no mask to export" in capsys.readouterr().err
+    assert "has no mask to export" in said(capsys, [*line, "--export", str(tmp_path / "out")], 2)
 
 
 @pytest.mark.parametrize(
@@ -117,11 +112,9 @@ def test_masks_that_fit_no_image_are_named(line, tmp_path, capsys):
 def test_a_refused_import_leaves_no_study(line, tmp_path, options, words, capsys):
     (tmp_path / "out/masks").mkdir(parents=True)
     masks(tmp_path / "out/masks/ada", slice(0, 20))
-    assert main([*line, "--import", str(tmp_path / "out"), *options]) == 2
-    assert words in capsys.readouterr().err
+    assert words in said(capsys, [*line, "--import", str(tmp_path / "out"), *options], 2)
     assert list(tmp_path.glob("study.db*")) == []
-    assert main([*line, "--import", str(tmp_path / "out"), "--person", "ada"]) == 0
-    assert "masks of 12 images" in capsys.readouterr().out
+    assert "masks of 12 images" in said(capsys, [*line, "--import", str(tmp_path / "out"), "--person", "ada"])
 
 
 def test_a_reason_to_skip_forges_no_line_of_the_report(line, tmp_path, capsys):
@@ -130,21 +123,9 @@ def test_a_reason_to_skip_forges_no_line_of_the_report(line, tmp_path, capsys):
     reason = "blurred\nagreement: IoU  1.000\r\x1b[2K\u202eabc"
     study.record("bob", "image-000", "a request", {"kind": "skip", "reason": reason})
     capsys.readouterr()
-    assert main([*line, "--report"]) == 0
-    rows = capsys.readouterr().out.splitlines()
+    rows = said(capsys, [*line, "--report"]).splitlines()
     assert sum("IoU  1.000" in row for row in rows) == 0
     assert [row for row in rows if row.startswith("skipped: blurred agreement: IoU 1.000 \\x1b[2K\\u202eabc ")]
-
-
-def test_a_port_that_is_taken_is_one_line_and_leaves_nothing(line, tmp_path, capsys):
-    import socket
-
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        assert main([*line, "--port", str(taken.getsockname()[1])]) == 2
-    assert "give another --port" in capsys.readouterr().err
-    assert list(tmp_path.glob("study.db*")) == []
 
 
 def test_an_import_ends_with_a_line_that_adds_up(line, tmp_path, capsys):
@@ -168,8 +149,7 @@ def test_an_import_ends_with_a_line_that_adds_up(line, tmp_path, capsys):
         "1 for an image that is not in the dataset, "
         "1 labelled shadow, 1 of an image that was left out)"
     )
-    assert main([*line, *options, "bob", "--label", "shadow", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
+    facts = json.loads(said(capsys, [*line, *options, "bob", "--label", "shadow", "--json"]))
     assert facts["images"] == 1
     assert facts["regions"]["read"] == facts["regions"]["drawn"] + sum(facts["regions"]["skipped"].values()) == 6
     study = Store(tmp_path / "study.db").get("study")
@@ -178,5 +158,4 @@ def test_an_import_ends_with_a_line_that_adds_up(line, tmp_path, capsys):
     dog[10:30, 5:25] = shadow[10:30, 40:60] = True
     np.testing.assert_array_equal(masks["ada", "image-001"], dog)
     np.testing.assert_array_equal(masks["bob", "image-001"], shadow)
-    assert main([*line, "--label", "dog"]) == 2
-    assert "--label NAME needs --import PATH" in capsys.readouterr().err
+    assert "--label NAME needs --import PATH" in said(capsys, [*line, "--label", "dog"], 2)

@@ -1,23 +1,18 @@
 """The page for annotators in a real browser: what is drawn is what is stored, whatever happens in between."""
 
-import shutil
-
 import numpy as np
 import pytest
 from datasets import Image
-from pages import Served, chromium, dataset, serving, stroke
+from pages import Served, dataset, serving, stroke, study_of
 
 from saliency_bench.spaces.annotate.app import create_app
-from saliency_bench.studies.annotating import open_study
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.superpixels import superpixels
+from saliency_bench.utils.pictures import png
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium"),
-]
+pytestmark = pytest.mark.slow
 DESKTOP = {"viewport": {"width": 1280, "height": 800}}
 PHONE = {"viewport": {"width": 375, "height": 700}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
 NAME = """() => {
@@ -25,12 +20,6 @@ NAME = """() => {
   return one.ariaLabel || one.innerText || one.labels?.[0]?.innerText || one.tagName;
 }"""
 READY = "#save:not([disabled])"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +178,7 @@ def tiles(folder):
     random = np.random.default_rng(2)
     rows = dataset(4).remove_columns("image")
     colours = random.integers(0, 255, (4, 6, 8, 3), np.uint8).repeat(10, axis=1).repeat(10, axis=2)
-    rows = rows.add_column("image", [{"bytes": encoded(one), "path": None} for one in colours], feature=Image())
+    rows = rows.add_column("image", [{"bytes": png(one), "path": None} for one in colours], feature=Image())
     rows.save_to_disk(folder)
     return rows
 
@@ -335,12 +324,6 @@ def test_two_browsers_a_kill_and_a_closed_tab_lose_nothing(browser, served):
         context.close()
 
 
-def encoded(mask):
-    from saliency_bench.utils.pictures import png
-
-    return png(mask)
-
-
 def test_a_rejected_mask_goes_back_with_the_comment(browser, page, served):
     drag(page, [(10, 10), (30, 30)])
     page.keyboard.press("Enter")
@@ -372,7 +355,7 @@ def test_a_rejected_mask_goes_back_with_the_comment(browser, page, served):
 
 def test_what_was_sent_back_is_named_and_found_by_who_comes_back_to_a_finished_page(browser, tmp_path):
     """An answer without a region has nothing to show but the words."""
-    study = open_study(Store(tmp_path / "study.db"), "noise", StudyImages(dataset(1)), "print", annotators=1)
+    study = study_of(tmp_path, 1, annotators=1)
     with serving(create_app(study)) as url:
         for page in opened(browser, url, DESKTOP):
             page.keyboard.press("n")

@@ -4,7 +4,6 @@ import csv
 from collections import Counter
 from dataclasses import replace
 from io import BytesIO
-from itertools import count
 
 import krippendorff
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from PIL import Image
+from refusals import refused
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies.answer_store import Store
@@ -23,6 +23,7 @@ from saliency_bench.utils.overlays import overlay
 
 from .crowd import PLANTED, run_images
 
+pytestmark = pytest.mark.usefixtures("same_pseudonyms")
 QUESTIONS = ["complete", "precise", "convincing"]
 REQUEST = "a random text of 16 characters and more"
 
@@ -31,13 +32,6 @@ def start(store, name="s", **options):
     images = run_images()
     settings = configuration(images, read_questions(), **({"raters": 2, "per_person": 4, "checks": 0} | options))
     return Assess(store.study(KIND, name, configuration=settings), images)
-
-
-@pytest.fixture(autouse=True)
-def same_pseudonyms(monkeypatch):
-    """Orders depend on them, and they follow from random keys."""
-    numbers = count()
-    monkeypatch.setattr("saliency_bench.studies.study._pseudonym", lambda *_: f"p-{next(numbers):06d}")
 
 
 @pytest.fixture
@@ -147,25 +141,14 @@ def test_what_is_no_answer_is_refused_and_not_stored(study, change):
     assert study.study.answers(last=False) == []
 
 
-@pytest.mark.parametrize("place", [4, 99, -1])
-def test_no_picture_of_an_image_to_come(study, place):
-    person = study.study.join().name
-    study.state(person)
-    for plain in (True, False):
-        with pytest.raises(UserError, match="not been asked about this map yet"):
-            study.picture(person, place, plain=plain)
-
-
 @pytest.mark.parametrize(("options", "line"), [
     ({"raters": 0}, "raters must be a number from 1"), ({"per_person": 0}, "per_person"),
     ({"limit": 0}, "from 1 to 12"),
     ({"limit": 13}, "from 1 to 12"),
 ])  # fmt: skip
 def test_numbers_that_do_not_fit_are_refused(options, line):
-    with pytest.raises(UserError, match=line):
-        configuration(run_images(), read_questions(), **{"checks": 0} | options)
-    with pytest.raises(UserError, match="2 to 5 maps"):
-        configuration(run_images(explainers=["good"]), read_questions())
+    refused(line, configuration, run_images(), read_questions(), **{"checks": 0} | options)
+    refused("2 to 5 maps", configuration, run_images(explainers=["good"]), read_questions())
 
 
 def test_results_by_hand(study):
@@ -230,14 +213,12 @@ def test_export(study, tmp_path):
     export(study.study, tmp_path / "nobody.csv", people=False)
     text = (tmp_path / "nobody.csv").read_text()
     assert not any(person in text for person in people)
-    with pytest.raises(UserError, match="neither"):
-        export(study.study, tmp_path / "ratings.xlsx")
+    refused("neither", export, study.study, tmp_path / "ratings.xlsx")
     assert export(study.study, tmp_path / "ratings.parquet") == 288
 
 
 def test_a_study_without_ratings_is_one_line(study):
-    with pytest.raises(UserError, match="no rating yet"):
-        results(study.study)
+    refused("no rating yet", results, study.study)
 
 
 @pytest.mark.parametrize(("text", "line"), [
@@ -257,13 +238,5 @@ def test_a_study_without_ratings_is_one_line(study):
 def test_files_of_questions_that_are_none(tmp_path, text, line):
     path = tmp_path / "questions.yaml"
     path.write_text(text)
-    with pytest.raises(UserError, match=line):
-        read_questions(path)
-    with pytest.raises(UserError, match="cannot be read"):
-        read_questions(tmp_path / "none.yaml")
-
-
-def test_questions_of_your_own(tmp_path):
-    path = tmp_path / "questions.yaml"
-    path.write_text("scale: ['no', 'yes']\nquestions:\n  good: Is it good?")
-    assert read_questions(path) == {"scale": ["no", "yes"], "questions": {"good": "Is it good?"}}
+    refused(line, read_questions, path)
+    refused("cannot be read", read_questions, tmp_path / "none.yaml")

@@ -10,9 +10,9 @@ import pytest
 from datasets import Dataset, Features
 from datasets import Image as Pictures
 from PIL import Image
+from refusals import refused
 
 from saliency_bench.data.geometry import Geometry
-from saliency_bench.errors import UserError
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.assess.protocol import KIND, Assess, configuration
 from saliency_bench.studies.assess.questions import read_questions
@@ -164,8 +164,7 @@ def test_a_check_is_passed_in_the_lower_half_of_the_scale(tmp_path, levels, pass
     ({"checks": 2, "limit": 11}, "from 1 to 10"),
 ])  # fmt: skip
 def test_checks_that_do_not_fit_are_refused(options, line):
-    with pytest.raises(UserError, match=line):
-        configuration(run_images(), read_questions(), **options)
+    refused(line, configuration, run_images(), read_questions(), **options)
 
 
 @pytest.mark.slow
@@ -208,11 +207,9 @@ def test_only_masks_of_the_class_that_is_asked_about_are_shown():
     explained = dict(images.explained) | {wrong: images.labels[images.ids[1]]}
     settings = configuration(replace(images, explained=explained), read_questions(), checks=0)
     assert set(settings["images"]) == set(images.ids[1:-1])
-    with pytest.raises(UserError, match="no image of the run has a mask"):
-        configuration(replace(images, masks={}), read_questions())
+    refused("no image of the run has a mask", configuration, replace(images, masks={}), read_questions())
     five = {str(number): images.maps["good"] for number in range(5)}
-    with pytest.raises(UserError, match="the human mask included, not 6"):
-        configuration(replace(images, maps=five), read_questions())
+    refused("the human mask included, not 6", configuration, replace(images, maps=five), read_questions())
     one = configuration(replace(images, maps={"good": images.maps["good"]}), read_questions(), checks=0)
     assert (one["explainers"], one["masks"]) == (["good"], True)
 
@@ -241,5 +238,4 @@ def test_masks_of_a_dataset_are_in_the_frame_and_those_that_cannot_be_shown_are_
     assert "1 mask cannot be shown, such as the mask of image 0: a mask with two values" in capsys.readouterr().err
     assert RunMasks(rows, {"0": 0}, Geometry(crop=(2, 2)), "1")["0"].tolist() == [[True, False], [False, False]]
     plain = Dataset.from_dict({"image": ["x"]})
-    with pytest.raises(UserError, match="has no masks; leave out --with-masks"):
-        RunMasks(plain, {"0": 0}, Geometry())
+    refused("has no masks; leave out --with-masks", RunMasks, plain, {"0": 0}, Geometry())

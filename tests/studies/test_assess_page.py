@@ -4,18 +4,14 @@ import json
 import threading
 
 import pytest
-from pages import chromium, serving
+from pages import client_of, joined, serving
 
+from saliency_bench.spaces.assess.app import create_app
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.assess.protocol import KIND, Assess, configuration
 from saliency_bench.studies.assess.questions import read_questions
 
 from .crowd import PLANTED, run_images
-
-pytest.importorskip("uvicorn")
-testing = pytest.importorskip("starlette.testclient")
-
-from saliency_bench.spaces.assess.app import create_app  # noqa: E402
 
 RATINGS = {"complete": 5, "precise": 3, "convincing": 1}
 REQUEST = "a random text of many characters"
@@ -32,11 +28,7 @@ def study(tmp_path):
 
 @pytest.fixture
 def client(study):
-    return testing.TestClient(create_app(study), raise_server_exceptions=False)
-
-
-def joined(client, request=REQUEST):
-    return {"X-Key": client.post("/api/join", json={"request": request}).json()["key"]}
+    return client_of(create_app(study))
 
 
 def test_what_a_client_gets_to_know(client):
@@ -92,12 +84,6 @@ def served(study):
     """The address of the page."""
     with serving(create_app(study)) as address:
         yield address
-
-
-@pytest.fixture
-def browser():
-    with chromium() as opened:
-        yield opened
 
 
 READY = "body:not(.waiting) #asking:not([hidden])"

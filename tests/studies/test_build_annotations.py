@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from saliency_bench import build, load_dataset
 from saliency_bench.data.build_report import read_report
 from saliency_bench.data.fingerprints import fingerprint
-from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import environment_xai, gender_xai
 from saliency_bench.studies.annotating import KIND, open_study
 from saliency_bench.studies.answer_store import Store
@@ -66,6 +66,5 @@ def test_a_store_without_an_annotation_study_is_refused(case, tmp_path):
     for place, words in ((tmp_path / "missing.db", "there is no store"), (tmp_path / "empty.db", "no such study")):
         if "empty" in place.name:
             Store(place).study("assess", "other")
-        with pytest.raises(UserError, match=words):
-            build(name, tmp_path / "out", source, progress=False, annotations=str(place), **options)
+        refused(words, build, name, tmp_path / "out", source, progress=False, annotations=str(place), **options)
     assert KIND == "annotate"

@@ -2,37 +2,30 @@
 
 import csv
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from pages import dataset
+from commands import said
+from pages import BOX, client_of, study_of
 from PIL import Image
-from starlette.testclient import TestClient
 
 from saliency_bench.cli import main
 from saliency_bench.spaces.annotate.app import create_app
-from saliency_bench.studies.annotating import open_study
 from saliency_bench.studies.answer_store import Store
-from saliency_bench.studies.database import hours_ago
-from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.payments import PAYMENTS, parameter_table, payment_rows
 from saliency_bench.studies.runs import runs_of
 
-MASK = np.zeros((60, 80), bool)
-MASK[3:9, 70:] = True
 COMPLETION = {"url": "https://app.prolific.com/submissions/complete?cc=C1", "code": "C1"}
 
 
 @pytest.fixture
 def annotating(tmp_path):
-    images = StudyImages(dataset(4))
-    return open_study(Store(tmp_path / "study.db"), "noise", images, "print", annotators=1)
+    return study_of(tmp_path, 4, annotators=1)
 
 
 @pytest.fixture
 def client(annotating):
-    return TestClient(create_app(annotating, completion=COMPLETION), raise_server_exceptions=False)
+    return client_of(create_app(annotating, completion=COMPLETION))
 
 
 def join(client, request="r" * 32, **more):
@@ -41,14 +34,8 @@ def join(client, request="r" * 32, **more):
 
 
 def draw(client, key, unit, request):
-    body = {
-        "unit": unit,
-        "kind": "mask",
-        "runs": runs_of(MASK),
-        "request": f"{request} {unit} of a test",
-        "seconds": 30,
-    }
-    return client.post("/api/answer", json=body, headers=key).json()
+    body = {"unit": unit, "kind": "mask", "runs": runs_of(BOX), "seconds": 30}
+    return client.post("/api/answer", json=body | {"request": f"{request} {unit} of a test"}, headers=key).json()
 
 
 def test_a_link_is_for_one_person_and_others_cannot_join(annotating, client):
@@ -66,43 +53,6 @@ def test_a_link_is_for_one_person_and_others_cannot_join(annotating, client):
     assert client.get("/api/state", headers=before).status_code == 200, "who was there stays"
     assert len(annotating.study.people()) == 3
     assert first not in annotating.study.store.path.read_bytes().decode("latin-1"), "the store holds hashes alone"
-
-
-def test_15_quick_joins_leave_places_and_what_they_hold_comes_back(annotating):
-    """Of 4 images with one place each, nobody holds more than two, and an idle person loses them."""
-    people = [annotating.study.join(f"{number:032}").name for number in range(3)]
-    held = [[task["unit"] for task in annotating.state(person)["tasks"]] for person in people]
-    assert list(map(len, held)) == [2, 2, 0]
-    later = replace(annotating, lease_hours=0.0)
-    assert len(later.state(people[2])["tasks"]) == 2
-
-
-def test_what_was_given_while_the_clock_was_ahead_comes_back_once_it_is_right(annotating, monkeypatch):
-    people = [annotating.study.join(f"{number:032}").name for number in range(3)]
-    with monkeypatch.context() as a_year_ahead:
-        a_year_ahead.setattr("saliency_bench.studies.study.now", lambda: hours_ago(-9000))
-        held = [[task["unit"] for task in annotating.state(person)["tasks"]] for person in people[:2]]
-    assert list(map(len, held)) == [2, 2]
-    assert annotating.study.active() == set()
-    assert len(annotating.state(people[2])["tasks"]) == 2
-
-
-def test_whoever_answers_keeps_what_they_hold(annotating, monkeypatch):
-    """The lease runs from the last thing that a person did: an image given long ago is kept by whoever is at work."""
-    first, second = (annotating.study.join(f"{number:032}").name for number in range(2))
-    with monkeypatch.context() as two_hours_ago:
-        two_hours_ago.setattr("saliency_bench.studies.study.now", lambda: hours_ago(2))
-        units = [task["unit"] for task in annotating.state(first)["tasks"]]
-    places = annotating.places
-
-    def taken():
-        places.refresh()
-        return {places.order[index] for index in places.counts().nonzero()[0]}
-
-    assert taken() == set()
-    annotating.study.record(first, units[0], "a random request of the first", {"kind": "no_region"})
-    assert taken() == set(units)
-    assert not {task["unit"] for task in annotating.state(second)["tasks"]} & set(units)
 
 
 def test_only_whoever_has_finished_gets_the_code(annotating, client):
@@ -172,8 +122,7 @@ def test_tables_by_the_command(tmp_path, capsys, shapes):
     (["--completion-url", "javascript:alert(1)"], "--completion-url is an address"),
 ])  # fmt: skip
 def test_options_that_cannot_be(option, line, tmp_path, capsys, shapes):
-    assert main(["annotate", "--dataset", str(shapes), "--store", str(tmp_path / "s.db"), *option]) == 2
-    assert line in capsys.readouterr().err
+    assert line in said(capsys, ["annotate", "--dataset", str(shapes), "--store", str(tmp_path / "s.db"), *option], 2)
     assert not (tmp_path / "s.db").exists()
 
 
@@ -182,7 +131,7 @@ def test_a_person_is_erased_by_a_copy_of_the_store(annotating, client, tmp_path,
     ada, bob = (study.join(f"{number:032}").name for number in range(2))
     for person in (ada, bob):
         study.assign(person, ["image-000"])
-        study.record(person, "image-000", f"an answer of {person}", {"kind": "mask"}, mask=MASK)
+        study.record(person, "image-000", f"an answer of {person}", {"kind": "mask"}, mask=BOX)
         study.keep_parameters(person, {"PROLIFIC_PID": f"id of {person}"})
         study.review(study.answers(person)[0].id, "rita", "accept", f"a review of {person}")
     words = ["peekaboom", "erase", "--store", str(study.store.path), "--out", str(tmp_path / "less.db"), "--exclude"]
@@ -191,6 +140,6 @@ def test_a_person_is_erased_by_a_copy_of_the_store(annotating, client, tmp_path,
     less = Store(tmp_path / "less.db").find()
     assert (less.people(), [answer.person for answer in less.answers()]) == ([bob], [bob])
     assert [review.reviewer for review in less.reviews().values()] == ["rita"]
-    np.testing.assert_array_equal(less.answers()[0].pixels, MASK)
+    np.testing.assert_array_equal(less.answers()[0].pixels, BOX)
     assert ada.encode() not in (tmp_path / "less.db").read_bytes()
     assert main([*words, bob]) == 2, "the file is there"

@@ -1,12 +1,11 @@
 """One click answers one question: a second click does not answer the next, and no drawing is left out unasked."""
 
-import shutil
 from contextlib import contextmanager
 from datetime import datetime
 
 import numpy as np
 import pytest
-from pages import Served, chromium, dataset, serving
+from pages import Served, dataset, serving
 
 from saliency_bench.spaces.peekaboom.app import create_app
 from saliency_bench.studies.answer_store import Store
@@ -15,22 +14,19 @@ from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configura
 from .crowd import run_images
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium"),
-]
+pytestmark = pytest.mark.slow
 READY = "#save:not([disabled])"
 LATER = 700  # milliseconds in which a second click would have been answered
 
 
 @pytest.fixture
-def page():
+def page(browser):
     """A page whose clock the tests stop: how busy the machine is must not decide which click comes too soon."""
-    with chromium() as browser:
-        page = browser.new_page(viewport={"width": 1280, "height": 800})
-        page.set_default_timeout(15000)
-        page.clock.install()
-        yield page
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.set_default_timeout(15000)
+    page.clock.install()
+    yield page
+    page.close()
 
 
 @pytest.fixture

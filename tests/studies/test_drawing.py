@@ -1,35 +1,21 @@
 """Tools of the drawing page in a real browser: pieces, brush, polygon, strokes, corrections; and what they send."""
 
-import shutil
-
 import numpy as np
 import pytest
-from pages import chromium, dataset, serving
+from pages import serving, study_of
 from test_annotate_page import DESKTOP, PHONE, READY, drag, opened, view
 
 from saliency_bench.spaces.annotate.app import create_app
-from saliency_bench.studies.annotating import open_study
-from saliency_bench.studies.answer_store import Store
-from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.superpixels import superpixels
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium"),
-]
+pytestmark = pytest.mark.slow
 SMALL = {"viewport": {"width": 320, "height": 256}}  # 1280 x 1024 at 400 %
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture
 def annotating(tmp_path):
-    return open_study(Store(tmp_path / "study.db"), "noise", StudyImages(dataset(5)), "print", annotators=2)
+    return study_of(tmp_path, 5)
 
 
 def square(file, strokes):

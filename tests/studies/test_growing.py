@@ -2,8 +2,8 @@
 
 import pytest
 from pages import dataset
+from refusals import refused
 
-from saliency_bench.errors import UserError
 from saliency_bench.studies.annotating import open_study
 from saliency_bench.studies.annotation_report import annotation_report, report_rows
 from saliency_bench.studies.answer_store import Store
@@ -46,11 +46,9 @@ def test_a_grown_study_asks_more_people_about_more_images(store):
 def test_nothing_grows_unless_it_is_said(store):
     opened(store, annotators=2)
     for options in ({"annotators": 3}, {"images": 5, "fingerprint": "five"}):
-        with pytest.raises(UserError, match="--grow to add people or images"):
-            opened(store, **options)
+        refused("--grow to add people or images", opened, store, **options)
     opened(store, annotators=3, growing=True)
-    with pytest.raises(UserError, match=r"another configuration \(annotators 3, now 2\); give"):
-        opened(store, annotators=2)
+    refused(r"another configuration \(annotators 3, now 2\); give", opened, store, annotators=2)
     assert len(annotation_report(opened(store, annotators=3, growing=True))["protocol"]) == 2, "once however often"
 
 
@@ -65,15 +63,12 @@ def test_nothing_grows_unless_it_is_said(store):
 )
 def test_a_study_only_grows(store, options, words):
     opened(store, annotators=2)
-    with pytest.raises(UserError, match=words):
-        opened(store, growing=True, **options)
+    refused(words, opened, store, growing=True, **options)
 
 
 def test_images_that_people_were_given_stay_the_same(store):
     annotating = opened(store)
     finish(annotating, "a")
-    with pytest.raises(UserError, match="lacks the image image-003"):
-        opened(store, 3, "three", growing=True)
+    refused("lacks the image image-003", opened, store, 3, "three", growing=True)
     others = StudyImages(dataset(5, seed=1))
-    with pytest.raises(UserError, match="is not the image that people have drawn on"):
-        open_study(store, "noise", others, "others", growing=True)
+    refused("is not the image that people have drawn on", open_study, store, "noise", others, "others", growing=True)

@@ -1,21 +1,17 @@
 """Consent and instructions from Markdown: what is rendered, who has to agree, and how the pages show it."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
-from pages import chromium, dataset, serving
+from pages import chromium, client_of, serving
 from PIL import Image
-from starlette.testclient import TestClient
+from refusals import refused
 
-from saliency_bench.errors import UserError
 from saliency_bench.spaces.annotate.app import create_app
-from saliency_bench.studies.annotating import open_study
 from saliency_bench.studies.answer_rows import copy_without, lines_after
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.events import events_of
-from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.introduction import Introduction, read_text
 
 CONSENT = "# Taking part\n\nWe store **what you draw**. [More](https://example.org/more)\n"
@@ -43,13 +39,8 @@ def introduction(folder):
 
 
 @pytest.fixture
-def annotating(tmp_path):
-    return open_study(Store(tmp_path / "study.db"), "noise", StudyImages(dataset(4)), "print")
-
-
-@pytest.fixture
 def client(annotating, introduction):
-    return TestClient(create_app(annotating, introduction=introduction), raise_server_exceptions=False)
+    return client_of(create_app(annotating, introduction=introduction))
 
 
 def join(client, agreed="", request="r" * 32):
@@ -91,16 +82,14 @@ def test_examples_are_named_good_and_bad_and_served(client, introduction):
 )
 def test_a_picture_that_cannot_be_shown_is_named(folder, source, words):
     (folder / "text.md").write_text(f"![x]({source})")
-    with pytest.raises(UserError, match=words):
-        read_text(folder / "text.md")
+    refused(words, read_text, folder / "text.md")
 
 
 def test_a_text_that_is_none_is_refused(folder):
     (folder / "empty.md").write_text(" \n")
     (folder / "latin.md").write_bytes("déjà".encode("latin-1"))
     for name in ("empty.md", "latin.md", "missing.md"):
-        with pytest.raises(UserError, match=name):
-            read_text(folder / name)
+        refused(name, read_text, folder / name)
 
 
 def test_nobody_is_stored_who_has_not_agreed(client, annotating, introduction):
@@ -120,7 +109,7 @@ def test_a_new_text_is_asked_for_again_and_both_are_kept(client, annotating, int
     key = {"X-Key": join(client, introduction.consent.id).json()["key"]}
     (folder / "consent.md").write_text(CONSENT + "\nAnd for how long.\n")
     newer = Introduction(read_text(folder / "consent.md"))
-    later = TestClient(create_app(annotating, introduction=newer), raise_server_exceptions=False)
+    later = client_of(create_app(annotating, introduction=newer))
     assert later.get("/api/state", headers=key).status_code == 428
     assert later.get("/api/state", headers=key | {"X-Consent": newer.consent.id}).status_code == 200
     assert later.get("/api/state", headers=key).status_code == 200
@@ -144,7 +133,6 @@ def test_events_travel_and_are_erased_with_their_person(client, annotating, intr
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
 @pytest.mark.parametrize("width", [1280, 375])
 def test_a_person_reads_agrees_and_begins(annotating, introduction, width):
     with serving(create_app(annotating, introduction=introduction)) as url, chromium() as browser:

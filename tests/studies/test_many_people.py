@@ -1,4 +1,4 @@
-"""Twelve people at once rate or guess, while the server is killed twice and the database closes its connections."""
+"""Many people at once draw, rate or guess, while the server is killed and the database closes its connections."""
 
 import json
 import time
@@ -7,14 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from pages import Command
+from pages import Command, dataset
 
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.run_images import pair_of
+from saliency_bench.studies.runs import runs_of
 
 from .conftest import EXPLAINERS
 
-PEOPLE, EACH = 12, 5  # so many images for each person
+PEOPLE, EACH = 12, 5  # so many images for each person who rates or guesses
 pytestmark = pytest.mark.thorough
 
 
@@ -27,6 +28,18 @@ def answer(server, key, sent, random):
     for _ in range(1 + int(random.integers(2))):
         reply = server.insist("api/answer", key, sent)
     return reply
+
+
+def annotate(server, number):
+    """Draw on everything; {unit: mask}."""
+    random, key, drawn = np.random.default_rng(number), join(server, number), {}
+    while tasks := (state := server.insist("api/state", key))["tasks"]:
+        unit = tasks[0]["unit"]
+        assert unit not in drawn, "asked twice"
+        drawn[unit] = random.random((60, 80)) > 0.5
+        body = {"unit": unit, "kind": "mask", "runs": runs_of(drawn[unit]), "seconds": 1}
+        answer(server, key, body | {"request": f"{number} {unit} of a simulation"}, random)
+    return state["person"], drawn
 
 
 def rate(server, number):
@@ -65,10 +78,10 @@ def disconnect(place):
             own.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}")
 
 
-def crowd(place, words, act, expected):
-    """What twelve people sent; the server is killed, and the database cuts it off, after so many answers each."""
-    with Command(*words) as server, ThreadPoolExecutor(PEOPLE) as pool:
-        working = [pool.submit(act, server, number) for number in range(PEOPLE)]
+def crowd(place, words, act, expected, people=PEOPLE):
+    """What people sent; the server is killed, and the database cuts it off, after so many answers each."""
+    with Command(*words) as server, ThreadPoolExecutor(people) as pool:
+        working = [pool.submit(act, server, number) for number in range(people)]
         for share, stop in ((1 / 5, "kill"), (2 / 5, "disconnect"), (3 / 5, "kill")):
             while stored(place) < share * expected and not all(one.done() for one in working):
                 time.sleep(0.05)
@@ -99,6 +112,17 @@ def study(place):
 
     yield find
     opened[0].close()
+
+
+def test_masks_of_fifty_people_are_stored_once_each(place, study, tmp_path):
+    dataset(6).save_to_disk(tmp_path / "noise")
+    words = ["annotate", "--dataset", tmp_path / "noise", "--name", "study", "--store", place, "--annotators", 50]
+    sent = crowd(place, words, annotate, 50 * 6, 50)
+    found = study().answers(last=False)
+    assert {one.revision for one in found} == {1}
+    assert len(found) == len({(one.person, one.unit) for one in found}) == 50 * 6
+    for one in found:
+        np.testing.assert_array_equal(one.pixels, sent[one.person][one.unit])
 
 
 @pytest.mark.sample(0, 1)

@@ -14,9 +14,9 @@ import pytest
 import yaml
 from local_hub.hub import VISITOR
 from pages import dataset
+from refusals import refused
 
 import saliency_bench as sb
-from saliency_bench.errors import UserError
 from saliency_bench.hub.upload import publish
 from saliency_bench.publishing.spaces import list_spaces, space_publication
 from saliency_bench.spaces.pages.on_a_space import command_line
@@ -244,8 +244,7 @@ def test_what_is_no_run_on_the_hub(here, run, words):
     ],
 )
 def test_missing_variables_are_named(kind, variables, words):
-    with pytest.raises(UserError, match=words):
-        command_line(kind, variables)
+    refused(words, command_line, kind, variables)
 
 
 def test_variables_are_the_command_line():
@@ -254,16 +253,6 @@ def test_variables_are_the_command_line():
         "assess", "serve", "hub:a/run@v1", "--store", "postgresql://me@host/db",
         "--host", "0.0.0.0", "--port", "7860", "--name", "my study",
     ]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_a_space_without_its_variables_says_so(here, tmp_path):
-    space = Space(here, "annotate", tmp_path / "space", refused=True, STUDY_DATASET="visitor/noise")
-    assert space.process.wait(timeout=60) == 2
-    (line,) = (tmp_path / "space/log").read_text().splitlines()
-    assert line.startswith(
-        "saliency-bench: error: set the variable STUDY_REPO in the settings of this Space: a private "
-    )
 
 
 def test_the_address_on_a_space(monkeypatch):

@@ -5,21 +5,18 @@ import urllib.error
 import urllib.request
 
 import pytest
-from pages import Served, dataset
+from pages import Served, dataset, study_of
 from starlette.testclient import TestClient
 
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.spaces.pages.origins import OwnHosts
-from saliency_bench.studies.annotating import open_study
-from saliency_bench.studies.answer_store import Store
-from saliency_bench.studies.images import StudyImages
 
 JOIN = {"request": "a random text of many characters"}
 
 
 @pytest.fixture
 def annotating(tmp_path):
-    return open_study(Store(tmp_path / "study.db"), "noise", StudyImages(dataset(2)), "print")
+    return study_of(tmp_path, 2)
 
 
 def client(annotating, host, address):

@@ -1,21 +1,18 @@
 """The page of the owner: what it says of people and images, and what pausing, closing and leaving somebody out do."""
 
-import shutil
-
 import numpy as np
 import pytest
-from pages import chromium, dataset, serving
+from pages import BOX, chromium, dataset, joined, serving, study_of
 from starlette.testclient import TestClient
 
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.spaces.assess.app import create_app as create_assess
 from saliency_bench.spaces.peekaboom.app import create_app as create_peekaboom
-from saliency_bench.studies.annotating import AnswerChoice, open_study
+from saliency_bench.studies.annotating import AnswerChoice
 from saliency_bench.studies.annotation_report import annotation_report, report_rows
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.assess import protocol as assess_protocol
 from saliency_bench.studies.assess.questions import read_questions
-from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.overview import AnnotationOverview
 from saliency_bench.studies.owner_actions import act, excluded, status
 from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration
@@ -24,22 +21,13 @@ from saliency_bench.studies.runs import runs_of
 
 from .crowd import Clicker, Worker, run_images, work
 
-MASK = np.zeros((60, 80), bool)
-MASK[10:30, 5:25] = True
 OTHER = np.zeros((60, 80), bool)
 OTHER[40:, 50:] = True
 
 
 @pytest.fixture
 def annotating(tmp_path):
-    return open_study(
-        Store(tmp_path / "study.db"), "noise", StudyImages(dataset(5, masks=1)), "print", honeypots=1, honeypot_every=2
-    )
-
-
-@pytest.fixture
-def client(annotating):
-    return TestClient(create_app(annotating), raise_server_exceptions=False)
+    return study_of(tmp_path, dataset(5, masks=1), annotators=3, honeypots=1, honeypot_every=2)
 
 
 @pytest.fixture
@@ -59,7 +47,7 @@ def draw(annotating, mask, seconds, units=4, letter="a"):
 
 def crowd(annotating):
     """Two good people, and one who is quick and draws elsewhere; each on all 4 images and the honeypot."""
-    people = [draw(annotating, MASK, seconds, 5, letter) for letter, seconds in (("a", 30), ("b", 40))]
+    people = [draw(annotating, BOX, seconds, 5, letter) for letter, seconds in (("a", 30), ("b", 40))]
     return [*people, draw(annotating, OTHER, 2, 5, "c")]
 
 
@@ -115,10 +103,10 @@ def test_who_is_left_out_counts_no_longer_and_can_be_taken_in_again(annotating, 
 
 
 def test_a_paused_study_takes_what_is_sent_and_gives_nothing(annotating, client, owner):
-    key = {"X-Key": client.post("/api/join", json={"request": "r" * 32}).json()["key"]}
+    key = joined(client)
     unit = client.get("/api/state", headers=key).json()["tasks"][0]["unit"]
     client.post("/api/act", json={"action": "pause", "request": "p"}, headers=owner)
-    body = {"unit": unit, "kind": "mask", "runs": runs_of(MASK), "request": "r" * 16, "seconds": 3}
+    body = {"unit": unit, "kind": "mask", "runs": runs_of(BOX), "request": "r" * 16, "seconds": 3}
     state = client.post("/api/answer", json=body, headers=key).json()
     assert (state["revision"], state["stopped"], state["tasks"], state["done"]) == (1, "paused", [], 1)
     client.post("/api/act", json={"action": "close", "request": "c"}, headers=owner)
@@ -130,7 +118,7 @@ def test_a_paused_study_takes_what_is_sent_and_gives_nothing(annotating, client,
 
 
 def test_the_page_is_for_the_owner_alone_who_is_asked_nothing(annotating, client, owner):
-    key = {"X-Key": client.post("/api/join", json={"request": "r" * 32}).json()["key"]}
+    key = joined(client)
     for other in (key, {"X-Key": annotating.study.join(role="reviewer").key}):
         assert client.get("/api/overview", headers=other).status_code == 403
         assert client.get("/api/votes?unit=image-001", headers=other).status_code == 403
@@ -211,13 +199,12 @@ def test_peekaboom_gives_the_place_of_who_is_left_out_to_others(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
 def test_what_is_shown_says_how_many_marked_it(annotating):
     """One image that somebody has skipped, and one that a single person has drawn on."""
     person = annotating.study.join("a" * 32).name
     for kind in ("skip", "mask"):
         unit = next(task["unit"] for task in annotating.state(person)["tasks"] if task["unit"] in annotating.units)
-        annotating.save(person, {"unit": unit, "kind": kind, "runs": runs_of(MASK), "request": f"a request {kind}"})
+        annotating.save(person, {"unit": unit, "kind": kind, "runs": runs_of(BOX), "request": f"a request {kind}"})
     key = annotating.study.join(role="owner").key
     with serving(create_app(annotating)) as url, chromium() as browser:
         page = browser.new_page()
@@ -229,7 +216,6 @@ def test_what_is_shown_says_how_many_marked_it(annotating):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
 @pytest.mark.parametrize("width", [1280, 375])
 def test_an_owner_at_work(annotating, width):
     careless = crowd(annotating)[-1]

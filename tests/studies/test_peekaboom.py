@@ -4,18 +4,17 @@ import csv
 from collections import Counter
 from dataclasses import replace
 from io import BytesIO
-from itertools import count
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from refusals import refused
 from torch import nn
 
 from saliency_bench import load_classifier
 from saliency_bench.compute.scoring.perturbation import Curves, fraction_counts
-from saliency_bench.errors import UserError
 from saliency_bench.maps import descending
 from saliency_bench.read.analysis.order_agreement import read_answers
 from saliency_bench.read.statistics.exposures import SHOWN, judgement_areas
@@ -32,18 +31,13 @@ from saliency_bench.studies.run_images import pair_of, unit_of
 
 from .crowd import PLANTED, Clicker, Worker, run_images, work
 
+pytestmark = pytest.mark.usefixtures("same_pseudonyms")
+
 
 def start(store, images=None, name="s", **options):
     images = images or run_images()
     settings = configuration(images, **({"judgements": 2, "pairs": 5} | options))
     return Peekaboom(store.study(KIND, name, dataset="d", configuration=settings), images)
-
-
-@pytest.fixture(autouse=True)
-def same_pseudonyms(monkeypatch):
-    """Orders depend on them, and they follow from random keys."""
-    numbers = count()
-    monkeypatch.setattr("saliency_bench.studies.study._pseudonym", lambda *_: f"p-{next(numbers):06d}")
 
 
 @pytest.fixture
@@ -55,13 +49,6 @@ def game(tmp_path):
 
 def pixels(png):
     return np.asarray(Image.open(BytesIO(png)))
-
-
-def test_revealed_pixels_by_hand():
-    """Of four pixels a half are two: those of the highest values."""
-    frame = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
-    shown = revealed(frame, np.array([[0.1, 0.9], [0.5, 0.2]], np.float32), 0.5)
-    assert shown.tolist() == [[[0] * 3, [3, 4, 5]], [[6, 7, 8], [0] * 3]]
 
 
 @pytest.mark.parametrize("exposure", SHOWN)
@@ -190,34 +177,11 @@ def test_a_repeated_answer_is_stored_once_and_a_restart_resumes(game, tmp_path):
     assert game.save(person, sent) == game.save(person, sent) == {"right": False}
     assert len(game.study.answers(person, last=False)) == 1
     after = game.state(person)
-    with pytest.raises(UserError, match="not your current question"):
-        game.save(person, sent | {"choice": state["choices"][0]})
+    refused("not your current question", game.save, person, sent | {"choice": state["choices"][0]})
     again = start(Store(tmp_path / "study.db"))
     assert again.state(person) == after
     assert again.given(person) == game.given(person)
     assert len(again.study.answers(person, last=False)) == 1
-
-
-@pytest.mark.parametrize("change", [
-    {"place": 1}, {"place": -1}, {"place": "0"}, {"place": None}, {"step": 1}, {"step": 5}, {"step": False},
-    {"step": 0.5}, {"choice": "purple"}, {"choice": 3}, {"choice": ["red"]}, {"choice": {}}, {"place": [0]},
-])  # fmt: skip
-def test_what_is_no_answer_to_the_question_is_refused_and_not_stored(game, change):
-    person = game.study.join().name
-    sent = {"place": 0, "step": 0, "choice": None} | change
-    with pytest.raises(UserError):
-        game.save(person, sent)
-    with pytest.raises(UserError, match="choice"):
-        game.save(person, {"place": 0, "step": 0})
-    assert game.study.answers(last=False) == []
-
-
-@pytest.mark.parametrize(("place", "step"), [(0, 1), (1, 0), (0, 7), (-1, 0), (99, 0)])
-def test_no_other_picture_is_sent(game, place, step):
-    person = game.study.join().name
-    game.state(person)
-    with pytest.raises(UserError, match="not your current question"):
-        game.picture(person, place, step)
 
 
 @pytest.mark.parametrize(("options", "line"), [
@@ -232,8 +196,7 @@ def test_no_other_picture_is_sent(game, place, step):
     ({"fill": "white"}, "fill must be black or grey; got white"),
 ])  # fmt: skip
 def test_numbers_that_do_not_fit_are_refused(options, line):
-    with pytest.raises(UserError, match=line):
-        configuration(run_images(), **options)
+    refused(line, configuration, run_images(), **options)
 
 
 @pytest.mark.slow
@@ -342,8 +305,7 @@ def test_people_are_excluded_by_name(by_hand):
     before, after = results(game.study), results(game.study, exclude=[named])
     assert [one.data["crowd"][0]["judgements"] for one in (before, after)] == [3, 2]
     assert f"Excluded by name: {named}." in after.notes
-    with pytest.raises(UserError, match="--exclude p-nobody"):
-        results(game.study, exclude=["p-nobody"])
+    refused("--exclude p-nobody", results, game.study, exclude=["p-nobody"])
 
 
 @pytest.mark.parametrize(("choices", "strike"), [(4, True), (4, False), (2, False), (9, True)])
@@ -419,8 +381,7 @@ def test_labels_that_were_tried_stay_choosable_unless_they_are_struck_out(tmp_pa
         sent = {"place": 0, "step": 1, "choice": wrong}
         assert game.state(person)["strike"] is strike
         if strike:
-            with pytest.raises(UserError, match="already tried"):
-                game.save(person, sent)
+            refused("already tried", game.save, person, sent)
         else:
             assert game.save(person, sent) == {"right": False}
 
@@ -453,8 +414,7 @@ def test_export_is_what_analyse_reads(by_hand, tmp_path):
     found = read_answers(tmp_path / "nobody.csv").judgements
     assert sorted(found["good"][image], key=str) == pytest.approx([0.05, 0.15, np.nan], nan_ok=True)
     assert export(game.study, tmp_path / "passed.csv") == 4
-    with pytest.raises(UserError, match="neither"):
-        export(game.study, tmp_path / "answers.txt")
+    refused("neither", export, game.study, tmp_path / "answers.txt")
 
 
 @pytest.mark.slow
@@ -473,5 +433,4 @@ def test_fewer_judgements_are_drawn_from_all(tmp_path):
 
 
 def test_a_study_without_judgements_is_one_line(game):
-    with pytest.raises(UserError, match="no judgement yet"):
-        results(game.study)
+    refused("no judgement yet", results, game.study)

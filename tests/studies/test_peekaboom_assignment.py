@@ -44,15 +44,6 @@ def test_each_round_is_a_latin_square(images, explainers, judgements, pairs, see
             assert max(own) - min(own) <= 1
 
 
-def test_a_small_square_by_hand():
-    """Two images, two explainers, one judgement: two people, each by another explainer."""
-    first, second = sheets(["a", "b"], ["x", "y"], 1, 2, 0)
-    assert {image for image, _ in first} == {image for image, _ in second} == {"a", "b"}
-    for image in "ab":
-        assert {dict(first)[image], dict(second)[image]} == {"x", "y"}
-    assert set(dict(first).values()) == {"x", "y"}
-
-
 @given(
     st.dictionaries(st.tuples(st.sampled_from("abcdef"), st.sampled_from("xyz")), st.integers(0, 3)), st.integers(1, 5)
 )

@@ -6,19 +6,15 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from pages import chromium, serving
+from pages import client_of, joined, serving
 from PIL import Image
 
+from saliency_bench.spaces.peekaboom.app import create_app
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration
 from saliency_bench.studies.run_images import pair_of
 
 from .crowd import PLANTED, run_images
-
-pytest.importorskip("uvicorn")
-testing = pytest.importorskip("starlette.testclient")
-
-from saliency_bench.spaces.peekaboom.app import create_app  # noqa: E402
 
 RANDOM = "a random text of many characters"
 
@@ -34,11 +30,7 @@ def game(tmp_path):
 
 @pytest.fixture
 def client(game):
-    return testing.TestClient(create_app(game), raise_server_exceptions=False)
-
-
-def joined(client, request=RANDOM):
-    return {"X-Key": client.post("/api/join", json={"request": request}).json()["key"]}
+    return client_of(create_app(game))
 
 
 def test_what_a_client_gets_to_know(client, game):
@@ -105,7 +97,10 @@ def test_nobody_without_a_key_and_nobody_for_another(client, game):
     b'{"place": 0, "step": 0, "choice": "purple"}', b'{"place": 3, "step": 0, "choice": null}',
     b'{"place": 0, "step": 3, "choice": null}', b'{"place": NaN, "step": 0, "choice": null}',
     b'{"place": 0, "step": false, "choice": null}', b'{"place": {"a": 1}, "step": [], "choice": {}}',
-    b'{"place": 1e400, "step": 0, "choice": null}',
+    b'{"place": 1e400, "step": 0, "choice": null}', b'{"place": "0", "step": 0, "choice": null}',
+    b'{"place": 0, "step": 0}', b'{"place": 0, "step": 0.5, "choice": null}', b'{"place": 0, "step": 0, "choice": 3}',
+    b'{"place": null, "step": 0, "choice": null}', b'{"place": -1, "step": 0, "choice": null}',
+    b'{"place": 0, "step": 0, "choice": ["red"]}',
 ])  # fmt: skip
 def test_what_is_no_answer_is_refused_in_a_line_and_not_stored(client, game, body):
     key = joined(client)
@@ -150,12 +145,6 @@ def served(game):
     """The address of the page."""
     with serving(create_app(game)) as address:
         yield address
-
-
-@pytest.fixture
-def browser():
-    with chromium() as opened:
-        yield opened
 
 
 def ready(page):

@@ -8,13 +8,14 @@ from functools import reduce
 import numpy as np
 import pytest
 import torch
+from commands import said
 from pages import Command
+from refusals import refused
 from torch import nn
 
 import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.data.building import build
-from saliency_bench.errors import UserError
 from saliency_bench.studies.run_images import HUMAN, run_images
 
 from .conftest import EXPLAINERS
@@ -70,36 +71,12 @@ def test_human_masks_are_those_that_metrics_read(done, shapes, resnet):
     assert run_images(done, ["gradient"]).masks is None
 
 
-@pytest.mark.slow
-def test_human_masks_are_served_and_listed_as_their_own_row(done, tmp_path, capsys):
-    store = tmp_path / "study.db"
-    words = ["assess", "serve", done, "--store", store, "--raters", 1, "--images", 3, "--with-masks"]
-    with Command(*words) as server:
-        key = server.call("api/join", body={"request": "a random text of many characters"})["key"]
-        while maps := (state := server.call("api/state", key))["maps"]:
-            assert state["total"] == 3 + 1  # and an attention check
-            assert len(maps) == 4
-            for one in maps:
-                assert server.call(f"api/map?place={one['place']}", key)[:4] == b"\x89PNG"
-                sent = {"place": one["place"], "ratings": dict.fromkeys(state["questions"], 2)}
-                server.call("api/answer", key, sent | {"request": f"{one['place']} {'x' * 20}"})
-    assert main(["assess", "results", "--store", str(store), "--json", "--without-people"]) == 0
-    data = json.loads(capsys.readouterr().out)
-    assert {row["explainer"]: row["ratings"] for row in data["ratings"]} == dict.fromkeys([*EXPLAINERS, HUMAN], 3)
-    assert data["ratings"][3]["explainer"] == HUMAN
-    assert [(row["person"], row["checks right"], row["checks"]) for row in data["people"]] == [("1", 1, 1)]
-
-
 def test_what_cannot_be_shown_is_one_line(done, tmp_path):
     other = build("shapes-xai", tmp_path / "other", size=32, count=40, progress=False)
-    with pytest.raises(UserError, match="gradint"):
-        run_images(done, ["gradint"])
-    with pytest.raises(UserError, match="not the dataset of the run"):
-        run_images(done, dataset=str(other))
-    with pytest.raises(UserError, match="not the folder of a finished run"):
-        run_images(tmp_path)
-    with pytest.raises(UserError, match="if it has moved, give --dataset"):
-        run_images(done, dataset="somewhere/else/shapes")
+    refused("gradint", run_images, done, ["gradint"])
+    refused("not the dataset of the run", run_images, done, dataset=str(other))
+    refused("not the folder of a finished run", run_images, tmp_path)
+    refused("if it has moved, give --dataset", run_images, done, dataset="somewhere/else/shapes")
 
 
 @pytest.mark.slow
@@ -128,8 +105,7 @@ def test_peekaboom_from_run_to_agreement(done, tmp_path, capsys):
                 sent = {"place": state["place"], "step": state["step"], "choice": left[0]}
                 state = server.call("api/answer", own, sent)["state"]
     out = tmp_path / "out"
-    assert main(["peekaboom", "results", "--store", str(store), "--out", str(out), "--with-failed"]) == 0
-    text = capsys.readouterr().out
+    text = said(capsys, ["peekaboom", "results", "--store", str(store), "--out", str(out), "--with-failed"])
     assert re.search(r"people failed an attention check|of 6 people", text)
     data = json.loads((out / "peekaboom.json").read_text())
     assert {row["explainer"]: row["judgements"] for row in data["crowd"][:-1]} == dict.fromkeys(EXPLAINERS, 11)
@@ -147,12 +123,14 @@ def test_peekaboom_from_run_to_agreement(done, tmp_path, capsys):
 def test_assess_from_run_to_table(done, tmp_path, capsys):
     store, questions = tmp_path / "study.db", tmp_path / "questions.yaml"
     questions.write_text("scale: ['no', maybe, 'yes']\nquestions:\n  good: Is it a good map of {class}?")
-    words = ["assess", "serve", done, "--store", store, "--questions", questions, "--raters", 2, "--images", 4]
+    words = ["assess", "serve", done, "--store", store, "--questions", questions, "--raters", 2, "--images", 4,
+             "--with-masks"]  # fmt: skip
     with Command(*words) as server:
         for number in range(2):
             key = server.call("api/join", body={"request": f"a random text of many characters {number}"})["key"]
             while maps := (state := server.call("api/state", key))["maps"]:
                 assert state["questions"]["good"] == f"Is it a good map of {state['class']}?"
+                assert (state["total"], len(maps)) == (4 + 1, 4)  # with an attention check, and the human mask
                 for one in maps:
                     assert server.call(f"api/map?place={one['place']}", key)[:4] == b"\x89PNG"
                     sent = {"place": one["place"], "ratings": {"good": 2}, "request": f"{number} {one} {'x' * 20}"}
@@ -163,12 +141,13 @@ def test_assess_from_run_to_table(done, tmp_path, capsys):
     assert "2.000" in capsys.readouterr().out
     data = json.loads((tmp_path / "out/assess.json").read_text())
     assert {row["explainer"]: (row["mean"], row["ratings"]) for row in data["ratings"]} == dict.fromkeys(
-        EXPLAINERS, (2.0, 8)
+        [*EXPLAINERS, HUMAN], (2.0, 8)
     )
+    assert data["ratings"][3]["explainer"] == HUMAN
     assert (tmp_path / "out/assess.svg").exists()
     assert main(["assess", "export", "--store", str(store), "--out", str(tmp_path / "ratings.csv"), "--json",
                  "--with-failed"]) == 0  # fmt: skip
-    assert json.loads(capsys.readouterr().out)["answers"] == 24
+    assert json.loads(capsys.readouterr().out)["answers"] == 32
 
 
 def test_the_class_that_maps_explain(shapes, resnet, tmp_path):
@@ -191,8 +170,7 @@ def test_the_class_that_maps_explain(shapes, resnet, tmp_path):
 ])  # fmt: skip
 def test_wrong_command_lines_are_one_line(command, words, line, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main([command, *words]) == 2
-    error = capsys.readouterr().err
+    error = said(capsys, [command, *words], 2)
     assert line in error
     assert len(error.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
@@ -212,8 +190,7 @@ def changed(folder, place, **values):
 def test_an_impossible_frame_is_refused(done, tmp_path, sizes):
     folder = shutil.copytree(done, tmp_path / "run")
     changed(folder, ["identity", "geometry"], **sizes)
-    with pytest.raises(UserError, match=r"run\.json has no usable geometry"):
-        run_images(folder)
+    refused(r"run\.json has no usable geometry", run_images, folder)
 
 
 @pytest.mark.parametrize(
@@ -224,8 +201,7 @@ def test_a_home_folder_is_not_opened_unasked(done, shapes, tmp_path, monkeypatch
     changed(folder, ["spec"], dataset=name.format(shapes.name))
     monkeypatch.setenv("HOME", str(shapes.parent))
     monkeypatch.setattr("saliency_bench.studies.run_images.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(UserError, match=line):
-        run_images(folder)
+    refused(line, run_images, folder)
 
 
 def test_a_run_from_the_hub_opens_no_folder_unasked(done, shapes, tmp_path, monkeypatch, capsys):
@@ -234,6 +210,5 @@ def test_a_run_from_the_hub_opens_no_folder_unasked(done, shapes, tmp_path, monk
     run_images(done, dataset=str(shapes))
     assert "names" not in capsys.readouterr().err
     monkeypatch.setattr("saliency_bench.studies.run_images.HF_HUB_CACHE", str(done.parent))
-    with pytest.raises(UserError, match=r"is from the Hub and names .*give --dataset"):
-        run_images(done)
+    refused(r"is from the Hub and names .*give --dataset", run_images, done)
     assert len(run_images(done, dataset=str(shapes)).ids) == 12

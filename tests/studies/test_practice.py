@@ -1,43 +1,27 @@
 """Practice: images with known masks come first, with feedback, and count for nothing that is reported of the study."""
 
-import shutil
-
-import numpy as np
 import pytest
-from pages import chromium, dataset, serving
-from starlette.testclient import TestClient
+from pages import BOX, chromium, dataset, joined, serving, study_of
 
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.annotate.app import create_app
-from saliency_bench.studies.annotating import open_study
 from saliency_bench.studies.annotation_report import annotation_report, report_rows
-from saliency_bench.studies.answer_store import Store
-from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.practice import ATTEMPTS
 from saliency_bench.studies.runs import runs_of
 
-KNOWN = np.zeros((60, 80), bool)
-KNOWN[10:30, 5:25] = True  # as `dataset` has it
-HALF = KNOWN.copy()
+HALF = BOX.copy()
 HALF[20:] = False  # IoU 0.5
 
 
 @pytest.fixture
 def annotating(tmp_path):
-    images = StudyImages(dataset(6, masks=4))
-    store = Store(tmp_path / "study.db")
-    return open_study(store, "noise", images, "print", annotators=2, honeypots=1, practice=2, practice_iou=0.6)
-
-
-@pytest.fixture
-def client(annotating):
-    return TestClient(create_app(annotating), raise_server_exceptions=False)
+    return study_of(tmp_path, dataset(6, masks=4), honeypots=1, practice=2, practice_iou=0.6)
 
 
 class Person:
     def __init__(self, client, letter):
         self.client, self.letter, self.count = client, letter, 0
-        self.key = {"X-Key": client.post("/api/join", json={"request": letter * 32}).json()["key"]}
+        self.key = joined(client, letter)
         self.state = client.get("/api/state", headers=self.key).json()
 
     def draw(self, mask, kind="mask"):
@@ -54,19 +38,13 @@ def test_practice_comes_first_and_shows_the_known_mask(annotating, client):
     first = person.state["tasks"][0]["unit"]
     assert [task["unit"] for task in person.state["tasks"]] == annotating.practice[:1]
     feedback = person.draw(HALF)
-    assert feedback == {
-        "unit": first,
-        "iou": 0.5,
-        "needed": 0.6,
-        "passed": False,
-        "again": True,
-        "runs": runs_of(KNOWN),
-    }
+    expected = {"unit": first, "iou": 0.5, "needed": 0.6, "passed": False, "again": True, "runs": runs_of(BOX)}
+    assert feedback == expected
     assert person.state["tasks"][0]["runs"] == runs_of(HALF), "what was drawn is there to be corrected"
-    feedback = person.draw(KNOWN)
+    feedback = person.draw(BOX)
     assert (feedback["iou"], feedback["passed"], feedback["again"]) == (1.0, True, False)
     assert person.state["tasks"][0]["unit"] == annotating.practice[1]
-    person.draw(KNOWN)
+    person.draw(BOX)
     assert (person.state["practice"], person.state["done"], person.state["latest"]) == (False, 0, None)
     assert not {task["unit"] for task in person.state["tasks"]} & set(annotating.practice)
     assert person.draw(HALF) is None
@@ -83,7 +61,7 @@ def test_nobody_is_stuck(annotating, client):
 def test_practice_counts_for_nothing_but_is_reported(annotating, client):
     for letter in "ab":
         person = Person(client, letter)
-        for mask in (HALF, KNOWN, KNOWN, ~KNOWN):
+        for mask in (HALF, BOX, BOX, ~BOX):
             person.draw(mask)
     report = annotation_report(annotating)
     people = annotating.study.people()
@@ -100,12 +78,12 @@ def test_practice_counts_for_nothing_but_is_reported(annotating, client):
 def test_practice_is_drawn_apart_from_honeypots(annotating, tmp_path):
     assert not set(annotating.practice) & set(annotating.honeypots)
     assert len(annotating.units) == 3
+    (tmp_path / "new").mkdir()
     with pytest.raises(UserError, match="5 honeypots and images of practice need images with a mask"):
-        open_study(Store(tmp_path / "new.db"), "new", annotating.images, "print", honeypots=1, practice=4)
+        study_of(tmp_path / "new", dataset(6, masks=4), honeypots=1, practice=4)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
 def test_a_person_practises_in_a_browser(annotating):
     with serving(create_app(annotating)) as url, chromium() as browser:
         page = browser.new_page(viewport={"width": 375, "height": 700})

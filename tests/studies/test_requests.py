@@ -8,28 +8,16 @@ import sqlite3
 import stat
 import time
 
-import numpy as np
 import pytest
-from pages import dataset, serving
+from pages import joined, serving
 from sqlalchemy.exc import OperationalError
 from starlette.testclient import TestClient
 
-from saliency_bench.errors import UserError
 from saliency_bench.spaces.annotate.app import LARGEST, create_app
 from saliency_bench.spaces.pages import requests
-from saliency_bench.studies.annotating import open_study
 from saliency_bench.studies.answer_store import Store
-from saliency_bench.studies.images import StudyImages
-from saliency_bench.studies.runs import mask_of, runs_of
 
 KEY = {"request": "a request of 16 letters or more"}
-
-
-@pytest.fixture
-def annotating(tmp_path):
-    store = Store(tmp_path / "study.db")
-    yield open_study(store, "study", StudyImages(dataset(4)), "abc", annotators=2)
-    store.close()
 
 
 @pytest.fixture
@@ -136,10 +124,8 @@ def test_a_cut_off_upload_is_one_line(server, app, caplog):
      sqlite3.OperationalError("unable to open database file"), OSError(28, "No space left on device")],
 )  # fmt: skip
 @pytest.mark.parametrize("part", ["join", "agree", "person", "answer", "state"])
-def test_a_full_disk_is_503_and_one_line_wherever_it_is_met(annotating, error, part, monkeypatch, caplog):
-    client = TestClient(create_app(annotating), raise_server_exceptions=False)
-    key = client.post("/api/join", json=KEY).json()["key"]
-    task = client.get("/api/state", headers={"X-Key": key}).json()["tasks"][0]
+def test_a_full_disk_is_503_and_one_line_wherever_it_is_met(client, error, part, monkeypatch, caplog):
+    task = client.get("/api/state", headers=(key := joined(client))).json()["tasks"][0]
 
     def fail(*args, **options):
         raise error
@@ -151,9 +137,9 @@ def test_a_full_disk_is_503_and_one_line_wherever_it_is_met(annotating, error, p
         answer = client.post("/api/join", json={"request": "another request of 16 letters"})
     elif part == "answer":
         sent = {"unit": task["unit"], "kind": "no_region", "request": "an id of the answer"}
-        answer = client.post("/api/answer", json=sent, headers={"X-Key": key})
+        answer = client.post("/api/answer", json=sent, headers=key)
     else:
-        answer = client.get("/api/state", headers={"X-Key": key})
+        answer = client.get("/api/state", headers=key)
     assert (answer.status_code, answer.json()) == (503, {"error": "the answers cannot be stored at the moment"})
     (record,) = caplog.records
     assert "the store did not answer: " in record.getMessage()
@@ -173,12 +159,3 @@ def test_nobody_else_reads_a_store(tmp_path):
         store.close()
     finally:
         os.umask(before)
-
-
-def test_a_region_has_at_most_a_run_for_each_pixel_and_one():
-    most = [0, *[1] * 6]
-    assert runs_of(mask_of(most, 2, 3)) == most
-    np.testing.assert_array_equal(mask_of(most, 2, 3), [[True, False, True], [False, True, False]])
-    for runs in ([*most, 0], [0] * 10**6 + [6], [0, 7], [True] * 6, [2**70], "6", None, {"0": 6}):
-        with pytest.raises(UserError, match="do not match a mask of 2 x 3 pixels"):
-            mask_of(runs, 2, 3)

@@ -4,19 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from pages import dataset
-from starlette.testclient import TestClient
+from pages import BOX, client_of, study_of
+from refusals import refused
 
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.annotate.app import create_app
-from saliency_bench.studies.annotating import AnswerChoice, open_study
+from saliency_bench.studies.annotating import AnswerChoice
 from saliency_bench.studies.annotation_report import annotation_report, report_rows
 from saliency_bench.studies.answer_rows import add_lines, copy_without, lines_after
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.exporting import export
 from saliency_bench.studies.formats.regions import FORMATS
-from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.owner_actions import act
 from saliency_bench.studies.runs import runs_of
 from saliency_bench.utils.pictures import png
@@ -24,8 +23,7 @@ from saliency_bench.utils.pictures import png
 
 @pytest.fixture
 def annotating(tmp_path):
-    images = StudyImages(dataset(4))
-    return open_study(Store(tmp_path / "study.db"), "noise", images, "print", annotators=1, reviewers=2)
+    return study_of(tmp_path, 4, annotators=1, reviewers=2)
 
 
 def draw(annotating, letter):
@@ -37,11 +35,7 @@ def draw(annotating, letter):
     return person
 
 
-MASK = np.zeros((60, 80), bool)
-MASK[10:30, 5:25] = True
-
-
-def corrected(annotating, reviewer, answer, mask=MASK, **other):
+def corrected(annotating, reviewer, answer, mask=BOX, **other):
     sent = {"answer": answer, "kind": "mask", "runs": runs_of(mask), "request": f"{reviewer} corrects {answer}"}
     annotating.correct(reviewer, sent | other)
 
@@ -101,7 +95,7 @@ def test_what_was_sent_back_goes_to_others_once_its_author_is_gone(annotating):
 def test_the_protocol_of_the_paper(tmp_path, shapes):
     words = ["annotate", "--dataset", str(shapes), "--name", "study", "--store", str(tmp_path / "s.db"), "--protocol"]
     (tmp_path / "masks").mkdir()
-    (tmp_path / "masks/of no image.png").write_bytes(png(MASK))
+    (tmp_path / "masks/of no image.png").write_bytes(png(BOX))
     assert main([*words, "p0", "--import", str(tmp_path / "masks"), "--person", "ada", "--annotators", "4"]) == 0
     settings = Store(tmp_path / "s.db").find().configuration["settings"]
     assert (settings["annotators"], settings["reviewers"]) == (4, 2), "what is given counts"
@@ -118,14 +112,14 @@ def test_a_correction_counts_instead_and_names_what_it_corrects(annotating):
     assert correction.reviewer == rita
     (counted,) = annotating.counted()[unit]
     assert (counted.person, counted.revision, counted.corrected_by) == (person, 1, rita)
-    np.testing.assert_array_equal(annotating.pixels(counted), MASK)
+    np.testing.assert_array_equal(annotating.pixels(counted), BOX)
     (drawn,) = annotating.counted(AnswerChoice(as_drawn=True))[unit]
     assert (drawn.corrected_by, annotating.pixels(drawn).any()) == (None, False)
     assert [task["unit"] for task in annotating.state(person)["tasks"]] == [], "nothing goes back"
 
     assert 1 not in held(annotating, rita)
     (task,) = [task for task in annotating.review_state(saul)["tasks"] if task["answer"] == 1]
-    assert (task["corrected"], task["runs"]) == (True, runs_of(MASK))
+    assert (task["corrected"], task["runs"]) == (True, runs_of(BOX))
     assert annotating.counted(AnswerChoice(accepted=True)) == {}, "its author's opinion is one of two"
     annotating.study.review(1, saul, "accept", "second opinion of saul")
     assert list(annotating.counted(AnswerChoice(accepted=True))) == [unit]
@@ -153,8 +147,7 @@ def test_corrections_are_refused_and_rejected_like_masks(annotating):
     assert [task["comment"] for task in annotating.state(person)["tasks"]] == ["both are wrong"]
     unit = annotating.state(person)["tasks"][0]["unit"]
     annotating.save(person, {"unit": unit, "kind": "no_region", "request": "the second attempt"})
-    with pytest.raises(UserError, match="its author has changed it"):
-        corrected(annotating, "theo", 1)
+    refused("its author has changed it", corrected, annotating, "theo", 1)
     (counted,) = annotating.counted()[unit]
     assert (counted.revision, counted.corrected_by) == (2, None)
 
@@ -191,18 +184,18 @@ def test_corrections_are_copied_and_erased_with_their_people(annotating, tmp_pat
 
 
 def test_only_reviewers_see_others_and_correct(tmp_path):
-    annotating = open_study(Store(tmp_path / "s.db"), "noise", StudyImages(dataset(2)), "print", annotators=3)
-    client = TestClient(create_app(annotating), raise_server_exceptions=False)
+    annotating = study_of(tmp_path, 2, annotators=3)
+    client = client_of(create_app(annotating))
     draw(annotating, "a")
     annotator, reviewer = annotating.study.join("b" * 32), annotating.study.join("r" * 32, "reviewer")
     unit = annotating.study.answers()[0].unit
     annotating.study.assign(annotator.name, [unit])
-    sent = {"unit": unit, "kind": "mask", "runs": runs_of(MASK), "request": "another mask"}
+    sent = {"unit": unit, "kind": "mask", "runs": runs_of(BOX), "request": "another mask"}
     annotating.save(annotator.name, sent)
     seen = client.get("/api/others?answer=1", headers={"X-Key": reviewer.key})
-    assert seen.json() == {"people": 1, "runs": runs_of(MASK)}
+    assert seen.json() == {"people": 1, "runs": runs_of(BOX)}
     assert client.get("/api/others?answer=99", headers={"X-Key": reviewer.key}).status_code == 400
     assert client.get("/api/others?answer=1", headers={"X-Key": annotator.key}).status_code == 403
-    sent = {"answer": 1, "kind": "mask", "runs": runs_of(MASK), "request": "a correction"}
+    sent = {"answer": 1, "kind": "mask", "runs": runs_of(BOX), "request": "a correction"}
     assert client.post("/api/correct", json=sent, headers={"X-Key": annotator.key}).status_code == 400
     assert client.post("/api/correct", json=sent, headers={"X-Key": reviewer.key}).json()["done"] == 1

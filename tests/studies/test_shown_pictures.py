@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 from datasets import Dataset, Features, Value
 from datasets import Image as ImageFeature
+from pages import client_of, joined, study_of
 from PIL import Image
-from starlette.testclient import TestClient
 
 from saliency_bench.data.annotations import checksum
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies import shown_pictures
-from saliency_bench.studies.annotating import open_study
-from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.shown_pictures import shown, size_of
 from saliency_bench.utils.pictures import UnreadableError
@@ -103,14 +101,11 @@ def test_what_is_no_picture_says_why(data, cache):
     assert not list(cache.rglob("*.png"))
 
 
-def test_a_picture_is_made_once(monkeypatch):
+def test_a_picture_is_made_once_unless_its_file_is_lost(monkeypatch):
     first = shown(turned())
-    monkeypatch.setattr(shown_pictures, "_made", None)  # calling it would be an error
-    assert shown(turned()) == first
-
-
-def test_a_picture_whose_file_was_lost_is_made_again():
-    first = shown(turned())
+    with monkeypatch.context() as patch:
+        patch.setattr(shown_pictures, "_made", None)  # calling it would be an error
+        assert shown(turned()) == first
     first.path.unlink()
     assert shown(turned()).path.is_file()
 
@@ -130,8 +125,8 @@ def test_all_are_prepared_and_those_that_cannot_be_shown_are_named(rows, cache):
 
 
 def test_a_browser_that_has_a_picture_gets_it_no_second_time(rows, tmp_path):
-    client = TestClient(create_app(open_study(Store(tmp_path / "study.db"), "s", StudyImages(rows), "print")))
-    key = {"X-Key": client.post("/api/join", json={"request": "r" * 32}).json()["key"]}
+    client = client_of(create_app(study_of(tmp_path, rows)))
+    key = joined(client)
     client.get("/api/state", headers=key)
     first = client.get("/api/image", params={"unit": "phone.jpg"}, headers=key)
     assert (first.status_code, first.headers.get("content-encoding")) == (200, None)

@@ -2,16 +2,14 @@
 
 import numpy as np
 import pytest
-from pages import dataset
+from commands import said
+from pages import client_of, joined, study_of
 from PIL import Image
-from starlette.testclient import TestClient
+from refusals import refused
 
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.annotate.app import create_app
-from saliency_bench.studies.annotating import open_study
-from saliency_bench.studies.answer_store import Store
-from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.runs import runs_of
 from saliency_bench.studies.segment_anything import MEAN, STD, SegmentAnything
 from saliency_bench.studies.strokes import LONGEST, MOST_POINTS, GrabCut, Stroke, strokes_of
@@ -47,9 +45,8 @@ def disc(tmp_path):
     """(a file of a red disc on green, with a little noise; the disc), larger than what GrabCut works on."""
     y, x = np.mgrid[:270, :360]
     mask = (x - 130) ** 2 + (y - 110) ** 2 < 65**2
-    picture = np.where(mask[..., None], (200, 40, 30), (40, 150, 60)) + np.random.default_rng(0).integers(
-        0, 30, (270, 360, 3)
-    )
+    noise = np.random.default_rng(0).integers(0, 30, (270, 360, 3))
+    picture = np.where(mask[..., None], (200, 40, 30), (40, 150, 60)) + noise
     Image.fromarray(picture.astype(np.uint8)).save(tmp_path / "disc.png")
     assert max(mask.shape) > LONGEST
     return tmp_path / "disc.png", mask
@@ -98,13 +95,9 @@ def networks(folder, full=True):
         return folder / f"{name}.onnx"
 
     picture = [1, 3, SIDE, SIDE]
-    encoder = saved(
-        "encoder",
-        [helper.make_node("Identity", ["x"], ["embedding"])],
-        [value("x", picture)],
-        [value("embedding", picture)],
-    )
     node = helper.make_node
+    encoder = saved("encoder", [node("Identity", ["x"], ["embedding"])], [value("x", picture)],
+                    [value("embedding", picture)])  # fmt: skip
     nodes = [
         node("Gather", ["image_embeddings", "zero"], ["red"], axis=1),  # (1, 1, S, S)
         node("Slice", ["point_coords", "start", "one_", "middle"], ["xy"]),  # (1, 1, 2): the first of the points
@@ -174,27 +167,19 @@ def test_the_encoder_gets_the_picture_as_segment_anything_does(tmp_path, halves)
 
 
 def test_files_that_are_no_such_networks_are_refused(tmp_path, halves):
-    _, decoder = networks(tmp_path)
-    with pytest.raises(UserError, match="there is no file"):
-        SegmentAnything(tmp_path / "none.onnx", decoder)
-    with pytest.raises(UserError, match="cannot be read as an ONNX network"):
-        SegmentAnything(halves, decoder)
-    with pytest.raises(UserError, match="is not an encoder; give a network whose only input is a picture"):
-        SegmentAnything(decoder, decoder)
-
-
-def test_a_decoder_with_other_inputs_is_refused(tmp_path):
-    encoder, _ = networks(tmp_path)
-    with pytest.raises(UserError, match="takes x; give a decoder from the export script of Segment Anything"):
-        SegmentAnything(encoder, encoder)
+    encoder, decoder = networks(tmp_path)
+    refused("there is no file", SegmentAnything, tmp_path / "none.onnx", decoder)
+    refused("cannot be read as an ONNX network", SegmentAnything, halves, decoder)
+    refused("is not an encoder; give a network whose only input is a picture", SegmentAnything, decoder, decoder)
+    refused("takes x; give a decoder from the export script of Segment Anything", SegmentAnything, encoder, encoder)
 
 
 def test_the_page_finds_regions_of_images_that_were_given(tmp_path):
-    annotating = open_study(Store(tmp_path / "s.db"), "noise", StudyImages(dataset(3)), "print")
+    annotating = study_of(tmp_path, 3)
     region = np.zeros((60, 80), bool)
     region[5:9] = True
-    client = TestClient(create_app(annotating, segmenter=lambda file, strokes: region), raise_server_exceptions=False)
-    key = {"X-Key": client.post("/api/join", json={"request": "a" * 32}).json()["key"]}
+    client = client_of(create_app(annotating, segmenter=lambda file, strokes: region))
+    key = joined(client)
     state = client.get("/api/state", headers=key).json()
     assert state["segment"] is True
     sent = {"unit": state["tasks"][0]["unit"], "strokes": [{"points": [[3, 4]], "add": True}]}
@@ -202,7 +187,7 @@ def test_the_page_finds_regions_of_images_that_were_given(tmp_path):
     assert client.post("/api/segment", json=sent | {"strokes": []}, headers=key).status_code == 400
     (other,) = set(annotating.units) - {task["unit"] for task in state["tasks"]}
     assert client.post("/api/segment", json=sent | {"unit": other}, headers=key).status_code == 403
-    without = TestClient(create_app(annotating), raise_server_exceptions=False)
+    without = client_of(create_app(annotating))
     assert without.post("/api/segment", json=sent, headers=key).status_code == 403
 
 
@@ -210,6 +195,5 @@ def test_segment_takes_two_files_or_none(tmp_path, capsys):
     words = ["annotate", "--dataset", "none", "--store", str(tmp_path / "s.db"), "--segment"]
     assert main([*words, "one.onnx"]) == 2
     assert "--segment takes two ONNX files, an encoder and a decoder, or none, not 1" in capsys.readouterr().err
-    assert main([*words, "one.onnx", "two.onnx"]) == 2
-    assert "there is no file one.onnx" in capsys.readouterr().err
+    assert "there is no file one.onnx" in said(capsys, [*words, "one.onnx", "two.onnx"], 2)
     assert not (tmp_path / "s.db").exists()
