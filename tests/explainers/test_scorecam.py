@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from saliency_bench import load_classifier, load_explainer, registry, targets
 from saliency_bench.data import geometry
-from saliency_bench.errors import UserError
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
 
@@ -116,31 +115,6 @@ def enlarged(values, height, width, align_corners):
     return out
 
 
-class Halves(nn.Module):
-    """Two channels that are one on the left half and on the right; logit 0 sums the left half's red values."""
-
-    def __init__(self):
-        super().__init__()
-        left = torch.zeros(1, 1, 2, 4)
-        left[..., :2] = 1
-        self.register_buffer("halves", torch.cat([left, 1 - left], dim=1))
-        self.features = nn.Identity()
-
-    def forward(self, x):
-        self.features(self.halves.expand(len(x), -1, -1, -1))
-        reds = x[:, 0]
-        return torch.stack([reds[..., :2].sum((1, 2)), 0 * reds.sum((1, 2))], dim=1)
-
-
-def test_two_channels_worked_out_by_hand():
-    """Seen through the left mask the score is 4, through the right 0: weights e^4 / (e^4 + 1) and 1 / (e^4 + 1)."""
-    classifier = load_classifier(Halves(), layer="features", device="cpu", mean=0, std=1)
-    (values,) = load_explainer("scorecam")(classifier, torch.ones(1, 3, 2, 4), targets.one_hot([0], 2))
-    share = np.exp(4) / (np.exp(4) + 1)
-    expected = [[share, share, 1 - share, 1 - share]] * 2
-    np.testing.assert_allclose(values.numpy(), expected, rtol=1e-5)
-
-
 def test_a_flat_channel_shows_nothing_and_a_contrast_with_itself_is_the_mean_of_the_channels():
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(4 * 36, 2))
     model[0].weight.data[0] = 0
@@ -149,31 +123,3 @@ def test_a_flat_channel_shows_nothing_and_a_contrast_with_itself_is_the_mean_of_
     maps = load_explainer("scorecam")(classifier, images, targets.contrast([1], [1], 2))
     with torch.no_grad():
         torch.testing.assert_close(maps, model[0](images).mean(dim=1).relu())
-
-
-def test_negative_values_stay_if_the_target_has_a_negative_weight():
-    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(4 * 36, 2))
-    classifier = load_classifier(model, layer="0", device="cpu", mean=0, std=1)
-    images, explainer = torch.rand(2, 3, 6, 6) - 0.5, load_explainer("scorecam")
-    assert (explainer(classifier, images, targets.contrast([0], [1], 2)) < 0).any()
-    assert (explainer(classifier, images, targets.one_hot([0], 2)) >= 0).all()
-
-
-def test_passes_are_one_for_each_channel_and_one():
-    classifier = load_classifier(small(), device="cpu", mean=0, std=1)
-    load_explainer("scorecam")(classifier, torch.rand(3, 3, 12, 12), targets.one_hot([0], 4))
-    assert classifier.passes == 3 * (12 + 1)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"layer": "6"}, "scorecam.*feature map"),
-        ({"layer": "nope"}, "layer.*nope"),
-        ({"batch_size": 0}, "batch_size.*1"),
-    ],
-)
-def test_bad_options(options, words):
-    classifier = load_classifier(small(), device="cpu", mean=0, std=1)
-    with pytest.raises(UserError, match=words):
-        load_explainer("scorecam", **options)(classifier, torch.rand(1, 3, 8, 12), targets.one_hot([0], 4))
