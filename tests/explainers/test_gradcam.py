@@ -4,7 +4,7 @@ import pytest
 import torch
 from pytorch_grad_cam import GradCAM
 from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
-from torch import nn
+from small_networks import small
 from torch.nn import functional as F
 
 from saliency_bench import load_classifier, load_explainer, targets
@@ -12,14 +12,6 @@ from saliency_bench.errors import UserError
 from saliency_bench.maps import normalise
 
 MEAN, STD = (0.5,) * 3, (0.1,) * 3
-
-
-def small(seed=0):
-    torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 12, 3, stride=2, padding=1), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(48, 4),
-    )  # fmt: skip
 
 
 def test_agrees_with_captum(peer, error_of):

@@ -1,20 +1,13 @@
 import captum.attr
 import pytest
 import torch
+from small_networks import small
 from torch import nn
 from torch.nn import functional as F
 
 from saliency_bench import load_classifier, load_explainer, targets
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
-
-
-def small():
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 12, 3, stride=2, padding=1), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(48, 4),
-    ).eval()  # fmt: skip
 
 
 class Smooth(nn.Module):

@@ -2,36 +2,12 @@ import captum.attr
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from torch.nn import functional as F
+from small_networks import Branched, small
 
 from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.compute.scoring.perturbation import blurred
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
-
-
-def small():
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 12, 3, stride=2, padding=1),
-        nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(48, 4),
-    ).eval()  # fmt: skip
-
-
-class Branched(nn.Module):
-    """A skip connection and functional ReLUs."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.stem, self.body = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
-        self.head = nn.Linear(8 * 4, 4)
-
-    def forward(self, x):
-        x = F.relu(self.stem(x))
-        x = F.relu(x + self.body(x))
-        return self.head(F.adaptive_avg_pool2d(x, 2).flatten(1))
 
 
 def theirs(model, images, labels, window, stride, baselines=0):
@@ -49,7 +25,7 @@ def theirs(model, images, labels, window, stride, baselines=0):
 @pytest.mark.parametrize(("window", "stride"), [(6, 4), (5, 5), (14, 3)])
 @pytest.mark.parametrize("make", [small, Branched])
 def test_agrees_with_captum(make, window, stride):
-    model = make()
+    model = make().eval()
     images, labels = torch.rand(2, 3, 14, 18), torch.tensor([0, 3])
     classifier = load_classifier(model, mean=MEAN, std=STD, device="cpu")
     ours = load_explainer("occlusion", window=window, stride=stride)(classifier, images, targets.one_hot(labels, 4))

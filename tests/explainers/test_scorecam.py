@@ -6,8 +6,8 @@ import torchvision
 from enlarging import rounding
 from pytorch_grad_cam import ScoreCAM
 from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+from small_networks import Branched, small
 from torch import nn
-from torch.nn import functional as F
 
 from saliency_bench import load_classifier, load_explainer, registry, targets
 from saliency_bench.data import geometry
@@ -15,35 +15,12 @@ from saliency_bench.data import geometry
 MEAN, STD = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
 
 
-def small():
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 12, 3, stride=2, padding=1),
-        nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(48, 4),
-    ).eval()  # fmt: skip
-
-
-class Branched(nn.Module):
-    """A skip connection and functional ReLUs."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.stem, self.body = nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.Conv2d(8, 8, 3, padding=1)
-        self.head = nn.Linear(8 * 4, 4)
-
-    def forward(self, x):
-        x = F.relu(self.stem(x))
-        x = F.relu(x + self.body(x))
-        return self.head(F.adaptive_avg_pool2d(x, 2).flatten(1))
-
-
 def resnet18():
     torch.manual_seed(2)
     return torchvision.models.resnet18(weights=None, num_classes=4).eval()
 
 
-NETWORKS = {"small": (small, "4", 20), "branched": (Branched, "body", 20), "resnet18": (resnet18, "layer2", 40)}
+NETWORKS = {"small": (small, "3", 20), "branched": (Branched, "body", 20), "resnet18": (resnet18, "layer2", 40)}
 
 
 @pytest.mark.sample(1)
@@ -51,7 +28,7 @@ NETWORKS = {"small": (small, "4", 20), "branched": (Branched, "body", 20), "resn
 def test_agrees_with_pytorch_grad_cam(name):
     """It applies min-max twice and enlarges by OpenCV; the same is done to our map before it is enlarged."""
     make, layer, height = NETWORKS[name]
-    model = make()
+    model = make().eval()
     images, labels = torch.rand(2, 3, height, height + 4), [0, 3]
     classifier = load_classifier(model, mean=MEAN, std=STD, layer=layer, device="cpu")
     with ScoreCAM(model, [dict(model.named_modules())[layer]]) as cam:
@@ -74,13 +51,13 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(on, align_corners):
     model = small()
     images, target = torch.rand(2, 3, 10, 14), targets.contrast([0, 2], [1, 3], 4)
     classifier = load_classifier(model, mean=MEAN, std=STD, device="cpu")
-    ours = load_explainer("scorecam", layer="3", on=on, align_corners=align_corners, batch_size=5)(
+    ours = load_explainer("scorecam", layer="2", on=on, align_corners=align_corners, batch_size=5)(
         classifier, images, target
     )
     grey = torch.tensor(MEAN).view(3, 1, 1)
     for index, image in enumerate(images):
         with torch.no_grad():
-            maps = model[:4]((image[None] - classifier.mean) / classifier.std)[0]  # before the ReLU: signed
+            maps = model[:3]((image[None] - classifier.mean) / classifier.std)[0]  # before the ReLU: signed
             scores = []
             for channel in maps:
                 mask = enlarged(channel.numpy(), 10, 14, align_corners)
