@@ -368,29 +368,3 @@ def test_what_cannot_be_randomised_is_named(network, line):
     classifier = sb.load_classifier(network, mean=0, std=1, device="cpu")
     with pytest.raises(UserError, match=line):
         score_samples("saliency_randomisation", torch.rand(1, 3, 8, 8), classifier, edges)
-
-
-def test_options_out_of_range_are_named():
-    for options in ({"smooth": -1}, {"layers": -2}):
-        with pytest.raises(UserError, match="saliency_randomisation needs"):
-            load_metric("saliency_randomisation", **options)
-    assert load_metric("saliency_randomisation:form=complexity").higher_is_better
-    assert load_metric("saliency_randomisation:form=complexity").range == (-1, float("inf"))
-    assert not load_metric("saliency_randomisation").higher_is_better
-
-
-@pytest.mark.slow
-def test_a_run_holds_every_layer_counts_the_passes_and_leaves_others_alone(shapes, resnet, tmp_path):
-    def started(name, metrics):
-        return sb.run(dataset=str(shapes), model=str(resnet), explainers=[gradient], metrics=metrics, limit=8, seed=7,
-                      batch_size=4, out=tmp_path / name, device="cpu", progress=False)  # fmt: skip
-
-    alone = started("alone", ["saliency_deletion"])
-    result = started("both", ["saliency_randomisation", "saliency_deletion"])
-    ours, deletion = result.summary["cells"]
-    names = layer_names(sb.load_classifier(str(resnet), device="cpu"))
-    assert list(ours["parts"]) == names
-    assert ours["forward_passes"]["metric"] == 8 * len(names)
-    assert deletion["value"] == alone.summary["cells"][0]["value"]
-    again = started("again", ["saliency_randomisation"])
-    assert again.summary["cells"][0]["value"] == ours["value"]
