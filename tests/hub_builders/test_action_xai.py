@@ -5,7 +5,6 @@ import threading
 import time
 import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from types import SimpleNamespace
 
 import datasets
@@ -20,7 +19,6 @@ from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _language_model, action_xai
 
-REAL = Path(__file__).parents[3] / "shared" / "data" / "act-x"
 SIZE = (64, 48)
 
 
@@ -426,13 +424,3 @@ def test_odd_entries_and_missing_parts(source, tmp_path):
     (source / "ACT-X/textual").rename(tmp_path / "gone2")
     with pytest.raises(UserError, match=r"\btextual/"):
         built(source, ask=False)
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
-def test_real_images(tmp_path):
-    answers = sorted(json.loads((REAL / "adict.json").read_text()))[10:13]
-    images = sorted(path.stem for path in (REAL / "mpii_images").iterdir())
-    root = actx(tmp_path, {"val": dict(zip("abc", zip(images, answers, strict=True), strict=True))}, "act-x")
-    for path in (root / "images").iterdir():
-        path.write_bytes((REAL / "mpii_images" / path.name).read_bytes())
-    assert [sample["label"] for sample in built(root, ask=False)[0].values()] == answers

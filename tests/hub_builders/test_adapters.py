@@ -4,7 +4,6 @@ import json
 import pickle
 import shutil
 from collections import Counter
-from pathlib import Path
 
 import datasets
 import numpy as np
@@ -27,8 +26,6 @@ from saliency_bench.hub_builders import (
     openimages_animals,
     voc_val,
 )
-
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
 def built(builder, source, **options):
@@ -188,19 +185,6 @@ def test_imagenet_boxes_and_names_that_come_twice(tmp_path):
     found = samples["ILSVRC2012_val_00000001"]["mask"]
     assert (found.any(0) == mask.any(0)).all() or found[mask].all()
     assert log.left_out == []
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the real samples are not here")
-def test_imagenet_real_samples_with_the_class_in_their_names(tmp_path):
-    (tmp_path / "val").symlink_to(SHARED / "imagenet-sample-images")
-    for name in ("LOC_synset_mapping.txt", "imagenet_class_index.json"):
-        (tmp_path / name).write_bytes((SHARED / "imagenet-hierarchy" / name).read_bytes())
-        samples, log = built(imagenet_val, tmp_path, parts="test")
-        assert len(samples) == 60
-        assert len(log.classes["label"]) == 1000
-        assert sum(sample["image"].suffix == ".png" for sample in samples.values()) == 6  # 5 grey, 1 rotated
-        assert len(log.left_out) == 60  # no boxes in this layout
-        (tmp_path / name).unlink()
 
 
 @pytest.mark.parametrize("to", ["val", "ILSVRC2012_img_val", ""])

@@ -106,13 +106,6 @@ def test_any_of_the_three_folders_may_be_given(source):
     assert names[0] == names[1] == names[2] == ["2007_000001", "2007_000002"]
 
 
-@pytest.mark.parametrize("part", ["JPEGImages", "SegmentationClass", "ImageSets/Segmentation"])
-def test_a_missing_part_is_named(source, part):
-    (source / "VOCdevkit/VOC2012" / part).rename(source / "gone")
-    with pytest.raises(UserError, match=rf"{part}/.*VOCtrainval"):
-        built(source)
-
-
 def test_wrong_options_and_no_source(source):
     with pytest.raises(UserError, match=r"original.*augmented"):
         built(source, segmentation="both")

@@ -3,7 +3,6 @@
 import io
 import json
 import shutil
-from pathlib import Path
 
 import contracts
 import numpy as np
@@ -27,7 +26,6 @@ from saliency_bench.hub_builders import (
 )
 from saliency_bench.utils.pictures import Picture, read, turned, turned_box
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 ORIENTATIONS = range(9)  # 0 is found in files, and means upright
 WIDTH, HEIGHT = 40, 24
 PICTURES = (".jpg", ".JPEG")
@@ -298,75 +296,6 @@ def test_masks_that_people_drew(tmp_path, orientation):
     save(tmp_path / "mask.png", turned(mask, orientation or 1) * np.uint8(255))
     if orientation not in (2, 3, 4):
         assert fits({"image": picture, "mask": _annotators.consensus(marked, picture)}) == 1
-
-
-def real(folder, pattern, count):
-    """Real JPEGs that are upright and not square, by name."""
-    found = []
-    for path in sorted((SHARED / folder).glob(pattern)):
-        with Image.open(path) as image:
-            if image.format == "JPEG" and image.getexif().get(0x0112, 1) == 1 and image.width != image.height:
-                found.append(path)
-        if len(found) == count:
-            break
-    return found
-
-
-def compared(builder, source, pictures, orientation, **options):
-    """Masks of real samples before and after their pictures get an orientation."""
-    before, _ = built(builder, source, **options)
-    for path in pictures:
-        with_exif(path, orientation)
-    after, _ = built(builder, source, **options)
-    assert len(after) == len(before) > 0
-    values = [
-        iou(after[key]["mask"], by_pillow(sample["mask"], orientation) > 0)
-        for key, sample in before.items()
-        if sample["mask"] is not None
-    ]
-    assert values == [1.0] * len(values) != []
-
-
-@pytest.mark.sample(2)
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the real samples are not here")
-@pytest.mark.parametrize("orientation", [0, 2, 3, 5, 6, 8])
-def test_real_pets(tmp_path, orientation):
-    root = SHARED / "oxford-iiit-pet"
-    (tmp_path / "images").mkdir()
-    (tmp_path / "annotations/trimaps").mkdir(parents=True)
-    shutil.copy(root / "annotations/list.txt", tmp_path / "annotations")
-    for path in real("oxford-iiit-pet", "images/*.jpg", 5):
-        shutil.copy(path, tmp_path / "images")
-        shutil.copy(root / f"annotations/trimaps/{path.stem}.png", tmp_path / "annotations/trimaps")
-    compared(pet_xai, tmp_path, list((tmp_path / "images").iterdir()), orientation)
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the real samples are not here")
-@pytest.mark.parametrize("orientation", [0, 4, 6, 7])
-def test_real_voc(tmp_path, orientation):
-    for name in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
-        (tmp_path / name).mkdir(parents=True)
-    names = [path.stem for path in real("VOCdevkit/VOC2012", "JPEGImages/*.jpg", 6)[1:]]
-    for name in names:
-        shutil.copy(SHARED / f"VOCdevkit/VOC2012/JPEGImages/{name}.jpg", tmp_path / "JPEGImages")
-        shutil.copy(SHARED / f"VOCdevkit/VOC2012/SegmentationClass/{name}.png", tmp_path / "SegmentationClass")
-    (tmp_path / "ImageSets/Segmentation/val.txt").write_text("\n".join(names))
-    compared(voc_val, tmp_path, list((tmp_path / "JPEGImages").iterdir()), orientation)
-
-
-@pytest.mark.sample(2)
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the real samples are not here")
-@pytest.mark.parametrize("orientation", [0, 3, 6, 8])
-def test_real_coco(tmp_path, orientation):
-    (tmp_path / "val2017").mkdir()
-    (tmp_path / "annotations").mkdir()
-    content = json.loads((SHARED / "coco/annotations/instances_train2017.json").read_text())
-    names = [path.name for path in real("coco", "train2017/*.jpg", 8)]
-    content["images"] = [one for one in content["images"] if one["file_name"] in names]
-    for name in names:
-        shutil.copy(SHARED / "coco/train2017" / name, tmp_path / "val2017")
-    (tmp_path / "annotations/instances_val2017.json").write_text(json.dumps(content))
-    compared(coco_val, tmp_path, list((tmp_path / "val2017").iterdir()), orientation)
 
 
 def test_an_outline_for_a_picture_of_half_the_size_is_refused_with_the_reason(tmp_path):
