@@ -4,6 +4,7 @@ import json
 import threading
 import time
 import traceback
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
@@ -11,11 +12,12 @@ import datasets
 import huggingface_hub
 import numpy as np
 import pytest
+from built_samples import built_by
 from PIL import Image
 from scipy.io import savemat
 
 from saliency_bench import build
-from saliency_bench.data.jobs import BuildLog, samples_of
+from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _language_model, action_xai
 
@@ -73,9 +75,7 @@ def service(monkeypatch):
     return asked
 
 
-def built(source, **options):
-    log = BuildLog()
-    return {s["image_id"]: s for s in samples_of(action_xai.samples(source, log, **options), log)}, log
+built = partial(built_by, action_xai)
 
 
 def test_each_pair_is_asked_once_and_never_again(source, service, monkeypatch, tmp_path):

@@ -1,15 +1,16 @@
 """LIDC-IDRI: the readers' XML against literal second writings, and DICOM series that match it."""
 
+from functools import partial
 from pathlib import Path
 
 import datasets
 import numpy as np
 import pytest
+from built_samples import built_by
 from PIL import Image
 
 from saliency_bench import build
 from saliency_bench.data.building import split_of
-from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _lidc, disease_xai
 from saliency_bench.hub_builders._examples import chest, dicom, lidc_xml, outline
@@ -52,9 +53,7 @@ def source(tmp_path):
     return tmp_path
 
 
-def built(source, **options):
-    log = BuildLog()
-    return {s["image_id"]: s for s in samples_of(disease_xai.samples(source, log, **options), log)}, log
+built = partial(built_by, disease_xai)
 
 
 def literal(points):

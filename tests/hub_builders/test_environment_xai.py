@@ -1,12 +1,13 @@
 """Places365 in its three layouts, exact category names, and the published release."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
+from built_samples import built_by
 from PIL import Image
 
-from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import environment_xai
 
@@ -38,9 +39,7 @@ def flat(root):
         save(root / "val_256" / row.split()[0])
 
 
-def built(source, **options):
-    log = BuildLog()
-    return {s["image_id"]: s for s in samples_of(environment_xai.samples(source, log, **options), log)}, log
+built = partial(built_by, environment_xai)
 
 
 @pytest.mark.parametrize("layout", [easy, deep, flat])

@@ -1,16 +1,17 @@
 """COCO captions and persons from their raw layout, and the published release."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from built_samples import built_by
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from pycocotools import mask as reference
 
-from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.hub_builders import _coco, _release, gender_xai
 from saliency_bench.utils.pictures import UnreadableError
 
@@ -35,9 +36,7 @@ def coco(root, images, split="train2017"):
     return root
 
 
-def built(source, **options):
-    log = BuildLog()
-    return {s["image_id"]: s for s in samples_of(gender_xai.samples(source, log, **options), log)}, log
+built = partial(built_by, gender_xai)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,15 @@
 """PASCAL VOC 2012 from its raw layout."""
 
+from functools import partial
 from pathlib import Path
 
 import datasets
 import numpy as np
 import pytest
+from built_samples import built_by
 from PIL import Image
 
 from saliency_bench import build
-from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import object_xai
 
@@ -55,9 +56,7 @@ def source(tmp_path):
     return tmp_path
 
 
-def built(source, **options):
-    log = BuildLog()
-    return {s["image_id"]: s for s in samples_of(object_xai.samples(source, log, **options), log)}, log
+built = partial(built_by, object_xai)
 
 
 def test_single_class_images_stay_and_the_others_are_named(source):

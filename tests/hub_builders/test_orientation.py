@@ -7,10 +7,11 @@ import shutil
 import contracts
 import numpy as np
 import pytest
+from built_samples import built_by
 from PIL import Image, ImageOps
 
 from saliency_bench import registry
-from saliency_bench.data.jobs import BuildLog, samples_of
+from saliency_bench.data.jobs import BuildLog
 from saliency_bench.hub_builders import (
     _annotators,
     _coco,
@@ -55,11 +56,6 @@ def by_pillow(array, orientation):
 
 def iou(mask, other):
     return (mask & other).sum() / (mask | other).sum()
-
-
-def built(builder, source, **options):
-    log = BuildLog()
-    return {s["image_id"]: s for s in samples_of(builder.samples(source, log, **options), log)}, log
 
 
 def pixels(picture):
@@ -128,7 +124,7 @@ def upright(tmp_path_factory):
     def of(name):
         if name not in known:
             source = _examples.write(name, tmp_path_factory.mktemp("example"), 3, 32)
-            known[name] = (source, built(builder_of(name), source, **_examples.options(name))[0])
+            known[name] = (source, built_by(builder_of(name), source, **_examples.options(name))[0])
         return known[name]
 
     return of
@@ -146,7 +142,7 @@ def test_masks_of_every_builder_turn_with_their_pictures(upright, tmp_path, name
     for path in (tmp_path / "source").rglob("*"):
         if path.suffix in PICTURES:
             with_exif(path, orientation)
-    after, log = built(builder_of(name), tmp_path / "source", **_examples.options(name))
+    after, log = built_by(builder_of(name), tmp_path / "source", **_examples.options(name))
     assert after.keys() == before.keys()
     assert any(sample.get("mask") is not None for sample in before.values()) or name in WITHOUT_MASKS
     for key, sample in after.items():
@@ -267,8 +263,8 @@ def test_pictures_that_are_not_square(tmp_path, orientation, drawn_on):
         gender_xai: ("coco", {"min_area": 0.0, "outline": True}),
         imagenet_val: ("imagenet", {}),
     }
-    found = {module.__name__: built(module, sources[name], **options) for module, (name, options) in runs.items()}
-    found["boxes"] = built(voc_val, sources["boxes"], lists="detection")
+    found = {module.__name__: built_by(module, sources[name], **options) for module, (name, options) in runs.items()}
+    found["boxes"] = built_by(voc_val, sources["boxes"], lists="detection")
     for name, (samples, log) in found.items():
         masked = [sample for sample in samples.values() if sample["mask"] is not None]
         if drawn_on == "another":
@@ -304,7 +300,7 @@ def test_an_outline_for_a_picture_of_half_the_size_is_refused_with_the_reason(tm
     path = tmp_path / "val2017/000000000001.jpg"
     with Image.open(path) as image:
         image.resize((24, 24)).save(path)
-    samples, log = built(coco_val, tmp_path, parts="test")
+    samples, log = built_by(coco_val, tmp_path, parts="test")
     assert samples["000000000001:dog"]["mask"] is None
     assert samples["000000000002:dog"]["mask"] is not None
     assert {entry["reason"] for entry in log.left_out} == {"annotations of another size than its image"}

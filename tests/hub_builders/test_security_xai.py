@@ -1,10 +1,12 @@
 """SIXray: lists with -1 for absent, VOC-style XML, boxes kept and rasterised, clean images drawn by seed."""
 
+from functools import partial
+
 import numpy as np
 import pytest
+from built_samples import built_by
 from PIL import Image
 
-from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import security_xai
 from saliency_bench.hub_builders._source import rasterised
@@ -42,9 +44,7 @@ def source(tmp_path):
     return tmp_path
 
 
-def built(source, **options):
-    log = BuildLog()
-    return {s["image_id"]: s for s in samples_of(security_xai.samples(source, log, **options), log)}, log
+built = partial(built_by, security_xai)
 
 
 def test_boxes_become_objects_and_mask(source):

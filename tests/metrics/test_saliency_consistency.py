@@ -196,24 +196,6 @@ def test_the_choices_are_the_transforms():
     assert get_args(Choice) == ("all", *TRANSFORMS)
 
 
-def test_region_and_series_by_hand():
-    """The map moves exactly with the image: in common nothing differs, in the frame what was cut off does."""
-    images = torch.zeros(1, 3, 1, 5)
-    images[0, 0, 0] = torch.tensor([0.2, 0.3, 0.0, 0.0, 0.5])  # one row: 0.5 leaves the frame on the right
-
-    def follows(classifier, images, target):
-        return images[:, 0]
-
-    given = prepared(Fixed(), images, follows)
-    assert saliency_consistency(*given, transform="right").tolist() == [0]
-    # 0.2 0.3 0 0 0.5 against 0.4 0.6 0 0 0: 0.2 to 0.4, 0.3 to 0.4 or 0.6, 0 to 0, 0.5 to 0
-    framed = {"transform": "right", "region": "frame"}
-    expected = library([0.2, 0.3, 0, 0, 0.5], [0.4, 0.6, 0, 0, 0], radius=1)[0]
-    assert saliency_consistency(*given, **framed) == pytest.approx([expected])
-    assert saliency_consistency(*given, **framed, series="columns") == pytest.approx([expected])
-    assert saliency_consistency(*given, **framed, series="vectors") == pytest.approx([0.2 + 0.3 + 0.5])
-
-
 LITERAL_SERIES = {
     "rows": lambda values, inside: [values[y, x] for y in range(H) for x in range(W) if inside[y, x]],
     "columns": lambda values, inside: [values[y, x] for x in range(W) for y in range(H) if inside[y, x]],

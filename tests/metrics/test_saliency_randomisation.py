@@ -6,9 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from scipy.stats import spearmanr
 from torch import nn
 
@@ -21,13 +18,11 @@ from saliency_bench.compute.scoring.samples import score_samples
 from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_randomisation.score import (
     rank_correlation,
-    relative_rise,
     ssim,
 )
 from saliency_bench.target_weights import one_hot
 
 H, W, K = 12, 10, 3
-MAPS = arrays(np.float64, (2, 9, 8), elements=st.integers(-8, 8).map(float))
 
 
 class Small(nn.Module):
@@ -249,22 +244,6 @@ def test_the_example_of_the_docstring(made):
     assert score(form="spearman") == pytest.approx(1 / math.sqrt(3))
     assert score(form="complexity") == pytest.approx(math.log(2) / (math.log(4) - 0.75 * math.log(3)) - 1)
     assert score(form="complexity") == pytest.approx(0.2326, abs=1e-4)
-
-
-@given(MAPS, MAPS, st.integers(-3, 3))
-@settings(max_examples=40)
-def test_sign_and_scale_do_not_count_and_a_map_is_like_itself(one, two, exponent):
-    for similarity in (ssim, rank_correlation):
-        found = similarity(one, two)
-        assert ((found >= -1 - 1e-12) & (found <= 1 + 1e-12)).all()
-        np.testing.assert_allclose(similarity(two, one), found, atol=1e-12)
-        np.testing.assert_allclose(similarity(-one * 2.0**exponent, two), found, atol=1e-12)
-        varied = np.ptp(np.abs(one), axis=(1, 2)) > 0
-        np.testing.assert_allclose(similarity(one, one)[varied], 1, atol=1e-12)
-    rise = relative_rise(one, two)
-    np.testing.assert_allclose(relative_rise(one * 2.0**exponent + 1, two), rise, atol=1e-12)
-    assert (np.isnan(rise) == (np.ptp(one, axis=(1, 2)) == 0)).all()
-    assert (relative_rise(one, one)[~np.isnan(rise)] == 0).all()
 
 
 @pytest.mark.parametrize("peak", [1e2, 1e4, 1e8])
