@@ -132,13 +132,6 @@ def test_as_many_as_asked_for_are_drawn_and_another_image_moves_one_at_most(tmp_
     assert set(built(tmp_path / "a", per_class=10, seed=1)[0]) != set(more)
 
 
-def test_polygons_in_parts_are_the_union_of_the_parts():
-    parts = [[2, 2, 8, 2, 8, 8, 2, 8], [10, 10, 20, 10, 20, 20, 10, 20]]
-    whole = _coco.mask_of(parts, HEIGHT, WIDTH)
-    assert (whole == (_coco.mask_of(parts[:1], HEIGHT, WIDTH) | _coco.mask_of(parts[1:], HEIGHT, WIDTH))).all()
-    assert whole.sum() == 6 * 6 + 10 * 10
-
-
 @given(st.lists(st.booleans(), min_size=12, max_size=400))
 def test_run_lengths_plain_and_compressed(pixels):
     mask = np.zeros((12, (len(pixels) + 11) // 12), bool)

@@ -1,19 +1,15 @@
 """PASCAL VOC 2012 from its raw layout."""
 
 from functools import partial
-from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
 from built_samples import built_by
 from PIL import Image
 
-from saliency_bench import build
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import object_xai
 
-REAL = Path(__file__).parents[3] / "shared" / "data" / "VOCdevkit"
 SIZE = (30, 20)  # width, height
 
 
@@ -110,15 +106,3 @@ def test_wrong_options_and_no_source(source):
         built(source, segmentation="both")
     with pytest.raises(UserError, match=r"--source DIR.*PASCAL VOC 2012"):
         built(None)
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
-def test_real_samples(tmp_path):
-    folder = build("object-xai", tmp_path / "voc", source=REAL, progress=False)
-    rows = datasets.concatenate_datasets(list(datasets.load_dataset(str(folder)).values()))
-    names = rows.features["label"].names
-    assert len(rows) == 51  # 99 masks, 48 of them with several classes
-    for row in rows:
-        values = np.asarray(Image.open(REAL / f"VOC2012/SegmentationClass/{row['image_id']}.png"))
-        assert set(np.unique(values)) <= {0, 255, names.index(names[row["label"]]) + 1}
-        assert (np.asarray(row["mask"]) > 0).sum() == ((values > 0) & (values < 255)).sum()

@@ -222,14 +222,6 @@ def test_what_cannot_be_built_is_one_line(tmp_path, options, words):
         built(tmp_path, **options)
 
 
-def test_folders_of_splits_may_have_a_number(tmp_path):
-    for name in ("train2017/cat/1.jpg", "val2017/cat/2.jpg"):
-        picture(tmp_path / "images" / name)
-    built(tmp_path)
-    assert len(sb.load_dataset(tmp_path / "out", split="validation")) == 1
-    assert sb.load_dataset(tmp_path / "out", split="train").features["label"].names == ["cat"]
-
-
 @pytest.mark.parametrize("names", [("JPEGImages/0.jpg", "SegmentationClass/0.png"), ("train/images/0.jpg",)])
 def test_folders_of_a_layout_are_no_classes(tmp_path, names):
     for name in names:

@@ -11,6 +11,7 @@ from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import load_metric
 from saliency_bench.compute.classifiers.loading import load_classifier
 from saliency_bench.compute.maps.map_provider import MapProvider
+from saliency_bench.compute.scoring.perturbation import Curves
 from saliency_bench.compute.targets.class_groups import ClassGroups
 from saliency_bench.maps import descending
 
@@ -192,3 +193,20 @@ def test_what_is_not_defined_is_not_a_number(groups, defined):
     module = Mixture()
     images = module.picture(1)[None]
     assert [name for name in NAMES if not np.isnan(scored(name, module, images, truth, groups)).any()] == defined
+
+
+@pytest.mark.parametrize("reference", ["blur", "mean", "noise", "inpaint", "farthest", "gaussian"])
+def test_other_references(reference):
+    module, images = Mixture(), torch.rand(2, 3, SIZE, SIZE)
+    scores = scored("saliency_pgs", module, images, truth, seeds=[8, 9], reference=reference)
+    classifier = load_classifier(module, device="cpu", mean=0, std=1)
+    p = classifier(images).double().softmax(dim=1)
+    members = [list(GROUPS.group_of(int(one.argmax()))) for one in p.detach()]
+    target = torch.zeros(2, K)
+    for index, held in enumerate(members):
+        target[index, held] = 1
+    curves = Curves(classifier, images, target, truth(classifier, images, target), [8, 9])
+    along = curves.probabilities("rest", reference, [4, 7, 11, 14, 18, 22, 25, 29, 32]).astype(float)
+    for index, held in enumerate(members):
+        values = (p[index].detach().numpy() - along[index])[:, held].mean(axis=1)
+        assert scores[index] == pytest.approx((values.sum() - (values[0] + values[-1]) / 2) / 8)

@@ -347,3 +347,9 @@ def test_what_cannot_be_randomised_is_named(network, line):
     classifier = sb.load_classifier(network, mean=0, std=1, device="cpu")
     with pytest.raises(UserError, match=line):
         score_samples("saliency_randomisation", torch.rand(1, 3, 8, 8), classifier, edges)
+
+
+def test_direction_and_range_follow_the_form():
+    metrics = {form: load_metric("saliency_randomisation", form=form) for form in ("ssim", "spearman", "complexity")}
+    assert [metric.higher_is_better for metric in metrics.values()] == [False, False, True]
+    assert [metric.range for metric in metrics.values()] == [(-1, 1), (-1, 1), (-1, float("inf"))]

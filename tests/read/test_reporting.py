@@ -72,11 +72,11 @@ def make_run(
     return folder
 
 
-def _facts(samples: int, seed: int) -> dict:
+def _facts(samples: int, seed: int, digest: str = "d1") -> dict:
     return {
         "dataset": {"id": "shapes-xai", "title": None, "repo": None, "revision": None, "split": "test",
                     "fingerprint": "f1", "samples": samples, "used": samples, "classes": len(LABELS)},
-        "model": {"id": "runs/models/small-resnet", "repo": None, "revision": None, "digest": "d1",
+        "model": {"id": "runs/models/small-resnet", "repo": None, "revision": None, "digest": digest,
                   "geometry": "as it is", "classes": None, "activation": "softmax", "activation_assumed": False,
                   "no_accuracy": None},
         "other_model": None, "only": None, "target": "label", "groups": None, "precision": "fp32", "seed": seed,
@@ -109,12 +109,12 @@ def _prediction(rng: np.random.Generator, number: int, image_id: str, no_masks: 
     }  # fmt: skip
 
 
-def _key(explainer: str, metric: str, seed: int, higher_is_better: bool = True) -> CellKey:
+def _key(explainer: str, metric: str, seed: int, higher_is_better: bool = True, limits: tuple = (0.0, 1.0)) -> CellKey:
     return CellKey(
         cell_id=hash_of(explainer, metric, seed), explainer_id=hash_of(explainer), explainer_options={},
         explainer=explainer.partition(":")[0], baseline=explainer in ("random", "centre"), explainer_text=explainer,
         explainer_version=1, metric=metric.partition(":")[0], metric_options={}, metric_text=metric, metric_version=1,
-        higher_is_better=higher_is_better, range=(0.0, 1.0),
+        higher_is_better=higher_is_better, range=limits,
     )  # fmt: skip
 
 
