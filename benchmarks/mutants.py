@@ -6,12 +6,12 @@ example:
 
 A mutant is one changed operator, comparison, constant or condition, in a line that tests reach. The tests that reach
 the line (in `.coverage`) are run, most specific first, until one fails; a mutant that no test detects survives and is
-printed. Mutants are drawn by the seed from the files of `--folders` in this checkout. Coverage misses tests that run the
-package in another process, so in reality more mutants are detected. Exit code 0.
+printed. Mutants are drawn by the seed from the files of `--folders` in this checkout. Coverage misses tests that run
+the package in another process, so in reality more mutants are detected. Exit code 0.
 
 With `--table`, all tests that reach a mutant are run, and each failing test becomes a row of the table; a surviving
-mutant has one row without a test. `--again` repeats the mutants of such a table with other tests, whose coverage must be
-measured first.
+mutant has one row without a test. `--again` repeats the mutants of such a table with other tests, whose coverage must
+be measured first.
 """
 
 import argparse
@@ -120,7 +120,7 @@ class Failures:
 
 
 def run(tests: list[str], site: str, cache: str, code, failures: Path | None) -> None:
-    """Return whether the tests pass with the package of `site`, in a forked process; run all if failures are written."""
+    """Return whether the tests pass with the package of `site`, in a forked process; run all to write failures."""
     os.environ |= {"PYTHONPATH": site, "SALIENCY_BENCH_CACHE": cache, "OMP_NUM_THREADS": "1"}
     sys.path.insert(0, site)
     os.chdir(ROOT)

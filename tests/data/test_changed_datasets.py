@@ -94,15 +94,6 @@ def test_a_changed_copy_is_not_the_original(tmp_path, keeping_dates):
     assert colours(tmp_path / "one" / "set") == [0, 40, 80, 120]
 
 
-def test_a_file_that_is_swapped_for_an_older_one(tmp_path):
-    path = parquet(tmp_path / "set")
-    older = shutil.copy2(path, tmp_path / "older.parquet")
-    rotated(path)
-    assert colours(tmp_path / "set") == [40, 80, 120, 0]
-    os.replace(older, path)
-    assert colours(tmp_path / "set") == [0, 40, 80, 120]
-
-
 def folder_of_pictures(folder):
     for number in range(4):
         picture(folder / "test" / CLASSES[number % 2] / f"{number}.bmp", (number * 40, 0, 0))

@@ -1,6 +1,5 @@
 """Loading by name, by folder and from the Hub, and the fingerprint of what was loaded."""
 
-import json
 import os
 import re
 import shutil
@@ -32,10 +31,6 @@ def no_hub(monkeypatch):
         raise TimeoutError("no network in this test")
 
     monkeypatch.setattr(HfApi, "dataset_info", refuse)
-
-
-def test_names():
-    assert {"pet-xai", "shapes-xai"} <= set(sb.list_datasets())
 
 
 def test_embedded_dataset_is_built_once(monkeypatch, tmp_path):
@@ -130,16 +125,6 @@ def test_a_dataset_in_memory(folder, resnet, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_what_save_to_disk_wrote_is_a_folder(folder, tmp_path):
-    rows = sb.load_dataset(folder)
-    rows.save_to_disk(tmp_path / "one")
-    datasets.DatasetDict({"train": rows, "test": rows.select([0, 1])}).save_to_disk(tmp_path / "two")
-    assert data.fingerprint(sb.load_dataset(tmp_path / "one")) == data.fingerprint(rows)
-    assert len(sb.load_dataset(tmp_path / "two", "test")) == 2
-    with pytest.raises(UserError, match=r"unknown split of .*two 'tst'; did you mean test"):
-        sb.load_dataset(tmp_path / "two", "tst")
-
-
 @pytest.fixture
 def only_train(folder, tmp_path):
     """The same rows three ways, with `train` as their only split, which has the masks and labels of shapes."""
@@ -166,19 +151,6 @@ def test_a_split_named_train_is_used_where_it_is_the_only_one_and_a_line_says_so
             sb.load_dataset(name, other)
     with pytest.raises(UserError):  # who asks for this very split, as a training does, gets no other
         data.find(name).load("test")
-
-
-@pytest.mark.slow
-def test_a_run_over_the_only_split_is_a_run_over_train(only_train, resnet, tmp_path):
-    settings = {"model": resnet, "explainers": ["centre"], "metrics": ["saliency_miou"], "progress": False, "limit": 4}
-    own = sb.run(dataset=only_train["dict"], out=tmp_path / "own", **settings)
-    named = sb.run(dataset=only_train["dict"], out=tmp_path / "named", split="train", **settings)
-    assert own.summary["dataset"]["split"] == "train"
-    assert set(own.records()["split"]) == {"train"}
-    assert "--split train" in own.summary["command"]
-    assert [cell["cell_id"] for cell in own.summary["cells"]] == [cell["cell_id"] for cell in named.summary["cells"]]
-    template = sb.template(only_train["dict"], resnet, tmp_path / "template", progress=False, limit=4)
-    assert json.loads((template / "template.json").read_text())["spec"]["split"] == "train"
 
 
 def test_rows_of_a_dict_with_train_alone_are_of_train_also_where_they_do_not_say_so(only_train, resnet, tmp_path):
@@ -221,12 +193,6 @@ def test_two_processes_may_ask_for_it_at_once(tmp_path):
     folders = {process.communicate()[0].strip() for process in both}
     assert [process.returncode for process in both] == [0, 0]
     assert folders == {str(folder) for folder in (tmp_path / "datasets").iterdir()}
-
-
-def test_folder(folder):
-    loaded = sb.load_dataset(str(folder), split="test")
-    assert isinstance(loaded, datasets.Dataset)
-    assert len(sb.load_dataset(folder, split="test[:2]")) == 2
 
 
 def test_loading_a_folder_is_silent_and_leaves_the_settings(folder, tmp_path, capfd):

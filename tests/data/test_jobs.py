@@ -34,12 +34,6 @@ def content(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.slow
-def test_any_number_of_threads_gives_the_same_bytes(tmp_path):
-    folders = [sb.build("shapes-xai", tmp_path / str(n), progress=False, workers=n, **SMALL) for n in (1, 2, 7)]
-    assert content(folders[0]) == content(folders[1]) == content(folders[2])
-
-
 def test_what_jobs_say_comes_in_their_order(monkeypatch, tmp_path):
     def one(log, n):
         time.sleep(0.002 * (n % 3))

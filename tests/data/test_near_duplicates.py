@@ -4,7 +4,6 @@ import io
 import json
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -31,13 +30,6 @@ def test_hash_is_that_of_the_literal_definition():
     means = pixels.reshape(8, 10, 9, 10).mean(axis=(1, 3)).round()
     bits = "".join("1" if means[r, c] > means[r, c + 1] else "0" for r in range(8) for c in range(8))
     assert difference_hash(png(pixels)) == int(bits, 2)
-
-
-def test_hash_of_known_pictures():
-    rising = np.tile(np.arange(90, dtype=np.uint8), (80, 1))
-    assert difference_hash(png(rising)) == 0
-    assert difference_hash(png(rising[:, ::-1].copy())) == 2**64 - 1
-    assert difference_hash(png(np.full((7, 5, 3), 200, np.uint8))) == 0
 
 
 def test_copies_are_near_and_other_pictures_are_not():
@@ -93,8 +85,3 @@ def test_a_build_names_them(monkeypatch, tmp_path):
     twins = [n for n in range(30) if sum({f"i{n}", f"i{n + 30}"} <= ids for ids in place.values()) == 0]
     assert len(report["near_duplicates"]) == len(twins)
     assert f"{len(twins)} images look like one in another split" in (out / "README.md").read_text()
-
-
-@pytest.mark.parametrize("empty", [0, 1])
-def test_nothing_to_compare(empty):
-    assert across(np.zeros(empty, np.uint64), np.zeros(empty, np.int64)) == []

@@ -170,18 +170,6 @@ def test_labels_that_are_text_become_classes(rows, tmp_path):
         loading.with_classes(rows, ["cat", "cow"])
 
 
-def test_a_split_called_train_stands_in_where_it_is_the_only_one(rows, run, tmp_path, capsys):
-    loading._complain_once.cache_clear()
-    found = run(datasets.DatasetDict(train=rows))
-    assert "the dataset has no split test; its only split, train, is used" in capsys.readouterr().err
-    assert found.summary["dataset"]["split"] == "train"
-    found = run(picture_folder(tmp_path / "pictures", rows))
-    assert "has no split test; its only split, train, is used" in capsys.readouterr().err
-    assert set(found.records()["split"]) == {"train"}
-    with pytest.raises(UserError, match="unknown split of the dataset 'tset'; did you mean test"):
-        run(datasets.DatasetDict(train=rows, test=rows), split="tset")
-
-
 @pytest.mark.parametrize(
     ("asked", "there", "used"),
     [("validation", "val", "val"), ("validation", "valid", "valid"), ("val", "validation", "validation"),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from small_networks import Branched, small
 from torch import nn
 
 from saliency_bench import load_classifier, load_explainer, options, registry, targets
@@ -60,28 +61,6 @@ def others_named():
         return set(re.findall(r"\w+", refusal.rpartition("use ")[2])) & set(registry.names("explainers")) - {name}
 
     return others
-
-
-def small():
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 12, 3, stride=2, padding=1), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(48, 4),
-    ).eval()  # fmt: skip
-
-
-class Branched(nn.Module):
-    """A skip connection, and one ReLU module that is used twice."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.stem, self.body = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
-        self.relu, self.head = nn.ReLU(), nn.Linear(8, 4)
-
-    def forward(self, x):
-        x = self.relu(self.stem(x))
-        return self.head(self.relu(x + self.body(x)).mean(dim=(2, 3)))
 
 
 def resnet18():

@@ -55,55 +55,34 @@ NARROW = {"stem_width": 8, "channels": (8, 8, 12, 12)}
 ROUGH = {"dims": (8, 12, 16, 24), "depths": (1, 1, 2, 1)}
 BLOCKS = [CNBlockConfig(8, 12, 1), CNBlockConfig(12, 16, 1), CNBlockConfig(16, None, 1)]
 
+HF, SIDE, INCEPTION = "resnet.encoder.stages.", 64, torchvision.models.inception_v3
+HF_CONVNEXT = ConvNextConfig(num_labels=4, hidden_sizes=[8, 12, 16, 24], depths=[1, 1, 2, 1])
 # name: (how to make it, side of the images, Grad-CAM's layer, the layer of cebp or None where that is not defined)
 REDUCED = {
-    "transformers resnet-18": (
-        resnet(**TINY, depths=[2, 2, 2, 2], layer_type="basic"),
-        64,
-        "resnet.encoder.stages.3",
-        "resnet.encoder.stages.2",
-    ),
-    "transformers resnet-50": (
-        resnet(**TINY, depths=[2, 2, 2, 2]),
-        64,
-        "resnet.encoder.stages.3",
-        "resnet.encoder.stages.2",
-    ),
+    "transformers resnet-18": (resnet(**TINY, depths=[2, 2, 2, 2], layer_type="basic"), SIDE, f"{HF}3", f"{HF}2"),
+    "transformers resnet-50": (resnet(**TINY, depths=[2, 2, 2, 2]), SIDE, f"{HF}3", f"{HF}2"),
     "transformers convnext": (
-        lambda: ConvNextForImageClassification(
-            ConvNextConfig(num_labels=4, hidden_sizes=[8, 12, 16, 24], depths=[1, 1, 2, 1])
-        ),
-        64,
-        "convnext.encoder.stages.3",
-        None,
+        lambda: ConvNextForImageClassification(HF_CONVNEXT), SIDE, "convnext.encoder.stages.3", None
     ),
-    "timm resnet18": (timm("resnet18", **NARROW), 64, "timm_model.layer4", "timm_model.layer3"),
-    "timm resnet50": (timm("resnet50", **NARROW), 64, "timm_model.layer4", "timm_model.layer3"),
-    "timm vgg16": (timm("vgg16", mlp_ratio=0.02), 64, "timm_model.features.29", "timm_model.features.22"),
-    "timm convnext_base": (timm("convnext_base", **ROUGH), 64, "timm_model.stages", None),
-    "torchvision resnet18": (lambda: ResNet(BasicBlock, [1, 1, 1, 1], num_classes=4), 64, "layer4", "layer3"),
+    "timm resnet18": (timm("resnet18", **NARROW), SIDE, "timm_model.layer4", "timm_model.layer3"),
+    "timm resnet50": (timm("resnet50", **NARROW), SIDE, "timm_model.layer4", "timm_model.layer3"),
+    "timm vgg16": (timm("vgg16", mlp_ratio=0.02), SIDE, "timm_model.features.29", "timm_model.features.22"),
+    "timm convnext_base": (timm("convnext_base", **ROUGH), SIDE, "timm_model.stages", None),
+    "torchvision resnet18": (lambda: ResNet(BasicBlock, [1, 1, 1, 1], num_classes=4), SIDE, "layer4", "layer3"),
     "torchvision resnet50": (
-        lambda: ResNet(Bottleneck, [1, 1, 1, 1], num_classes=4, width_per_group=8),
-        64,
-        "layer4",
-        "layer3",
+        lambda: ResNet(Bottleneck, [1, 1, 1, 1], num_classes=4, width_per_group=8), SIDE, "layer4", "layer3"
     ),
-    "torchvision vgg16": (vgg("D"), 64, "features.29", "features.22"),
-    "torchvision vgg19": (vgg("E"), 64, "features.35", "features.26"),
-    "torchvision convnext": (lambda: torchvision.models.ConvNeXt(BLOCKS, num_classes=4), 64, "features", None),
-}
+    "torchvision vgg16": (vgg("D"), SIDE, "features.29", "features.22"),
+    "torchvision vgg19": (vgg("E"), SIDE, "features.35", "features.26"),
+    "torchvision convnext": (lambda: torchvision.models.ConvNeXt(BLOCKS, num_classes=4), SIDE, "features", None),
+}  # fmt: skip
 FULL = {
-    "transformers resnet-50": (resnet(), 64, "resnet.encoder.stages.3", "resnet.encoder.stages.2"),
-    "timm vgg19": (timm("vgg19"), 64, "timm_model.features.35", "timm_model.features.26"),
+    "transformers resnet-50": (resnet(), SIDE, f"{HF}3", f"{HF}2"),
+    "timm vgg19": (timm("vgg19"), SIDE, "timm_model.features.35", "timm_model.features.26"),
     "timm inception_v3": (timm("inception_v3"), 139, "timm_model.Mixed_7c", "timm_model.Mixed_6e"),
-    "torchvision resnet18": (lambda: torchvision.models.resnet18(num_classes=4), 64, "layer4", "layer3"),
-    "torchvision convnext_base": (lambda: torchvision.models.convnext_base(num_classes=4), 64, "features", None),
-    "torchvision inception_v3": (
-        lambda: torchvision.models.inception_v3(num_classes=4, init_weights=False),
-        80,
-        "Mixed_6e",
-        "Mixed_5d",
-    ),
+    "torchvision resnet18": (lambda: torchvision.models.resnet18(num_classes=4), SIDE, "layer4", "layer3"),
+    "torchvision convnext_base": (lambda: torchvision.models.convnext_base(num_classes=4), SIDE, "features", None),
+    "torchvision inception_v3": (lambda: INCEPTION(num_classes=4, init_weights=False), 80, "Mixed_6e", "Mixed_5d"),
 }
 
 

@@ -23,7 +23,6 @@ from transformers import (
 )
 
 from saliency_bench import load_classifier, load_explainer, targets
-from saliency_bench.errors import UserError
 
 NAMES = contracts.complete("explainers")
 NETWORKS = (
@@ -199,44 +198,6 @@ def test_an_image_that_is_not_square_has_a_map_or_is_refused_by_its_size(
     else:
         _, refusal = explained(name, classifier, WIDE)
         assert "images of 16 x 40" in refusal
-
-
-def test_gradcam_names_what_is_defined_for_a_transformer(classifier_of):
-    with pytest.raises(UserError, match=r"gradcam_vit.*gae"):
-        load_explainer("gradcam")(classifier_of("vit"), IMAGES, targets.one_hot([1], 5))
-
-
-def test_integrated_gradients_are_complete_on_a_transformer(classifier_of):
-    classifier, target = classifier_of("vit"), targets.one_hot([1], 5)
-    maps = load_explainer("integrated_gradients")(classifier, IMAGES, target)
-    with torch.no_grad():
-        change = classifier(IMAGES)[:, 1] - classifier(torch.full_like(IMAGES, 0.5))[:, 1]
-    torch.testing.assert_close(maps.sum(dim=(1, 2)), change, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_channels_last_and_training_change_nothing(name, vision_transformer, maps_or_a_way_out):
-    plain, way_out = maps_or_a_way_out(
-        name, load_classifier(vision_transformer("vit"), device="cpu", mean=0, std=1), IMAGES
-    )
-    other = (
-        load_classifier(vision_transformer("vit"), device="cpu", channels_last=True, mean=0, std=1)
-        .train()
-        .requires_grad_(False)
-    )
-    maps, same_way_out = maps_or_a_way_out(name, other, IMAGES.contiguous(memory_format=torch.channels_last))
-    assert are_maps_of(IMAGES, maps) == are_maps_of(IMAGES, plain)
-    assert way_out == same_way_out
-    assert plain is not None or way_out
-    if plain is not None and name != "tattr":  # which magnifies the last bits
-        assert (plain - maps).abs().max() <= 1e-4 * plain.abs().max()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_weights_of_half_precision(name, vision_transformer, maps_or_a_way_out):
-    half = load_classifier(vision_transformer("vit").bfloat16(), device="cpu", mean=0, std=1)
-    maps, way_out = maps_or_a_way_out(name, half, IMAGES)
-    assert are_maps_of(IMAGES, maps) or way_out
 
 
 TRUE_SIZES = {

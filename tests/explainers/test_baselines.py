@@ -3,7 +3,6 @@ import torch
 from torch import nn
 
 from saliency_bench import load_classifier, load_explainer, targets
-from saliency_bench.errors import UserError
 
 
 @pytest.fixture
@@ -36,8 +35,3 @@ def test_centre_is_the_gaussian_of_its_formula(classifier):
     assert values[2, 0] == pytest.approx(float(torch.exp(torch.tensor(-((4 / 4.5) ** 2) / 2))))
     assert torch.equal(values, values.flip(0))
     assert torch.equal(values, values.flip(1))
-
-
-def test_centre_needs_a_width(classifier):
-    with pytest.raises(UserError, match=r"sigma.*0"):
-        load_explainer("centre", sigma=0.0)(classifier, torch.rand(1, 3, 5, 5), targets.one_hot([0], 3))

@@ -322,16 +322,6 @@ def test_hooks_and_flags_of_parameters_stay():
     assert model.second.weight.grad is None
 
 
-def test_dropout_that_is_left_on_is_off_inside_and_on_again_afterwards():
-    model = nn.Sequential(Convolutions(), nn.Dropout(0.9))
-    classifier = classifier_of(model)
-    model[1].train()
-    gradient = load_explainer("gradient")
-    assert torch.equal(gradient(classifier, IMAGES, TARGET), maps_of(Convolutions(), "gradient"))
-    assert model[1].training
-    assert not model[0].training
-
-
 def test_settings_are_back_after_an_error():
     def faulty(classifier, images, target):
         torch.set_default_dtype(torch.float64)

@@ -1,6 +1,5 @@
 """The layer that Grad-CAM, Grad-CAM++, Score-CAM and IIA read: the last feature map before any pooling, in any axes."""
 
-import captum.attr
 import numpy as np
 import pytest
 import timm
@@ -41,24 +40,6 @@ TORCHVISION = {
     "convnext_tiny": (224, "features", (7, 7)),
     "swin_t": (224, "permute", (7, 7)),
     "maxvit_t": (224, "blocks.3", (7, 7)),
-}
-TIMM = {
-    "vgg11": (224, "features.19", (14, 14)),
-    "resnet18": (224, "layer4", (7, 7)),
-    "densenet121": (224, "features", (7, 7)),
-    "inception_v3": (299, "Mixed_7c", (8, 8)),
-    "inception_v4": (299, "features", (8, 8)),
-    "legacy_xception": (299, "act4", (10, 10)),
-    "mobilenetv3_small_100": (224, "blocks", (7, 7)),
-    "efficientnet_b0": (224, "bn2", (7, 7)),
-    "regnety_002": (224, "s4", (7, 7)),
-    "convnext_atto": (224, "stages", (7, 7)),
-    "swin_tiny_patch4_window7_224": (224, "norm", (7, 7)),
-    "swinv2_tiny_window8_256": (256, "norm", (8, 8)),
-    "maxvit_pico_rw_256": (256, "norm", (8, 8)),
-    "pvt_v2_b0": (224, "stages", (7, 7)),
-    "twins_pcpvt_small": (224, "norm", (7, 7)),
-    "levit_128s": (224, "stages", (4, 4)),
 }
 SIZES = {"hidden_sizes": [8, 16, 24, 32], "num_labels": 4}
 TRANSFORMERS = {
@@ -132,17 +113,6 @@ def test_torchvision(name):
     assert (layer, layout.axes, layout.grid) == (expected, "BCHW", grid)
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("name", TIMM)
-def test_timm(name):
-    side, expected, grid = TIMM[name]
-    options = {"mlp_ratio": 0.01} if name.startswith("vgg") else {}
-    layer, layout = found(timm.create_model(name, num_classes=4, **options), side)
-    assert (layer, layout.grid) == (expected, grid)
-    axes = {"swin": "BHWC", "twin": "BNC", "levi": "BNC"}.get(name[:4], "BCHW")
-    assert layout.axes == axes
-
-
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_transformers(name):
     make, expected, axes, grid = TRANSFORMERS[name]
@@ -207,40 +177,6 @@ def test_a_class_score_map_is_not_a_feature_map_but_as_many_channels_as_classes_
     assert found(only, 16)[0] == "0"
 
 
-def vgg16():
-    """Its convolutions, with random weights; its linear layers made small."""
-    torch.manual_seed(0)
-    with torch.device("meta"):
-        model = models.vgg16(num_classes=4, init_weights=False)
-    shrink(model)
-    model.features.to_empty(device="cpu")
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            nn.init.kaiming_normal_(module.weight)
-            nn.init.zeros_(module.bias)
-        if isinstance(module, nn.ReLU):
-            module.inplace = False
-    return model.eval()
-
-
-@pytest.mark.slow
-def test_vgg16_is_read_at_14_x_14_x_512_as_captum_reads_it():
-    model, images, labels = vgg16(), torch.rand(2, 3, 224, 224), torch.tensor([1, 3])
-    classifier = load_classifier(model, mean=(0.4,) * 3, std=(0.25,) * 3, device="cpu")
-    inputs = (images - 0.4) / 0.25
-    ours = load_explainer("gradcam")(classifier, images, targets.one_hot(labels, 4))
-    theirs = captum.attr.LayerGradCam(model, model.features[29]).attribute(
-        inputs, target=labels, relu_attributions=True
-    )
-    assert theirs.shape == (2, 1, 14, 14)
-    theirs = F.interpolate(theirs, size=(224, 224), mode="bilinear", align_corners=False)[:, 0]
-    assert theirs.amax() > 0
-    assert (ours - theirs).abs().max() <= 1e-4 * theirs.abs().max()
-    with GradCAM(model, [model.features[29]]) as cam:
-        scaled = cam(inputs, [ClassifierOutputTarget(label) for label in labels.tolist()])
-    np.testing.assert_allclose(normalise(ours.numpy()), scaled, atol=1e-4)
-
-
 def alive(model):
     for parameter in model.parameters():
         if parameter.ndim > 1:
@@ -303,16 +239,6 @@ def test_the_explainers_of_attention_refuse_windows_and_stages_and_name_what_is_
         load_explainer(name)(classifier, torch.rand(2, 3, 64, 64), targets.one_hot([0, 1], 4))
     assert type(model).__name__ in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_named_layer_in_other_axes_is_read_by_them():
-    model, *_ = next(rest for kind, *rest in swins() if kind == "timm")
-    images, target = torch.rand(2, 3, 64, 64), targets.contrast([0, 1], [1, 2], 4)
-    classifier = load_classifier(model, mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu")
-    named = load_explainer("gradcam", layer="norm")(classifier, images, target)
-    assert torch.equal(named, load_explainer("gradcam")(classifier, images, target))
-    before = load_explainer("gradcam", layer="layers.2")(classifier, images, target)
-    assert not torch.equal(named, before)
 
 
 class Branches(nn.Module):

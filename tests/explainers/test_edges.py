@@ -27,8 +27,3 @@ def test_a_ramp_has_its_slope_and_a_flat_image_nothing(edges):
     np.testing.assert_allclose(values[:, 1:-1], 0.1, rtol=1e-5)
     np.testing.assert_allclose(values[:, [0, -1]], 0.05, rtol=1e-5)  # half the slope at the continued border
     assert not edges(torch.full((1, 3, 6, 8), 0.7)).any()
-
-
-def test_a_diagonal_step_is_the_largest_there_is(edges):
-    step = (torch.arange(6)[:, None] + torch.arange(6) > 5).float().expand(1, 3, 6, 6)
-    assert edges(step).max() <= 2**0.5 / 2

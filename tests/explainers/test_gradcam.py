@@ -4,23 +4,14 @@ import pytest
 import torch
 from pytorch_grad_cam import GradCAM
 from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
-from torch import nn
+from small_networks import small
 from torch.nn import functional as F
 
 from saliency_bench import load_classifier, load_explainer, targets
-from saliency_bench.compute.classifiers.layers import cam_layer
 from saliency_bench.errors import UserError
 from saliency_bench.maps import normalise
 
 MEAN, STD = (0.5,) * 3, (0.1,) * 3
-
-
-def small(seed=0):
-    torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 12, 3, stride=2, padding=1), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(48, 4),
-    )  # fmt: skip
 
 
 def test_agrees_with_captum(peer, error_of):
@@ -121,53 +112,3 @@ def test_a_weighted_contrast_of_a_sure_network_is_not_flat_and_others_are_refuse
     many = load_classifier(model, mean=MEAN, std=STD, device="cpu", layer="3", activation="sigmoid")
     with pytest.raises(UserError, match="sigmoid"):
         explainer(many, images, target)
-
-
-def test_one_layer_network_has_a_closed_form():
-    """logit_k = sum_c v_kc mean(A_c): the gradient's mean is v_kc / (h w), so the map is sum_c v_kc A_c / (h w)."""
-    torch.manual_seed(3)
-    convolution, head = nn.Conv2d(3, 5, 1), nn.Linear(5, 2)
-    model = nn.Sequential(convolution, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
-    images = torch.rand(2, 3, 6, 7)
-    classifier = load_classifier(model, layer="0", device="cpu", mean=0, std=1)
-    ours = load_explainer("gradcam")(classifier, images, targets.one_hot([0, 1], 2))
-    with torch.no_grad():
-        expected = torch.einsum("bc,bchw->bhw", head.weight, convolution(images)).relu() / 42
-    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-7)
-
-
-def test_the_layer_is_found_and_can_be_named():
-    classifier = load_classifier(small(), device="cpu", mean=0, std=1)
-    images = torch.rand(1, 3, 16, 16)
-    target = targets.one_hot([0], 4)
-    assert cam_layer(classifier, images) == "3"
-    named = load_explainer("gradcam", layer="0")(classifier, images, target)
-    assert not torch.equal(named, load_explainer("gradcam")(classifier, images, target))
-
-
-def watched(output, reached):
-    """Note in `reached` when a gradient comes back to an output."""
-    if output.requires_grad:
-        output.register_hook(lambda gradient: reached.append(gradient))
-
-
-def test_the_backward_pass_stops_at_the_layer():
-    model = small()
-    reached = []
-    model[0].register_forward_hook(lambda _, inputs, output: watched(output, reached))
-    classifier = load_classifier(model, device="cpu", mean=0, std=1)
-    load_explainer("gradcam")(classifier, torch.rand(1, 3, 16, 16), targets.one_hot([0], 4))
-    assert reached == []
-
-
-@pytest.mark.parametrize(("layer", "words"), [("5", "gradcam.*feature map"), ("nope", "layer.*nope")])
-def test_a_layer_it_is_not_defined_for_is_refused_by_name(layer, words):
-    classifier = load_classifier(small(), device="cpu", mean=0, std=1)
-    with pytest.raises(UserError, match=words):
-        load_explainer("gradcam", layer=layer)(classifier, torch.rand(1, 3, 16, 16), targets.one_hot([0], 4))
-
-
-def test_a_layer_of_tokens_is_refused_by_naming_what_is_defined(tiny):
-    classifier = load_classifier(tiny(), device="cpu", mean=0, std=1)
-    with pytest.raises(UserError, match=r"gradcam.*feature map.*gradcam_vit.*gae"):
-        load_explainer("gradcam", layer="blocks.1.down")(classifier, torch.rand(1, 3, 8, 12), targets.one_hot([0], 3))

@@ -3,11 +3,9 @@ import pytest
 import torch
 from pytorch_grad_cam import GradCAMPlusPlus
 from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
-from torch import nn
 from torch.nn import functional as F
 
-from saliency_bench import load_classifier, load_explainer, targets
-from saliency_bench.errors import UserError
+from saliency_bench import load_explainer, targets
 from saliency_bench.maps import normalise
 
 
@@ -45,28 +43,3 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(peer, contrast):
             0, 0
         ]
         assert (ours[index] - expected).abs().max() <= 1e-4 * expected.abs().max()
-
-
-def test_one_layer_network_has_a_closed_form():
-    """logit_k = sum_c v_kc mean(A_c): g = v_kc / n at every pixel, so alpha is one number per channel."""
-    torch.manual_seed(3)
-    convolution, head = nn.Conv2d(3, 5, 1), nn.Linear(5, 2)
-    model = nn.Sequential(convolution, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
-    images = torch.rand(1, 3, 6, 7)
-    ours = load_explainer("gradcam_plus_plus", layer="0")(
-        load_classifier(model, device="cpu", mean=0, std=1), images, targets.one_hot([1], 2)
-    )
-    with torch.no_grad():
-        a, g = convolution(images)[0], head.weight[1] / 42
-        alpha = g**2 / (2 * g**2 + a.sum(dim=(1, 2)) * g**3 + 1e-6)
-        expected = torch.einsum("c,chw->hw", 42 * g.relu() * alpha, a).relu()
-    torch.testing.assert_close(ours[0], expected, rtol=1e-4, atol=1e-6)
-
-
-def test_a_layer_it_is_not_defined_for_is_refused(peer):
-    explainer = load_explainer("gradcam_plus_plus", layer="6")
-    classifier = load_classifier(
-        nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6), nn.ReLU(),
-                      nn.Linear(6, 3)), device="cpu", mean=0, std=1)  # fmt: skip
-    with pytest.raises(UserError, match=r"gradcam_plus_plus.*feature map"):
-        explainer(classifier, torch.rand(1, 3, 8, 8), targets.one_hot([0], 3))

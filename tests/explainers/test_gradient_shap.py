@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from saliency_bench import load_classifier, load_explainer, registry, targets
-from saliency_bench.errors import UserError
 from saliency_bench.utils.seeds import random_bits, seed_of, uniform
 
 gradient_shap = registry.load("explainers", "gradient_shap")
@@ -68,30 +67,6 @@ def test_agrees_with_captum_on_one_fixed_baseline_and_its_five_draws(baseline, p
     assert error_of(ours, theirs.sum(dim=1)) <= 1e-4
 
 
-def test_a_fixed_baseline_is_the_same_for_all_draws_and_seeds_of_the_bank(peer):
-    one, other = (
-        load_explainer("gradient_shap", baseline="blur", samples=3, baselines=count, seed=seed)(
-            peer.classifier, peer.images, peer.target
-        )
-        for count, seed in ((1, 0), (4, 7))
-    )
-    assert torch.equal(one, other)
-
-
-def test_on_a_linear_network_it_shares_out_the_score_above_the_baselines_drawn():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 6 * 7, 3))
-    classifier = load_classifier(model, mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu")
-    images, target = torch.rand(2, 3, 6, 7), targets.one_hot([2, 0], 3)
-    maps = load_explainer("gradient_shap", samples=7, baselines=4)(classifier, images, target, seeds=[1, 2])
-    bank = gradient_shap.bank(classifier, 4, 0, images)
-    with torch.no_grad():
-        scores, starts = targets.score(classifier(images), target), classifier(bank)
-    for index, (seed, label) in enumerate([(1, 2), (2, 0)]):
-        gain = scores[index] - starts[drawn(seed, 7, 4)[1], label].mean()
-        torch.testing.assert_close(maps[index].sum(), gain, rtol=1e-4, atol=1e-5)
-
-
 def test_the_bank_is_normal_noise_after_normalisation_and_the_runs():
     classifier = load_classifier(
         nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu"
@@ -103,9 +78,3 @@ def test_the_bank_is_normal_noise_after_normalisation_and_the_runs():
     assert noise.std() == pytest.approx(1, abs=0.02)
     assert not torch.equal(noise, (gradient_shap.bank(classifier, 5, 1, images) - 0.5) / 0.2)
     assert dict(load_explainer("gradient_shap").seeded(3).options)["seed"] == 3
-
-
-@pytest.mark.parametrize(("options", "words"), [({"samples": 0}, "samples"), ({"baselines": 0}, "baselines")])
-def test_bad_options(options, words):
-    with pytest.raises(UserError, match=f"{words}.*gradient_shap.*1"):
-        load_explainer("gradient_shap", **options)

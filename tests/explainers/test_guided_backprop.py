@@ -18,29 +18,6 @@ def test_agrees_with_captum(peer, error_of):
     assert error_of(ours, load_explainer("gradient", reduction="sum")(peer.classifier, peer.images, peer.target)) > 0.1
 
 
-def test_agrees_with_a_slow_second_writing_of_its_equation():
-    """Two hidden layers, backwards by hand, unit by unit."""
-    torch.manual_seed(0)
-    layers = [nn.Linear(12, 7), nn.Linear(7, 6), nn.Linear(6, 3)]
-    model = nn.Sequential(nn.Flatten(), layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
-    classifier = load_classifier(model, mean=(0.4,) * 3, std=(0.2,) * 3, device="cpu")
-    images, target = torch.rand(4, 3, 2, 2), targets.contrast([0, 1, 2, 0], [1, 2, 0, 2], 3)
-    ours = load_explainer("guided_backprop", reduction="sum")(classifier, images, target)
-    weights = [layer.weight.detach() for layer in layers]
-    for index in range(4):
-        x = ((images[index] - 0.4) / 0.2).flatten()
-        with torch.no_grad():
-            first = layers[0](x)
-            second = layers[1](first.relu())
-        signal = [sum(weights[2][k, j] * target[index, k] for k in range(3)) for j in range(6)]
-        signal = [max(float(g), 0) if second[j] > 0 else 0 for j, g in enumerate(signal)]
-        signal = [sum(float(weights[1][j, i]) * signal[j] for j in range(6)) for i in range(7)]
-        signal = [max(g, 0) if first[i] > 0 else 0 for i, g in enumerate(signal)]
-        gradient = [sum(float(weights[0][i, p]) * signal[i] for i in range(7)) / 0.2 for p in range(12)]
-        expected = torch.tensor(gradient).view(3, 2, 2).sum(dim=0)
-        torch.testing.assert_close(ours[index], expected, rtol=1e-4, atol=1e-6)
-
-
 class Written(nn.Module):
     """One network whose ReLUs are written in many ways."""
 

@@ -1,21 +1,13 @@
 import captum.attr
 import pytest
 import torch
+from small_networks import small
 from torch import nn
 from torch.nn import functional as F
 
 from saliency_bench import load_classifier, load_explainer, targets
-from saliency_bench.errors import UserError
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
-
-
-def small():
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 12, 3, stride=2, padding=1), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(48, 4),
-    ).eval()  # fmt: skip
 
 
 class Smooth(nn.Module):
@@ -82,24 +74,3 @@ def test_completeness_is_exact_on_linear_and_quadratic_networks(power, baseline)
     with torch.no_grad():
         gain = targets.score(classifier(images), target) - targets.score(classifier(start[baseline]), target)
     torch.testing.assert_close(maps.sum(dim=(1, 2)), gain, rtol=1e-5, atol=1e-5)
-
-
-def test_more_steps_come_closer_on_a_relu_network():
-    classifier = load_classifier(small(), mean=MEAN, std=STD, device="cpu")
-    images, target = torch.rand(4, 3, 14, 18), targets.one_hot([0, 1, 2, 3], 4)
-    with torch.no_grad():
-        zero = classifier(classifier.mean.expand_as(images))
-        gain = targets.score(classifier(images), target) - targets.score(zero, target)
-
-    def error(steps):
-        maps = load_explainer("integrated_gradients", steps=steps)(classifier, images, target)
-        return (maps.sum(dim=(1, 2)) - gain).abs().max()
-
-    assert error(200) < error(20) < error(2)
-
-
-@pytest.mark.parametrize(("options", "words"), [({"steps": 0}, "steps.*1"), ({"baseline": "grey"}, "grey")])
-def test_bad_options(options, words):
-    classifier = load_classifier(small(), device="cpu", mean=0, std=1)
-    with pytest.raises(UserError, match=words):
-        load_explainer("integrated_gradients", **options)(classifier, torch.rand(1, 3, 8, 8), targets.one_hot([0], 4))

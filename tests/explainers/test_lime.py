@@ -23,18 +23,6 @@ def network():
     )  # fmt: skip
 
 
-def blocks(*colours, height=12, width=12):
-    """A picture of vertical stripes, each of one colour."""
-    picture = torch.zeros(3, height, width)
-    side = width // len(colours)
-    for index, colour in enumerate(colours):
-        picture[:, :, index * side :] = torch.tensor(colour).view(3, 1, 1)
-    return picture
-
-
-STRIPES = blocks((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
-
-
 @pytest.mark.parametrize("on", ["logit", "probability"])
 def test_agrees_with_a_slow_second_writing_of_its_equation(on, stepped_up):
     """Pictures made one by one, weights by the authors' formula, coefficients by scikit-learn."""
@@ -75,35 +63,6 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(on, stepped_up):
     assert made.draws == 80
 
 
-def test_a_linear_reader_of_superpixels_is_found_again():
-    """A score that is linear in what is shown has the drops as its coefficients, up to the small ridge."""
-    reader = torch.zeros(2, 3, 12, 12)
-    reader[0, 0], reader[0, 1] = 1.0, 2.0  # red counts once, green twice
-    head = nn.Linear(432, 2, bias=False)
-    head.weight.data = reader.flatten(1)
-    classifier = load_classifier(nn.Sequential(nn.Flatten(), head), device="cpu", mean=0, std=1)
-    image = STRIPES.clone()
-    image[:, ::2] *= 0.5  # so that the mean colour is not the colour itself
-    segments = lime.superpixels(image[None], 1.0, 4.0, 1.0)
-    filled = lime.mean_coloured(image[None], segments)
-    (values,) = load_explainer("lime", kernel_size=1.0, max_dist=4.0, ratio=1.0, ridge=1e-9, on="logit")(
-        classifier, image[None], targets.one_hot([0], 2)
-    )
-    change = ((image - filled[0]) * reader[0]).sum(0)
-    for segment in segments.unique():
-        inside = segments[0] == segment
-        torch.testing.assert_close(values[inside], change[inside].sum().expand(int(inside.sum())), rtol=1e-4, atol=1e-4)
-
-
-def test_two_superpixels_worked_out_by_hand():
-    """z = 11, 10, 01 and 00 with scores 3, 2, 1 and 0 and weights 1: beta = (2, 1) / (1 + ridge), for Gram = I."""
-    shown = torch.tensor([[[1, 1], [1, 0], [0, 1], [0, 0]]]).double()
-    scores, weights = torch.tensor([[3.0, 2.0, 1.0, 0.0]]).double(), torch.ones(1, 4).double()
-    for ridge in (1e-12, 1.0, 3.0):
-        expected = torch.tensor([[2.0, 1.0]]).double() / (1 + ridge)
-        torch.testing.assert_close(lime.fitted(shown, scores, weights, ridge), expected)
-
-
 @settings(max_examples=40)
 @given(st.integers(2, 30), st.integers(1, 12), st.integers(0, 5), st.floats(1e-2, 10), st.integers(0, 2**32 - 1))
 def test_the_batched_solution_is_that_of_scikit_learn(count, pieces, padding, ridge, seed):
@@ -116,14 +75,6 @@ def test_the_batched_solution_is_that_of_scikit_learn(count, pieces, padding, ri
         model = Ridge(alpha=ridge, solver="cholesky").fit(shown[index], scores[index], sample_weight=weights[index])
         np.testing.assert_allclose(ours[index, :pieces], model.coef_, rtol=1e-6, atol=1e-9)
     assert np.abs(ours[:, pieces:]).max(initial=0) == 0
-
-
-def test_the_mean_colour_is_that_of_each_superpixel():
-    segments = torch.arange(6).repeat_interleave(2).view(1, 3, 4)
-    images = torch.rand(1, 3, 3, 4)
-    filled = lime.mean_coloured(images, segments)
-    pairs = images.view(3, 6, 2).mean(dim=2).repeat_interleave(2, dim=1).view(1, 3, 3, 4)
-    torch.testing.assert_close(filled, pairs)
 
 
 @pytest.mark.sample(2)
@@ -141,12 +92,6 @@ def test_draws_are_fair_show_everything_first_and_differ_by_seed():
     assert not torch.equal(shown, lime.draws(4, 2000, 10))
 
 
-def test_passes_are_the_samples():
-    classifier = load_classifier(network(), device="cpu", mean=0, std=1)
-    load_explainer("lime", samples=30)(classifier, STRIPES[None].expand(2, -1, -1, -1), targets.one_hot([0], 3))
-    assert classifier.passes == 60
-
-
 def test_a_missing_library_is_one_line(monkeypatch):
     original = builtins.__import__
 
@@ -158,14 +103,3 @@ def test_a_missing_library_is_one_line(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UserError, match=r'lime needs scikit-image .* pip install -e ".*\[lime\]"'):
         load_explainer("lime")
-
-
-@pytest.mark.parametrize("options", [{"samples": 0}, {"width": 0.0}, {"ridge": 0.0}, {"kernel_size": 0.5}])
-def test_bad_options(options):
-    with pytest.raises(UserError, match=r"\blime\b.*\bsamples\b"):
-        load_explainer("lime", **options)
-
-
-def test_a_pass_without_pictures_is_refused():
-    with pytest.raises(UserError, match=r"batch_size.*\b1\b"):
-        load_explainer("lime", batch_size=0)

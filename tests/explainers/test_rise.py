@@ -4,7 +4,6 @@ import torch
 from torch import nn
 
 from saliency_bench import load_classifier, load_explainer, registry, targets
-from saliency_bench.errors import UserError
 
 rise = registry.load("explainers", "rise")
 
@@ -84,56 +83,3 @@ def test_the_bank_is_a_fair_draw_within_its_ranges():
     assert (columns.min(), columns.max()) == (0, 8)  # ceil(60 / 7) = 9
     again, _, _ = rise.bank(10, 7, 0.3, 0, 100, 60)
     assert not torch.equal(again, rise.bank(10, 7, 0.3, 1, 100, 60)[0])
-
-
-def test_converges_to_the_enumerated_expectation_on_a_linear_score():
-    """A 2 x 2 grid has 16 patterns and, on 4 x 4 pixels, 4 shifts: the expectation is a finite sum."""
-    torch.manual_seed(1)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
-    classifier = load_classifier(model, device="cpu", mean=0, std=1)
-    image, target = torch.rand(1, 3, 4, 4), targets.one_hot([0], 2)
-    patterns = torch.tensor([[[i >> 3 & 1, i >> 2 & 1], [i >> 1 & 1, i & 1]] for i in range(16)]).float()
-    expected = torch.zeros(4, 4)
-    for row in range(2):
-        for column in range(2):
-            masks = rise.enlarge(patterns, torch.full((16,), row), torch.full((16,), column), 4, 4)
-            with torch.no_grad():
-                scores = classifier(masks * image)[:, 0]
-            expected += (scores[:, None, None] * masks[:, 0]).mean(0) / 0.5 / 4
-
-    def error(count):
-        errors = [
-            (
-                load_explainer("rise", masks=count, cells=2, on="logit", seed=seed)(classifier, image, target)[0]
-                - expected
-            )
-            for seed in range(12)
-        ]
-        return torch.stack(errors).pow(2).mean().sqrt().item()
-
-    assert error(4000) == pytest.approx(error(1000) / 2, rel=0.3)
-    assert error(4000) < 0.03 * expected.abs().max()
-
-
-@pytest.mark.parametrize("batch_size", [1, 7, 100])
-def test_the_size_of_a_pass_changes_nothing_that_matters(batch_size):
-    classifier = load_classifier(network(), device="cpu", mean=0, std=1)
-    images, target = torch.rand(2, 3, 12, 9), targets.one_hot([0, 2], 3)
-    explainer = load_explainer("rise", masks=23)
-    whole = explainer(classifier, images, target)
-    parts = load_explainer("rise", masks=23, batch_size=batch_size)(classifier, images, target)
-    assert (whole - parts).abs().max() <= 1e-5 * whole.abs().max()
-
-
-def test_a_pass_without_masks_is_refused():
-    with pytest.raises(UserError, match=r"batch_size.*\b1\b"):
-        load_explainer("rise", batch_size=0)
-
-
-@pytest.mark.parametrize("options", [{"masks": 0}, {"cells": 0}, {"p": 0.0}, {"p": 1.5}])
-def test_bad_options(options):
-    classifier = load_classifier(network(), device="cpu", mean=0, std=1)
-    with pytest.raises(UserError, match="rise needs"):
-        load_explainer("rise", **options)(classifier, torch.rand(1, 3, 8, 8), targets.one_hot([0], 3))
-    least = load_explainer("rise", masks=1, cells=1, p=1.0)
-    assert least(classifier, torch.rand(1, 3, 8, 8), targets.one_hot([0], 3)).shape == (1, 8, 8)

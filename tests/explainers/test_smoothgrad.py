@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from saliency_bench import load_explainer, targets
-from saliency_bench.errors import UserError
 from saliency_bench.utils.seeds import normal, seed_of
 
 # A deep network has a ReLU so close to its kink that the last bit of another batch size turns it.
@@ -32,32 +31,3 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(peer, reduction, erro
         assert ours.reliability[index] == pytest.approx(stepped_up(even, odd), abs=1e-3)
     assert error_of(ours.maps, torch.stack(expected)) <= 1e-4
     assert ours.draws == samples
-
-
-def test_without_noise_it_is_the_gradient(peer, error_of):
-    ours = load_explainer("smoothgrad", sigma=0.0, samples=4)(peer.classifier, peer.images, peer.target)
-    assert error_of(ours, load_explainer("gradient")(peer.classifier, peer.images, peer.target)) <= 1e-5
-
-
-@KINKS
-def test_noise_differs_between_seeds_and_not_between_batches(peer):
-    explainer = load_explainer("smoothgrad", samples=2)
-    twice = peer.images[:1].expand(2, -1, -1, -1)
-    maps = explainer(peer.classifier, twice, peer.target[:1], seeds=[1, 2])
-    assert not torch.allclose(maps[0], maps[1], rtol=1e-2)
-    alone = explainer(peer.classifier, peer.images[:1], peer.target[:1], seeds=[2])
-    torch.testing.assert_close(maps[1], alone[0], rtol=1e-4, atol=1e-5 * float(alone.max()))
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"samples": 0}, r"samples.*smoothgrad.*1"),
-        ({"sigma": -0.1}, "sigma.*0"),
-        ({"reduction": "mean"}, "'mean'"),
-        ({"batch_size": 0}, r"batch_size.*smoothgrad.*1"),
-    ],
-)
-def test_bad_options(options, words):
-    with pytest.raises(UserError, match=words):
-        load_explainer("smoothgrad", **options)

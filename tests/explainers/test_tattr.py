@@ -6,9 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from saliency_bench import load_classifier, load_explainer, targets
-from saliency_bench.compute.classifiers.attention import recording_attention
 from saliency_bench.errors import UserError
-from saliency_bench.explainers import tattr
 
 IMAGES = torch.rand(2, 3, 8, 12, generator=torch.Generator().manual_seed(1))
 TARGETS = {
@@ -134,56 +132,6 @@ def test_it_is_the_literal_propagation(form, before, start, tiny, attended):
     assert (ours - expected).abs().max() <= 1e-5 * expected.max() + allowed
 
 
-def test_relevance_is_conserved_down_to_the_tokens(tiny):
-    """What starts at the logits as 1 arrives at the first block's tokens as 1, where every unit has active inputs."""
-    model = tiny(blocks=3, width=32).double()
-    tokens = []
-    model.blocks[0]["norm1"].register_forward_pre_hook(lambda _, inputs: tokens.append(inputs[0]))
-    classifier = load_classifier(model, device="cpu", mean=0, std=1).requires_grad_(False)
-    image = IMAGES[:1].clone().requires_grad_()
-    with recording_attention(classifier, image, 0, tattr.Propagating, whole=True) as seen:
-        logits = classifier(image)
-    seen.switch.propagating = True
-    relevance = torch.autograd.grad(logits, [tokens[-1], *seen.matrices], targets.one_hot([1], 3))
-    assert relevance[0].sum().item() == pytest.approx(1, abs=1e-6)
-    assert all(block.abs().sum() > 1e-3 for block in relevance[1:])
-
-
-def test_gradients_are_the_ordinary_ones(tiny, attended):
-    model = tiny(blocks=3)
-    _, expected = attended(model, IMAGES, targets.one_hot([1], 3))
-    classifier = load_classifier(model, device="cpu", mean=0, std=1).requires_grad_(False)
-    images = IMAGES.clone().requires_grad_()
-    with recording_attention(classifier, images, 0, tattr.Propagating, whole=True) as seen:
-        logits = classifier(images)
-    gradients = torch.autograd.grad(logits[:, 1].sum(), seen.matrices)
-    for ours, theirs in zip(gradients, expected, strict=True):
-        torch.testing.assert_close(ours, torch.tensor(theirs), rtol=1e-4, atol=1e-5)
-
-
-def test_the_rules_by_hand():
-    """linear: x = (1, 2), w = (3, -1): all goes to the first. sum: 1 + 3 = 4 of relevance 4. mean: 1 and 3 share."""
-    x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 2.0]])
-    assert tattr._linear(torch.tensor([[3.0, -1.0]]), torch.tensor([[5.0]]), (x,), x)[0].tolist() == [[5, 0]]
-    one, other = tattr._sum(torch.tensor([[4.0, 0.0]]), (x, y), x + y)
-    assert (one.tolist(), other.tolist()) == ([[1, 0]], [[3, 0]])
-    values = torch.tensor([1.0, 3.0], requires_grad=True)
-    assert tattr._mean(torch.tensor(8.0), (values,), values.mean())[0].tolist() == pytest.approx([2, 6])
-    a, b = torch.tensor([[1.0, 2.0]], requires_grad=True), torch.tensor([[3.0], [1.0]], requires_grad=True)
-    of_a, of_b = tattr._product(torch.tensor([[10.0]]), (a, b), a @ b)
-    assert of_a.tolist()[0] == pytest.approx([3, 2])
-    assert of_b.flatten().tolist() == pytest.approx([3, 2])
-
-
-def test_a_map_does_not_depend_on_its_neighbours(tiny):
-    classifier, explainer = load_classifier(tiny(), device="cpu", mean=0, std=1), load_explainer("tattr")
-    images, target = torch.rand(5, 3, 8, 12), targets.one_hot([0, 1, 2, 0, 1], 3)
-    together = explainer(classifier, images, target)
-    alone = [explainer(classifier, images[i : i + 1], target[i : i + 1]) for i in range(5)]
-    assert torch.equal(together, torch.cat(alone))
-    assert classifier.passes == 10
-
-
 class Gated(nn.Module):
     def __init__(self):
         super().__init__()
@@ -211,11 +159,6 @@ def test_an_operation_without_a_rule_is_refused_by_name(model):
     classifier = load_classifier(model(), device="cpu", mean=0, std=1)
     with pytest.raises(UserError, match=r"'(mul|add_)'.*gae"):
         load_explainer("tattr")(classifier, IMAGES, TARGETS["class"])
-
-
-def test_a_start_below_zero():
-    with pytest.raises(UserError, match=r"start.*-1"):
-        load_explainer("tattr", start=-1)
 
 
 def with_activation(tiny, activation):

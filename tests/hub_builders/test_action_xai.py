@@ -4,23 +4,23 @@ import json
 import threading
 import time
 import traceback
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from types import SimpleNamespace
 
 import datasets
 import huggingface_hub
 import numpy as np
 import pytest
+from built_samples import built_by
 from PIL import Image
 from scipy.io import savemat
 
 from saliency_bench import build
-from saliency_bench.data.jobs import BuildLog, samples_of
+from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _language_model, action_xai
 
-REAL = Path(__file__).parents[3] / "shared" / "data" / "act-x"
 SIZE = (64, 48)
 
 
@@ -75,9 +75,7 @@ def service(monkeypatch):
     return asked
 
 
-def built(source, **options):
-    log = BuildLog()
-    return {s["image_id"]: s for s in samples_of(action_xai.samples(source, log, **options), log)}, log
+built = partial(built_by, action_xai)
 
 
 def test_each_pair_is_asked_once_and_never_again(source, service, monkeypatch, tmp_path):
@@ -426,13 +424,3 @@ def test_odd_entries_and_missing_parts(source, tmp_path):
     (source / "ACT-X/textual").rename(tmp_path / "gone2")
     with pytest.raises(UserError, match=r"\btextual/"):
         built(source, ask=False)
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
-def test_real_images(tmp_path):
-    answers = sorted(json.loads((REAL / "adict.json").read_text()))[10:13]
-    images = sorted(path.stem for path in (REAL / "mpii_images").iterdir())
-    root = actx(tmp_path, {"val": dict(zip("abc", zip(images, answers, strict=True), strict=True))}, "act-x")
-    for path in (root / "images").iterdir():
-        path.write_bytes((REAL / "mpii_images" / path.name).read_bytes())
-    assert [sample["label"] for sample in built(root, ask=False)[0].values()] == answers

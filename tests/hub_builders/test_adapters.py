@@ -4,18 +4,17 @@ import json
 import pickle
 import shutil
 from collections import Counter
-from pathlib import Path
 
 import datasets
 import numpy as np
 import pytest
+from built_samples import built_by
 from PIL import Image
 
 import saliency_bench as sb
 from saliency_bench import build
 from saliency_bench.data.annotations import joined, split_off
 from saliency_bench.data.build_report import read_report
-from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import (
     _coco,
@@ -27,13 +26,6 @@ from saliency_bench.hub_builders import (
     openimages_animals,
     voc_val,
 )
-
-SHARED = Path(__file__).parents[3] / "shared" / "data"
-
-
-def built(builder, source, **options):
-    log = BuildLog()
-    return {s["image_id"]: s for s in samples_of(builder.samples(source, log, **options), log)}, log
 
 
 def splits_of(samples):
@@ -55,7 +47,7 @@ def voc(tmp_path):
 
 def test_voc_gives_one_sample_for_each_class_of_an_image(voc):
     source, values = voc
-    samples, _ = built(voc_val, source, parts="test")
+    samples, _ = built_by(voc_val, source, parts="test")
     assert sorted(samples) == ["2007_000001:cat", "2007_000001:person", "2007_000003:boat", "2007_000005:bus"]
     assert (samples["2007_000001:cat"]["mask"] == (values == 8)).all()
     assert {sample["group"] for sample in samples.values()} == {"2007_000001", "2007_000003", "2007_000005"}
@@ -64,29 +56,29 @@ def test_voc_gives_one_sample_for_each_class_of_an_image(voc):
 
 def test_one_sample_an_image_and_images_dropped_by_content(voc):
     source, values = voc
-    samples, _ = built(voc_val, source, parts="test", classes="image")
+    samples, _ = built_by(voc_val, source, parts="test", classes="image")
     assert sorted(samples) == ["2007_000001", "2007_000003", "2007_000005"]
     assert samples["2007_000001"]["label"] == "person"
     assert (samples["2007_000001"]["mask"] == (values == 15)).all()
     assert samples["2007_000001"]["labels"] == ["cat", "person"]
-    kept, log = built(voc_val, source, parts="test", drop=("cow", "person"))
+    kept, log = built_by(voc_val, source, parts="test", drop=("cow", "person"))
     assert sorted(kept) == ["2007_000003:boat", "2007_000005:bus"]
     assert log.left_out == [{"id": "2007_000001", "what": "image", "reason": "it shows a dropped class (person)"}]
     with pytest.raises(UserError, match=r"pottedplants.*pottedplant"):
-        built(voc_val, source, drop=("pottedplants",))
+        built_by(voc_val, source, drop=("pottedplants",))
     with pytest.raises(UserError, match=r"classes=one .*image"):
-        built(voc_val, source, classes="one")
+        built_by(voc_val, source, classes="one")
 
 
 def test_voc_trains_on_its_own_training_list(tmp_path):
-    samples, _ = built(voc_val, _examples.write("voc-val", tmp_path, 40, 32))
+    samples, _ = built_by(voc_val, _examples.write("voc-val", tmp_path, 40, 32))
     splits = splits_of(samples)
     names = set((tmp_path / "VOCdevkit/VOC2012/ImageSets/Segmentation/val.txt").read_text().split())
     assert {samples[name]["group"] for name in splits["test"]} == names
     assert 1 <= len(splits["validation"]) < len(splits["train"])
-    assert set(splits_of(built(voc_val, tmp_path, parts="test")[0])) == {"test"}
+    assert set(splits_of(built_by(voc_val, tmp_path, parts="test")[0])) == {"test"}
     with pytest.raises(UserError, match=r"parts=both.*test"):
-        built(voc_val, tmp_path, parts="both")
+        built_by(voc_val, tmp_path, parts="both")
 
 
 def test_voc_2007_with_boxes(tmp_path):
@@ -95,7 +87,7 @@ def test_voc_2007_with_boxes(tmp_path):
     objects = [("cat", 3, 4, 10, 8), ("person", 20, 20, 40, 40), ("cat", 30, 1, 48, 2), ("unicorn", 1, 1, 2, 2)]
     boxes = [f"<object><name>{n}</name><bndbox>{_examples.boxed(box)}</bndbox></object>" for n, *box in objects]
     (root / "Annotations/000001.xml").write_text(f"<annotation>{''.join(boxes)}</annotation>")
-    samples, log = built(voc_val, source, year=2007, lists="detection")
+    samples, log = built_by(voc_val, source, year=2007, lists="detection")
     assert {samples[name]["group"] for name in splits_of(samples)["test"]} == {"000001", "000003", "000005", "000007"}
     expected = np.zeros((48, 48), bool)
     expected[3:8, 2:10] = expected[0:2, 29:48] = True
@@ -105,21 +97,21 @@ def test_voc_2007_with_boxes(tmp_path):
         "object 'unicorn' is not one of the 20 classes and is left out"
     ]
     with pytest.raises(UserError, match=r"VOC2007 is not VOC2012"):
-        built(voc_val, root)
+        built_by(voc_val, root)
     with pytest.raises(UserError, match=r"year must be 2012 or 2007"):
-        built(voc_val, source, year=2010)
+        built_by(voc_val, source, year=2010)
     for name in ("train", "val"):  # the archive of the test images alone
         (root / f"ImageSets/Main/{name}.txt").unlink()
     for number in range(0, 8, 2):
         (root / f"Annotations/00000{number}.xml").unlink()
-    samples, log = built(voc_val, source, year=2007, lists="detection")
+    samples, log = built_by(voc_val, source, year=2007, lists="detection")
     assert set(splits_of(samples)) == {"test"}
     assert "lists no training images" in log.remarks[0]["text"]
 
 
 def test_coco_unites_the_objects_of_a_class(tmp_path):
     _examples.write("coco-val", tmp_path, 4, 48)
-    samples, log = built(coco_val, tmp_path, parts="test")
+    samples, log = built_by(coco_val, tmp_path, parts="test")
     assert len(samples) == 8
     assert samples["000000000001:dog"]["labels"] == ["person", "dog"]
     assert {sample["group"] for sample in samples.values()} == {f"{n:012d}" for n in range(1, 5)}
@@ -132,7 +124,7 @@ def test_coco_unites_the_objects_of_a_class(tmp_path):
 
 def test_coco_draws_images_to_train_on_where_the_source_has_them(tmp_path):
     _examples.write("coco-val", tmp_path, 4, 32)
-    samples, log = built(coco_val, tmp_path, classes="image", train_images=3)
+    samples, log = built_by(coco_val, tmp_path, classes="image", train_images=3)
     splits = splits_of(samples)
     assert splits.pop("test") == {f"{n:012d}" for n in range(1, 5)}
     trained = set().union(*splits.values())
@@ -140,18 +132,18 @@ def test_coco_draws_images_to_train_on_where_the_source_has_them(tmp_path):
     assert {samples[name]["source_split"] for name in trained} == {"train2017"}
     assert [remark["text"] for remark in log.remarks] == ["1 more training images were not drawn"]
     shutil.rmtree(tmp_path / "train2017")
-    samples, log = built(coco_val, tmp_path)
+    samples, log = built_by(coco_val, tmp_path)
     assert set(splits_of(samples)) == {"test"}
     assert "the source has no training images" in log.remarks[0]["text"]
 
 
 def test_coco_2014(tmp_path):
     _coco.example(tmp_path, 3, 32, "val2014")
-    samples, _ = built(coco_val, tmp_path, year=2014, classes="image")
+    samples, _ = built_by(coco_val, tmp_path, year=2014, classes="image")
     assert {sample["source_split"] for sample in samples.values()} == {"val2014"}
     with pytest.raises(UserError, match="val2017"):
-        built(coco_val, tmp_path)
-    kept, log = built(coco_val, tmp_path, year=2014, drop=["Person"])
+        built_by(coco_val, tmp_path)
+    kept, log = built_by(coco_val, tmp_path, year=2014, drop=["Person"])
     assert not kept
     assert len(log.left_out) == 3
 
@@ -165,22 +157,22 @@ def test_food_has_thirty_classes_and_ten_pictures_of_each(tmp_path):
     with (folder / "meta/test.txt").open("a") as file:
         file.write("\n".join(more) + "\n")
     assert len(food_101.CLASSES) == len(set(food_101.CLASSES)) == 30
-    samples, _ = built(food_101, tmp_path)
+    samples, _ = built_by(food_101, tmp_path)
     labels = [sample["label"] for sample in samples.values()]
     assert (labels.count("pizza"), len(labels)) == (10 + 1, 39 + 30)
     splits = splits_of(samples)
     assert len(splits["test"]) == 39
     assert len(splits["train"] | splits["validation"]) == 30
-    assert len(built(food_101, tmp_path, parts="test")[0]) == 39
-    assert set(samples) != set(built(food_101, tmp_path, seed=1)[0])
+    assert len(built_by(food_101, tmp_path, parts="test")[0]) == 39
+    assert set(samples) != set(built_by(food_101, tmp_path, seed=1)[0])
     (folder / "meta/test.txt").write_text("pizza/1\n")
     with pytest.raises(UserError, match=r"\bapple_pie\b"):
-        built(food_101, tmp_path)
+        built_by(food_101, tmp_path)
 
 
 def test_imagenet_boxes_and_names_that_come_twice(tmp_path):
     _examples.write("imagenet-val", tmp_path / "a", 4, 48)
-    samples, log = built(imagenet_val, tmp_path / "a", parts="test")
+    samples, log = built_by(imagenet_val, tmp_path / "a", parts="test")
     names = log.classes["label"]
     assert names[2:] == ["crane (n02012849)", "crane (n03126707)"]
     assert [sample["label"] for sample in samples.values()] == names
@@ -190,28 +182,15 @@ def test_imagenet_boxes_and_names_that_come_twice(tmp_path):
     assert log.left_out == []
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the real samples are not here")
-def test_imagenet_real_samples_with_the_class_in_their_names(tmp_path):
-    (tmp_path / "val").symlink_to(SHARED / "imagenet-sample-images")
-    for name in ("LOC_synset_mapping.txt", "imagenet_class_index.json"):
-        (tmp_path / name).write_bytes((SHARED / "imagenet-hierarchy" / name).read_bytes())
-        samples, log = built(imagenet_val, tmp_path, parts="test")
-        assert len(samples) == 60
-        assert len(log.classes["label"]) == 1000
-        assert sum(sample["image"].suffix == ".png" for sample in samples.values()) == 6  # 5 grey, 1 rotated
-        assert len(log.left_out) == 60  # no boxes in this layout
-        (tmp_path / name).unlink()
-
-
 @pytest.mark.parametrize("to", ["val", "ILSVRC2012_img_val", ""])
 def test_imagenet_as_image_net_org_packs_it(tmp_path, to):
     """The same samples as from Kaggle's layout, wherever the images lie."""
-    kaggle, other = built(imagenet_val, _examples.write("imagenet-val", tmp_path / "a", 6, 48))
+    kaggle, other = built_by(imagenet_val, _examples.write("imagenet-val", tmp_path / "a", 6, 48))
     _examples.write("imagenet-val devkit", tmp_path / "b", 6, 48)
     (tmp_path / "b" / to).mkdir(exist_ok=True)
     for path in (tmp_path / "b").glob("*.JPEG"):
         path.rename(tmp_path / "b" / to / path.name)
-    samples, log = built(imagenet_val, tmp_path / "b")
+    samples, log = built_by(imagenet_val, tmp_path / "b")
     assert log.left_out == log.remarks == []
     assert log.classes == other.classes
     assert [sample["wnid"] for sample in samples.values()] == [sample["wnid"] for sample in kaggle.values()]
@@ -224,7 +203,7 @@ def test_imagenet_as_image_net_org_packs_it(tmp_path, to):
 
 def test_imagenet_draws_images_to_train_on_where_the_source_has_them(tmp_path):
     _examples.write("imagenet-val", tmp_path, 12, 32)
-    samples, _ = built(imagenet_val, tmp_path, train_per_class=2)
+    samples, _ = built_by(imagenet_val, tmp_path, train_per_class=2)
     splits = splits_of(samples)
     assert len(splits.pop("test")) == 12
     trained = [samples[name] for name in set().union(*splits.values())]
@@ -238,7 +217,7 @@ def test_imagenet_triplets_of_image_class_and_group(tmp_path, monkeypatch):
     source, samples = tmp_path / "source", {}
     for builder, example in ((imagenet_groups, "imagenet-val devkit"), (imagenet_val, "imagenet-val")):
         shutil.rmtree(source, ignore_errors=True)
-        samples[builder] = built(builder, _examples.write(example, source, 4, 32))[0]
+        samples[builder] = built_by(builder, _examples.write(example, source, 4, 32))[0]
     triplets = samples[imagenet_groups]
     tench, goldfish = sorted(triplets)[:2]
     assert [triplets[name]["class_group"] for name in sorted(triplets)] == [
@@ -266,24 +245,24 @@ def test_imagenet_devkit_that_cannot_be_right(tmp_path):
     folder = tmp_path / "ILSVRC2012_devkit_t12/data"
     (folder / "ILSVRC2012_validation_ground_truth.txt").write_text("1\n5\n")
     with pytest.raises(UserError, match=r"ground_truth\.txt line 2: '5'.*meta\.mat"):
-        built(imagenet_val, tmp_path)
+        built_by(imagenet_val, tmp_path)
     (folder / "ILSVRC2012_validation_ground_truth.txt").write_text("1\n2\n")
-    samples, log = built(imagenet_val, tmp_path, parts="test")
+    samples, log = built_by(imagenet_val, tmp_path, parts="test")
     assert len(samples) == 2
     assert [entry["id"][-1] for entry in log.left_out if entry["what"] == "image"] == ["3", "4"]
     (folder / "meta.mat").write_bytes(pickle.dumps({"synsets": []}))
     with pytest.raises(UserError, match=r"meta\.mat.*devkit"):
-        built(imagenet_val, tmp_path)
+        built_by(imagenet_val, tmp_path)
     (folder / "meta.mat").unlink()
     with pytest.raises(UserError, match=r"LOC_synset_mapping\.txt.*synset_words\.txt.*meta\.mat"):
-        built(imagenet_val, tmp_path)
+        built_by(imagenet_val, tmp_path)
 
 
 def test_imagenet_with_the_class_at_the_end_of_the_names(tmp_path):
     """val_images.tar.gz of the Hub."""
     _examples.write("imagenet-val devkit", tmp_path, 4, 48)
     (tmp_path / "ILSVRC2012_val_00000001.JPEG").rename(tmp_path / "ILSVRC2012_val_00000001_n03126707.JPEG")
-    samples, _ = built(imagenet_val, tmp_path)
+    samples, _ = built_by(imagenet_val, tmp_path)
     assert samples["ILSVRC2012_val_00000001_n03126707"]["label"] == "crane (n03126707)"
 
 
@@ -292,30 +271,30 @@ def test_imagenet_folders_alone_get_the_names_of_the_package(tmp_path):
     for wnid in wnids:
         (tmp_path / "val" / wnid).mkdir(parents=True)
     Image.effect_noise((20, 20), 60).convert("RGB").save(tmp_path / "val/n00000001/a.JPEG")
-    samples, log = built(imagenet_val, tmp_path)
+    samples, log = built_by(imagenet_val, tmp_path)
     assert samples["a"]["label"] == "goldfish"
     assert log.classes["label"][134] == "crane (n00000134)"
     (tmp_path / "val/n00000999").rmdir()
     with pytest.raises(UserError, match=r"LOC_synset_mapping\.txt"):
-        built(imagenet_val, tmp_path)
+        built_by(imagenet_val, tmp_path)
 
 
 def test_openimages_one_kind_of_animal(tmp_path):
     _examples.write("openimages-animals", tmp_path, 6, 48)
     with (tmp_path / "validation-annotations-bbox.csv").open("a") as file:
         file.write("0000000000000000,x,/m/cat,1,0,0.5,0,0.5\n0000000000000002,x,/m/owl,1,7,0.5,0,0.5\n")
-    samples, log = built(openimages_animals, tmp_path)
+    samples, log = built_by(openimages_animals, tmp_path)
     assert {name[-1]: sample["label"] for name, sample in samples.items()} == {
         "1": "Cat", "2": "Owl", "3": "Cat", "4": "Owl", "5": "Cat"
     }  # fmt: skip
     assert log.left_out == [{"id": "0" * 16, "what": "image", "reason": "animals of several kinds"}]
     assert "not a box of four shares" in log.remarks[0]["text"]
-    assert {sample["label"] for sample in built(openimages_animals, tmp_path, kinds=1)[0].values()} == {"Cat"}
+    assert {sample["label"] for sample in built_by(openimages_animals, tmp_path, kinds=1)[0].values()} == {"Cat"}
     assert set(splits_of(samples)) == {"test"}
     (tmp_path / "validation-images-with-rotation.csv").unlink()
-    splits = splits_of(built(openimages_animals, tmp_path, per_class=1)[0])
+    splits = splits_of(built_by(openimages_animals, tmp_path, per_class=1)[0])
     assert [len(splits.pop("test")), sum(map(len, splits.values()))] == [2, 3]
-    assert len(built(openimages_animals, tmp_path, per_class=1, parts="test")[0]) == 2
+    assert len(built_by(openimages_animals, tmp_path, per_class=1, parts="test")[0]) == 2
     box = openimages_animals.union([(0.25, 0.5, 0.75, 1.0)], samples["0" * 15 + "1"]["image"])
     expected = np.zeros((48, 48), bool)
     expected[24:, 12:36] = True
@@ -331,7 +310,7 @@ def test_openimages_of_one_photographer_are_a_group_that_is_in_one_part(tmp_path
     rows = [f'{n:016x},validation,u,l,c,{address}{n // 4}/,"N, N.",t,1' for n in range(38)]
     rows.append(f"{38:016x},validation,u,l,c,,N.N.,t,1")
     listing.write_text("\n".join([header, *rows]) + "\n")
-    samples, log = built(openimages_animals, tmp_path, per_class=4)
+    samples, log = built_by(openimages_animals, tmp_path, per_class=4)
     assert not log.remarks
     expected = {f"{n:016x}": f"{address}{n // 4}/" if n < 38 else None for n in range(40)}
     assert {name: sample["group"] for name, sample in samples.items()} == {name: expected[name] for name in samples}
@@ -341,11 +320,11 @@ def test_openimages_of_one_photographer_are_a_group_that_is_in_one_part(tmp_path
     assert all(len(splits) == 1 for splits in parts.values())
     assert {name: len(names) for name, names in splits_of(samples).items()}["test"] == 8
     tested = {name for name, sample in samples.items() if sample["split"] == "test"}
-    assert tested == set(built(openimages_animals, tmp_path, per_class=4, parts="test")[0])
+    assert tested == set(built_by(openimages_animals, tmp_path, per_class=4, parts="test")[0])
     taken = {expected[name] for name in tested} - {None}
     assert set(samples) == tested | {name for name in expected if expected[name] not in taken}
     listing.unlink()
-    samples, log = built(openimages_animals, tmp_path, per_class=4)
+    samples, log = built_by(openimages_animals, tmp_path, per_class=4)
     assert {sample["group"] for sample in samples.values()} == {None}
     assert tested == {name for name, sample in samples.items() if sample["split"] == "test"}
     assert len(samples) == 40

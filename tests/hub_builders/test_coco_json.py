@@ -117,27 +117,7 @@ def of_mask(row):
 
 
 FLAT = OUTLINE[0]
-PAIRS = [[4, 4], [20, 4], [20, 12], [4, 12]]
 WHOLE = ones((20, 30), ((4, 12), (4, 20)))
-# Column by column: 4 whole ones and 4 pixels come first, then 16 times 8 pixels and the 12 up to the next.
-PLAIN = {"size": [20, 30], "counts": [4 * 20 + 4, *[8, 12] * 15, 8, 8 + 10 * 20]}
-
-
-def compressed():
-    from pycocotools import mask
-
-    packed = mask.encode(np.asfortranarray(WHOLE.astype(np.uint8)))
-    return {"size": packed["size"], "counts": packed["counts"].decode()}
-
-
-@pytest.mark.parametrize(
-    "outline", [[FLAT], FLAT, PAIRS, [PAIRS], [[float(one) for one in FLAT]], PLAIN, [PLAIN], "compressed"]
-)
-def test_an_outline_in_every_spelling(tmp_path, outline):
-    source(tmp_path, [{"segmentation": compressed() if outline == "compressed" else outline, "iscrowd": 1}])
-    rows, left_out = built(tmp_path)
-    assert left_out == {}
-    np.testing.assert_array_equal(of_mask(rows["a:cat"]), WHOLE)
 
 
 @pytest.mark.parametrize(
@@ -250,30 +230,6 @@ def test_folders_of_splits_below_one_file_of_annotations(tmp_path):
     assert len(sb.load_dataset(out, split="validation")) == 1
 
 
-NAMES = [
-    "images/a.jpg",
-    "images\\a.jpg",
-    "/home/someone/a.jpg",
-    "train/a.jpg",
-    "file:///C:/x/a.jpg",
-    "a.JPG",
-    "x/a%2ejpg",
-    "ab12cd34-a.jpg",
-    "images/ab12cd34-a.jpg",
-    "https://example.org/a.jpg?x=1",
-    "/data/local-files/?d=x%2Fa.jpg",
-]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_names_as_programs_write_them(tmp_path, name):
-    content = source(tmp_path, [{"segmentation": OUTLINE}], ("a.jpg", "b.jpg"))
-    content["images"] = [content["images"][0] | {"file_name": name}]
-    (tmp_path / "my.json").write_text(json.dumps(content))
-    rows, left_out = built(tmp_path)
-    assert (set(rows), left_out) == ({"a:cat"}, {("b", "image"): "it is not in my.json"})
-
-
 def test_the_error_for_unmatched_names_gives_an_example_from_both_sides(tmp_path):
     content = source(
         tmp_path, [{"segmentation": OUTLINE}, {"segmentation": OUTLINE, "image_id": 1}], ("a.jpg", "b.jpg")
@@ -292,22 +248,6 @@ def test_the_error_for_unmatched_names_gives_an_example_from_both_sides(tmp_path
     (tmp_path / "my.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"the file names x/other\.jpg .*, but the folder holds a\.jpg; give --images"):
         built(tmp_path)
-
-
-def test_two_names_that_mean_one_picture_have_none(tmp_path):
-    objects = [{"segmentation": OUTLINE, "image_id": number} for number in range(3)]
-    content = source(tmp_path, objects, ("a.jpg", "b.jpg", "c.jpg"))
-    for image, name in zip(content["images"], ("train/a.jpg", "val/a.jpg", "c.jpg"), strict=True):
-        image["file_name"] = name
-    (tmp_path / "my.json").write_text(json.dumps(content))
-    rows, left_out = built(tmp_path)
-    assert set(rows) == {"c:cat"}
-    reason = "no picture of its own with this file_name"
-    assert left_out == {
-        ("train/a.jpg", "image"): reason,
-        ("val/a.jpg", "image"): reason,
-        ("b", "image"): "it is not in my.json",
-    }
 
 
 # Photographs in portrait: the file is 30 x 20, upright it is 20 wide and 30 high.

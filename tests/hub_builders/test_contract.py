@@ -16,7 +16,7 @@ from huggingface_hub import DatasetCard
 from saliency_bench import build, cli, options, registry
 from saliency_bench.data import builders, building
 from saliency_bench.data.card import group_line
-from saliency_bench.data.jobs import BuildLog
+from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 
@@ -67,6 +67,27 @@ def test_without_source_it_says_what_to_give_and_an_empty_folder_lacks_a_part(na
     with pytest.raises(UserError, match=r"has no|has none|has neither|gives? the folder") as caught:
         build(name, tmp_path / "out", source=tmp_path / "empty", progress=False, **options)
     assert "\n" not in str(caught.value)
+
+
+VOC = "VOCdevkit/VOC2012/"
+PARTS = {
+    "pet-xai": ("Visual Geometry Group", "images", "annotations", "annotations/list.txt", "annotations/trimaps"),
+    "object-xai": ("VOCtrainval", f"{VOC}JPEGImages", f"{VOC}SegmentationClass", f"{VOC}ImageSets/Segmentation"),
+    "cancer-xai": ("medicaldecathlon|NIH", "Task07_Pancreas/imagesTr", "Pancreas-CT"),
+    "gender-xai": (r"cocodataset\.org", "annotations", "train2017", "annotations/captions_train2017.json"),
+    "security-xai": ("SIXray", "JPEGImage"),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_missing_part_is_named_with_the_home_of_the_dataset(name, tmp_path):
+    home, *parts = PARTS[name]
+    for number, part in enumerate(parts):
+        source = _examples.write(name, tmp_path / str(number), 3, 32)
+        (source / part).rename(source / "gone")
+        last = part.removeprefix(VOC).removeprefix("Task07_Pancreas/")
+        with pytest.raises(UserError, match=rf"has (no|none of) {last}\b.*({home})"):
+            list(samples_of(registry.load("hub_builders", name).samples(source, BuildLog()), BuildLog()))
 
 
 @pytest.mark.sample(4)

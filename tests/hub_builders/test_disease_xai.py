@@ -1,15 +1,16 @@
 """LIDC-IDRI: the readers' XML against literal second writings, and DICOM series that match it."""
 
+from functools import partial
 from pathlib import Path
 
 import datasets
 import numpy as np
 import pytest
+from built_samples import built_by
 from PIL import Image
 
 from saliency_bench import build
 from saliency_bench.data.building import split_of
-from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _lidc, disease_xai
 from saliency_bench.hub_builders._examples import chest, dicom, lidc_xml, outline
@@ -52,9 +53,7 @@ def source(tmp_path):
     return tmp_path
 
 
-def built(source, **options):
-    log = BuildLog()
-    return {s["image_id"]: s for s in samples_of(disease_xai.samples(source, log, **options), log)}, log
+built = partial(built_by, disease_xai)
 
 
 def literal(points):
@@ -289,36 +288,6 @@ def test_a_damaged_middle_slice_is_named(source, tags, reason):
     assert reason in log.left_out[0]["reason"] or "DICOM without" in log.left_out[0]["reason"]
 
 
-def test_missing_parts_are_named(source, tmp_path):
-    (source / "tcia-lidc-xml").rename(tmp_path / "gone")
-    with pytest.raises(UserError, match=r"\bXML\b"):
-        built(source / "LIDC-IDRI")
-    with pytest.raises(UserError, match=r"DICOM.*Cancer Imaging Archive"):
-        built(tmp_path / "gone")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
-def test_real_readings_with_series_of_their_uids(tmp_path):
-    """CT files are made for two real readings: UIDs and places of their contours, patients from the real table."""
-    patients = disease_xai.patients_of(REAL)
-    for name in ("187/294", "157/166"):
-        path = REAL / f"tcia-lidc-xml/{name}.xml"
-        reading = _lidc.reading_of(path)
-        places = {c.uid: c.z for mark in reading.marks if not mark.is_point for c in mark.contours}
-        for number, (key, z) in enumerate(places.items()):
-            dicom(tmp_path / f"{name[:3]}/{number}.dcm", chest(512, 512), (0, 0, z), key, reading.series, "from DICOM")
-        (tmp_path / f"{name[:3]}/{path.name}").write_bytes(path.read_bytes())
-    (tmp_path / "LIDC-IDRI_MetaData.csv").write_bytes((REAL / "LIDC-IDRI_MetaData.csv").read_bytes())
-    samples, log = built(tmp_path)
-    positive = [sample for sample in samples.values() if sample["label"] == "nodule"]
-    assert len(positive) >= 3
-    assert {sample["patient"] for sample in samples.values()} <= set(patients.values())
-    assert all(sample["mask"].any() for sample in positive)
-    assert max(sample["readers"] for sample in positive) >= 3
-    assert all(entry["reason"].startswith("no square of lung") for entry in log.left_out)
-
-
 @pytest.mark.skipif(not CT.is_dir(), reason="the real samples are not here")
 def test_a_real_ct_series():
     from saliency_bench.hub_builders._volumes import gaps, series_in, slices_of, units_of
@@ -334,3 +303,11 @@ def test_a_real_ct_series():
     assert spacing == (0.474609, 0.474609)
     assert flips == (False, False)
     assert -3024 <= units.min() < -1000 < 1000 < units.max()
+
+
+def test_missing_parts_are_named(source, tmp_path):
+    (source / "tcia-lidc-xml").rename(tmp_path / "gone")
+    with pytest.raises(UserError, match=r"\bXML\b"):
+        built(source / "LIDC-IDRI")
+    with pytest.raises(UserError, match=r"DICOM.*Cancer Imaging Archive"):
+        built(tmp_path / "gone")

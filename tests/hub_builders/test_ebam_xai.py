@@ -15,7 +15,6 @@ from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _detector, ebam_xai
 
-REAL = Path(__file__).parents[3] / "shared" / "data" / "coco"
 FREE = {"detector": False, "least": 1, "least_pixels": 1}
 
 
@@ -211,14 +210,3 @@ def test_damaged_parts_are_named_and_missing_ones_too(source, tmp_path):
     (source / "images").rename(tmp_path / "gone")
     with pytest.raises(UserError, match=r"images/train/.*miniplaces"):
         built(source)
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
-def test_real_objects_on_scenes(source, tmp_path):
-    for part in ("annotations", "train2017"):
-        (tmp_path / "real" / part).parent.mkdir(exist_ok=True)
-        (tmp_path / "real" / part).symlink_to(REAL / part)
-    (tmp_path / "real/images").symlink_to(source / "images")
-    samples, _ = built(tmp_path / "real", least=10, least_pixels=2000, per_pair=1)
-    assert len(samples) >= 3
-    assert all(sample["mask"].any() for sample in samples.values())

@@ -1,17 +1,16 @@
 """Places365 in its three layouts, exact category names, and the published release."""
 
 import json
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
+from built_samples import built_by
 from PIL import Image
 
-from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import environment_xai
 
-REAL = Path(__file__).parents[3] / "shared" / "data" / "places365"
 NAMES = [*environment_xai.LABEL_OF]
 
 
@@ -40,9 +39,7 @@ def flat(root):
         save(root / "val_256" / row.split()[0])
 
 
-def built(source, **options):
-    log = BuildLog()
-    return {s["image_id"]: s for s in samples_of(environment_xai.samples(source, log, **options), log)}, log
+built = partial(built_by, environment_xai)
 
 
 @pytest.mark.parametrize("layout", [easy, deep, flat])
@@ -129,10 +126,3 @@ def test_the_published_release(tmp_path):
     assert (samples["a"]["label"], samples["b"]["label"]) == ("nature", "urban")
     assert samples["a"]["mask"].shape == (16, 24)
     assert samples["b"]["mask"] is None
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
-def test_the_twelve_names_are_names_of_the_real_list(tmp_path):
-    names = {line.split()[0][3:] for line in (REAL / "categories_places365.txt").read_text().splitlines()}
-    assert set(NAMES) < names
-    assert len(NAMES) == 12

@@ -1,19 +1,17 @@
 """COCO captions and persons from their raw layout, and the published release."""
 
 import json
+from functools import partial
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
+from built_samples import built_by
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from pycocotools import mask as reference
 
-from saliency_bench import build
-from saliency_bench.data.jobs import BuildLog, samples_of
-from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _coco, _release, gender_xai
 from saliency_bench.utils.pictures import UnreadableError
 
@@ -38,9 +36,7 @@ def coco(root, images, split="train2017"):
     return root
 
 
-def built(source, **options):
-    log = BuildLog()
-    return {s["image_id"]: s for s in samples_of(gender_xai.samples(source, log, **options), log)}, log
+built = partial(built_by, gender_xai)
 
 
 @pytest.mark.parametrize(
@@ -136,13 +132,6 @@ def test_as_many_as_asked_for_are_drawn_and_another_image_moves_one_at_most(tmp_
     assert set(built(tmp_path / "a", per_class=10, seed=1)[0]) != set(more)
 
 
-def test_polygons_in_parts_are_the_union_of_the_parts():
-    parts = [[2, 2, 8, 2, 8, 8, 2, 8], [10, 10, 20, 10, 20, 20, 10, 20]]
-    whole = _coco.mask_of(parts, HEIGHT, WIDTH)
-    assert (whole == (_coco.mask_of(parts[:1], HEIGHT, WIDTH) | _coco.mask_of(parts[1:], HEIGHT, WIDTH))).all()
-    assert whole.sum() == 6 * 6 + 10 * 10
-
-
 @given(st.lists(st.booleans(), min_size=12, max_size=400))
 def test_run_lengths_plain_and_compressed(pixels):
     mask = np.zeros((12, (len(pixels) + 11) // 12), bool)
@@ -226,39 +215,6 @@ def test_rows_over_several_lines_are_found_again(tmp_path):
     samples, _ = built(source)
     assert all(samples[name]["mask"][:5].all() and not samples[name]["mask"][5:].any() for name in "abc")
     assert len(list(_release._rows(source / "attention_label/labels.csv"))) == 3
-
-
-@pytest.mark.parametrize(
-    ("part", "message"),
-    [("annotations", "has no annotations/"), ("train2017", "none of train2017/"),
-     ("annotations/captions_train2017.json", "has no annotations/captions_train2017.json")],
-)  # fmt: skip
-def test_a_missing_part_is_named(tmp_path, part, message):
-    source = coco(tmp_path / "coco", {1: (["a man"], [PERSON])})
-    (source / part).rename(tmp_path / "gone")
-    with pytest.raises(UserError, match=rf"{message}.*cocodataset\.org"):
-        built(source)
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
-def test_real_samples(tmp_path):
-    folder = build("gender-xai", tmp_path / "gender", source=REAL, progress=False, min_area=0.0, outline=True)
-    rows = datasets.concatenate_datasets(list(datasets.load_dataset(str(folder)).values()))
-    report = json.loads((folder / "build_report.json").read_text())
-    reasons = [entry["reason"] for entry in report["left_out"]]
-    captions = json.loads((REAL / "annotations/captions_train2017.json").read_text())["annotations"]
-    said = {}
-    for one in captions:
-        said.setdefault(one["image_id"], set()).update(
-            one["caption"].lower().replace(".", " ").replace(",", " ").split()
-        )
-    for row in rows:
-        words = said[int(row["image_id"])]
-        assert {"man", "woman"} & words == {rows.features["label"].int2str(row["label"])}
-        assert row["mask"].size == row["image"].size
-        assert np.asarray(row["mask"]).any()
-    assert reasons.count("captions mention a man and a woman") == 2  # 30752 and 370162
-    assert len(rows) >= 5
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")

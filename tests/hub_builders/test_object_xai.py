@@ -1,18 +1,15 @@
 """PASCAL VOC 2012 from its raw layout."""
 
-from pathlib import Path
+from functools import partial
 
-import datasets
 import numpy as np
 import pytest
+from built_samples import built_by
 from PIL import Image
 
-from saliency_bench import build
-from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import object_xai
 
-REAL = Path(__file__).parents[3] / "shared" / "data" / "VOCdevkit"
 SIZE = (30, 20)  # width, height
 
 
@@ -55,9 +52,7 @@ def source(tmp_path):
     return tmp_path
 
 
-def built(source, **options):
-    log = BuildLog()
-    return {s["image_id"]: s for s in samples_of(object_xai.samples(source, log, **options), log)}, log
+built = partial(built_by, object_xai)
 
 
 def test_single_class_images_stay_and_the_others_are_named(source):
@@ -106,27 +101,8 @@ def test_any_of_the_three_folders_may_be_given(source):
     assert names[0] == names[1] == names[2] == ["2007_000001", "2007_000002"]
 
 
-@pytest.mark.parametrize("part", ["JPEGImages", "SegmentationClass", "ImageSets/Segmentation"])
-def test_a_missing_part_is_named(source, part):
-    (source / "VOCdevkit/VOC2012" / part).rename(source / "gone")
-    with pytest.raises(UserError, match=rf"{part}/.*VOCtrainval"):
-        built(source)
-
-
 def test_wrong_options_and_no_source(source):
     with pytest.raises(UserError, match=r"original.*augmented"):
         built(source, segmentation="both")
     with pytest.raises(UserError, match=r"--source DIR.*PASCAL VOC 2012"):
         built(None)
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
-def test_real_samples(tmp_path):
-    folder = build("object-xai", tmp_path / "voc", source=REAL, progress=False)
-    rows = datasets.concatenate_datasets(list(datasets.load_dataset(str(folder)).values()))
-    names = rows.features["label"].names
-    assert len(rows) == 51  # 99 masks, 48 of them with several classes
-    for row in rows:
-        values = np.asarray(Image.open(REAL / f"VOC2012/SegmentationClass/{row['image_id']}.png"))
-        assert set(np.unique(values)) <= {0, 255, names.index(names[row["label"]]) + 1}
-        assert (np.asarray(row["mask"]) > 0).sum() == ((values > 0) & (values < 255)).sum()

@@ -3,15 +3,15 @@
 import io
 import json
 import shutil
-from pathlib import Path
 
 import contracts
 import numpy as np
 import pytest
+from built_samples import built_by
 from PIL import Image, ImageOps
 
 from saliency_bench import registry
-from saliency_bench.data.jobs import BuildLog, samples_of
+from saliency_bench.data.jobs import BuildLog
 from saliency_bench.hub_builders import (
     _annotators,
     _coco,
@@ -27,7 +27,6 @@ from saliency_bench.hub_builders import (
 )
 from saliency_bench.utils.pictures import Picture, read, turned, turned_box
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 ORIENTATIONS = range(9)  # 0 is found in files, and means upright
 WIDTH, HEIGHT = 40, 24
 PICTURES = (".jpg", ".JPEG")
@@ -57,11 +56,6 @@ def by_pillow(array, orientation):
 
 def iou(mask, other):
     return (mask & other).sum() / (mask | other).sum()
-
-
-def built(builder, source, **options):
-    log = BuildLog()
-    return {s["image_id"]: s for s in samples_of(builder.samples(source, log, **options), log)}, log
 
 
 def pixels(picture):
@@ -130,7 +124,7 @@ def upright(tmp_path_factory):
     def of(name):
         if name not in known:
             source = _examples.write(name, tmp_path_factory.mktemp("example"), 3, 32)
-            known[name] = (source, built(builder_of(name), source, **_examples.options(name))[0])
+            known[name] = (source, built_by(builder_of(name), source, **_examples.options(name))[0])
         return known[name]
 
     return of
@@ -148,7 +142,7 @@ def test_masks_of_every_builder_turn_with_their_pictures(upright, tmp_path, name
     for path in (tmp_path / "source").rglob("*"):
         if path.suffix in PICTURES:
             with_exif(path, orientation)
-    after, log = built(builder_of(name), tmp_path / "source", **_examples.options(name))
+    after, log = built_by(builder_of(name), tmp_path / "source", **_examples.options(name))
     assert after.keys() == before.keys()
     assert any(sample.get("mask") is not None for sample in before.values()) or name in WITHOUT_MASKS
     for key, sample in after.items():
@@ -269,8 +263,8 @@ def test_pictures_that_are_not_square(tmp_path, orientation, drawn_on):
         gender_xai: ("coco", {"min_area": 0.0, "outline": True}),
         imagenet_val: ("imagenet", {}),
     }
-    found = {module.__name__: built(module, sources[name], **options) for module, (name, options) in runs.items()}
-    found["boxes"] = built(voc_val, sources["boxes"], lists="detection")
+    found = {module.__name__: built_by(module, sources[name], **options) for module, (name, options) in runs.items()}
+    found["boxes"] = built_by(voc_val, sources["boxes"], lists="detection")
     for name, (samples, log) in found.items():
         masked = [sample for sample in samples.values() if sample["mask"] is not None]
         if drawn_on == "another":
@@ -300,82 +294,13 @@ def test_masks_that_people_drew(tmp_path, orientation):
         assert fits({"image": picture, "mask": _annotators.consensus(marked, picture)}) == 1
 
 
-def real(folder, pattern, count):
-    """Real JPEGs that are upright and not square, by name."""
-    found = []
-    for path in sorted((SHARED / folder).glob(pattern)):
-        with Image.open(path) as image:
-            if image.format == "JPEG" and image.getexif().get(0x0112, 1) == 1 and image.width != image.height:
-                found.append(path)
-        if len(found) == count:
-            break
-    return found
-
-
-def compared(builder, source, pictures, orientation, **options):
-    """Masks of real samples before and after their pictures get an orientation."""
-    before, _ = built(builder, source, **options)
-    for path in pictures:
-        with_exif(path, orientation)
-    after, _ = built(builder, source, **options)
-    assert len(after) == len(before) > 0
-    values = [
-        iou(after[key]["mask"], by_pillow(sample["mask"], orientation) > 0)
-        for key, sample in before.items()
-        if sample["mask"] is not None
-    ]
-    assert values == [1.0] * len(values) != []
-
-
-@pytest.mark.sample(2)
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the real samples are not here")
-@pytest.mark.parametrize("orientation", [0, 2, 3, 5, 6, 8])
-def test_real_pets(tmp_path, orientation):
-    root = SHARED / "oxford-iiit-pet"
-    (tmp_path / "images").mkdir()
-    (tmp_path / "annotations/trimaps").mkdir(parents=True)
-    shutil.copy(root / "annotations/list.txt", tmp_path / "annotations")
-    for path in real("oxford-iiit-pet", "images/*.jpg", 5):
-        shutil.copy(path, tmp_path / "images")
-        shutil.copy(root / f"annotations/trimaps/{path.stem}.png", tmp_path / "annotations/trimaps")
-    compared(pet_xai, tmp_path, list((tmp_path / "images").iterdir()), orientation)
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the real samples are not here")
-@pytest.mark.parametrize("orientation", [0, 4, 6, 7])
-def test_real_voc(tmp_path, orientation):
-    for name in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
-        (tmp_path / name).mkdir(parents=True)
-    names = [path.stem for path in real("VOCdevkit/VOC2012", "JPEGImages/*.jpg", 6)[1:]]
-    for name in names:
-        shutil.copy(SHARED / f"VOCdevkit/VOC2012/JPEGImages/{name}.jpg", tmp_path / "JPEGImages")
-        shutil.copy(SHARED / f"VOCdevkit/VOC2012/SegmentationClass/{name}.png", tmp_path / "SegmentationClass")
-    (tmp_path / "ImageSets/Segmentation/val.txt").write_text("\n".join(names))
-    compared(voc_val, tmp_path, list((tmp_path / "JPEGImages").iterdir()), orientation)
-
-
-@pytest.mark.sample(2)
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the real samples are not here")
-@pytest.mark.parametrize("orientation", [0, 3, 6, 8])
-def test_real_coco(tmp_path, orientation):
-    (tmp_path / "val2017").mkdir()
-    (tmp_path / "annotations").mkdir()
-    content = json.loads((SHARED / "coco/annotations/instances_train2017.json").read_text())
-    names = [path.name for path in real("coco", "train2017/*.jpg", 8)]
-    content["images"] = [one for one in content["images"] if one["file_name"] in names]
-    for name in names:
-        shutil.copy(SHARED / "coco/train2017" / name, tmp_path / "val2017")
-    (tmp_path / "annotations/instances_val2017.json").write_text(json.dumps(content))
-    compared(coco_val, tmp_path, list((tmp_path / "val2017").iterdir()), orientation)
-
-
 def test_an_outline_for_a_picture_of_half_the_size_is_refused_with_the_reason(tmp_path):
     """The file is not the one that was annotated: its outlines are not scaled."""
     _examples.write("coco-val", tmp_path, 2, 48)
     path = tmp_path / "val2017/000000000001.jpg"
     with Image.open(path) as image:
         image.resize((24, 24)).save(path)
-    samples, log = built(coco_val, tmp_path, parts="test")
+    samples, log = built_by(coco_val, tmp_path, parts="test")
     assert samples["000000000001:dog"]["mask"] is None
     assert samples["000000000002:dog"]["mask"] is not None
     assert {entry["reason"] for entry in log.left_out} == {"annotations of another size than its image"}

@@ -30,12 +30,6 @@ def mask(path, values=BOX):
     image.save(path)
 
 
-def palette(values, colours):
-    image = Image.fromarray(values, "P")
-    image.putpalette([part for colour in colours for part in colour])
-    return image
-
-
 def built(tmp_path, **options):
     """{image id: row} of the split test, and {(id, what): reason}."""
     folder = sb.build("folder", tmp_path / "out", tmp_path / "images", progress=False, **options)
@@ -44,32 +38,8 @@ def built(tmp_path, **options):
     return rows, {(one["id"], one["what"]): one["reason"] for one in report["left_out"]}
 
 
-def of_mask(row):
-    return None if row["mask"] is None else np.asarray(row["mask"]) > 0
-
-
 RED, WHITE = (255, 0, 0), (255, 255, 255)
-COLOURED = np.where(BOX[..., None], np.uint8(RED), np.uint8(0))
 THREE = BOX * np.uint8(2) + np.eye(20, 30, dtype=np.uint8)
-MASKS = {  # tests/utils/test_masks.py has all forms of masks
-    "0 and 255": (BOX * np.uint8(255), ""),
-    "16 bits": (BOX * np.uint16(300), ""),
-    "a colour": (COLOURED, "#ff0000"),
-    "two values of four": (THREE + np.uint8(1) * BOX, "3 4"),
-    "a palette that begins with white": (palette((~BOX) * np.uint8(1), [WHITE, (0, 0, 0)]), ""),
-    "alpha": (np.dstack([np.full((20, 30, 3), 255, np.uint8), BOX * np.uint8(255)]), ""),
-}
-
-
-@pytest.mark.sample(4)
-@pytest.mark.parametrize("kind", MASKS)
-def test_the_object_of_a_mask(tmp_path, kind):
-    values, foreground = MASKS[kind]
-    picture(tmp_path / "images/cat/1.png")
-    mask(tmp_path / "masks/1.png", values)
-    rows, left_out = built(tmp_path, masks=str(tmp_path / "masks"), foreground=foreground)
-    assert left_out == {}
-    assert (of_mask(rows["cat/1"]) == BOX).all()
 
 
 def test_a_picture_of_16_bits_is_taken_as_the_page_of_a_study_shows_it(tmp_path):
@@ -145,18 +115,6 @@ def test_a_mask_in_the_folder_of_another_class_is_not_taken(tmp_path):
     rows, left_out = built(tmp_path, masks=str(tmp_path / "masks"))
     assert left_out == {("cat/1", "mask"): "no mask file with its name"}
     assert rows["dog/1"]["mask"]
-
-
-@pytest.mark.parametrize("beside", ["images/dog/2.png", "masks/cat/2.png"])  # where dog/1 is a picture that is not read
-def test_nor_is_it_where_its_own_picture_is_missing(tmp_path, beside):
-    picture(tmp_path / "images/cat/1.png")
-    (picture if beside.startswith("images") else mask)(tmp_path / beside)
-    picture(tmp_path / "images/cat/3.png")
-    mask(tmp_path / "masks/3.png")
-    mask(tmp_path / "masks/dog/1.png")
-    rows, left_out = built(tmp_path, masks=str(tmp_path / "masks"))
-    assert left_out["dog/1.png", "mask"] == "no image has the name of this mask file"
-    assert [name for name, row in rows.items() if row["mask"]] == ["cat/3"]
 
 
 def test_accents_are_spelled_in_two_ways(tmp_path):
@@ -262,14 +220,6 @@ def test_what_cannot_be_built_is_one_line(tmp_path, options, words):
     picture(tmp_path / "images/0.jpg")
     with pytest.raises(UserError, match=words):
         built(tmp_path, **options)
-
-
-def test_folders_of_splits_may_have_a_number(tmp_path):
-    for name in ("train2017/cat/1.jpg", "val2017/cat/2.jpg"):
-        picture(tmp_path / "images" / name)
-    built(tmp_path)
-    assert len(sb.load_dataset(tmp_path / "out", split="validation")) == 1
-    assert sb.load_dataset(tmp_path / "out", split="train").features["label"].names == ["cat"]
 
 
 @pytest.mark.parametrize("names", [("JPEGImages/0.jpg", "SegmentationClass/0.png"), ("train/images/0.jpg",)])
@@ -461,13 +411,3 @@ def test_so_is_what_lies_beside_pictures_with_annotations(tmp_path, layout):
     left_out = read_report(sb.build(layout, tmp_path / "out", tmp_path / "in", progress=False))["left_out"]
     named = {"deep/loose.png", "more/"} | ({"deep/labels/"} if layout == "coco-json" else set())
     assert {(one["id"], one["what"]) for one in left_out} == {(name, "image") for name in named}
-
-
-def test_masks_with_the_names_of_uploads_to_label_studio(tmp_path):
-    for name in ("cat/1.png", "cat/2.png", "dog/2.png"):
-        picture(tmp_path / "images" / name)
-    for name in ("ab12cd34-1.png", "ab12cd34-2.png"):
-        mask(tmp_path / "masks" / name)
-    rows, left_out = built(tmp_path, masks=str(tmp_path / "masks"))
-    assert [name for name, row in rows.items() if row["mask"]] == ["cat/1"]
-    assert ("ab12cd34-2.png", "mask") in left_out

@@ -1,19 +1,16 @@
 """SIXray: lists with -1 for absent, VOC-style XML, boxes kept and rasterised, clean images drawn by seed."""
 
-from pathlib import Path
+from functools import partial
 
-import datasets
 import numpy as np
 import pytest
+from built_samples import built_by
 from PIL import Image
 
-from saliency_bench import build
-from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import security_xai
 from saliency_bench.hub_builders._source import rasterised
 
-REAL = Path(__file__).parents[3] / "shared" / "data" / "sixray"
 SIZE = (40, 30)
 HEAD = "name,Gun,Knife,Wrench,Pliers,Scissors\n"
 
@@ -47,9 +44,7 @@ def source(tmp_path):
     return tmp_path
 
 
-def built(source, **options):
-    log = BuildLog()
-    return {s["image_id"]: s for s in samples_of(security_xai.samples(source, log, **options), log)}, log
+built = partial(built_by, security_xai)
 
 
 def test_boxes_become_objects_and_mask(source):
@@ -166,26 +161,9 @@ def test_a_list_of_another_form_is_one_line(source, text):
         built(source)
 
 
-def test_a_missing_part_is_named(source):
-    (source / "JPEGImage").rename(source / "images")
-    with pytest.raises(UserError, match=r"JPEGImage/.*SIXray"):
-        built(source)
-
-
 def test_rasterised_box_is_the_pixels_between_its_corners():
     for box in ([1, 1, 3, 2], [2, 2, 2, 2], [-5, 0, 3, 99]):
         mask = rasterised(box, 4, 6)
         for row in range(4):
             for column in range(6):
                 assert mask[row, column] == (box[0] <= column + 1 <= box[2] and box[1] <= row + 1 <= box[3])
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
-def test_real_samples(tmp_path):
-    folder = build("security-xai", tmp_path / "sixray", source=REAL, progress=False)
-    rows = datasets.concatenate_datasets(list(datasets.load_dataset(str(folder)).values()))
-    names = rows.features["label"].names
-    assert {row["image_id"]: names[row["label"]] for row in rows}["P00002"] == "prohibited"
-    assert set(rows["image_id"]) <= {path.stem for path in (REAL / "JPEGImage").iterdir()}
-    assert len(rows) >= 5

@@ -147,13 +147,6 @@ def test_the_examples_of_the_docstrings(name, score, parts):
     assert own is parts is None or own[0].tolist() == pytest.approx(parts)
 
 
-@pytest.mark.slow
-@given(MAPS, st.integers(-10, 20))
-def test_the_scale_of_a_map_does_not_count(maps, exponent):
-    np.testing.assert_array_equal(preprocessed(maps[0] * np.float32(2.0**exponent)), preprocessed(maps[0]))
-    assert 0 <= preprocessed(maps[0]).min() <= preprocessed(maps[0]).max() <= 1
-
-
 def test_what_is_above_the_99th_percentile_is_clipped():
     one = np.arange(1000, dtype=np.float32).reshape(1, 25, 40)
     spiked = one.copy()
@@ -163,24 +156,6 @@ def test_what_is_above_the_99th_percentile_is_clipped():
     lonely = np.zeros((1, 20, 20))
     lonely[0, 3, 3] = 5
     assert not preprocessed(lonely).any()
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("name", ["saliency_mcs", "saliency_mcr"])
-@given(MAPS, MASKS)
-def test_exchanged_maps_turn_the_sign(name, maps, masks):
-    metric, right = load_metric(name), np.ones((2, B), bool)
-    ahead, back = (metric(**asked(metric, own, masks, right)) for own in (maps, maps[::-1]))
-    np.testing.assert_allclose(ahead, -back, atol=1e-12)
-
-
-@pytest.mark.slow
-@given(MAPS, MASKS)
-def test_exchanged_pictures_turn_the_rate(maps, masks):
-    metric, right = load_metric("saliency_idr"), np.ones((2, B), bool)
-    ahead = metric(**asked(metric, maps, masks, right, without=maps[0]))
-    back = metric(**asked(metric, maps[::-1], masks, right, without=maps[1]))
-    np.testing.assert_allclose(ahead + back, np.where(masks.any(axis=(1, 2)), 1, np.nan))
 
 
 class Knows(nn.Module):

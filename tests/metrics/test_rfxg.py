@@ -5,8 +5,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from saliency_bench.bound_explainer import as_explainer
@@ -15,7 +13,6 @@ from saliency_bench.compute.classifiers.loading import load_classifier
 from saliency_bench.compute.maps.map_provider import MapProvider
 from saliency_bench.compute.scoring.perturbation import Curves
 from saliency_bench.compute.targets.class_groups import ClassGroups
-from saliency_bench.errors import UserError
 from saliency_bench.maps import descending
 
 NAMES = ["saliency_ccs", "saliency_cgc", "saliency_pgs", "saliency_cgs"]
@@ -198,73 +195,6 @@ def test_what_is_not_defined_is_not_a_number(groups, defined):
     assert [name for name in NAMES if not np.isnan(scored(name, module, images, truth, groups)).any()] == defined
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_order_of_the_classes_is_nothing(name):
-    module, images = Mixture(), torch.rand(3, 3, SIZE, SIZE)
-    turn = [4, 2, 0, 5, 1, 3]
-    other = Mixture()
-    other.weights.copy_(module.weights[turn])
-    place = {old: new for new, old in enumerate(turn)}
-    groups = ClassGroups("turned", tuple(tuple(sorted(place[k] for k in members)) for members in GROUPS.members))
-    before = scored(name, module, images, truth)
-    np.testing.assert_allclose(scored(name, other, images, truth, groups), before, atol=1e-6)
-
-
-@settings(max_examples=10)
-@given(st.sampled_from(NAMES), st.integers(0, 20), st.floats(0.1, 10), st.floats(-3, 3))
-def test_an_increasing_change_of_the_maps_and_larger_groups_around_alter_nothing(name, seed, factor, shift):
-    module = Mixture(seed)
-    images = torch.rand(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed))
-    before = scored(name, module, images, coarse)
-
-    def changed(classifier, images, target):
-        return factor * coarse(classifier, images, target) ** 3 + shift
-
-    np.testing.assert_array_equal(scored(name, module, images, changed), before)
-    larger = ClassGroups("larger", (*GROUPS.members, tuple(range(K))))  # disjoint from none, the smallest of none
-    defined = ~np.isnan(before)
-    np.testing.assert_array_equal(scored(name, module, images, coarse, larger)[defined], before[defined])
-
-
-def coarse(classifier, images, target):
-    """With ties, and whole numbers, whose order survives rounding."""
-    return (truth(classifier, images, target) * 4000).round().clamp(-9, 9)
-
-
-@pytest.mark.slow
-@settings(max_examples=15)
-@given(st.integers(0, 50))
-def test_two_groups_that_hold_all_classes_what_one_loses_the_other_gains(seed):
-    """So CGS is the loss of G_A, in sum, times (1 / |G_A| + 1 / |G_B|) / 2."""
-    module, groups = Mixture(seed), ClassGroups("all", ((0, 1), (2, 3, 4, 5)))
-    images = torch.rand(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed))
-    classifier = load_classifier(module, device="cpu", mean=0, std=1)
-
-    def same(classifier, images, target):
-        return images.mean(dim=1)
-
-    logits, found = classifier(images), scored("saliency_cgs", module, images, same, groups)
-    lost = scored("saliency_pgs", module, images, same, groups)  # mean over G_A of the loss
-    sizes = np.array([len(groups.group_of(int(k))) for k in logits.argmax(dim=1)])
-    assert found == pytest.approx(lost * sizes * (1 / sizes + 1 / (K - sizes)) / 2, abs=1e-6)
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("name", NAMES)
-def test_the_true_order_is_best_and_its_reverse_worst(name):
-    """Probabilities add up over pixels; for groups of two, sums (of the map) and means (of the score) rank alike."""
-    module, groups = Mixture(5), ClassGroups("pairs", ((0, 1), (2, 3), (4, 5)))
-    images = torch.rand(1, 3, SIZE, SIZE)
-    best = scored(name, module, images, truth, groups)[0]
-    worst = scored(name, module, images, lambda *given: -truth(*given), groups)[0]
-    rng = np.random.default_rng(0)
-    others = []
-    for _ in range(20):
-        order = torch.from_numpy(rng.permutation(SIZE * SIZE).reshape(1, SIZE, SIZE)).float()
-        others.append(scored(name, module, images, lambda *given, order=order: order, groups)[0])
-    assert worst < min(others) < max(others) < best
-
-
 @pytest.mark.parametrize("reference", ["blur", "mean", "noise", "inpaint", "farthest", "gaussian"])
 def test_other_references(reference):
     module, images = Mixture(), torch.rand(2, 3, SIZE, SIZE)
@@ -280,18 +210,3 @@ def test_other_references(reference):
     for index, held in enumerate(members):
         values = (p[index].detach().numpy() - along[index])[:, held].mean(axis=1)
         assert scores[index] == pytest.approx((values.sum() - (values[0] + values[-1]) / 2) / 8)
-    with pytest.raises(UserError, match=r"blurr\b.*\bblur\b"):
-        scored("saliency_pgs", module, images, truth, reference="blurr")
-
-
-def test_published_ccs_is_of_the_map_of_a_over_b():
-    targets = []
-
-    def watching(classifier, images, target):
-        targets.append(target.tolist())
-        return halves(classifier, images, target)
-
-    groups, images = ClassGroups("two", ((0, 1), (2, 3))), torch.ones(1, 3, 4, 4)
-    scored("saliency_ccs", Halves(), images, watching, groups, published=True)
-    scored("saliency_ccs", Halves(), images, watching, groups)
-    assert targets == [[[1, -1, 0, 0]], [[-1, 1, 0, 0]]]

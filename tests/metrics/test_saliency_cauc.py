@@ -6,7 +6,6 @@ import pytest
 
 from saliency_bench import load_classifier, registry
 from saliency_bench.bound_metric import load_metric
-from saliency_bench.compute.scoring.perturbation import Curves
 from saliency_bench.compute.targets import class_vs_group, contrast
 from saliency_bench.compute.targets.class_groups import ClassGroups
 from saliency_bench.errors import UserError
@@ -104,21 +103,3 @@ def test_few_salient_pixels_look_perfect(slow):
     slow.maps = np.zeros((3, H, W), np.float32)
     slow.maps[1, 0, :3] = 1
     assert saliency_cauc(slow.curves(one_hot([0, 1, 2], K)), step=4).tolist() == [0, 0, 0]
-
-
-def test_the_company_of_a_longer_path_changes_nothing(slow):
-    slow.maps[0] = 0
-    slow.maps[0, 2, 2:4] = 1
-    together = saliency_cauc(slow.curves(one_hot([0, 1, 2], K)), step=1, threshold=0.2)
-    for i in range(3):
-        curves = Curves(slow.classifier, slow.images[i : i + 1], one_hot([i], K), slow.maps[i : i + 1])
-        np.testing.assert_allclose(saliency_cauc(curves, step=1, threshold=0.2), together[i : i + 1], atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [({"step": 0}, "step=0"), ({"threshold": 2}, "threshold=2"), ({"salient": "max"}, "neither 'range' nor 'maximum'")],
-)
-def test_what_is_out_of_range_is_named(slow, options, line):
-    with pytest.raises(UserError, match=line):
-        saliency_cauc(slow.curves(one_hot([0, 1, 2], K)), **options)

@@ -3,7 +3,6 @@
 import pytest
 
 from saliency_bench.compute.targets import contrast, group
-from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_cds.score import saliency_cds
 from saliency_bench.target_weights import one_hot
 
@@ -25,8 +24,3 @@ def test_looks_at_the_target_class_alone(slow):
     alone = saliency_cds(slow.curves(one_hot([0, 1, 2], K)))
     against = saliency_cds(slow.curves(contrast([0, 1, 2], [3, 3, 3], K)))
     assert (alone == against).all()
-
-
-def test_unknown_reference_is_named(slow):
-    with pytest.raises(UserError, match=r"blurr\b.*\bblur\b"):
-        saliency_cds(slow.curves(one_hot([0, 1, 2], K)), reference="blurr")

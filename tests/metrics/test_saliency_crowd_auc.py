@@ -30,13 +30,6 @@ def literal(first_right, exposures):
     return total / exposures[-1]
 
 
-def test_four_people_by_hand():
-    """Two are right at 10 %, one at 50 %, one never: a = 0, 0, 1/2 up to 30 %, 3/4 from 50 % on."""
-    rises = 0.05 * (0 + 1 / 2) / 2 + 0.2 * (1 / 2 + 3 / 4) / 2
-    flat = (0.3 - 0.1) * 1 / 2 + (1 - 0.5) * 3 / 4
-    assert saliency_crowd_auc(np.array([0.1, 0.1, 0.5, NEVER])).mean() == pytest.approx(rises + flat)
-
-
 @given(FIRST)
 def test_the_mean_over_judgements_is_the_area_under_the_accuracy(first):
     without = [None if np.isnan(one) else one for one in first]
@@ -53,21 +46,6 @@ def test_of_any_exposures(first, percent):
     found = saliency_crowd_auc(first, exposures=exposures)
     assert found.mean() == pytest.approx(literal(without, exposures), abs=1e-12)
     assert ((found >= 0) & (found < 1)).all()
-
-
-@given(st.sampled_from(range(len(SHOWN) - 1)))
-def test_who_is_right_sooner_scores_higher_and_who_never_is_scores_zero(place):
-    sooner, later, never = saliency_crowd_auc([SHOWN[place], SHOWN[place + 1], None])
-    assert sooner > later > never == 0
-
-
-@given(FIRST, st.randoms())
-def test_the_order_of_judgements_is_no_matter_and_each_stands_by_itself(first, random):
-    order = list(range(len(first)))
-    random.shuffle(order)
-    whole = saliency_crowd_auc(np.array(first))
-    assert saliency_crowd_auc(np.array(first)[order]).tolist() == whole[order].tolist()
-    assert [saliency_crowd_auc([one])[0] for one in first] == whole.tolist()
 
 
 @pytest.mark.parametrize(("first", "line"), [

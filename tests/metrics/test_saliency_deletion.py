@@ -8,9 +8,7 @@ from torch import nn
 
 from saliency_bench.compute.scoring.perturbation import Curves
 from saliency_bench.compute.targets import contrast
-from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_deletion.score import saliency_deletion
-from saliency_bench.metrics.saliency_insertion.score import saliency_insertion
 from saliency_bench.target_weights import one_hot
 
 H, W, K = 6, 5, 4
@@ -25,13 +23,6 @@ def test_area_by_a_loop_over_the_curve(slow, fill, steps, counts):
         curve = [p[i] - p[3] for p in (slow.rest(i, count, fill) for count in counts)]
         trapezoids = [(left + right) / 2 / (len(counts) - 1) for left, right in pairwise(curve)]
         assert score == pytest.approx(sum(trapezoids), abs=1e-6)
-
-
-def test_area_is_that_of_scikit_learn(slow):
-    auc = pytest.importorskip("sklearn.metrics").auc
-    curves = slow.curves(one_hot([0, 1, 2], K))
-    values = curves.path("rest", "black", range(0, 31, 5))
-    assert saliency_deletion(curves) == pytest.approx([auc(np.linspace(0, 1, 7), curve) for curve in values])
 
 
 class Grey(nn.Module):
@@ -58,19 +49,3 @@ def test_every_point_but_the_whole_image_is_that_of_quantus_pixel_flipping(slow)
     whole = curves.path("rest", "black", [0])
     expected = np.trapezoid(np.concatenate([whole, theirs], axis=1), axis=1) / H
     assert saliency_deletion(curves) == pytest.approx(expected, abs=1e-6)
-
-
-def test_deleting_the_top_first_is_inserting_the_bottom_first(slow):
-    """What a deletion leaves is an insertion by the reversed order, run backwards, if there are no ties."""
-    slow.maps = np.random.default_rng(1).permutation(90).reshape(3, H, W).astype(np.float32)
-    target = one_hot([0, 1, 2], K)
-    reverse = Curves(slow.classifier, slow.images, target, -slow.maps)
-    np.testing.assert_allclose(saliency_deletion(slow.curves(target)), saliency_insertion(reverse), atol=1e-6)
-
-
-def test_what_is_out_of_range_is_named(slow):
-    curves = slow.curves(one_hot([0, 1, 2], K))
-    with pytest.raises(UserError, match=r"blakc.*\bblack\b"):
-        saliency_deletion(curves, reference="blakc")
-    with pytest.raises(UserError, match=r"\b1\b.*\b0\b"):
-        saliency_deletion(curves, steps=0)

@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 
 from saliency_bench.bound_metric import load_metric
-from saliency_bench.compute.scoring.perturbation import Curves
 from saliency_bench.compute.targets import contrast, group
-from saliency_bench.errors import UserError
 from saliency_bench.target_weights import one_hot
 
 K = 4
@@ -63,14 +61,6 @@ def test_accuracy_at_each_exposure_and_its_area_by_loops(slow, score, fill):
 
 
 @both
-def test_mean_score_is_the_area_under_the_accuracy(slow, score):
-    auc = pytest.importorskip("sklearn.metrics").auc
-    curves = slow.curves(one_hot([0, 1, 2], K))
-    accuracy = [score(curves, exposure=exposure).mean() for exposure in EXPOSURES]
-    assert score(curves).mean() == pytest.approx(auc(EXPOSURES, accuracy))
-
-
-@both
 @pytest.mark.parametrize("labels", [[{0}, {1}, {2}], [{3}, {3}, {3}], [{1, 3}, {0, 2}, {0, 1, 2, 3}]])
 def test_right_is_the_label_whatever_the_map_explains(slow, score, labels):
     """Maps of another class, of a contrast and of a group are scored by the same comparison with the label."""
@@ -88,16 +78,3 @@ def test_with_sigmoid_outputs_right_is_above_one_half(slow, score):
         for i, members in enumerate(labels):
             p = drawn(score, slow, i, count)
             assert found[i] == float(any(p[member] > 0.5 for member in members))
-
-
-@both
-def test_a_classifier_that_gives_no_number_gives_none(slow, score):
-    slow.classifier.linear.weight.data[:] = np.nan
-    assert np.isnan(score(Curves(slow.classifier, slow.images, one_hot([0, 1, 2], K), slow.maps))).all()
-
-
-@both
-@pytest.mark.parametrize(("options", "line"), [({"exposure": 1.5}, "exposure=1.5"), ({"reference": "men"}, "mean")])
-def test_what_is_out_of_range_is_named(slow, score, options, line):
-    with pytest.raises(UserError, match=line):
-        score(slow.curves(one_hot([0, 1, 2], K)), **options)

@@ -3,15 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from saliency_bench.bound_metric import load_metric
-from saliency_bench.compute.scoring import imputation
 from saliency_bench.compute.scoring.imputation import NOISE, imputed, slight_noise
-from saliency_bench.compute.scoring.perturbation import Curves
-from saliency_bench.errors import UserError
 from saliency_bench.target_weights import one_hot
 
 H, W, K = 6, 5, 4  # of the fixture `slow`
@@ -77,12 +74,6 @@ def test_imputed_lies_between_what_is_kept_and_follows_every_affine_change(kept,
     np.testing.assert_allclose(impute(image[:, ::-1].copy(), kept[::-1].copy()), filled[:, ::-1], atol=1e-12)
 
 
-def test_nothing_kept_is_black_and_everything_the_image():
-    image = np.random.default_rng(0).random((3, 4, 5))
-    assert (impute(image, np.zeros((4, 5), bool)) == 0).all()
-    assert (impute(image, np.ones((4, 5), bool)) == image).all()
-
-
 def test_the_noise_is_slight_and_the_seed_s():
     images = torch.zeros(2, 3, 40, 40)
     drawn = slight_noise(images, [4, 9])
@@ -128,59 +119,3 @@ def test_is_roae_or_kae_with_that_reference_and_shares_their_pictures(slow, orde
     np.testing.assert_array_equal(road(curves, LABELS), other(curves, LABELS))
     assert curves.passes == slow.classifier.pictures == 3 * 9
     assert road.higher_is_better == other.higher_is_better
-
-
-def test_least_relevant_first_is_most_relevant_first_of_the_opposite_map(slow):
-    """Without ties: what is kept of one at r is removed of the other at 1 - r."""
-    maps = np.random.default_rng(3).permutation(H * W).reshape(1, H, W).repeat(3, 0).astype(float)
-    target = one_hot([0, 1, 2], K)
-    for exposure in (0, 0.2, 0.5, 0.7, 1):
-        one = load_metric("saliency_road", order="lerf", exposure=exposure)
-        two = load_metric("saliency_road", order="morf", exposure=1 - exposure)
-        kept = one(Curves(slow.classifier, slow.images, target, maps), LABELS)
-        np.testing.assert_array_equal(kept, two(Curves(slow.classifier, slow.images, target, -maps), LABELS))
-
-
-@settings(max_examples=20)
-@given(maps=arrays(np.float32, (2, H, W), elements=st.integers(-8, 8).map(float)), exponent=st.integers(-3, 3))
-def test_only_the_order_of_the_pixels_counts(maps, exponent):
-    torch.manual_seed(0)
-    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * H * W, K))
-    images, target = torch.rand(2, 3, H, W), one_hot([0, 1], K)
-    metric = load_metric("saliency_road")
-    expected = metric(Curves(network, images, target, maps), LABELS[:2])
-    scaled = Curves(network, images, target, maps * np.float32(2.0**exponent) + 3)
-    np.testing.assert_array_equal(metric(scaled, LABELS[:2]), expected)
-
-
-def test_a_black_hole_shows_its_shape_and_an_imputed_one_does_not():
-    """A classifier that counts black pixels finds every hole; on a grey image an imputed one is no hole."""
-
-    class CountsBlack(torch.nn.Module):
-        def forward(self, images):
-            holes = (images.mean(dim=1) < 0.1).float().mean(dim=(1, 2))
-            return torch.stack([0.01 - holes, holes - 0.01], dim=1)
-
-    maps, images = np.random.default_rng(0).random((1, 8, 8)), torch.full((1, 3, 8, 8), 0.5)
-    curves = Curves(CountsBlack(), images, one_hot([0], 2), maps)
-    labels = np.array([[True, False]])
-    assert load_metric("saliency_roae", exposure=0.5)(curves, labels).tolist() == [0]
-    assert load_metric("saliency_road", exposure=0.5)(curves, labels).tolist() == [1]
-
-
-def test_every_pixel_of_the_frame_has_its_neighbours_once():
-    counted = np.zeros((4, 6))
-    for weight, here, _ in imputation._neighbours(4, 6):
-        counted[here] += weight
-    assert counted[1:-1, 1:-1].tolist() == [[12] * 4] * 2
-    assert counted[0, 0] == 5
-    assert counted[0, 1:-1].tolist() == [8] * 4
-
-
-def test_directions_and_what_is_out_of_range():
-    assert not load_metric("saliency_road").higher_is_better
-    assert load_metric("saliency_road:order=lerf").higher_is_better
-    with pytest.raises(UserError, match="exposure=2"):
-        load_metric("saliency_road", exposure=2.0)
-    with pytest.raises(UserError, match="order"):
-        load_metric("saliency_road", order="last")

@@ -180,12 +180,6 @@ def test_lower_is_better_turns_the_sign(run):
     )
 
 
-def test_every_two_metrics_of_every_explainer_have_a_row(folder):
-    rows = sb.analyse(folder, "correlation").data["samples"]
-    assert len(rows) == len(METHODS) * math.comb(len(SETTINGS), 2)
-    assert {row["n"] for row in rows} == {60}
-
-
 @pytest.mark.slow
 def test_means_over_datasets_correlate_as_scipy_says(tmp_path):
     folders = []
@@ -251,13 +245,6 @@ def test_the_interval_of_an_agreement_holds_that_of_the_true_orders():
         held += [one.low <= value <= one.high for one, value in zip(estimates, wanted, strict=True)]
         assert all(one.low <= one.value <= one.high for one in estimates)
     assert held.min() >= 37
-
-
-def test_orders_that_the_samples_decide_leave_one_number():
-    rng = np.random.default_rng(5)
-    scores = [np.arange(5) + rng.normal(0, 0.2, (60, 5)) for _ in range(2)]
-    for one in rank_correlations(lambda weights: [means_of(own, weights) for own in scores], np.arange(60), 0):
-        assert one[:3] == pytest.approx((1, 1, 1))
 
 
 def test_orders_are_compared_on_samples_that_all_have(run):

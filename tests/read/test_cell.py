@@ -10,60 +10,24 @@ from saliency_bench.read.cell import CellKey, CellResult, Count, PartResult, as_
 from saliency_bench.read.summary import table, warnings
 from saliency_bench.score_notes import CHANGES_NETWORK, DEPENDS_ON_BATCH
 
-LATER = {
-    "parts",
-    "explainer_about",
-    "metric_about",
-    "aggregate",
-    "note",
-    "asked_for",
-    "effective",
-    "rare",
-    "trainings",
-    "beats_baselines",
-}  # results made before them are still read
+LATER = {"parts", "explainer_about", "metric_about", "aggregate", "note", "asked_for", "effective", "rare", "trainings",
+         "beats_baselines"}  # results made before them are still read  # fmt: skip
 KEY = {
-    "cell_id": "0123456789abcdef",
-    "explainer_id": "fedcba9876543210",
-    "explainer": "rise",
-    "explainer_options": {"masks": 10, "seed": None},
-    "explainer_text": "rise:masks=10",
-    "explainer_version": 1,
-    "baseline": False,
-    "metric": "saliency_miou",
-    "metric_options": {},
-    "metric_text": "saliency_miou",
-    "metric_version": 2,
-    "higher_is_better": True,
-    "range": [0.0, None],
-    "explainer_about": "",
-    "metric_about": "",
-    "aggregate": False,
-    "note": "",
-    "asked_for": {},
-}
+    "cell_id": "0123456789abcdef", "explainer_id": "fedcba9876543210", "explainer": "rise",
+    "explainer_options": {"masks": 10, "seed": None}, "explainer_text": "rise:masks=10", "explainer_version": 1,
+    "baseline": False, "metric": "saliency_miou", "metric_options": {}, "metric_text": "saliency_miou",
+    "metric_version": 2, "higher_is_better": True, "range": [0.0, None], "explainer_about": "", "metric_about": "",
+    "aggregate": False, "note": "", "asked_for": {},
+}  # fmt: skip
+PART = {"value": 0.1, "low": None, "high": None, "n": 1, "clusters": 1, "effective": None, "rare": False}
 RESULT = KEY | {
-    "value": 0.5,
-    "low": 0.25,
-    "high": 0.75,
-    "n": 30,
-    "clusters": 15,
-    "effective": None,
-    "rare": False,
-    "rank": [1, 2],
-    "unranked": None,
-    "scored": 0.9,
-    "median": None,
-    "parts": {
-        "0.1": {"value": 0.1, "low": None, "high": None, "n": 1, "clusters": 1, "effective": None, "rare": False}
-    },
-    "left_out": {"no mask": 1},
-    "flat": 0,
-    "marked": {},
-    "forward_passes": {"explain": 30, "metric": 0},
-    "trainings": None,
-    "beats_baselines": None,
-}
+    "value": 0.5, "low": 0.25, "high": 0.75, "n": 30, "clusters": 15, "effective": None, "rare": False,
+    "rank": [1, 2], "unranked": None, "scored": 0.9, "median": None, "parts": {"0.1": PART},
+    "left_out": {"no mask": 1}, "flat": 0, "marked": {}, "forward_passes": {"explain": 30, "metric": 0},
+    "trainings": None, "beats_baselines": None,
+}  # fmt: skip
+UNRANKED = {"low": None, "high": None, "rank": None, "unranked": "too few to rank"}
+NOTHING = {"value": None, "low": None, "high": None, "n": 0, "clusters": 0}
 
 
 def test_a_cell_is_flat_json_and_read_back_as_it_was_written():
@@ -87,31 +51,14 @@ def test_a_cell_cannot_be_changed():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("cell_id", "../../etc"),
-        ("explainer_id", "a/b"),
-        ("explainer_text", "rise\x1b[31m"),
-        ("explainer_version", 1.0),
-        ("baseline", 1),
-        ("higher_is_better", "yes"),
-        ("value", float("inf")),
-        ("value", "0.5"),
-        ("low", 0.8),
-        ("n", -1),
-        ("n", 0),
-        ("rank", 1),
-        ("rank", [0, 1]),
-        ("rank", [2, 1]),
-        ("rank", None),
-        ("unranked", "too few to rank"),
-        ("scored", 1.5),
-        ("clusters", 31),
-        ("range", [0.0]),
-        ("parts", {"a": {"value": 0.1, "low": None, "high": None}}),
-        ("left_out", {"no mask": -1}),
-        ("forward_passes", {"explain": 1, "other": 1}),
-        ("surplus", 1),
+        ("cell_id", "../../etc"), ("explainer_id", "a/b"), ("explainer_text", "rise\x1b[31m"),
+        ("explainer_version", 1.0), ("baseline", 1), ("higher_is_better", "yes"), ("value", float("inf")),
+        ("value", "0.5"), ("low", 0.8), ("n", -1), ("n", 0), ("rank", 1), ("rank", [0, 1]), ("rank", [2, 1]),
+        ("rank", None), ("unranked", "too few to rank"), ("scored", 1.5), ("clusters", 31), ("range", [0.0]),
+        ("parts", {"a": {"value": 0.1, "low": None, "high": None}}), ("left_out", {"no mask": -1}),
+        ("forward_passes", {"explain": 1, "other": 1}), ("surplus", 1),
     ],
-)
+)  # fmt: skip
 def test_a_field_of_another_kind_is_refused_by_name(field, value):
     with pytest.raises(
         UserError, match=rf"^cells\.0.*{field if field not in ('low', 'n', 'rank', 'unranked', 'clusters') else ''}"
@@ -127,26 +74,9 @@ def test_a_missing_field_is_named(field):
 
 
 def test_the_table_shows_rank_interval_and_fewer_samples():
-    cells = read_cells(
-        [
-            RESULT,
-            RESULT
-            | {"metric_text": "other", "low": None, "high": None, "higher_is_better": False, "median": 0.4}
-            | {"rank": None, "unranked": "too few to rank"},
-            RESULT
-            | {
-                "explainer_id": "c" * 16,
-                "explainer_text": "centre",
-                "value": None,
-                "low": None,
-                "high": None,
-                "n": 0,
-                "clusters": 0,
-                "rank": None,
-                "unranked": "too few to rank",
-            },
-        ]
-    )
+    other = {"metric_text": "other", "higher_is_better": False, "median": 0.4}
+    centre = {"explainer_id": "c" * 16, "explainer_text": "centre"}
+    cells = read_cells([RESULT, RESULT | UNRANKED | other, RESULT | UNRANKED | centre | NOTHING])
     header, _, first, second = table(cells, 4).splitlines()
     assert header.split() == ["explainer", "saliency_miou", "↑", "other", "↓"]
     assert first.split() == [

@@ -2,32 +2,13 @@
 
 import numpy as np
 import pytest
+from scored_cells import run_of
 
-from saliency_bench.read.cell import CellResult
 from saliency_bench.read.report.choice_cards import cards_of
 from saliency_bench.read.report.choice_page import page_text, sentences
 from saliency_bench.read.report.plots import distribution_plot
-from saliency_bench.read.run_folder import RunData
 
 METRIC = "saliency_average_precision"
-
-
-def run_of(values):
-    cells = [
-        CellResult.model_validate({
-            "cell_id": f"{index:016x}", "explainer_id": f"{index:016x}", "explainer": name, "explainer_options": {},
-            "explainer_text": name, "explainer_version": 1, "baseline": name == "random", "metric": METRIC,
-            "metric_options": {}, "metric_text": METRIC, "metric_version": 1, "higher_is_better": True,
-            "range": (0.0, 1.0), "value": 0.5, "low": None, "high": None, "n": len(scores), "clusters": 1,
-            "rank": None, "unranked": "x", "scored": 1.0, "median": None, "left_out": {}, "flat": 0, "marked": {},
-            "forward_passes": {},
-        })
-        for index, (name, scores) in enumerate(values.items())
-    ]  # fmt: skip
-    scores = {cell.cell_id: np.asarray(column) for cell, column in zip(cells, values.values(), strict=True)}
-    count = len(next(iter(values.values())))
-    summary = {"model": {"accuracy": {"value": 0.9, "low": 0.8, "high": 0.95, "n": count, "clusters": count}}}
-    return RunData("run", cells, [str(index) for index in range(count)], [None] * count, scores, summary)
 
 
 def result(value, lead=None):
@@ -103,7 +84,8 @@ def test_the_card_of_a_metric_follows_from_its_answer(outcome, left, beat, recom
 
 
 def test_the_page_holds_recommendation_evidence_and_settings():
-    page = page_text(CONTENT, run_of({"gradcam": np.ones(4), "random": np.zeros(4)}))
+    summary = {"model": {"accuracy": {"value": 0.9, "low": 0.8, "high": 0.95, "n": 4, "clusters": 4}}}
+    page = page_text(CONTENT, run_of({"gradcam": np.ones(4), "random": np.zeros(4)}, metric=METRIC, summary=summary))
     for text in (
         "For pointing at the object: gradcam (one pass an image).",
         "2 others are beaten by at least 0.12",
@@ -125,5 +107,5 @@ def test_the_page_holds_recommendation_evidence_and_settings():
 
 def test_scores_that_differ_in_their_last_digits_are_drawn():
     near = np.array([1.0, np.nextafter(1.0, 0), 1.0])
-    svg, _ = distribution_plot(run := run_of({"gradcam": near, "random": near}), run.columns[0])
+    svg, _ = distribution_plot(run := run_of({"gradcam": near, "random": near}, metric=METRIC), run.columns[0])
     assert "<svg" in svg

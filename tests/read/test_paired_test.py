@@ -93,13 +93,6 @@ def test_one_pair_is_scipy_s_paired_permutation_test():
     assert p_of(np.stack([gaps, np.zeros(50)], axis=1), flips=9999)[0, 1] == pytest.approx(theirs, abs=0.01)
 
 
-def test_a_pair_alone_is_near_the_t_test():
-    rng = np.random.default_rng(8)
-    gaps = rng.normal(0.3, 1, 80)
-    own = p_of(np.stack([gaps, np.zeros(80)], axis=1), flips=9999)[0, 1]
-    assert own == pytest.approx(stats.ttest_1samp(gaps, 0).pvalue, abs=0.005)
-
-
 def test_step_down_by_hand():
     """T 3, 2, 1. The greatest of all is held against 3, of the last two against 2, the last against 1."""
     flipped = np.array([[1, 0, 5], [0, 2, 0], [3, 0, 0], [0, 0, 0.5]], dtype=float)  # columns: T 2, 3, 1
@@ -235,16 +228,6 @@ def test_two_rare_scores_are_compared_by_their_samples_alone():
     first, second = np.zeros(60), np.zeros(60)
     first[:9] = 1
     assert p_of(np.stack([first, second], axis=1), flips=999)[0, 1] < 0.05
-
-
-def test_rows_of_a_cluster_are_no_independent_samples():
-    rng = np.random.default_rng(1)
-    gap = np.repeat(rng.normal(0.2, 1, 50), 20)
-    columns = np.stack([gap, np.zeros(1000)], axis=1)
-    assert p_of(columns)[0, 1] < 0.01
-    assert p_of(columns, np.repeat(np.arange(50), 20), flips=9999)[0, 1] == pytest.approx(
-        p_of(columns[::20], flips=9999)[0, 1], abs=1e-12
-    )
 
 
 def test_a_family_across_metrics_raises_the_p_of_its_pairs_and_of_no_other():

@@ -12,7 +12,7 @@ from io import StringIO
 
 import numpy as np
 import pytest
-from test_reporting import METHODS, METRICS, Structure, make_run, page_of
+from test_reporting import METHODS, METRICS, make_run, page_of
 
 from saliency_bench.cli import main
 from saliency_bench.read.analysis.pairs import explainer_pairs
@@ -212,7 +212,3 @@ def test_no_page_is_wider_than_its_screen(folder, tmp_path, width):
     other = make_run(tmp_path / "run", ids=long)
     for run in (folder, other):
         assert in_browser(page_of(run), WIDTH, tmp_path, width) == [0, width]
-
-
-def test_pages_are_well_formed(folder):
-    assert Structure(page_of(folder)).open == []

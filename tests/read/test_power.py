@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 from scipy.integrate import quad
+from scored_cells import run_of
 
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.power import assumed, clusters_needed, curve, of_run, power_at
-from saliency_bench.read.cell import CellResult
-from saliency_bench.read.run_folder import RunData
 from saliency_bench.read.statistics.clusters import Matched
 from saliency_bench.read.statistics.paired_test import adjusted_p
 
@@ -98,22 +97,6 @@ def test_clusters_count_and_not_images():
 def test_what_cannot_be_meant_is_refused(arguments, match):
     with pytest.raises(UserError, match=match):
         assumed(*arguments)
-
-
-def run_of(values, groups=None):
-    cells = [
-        CellResult.model_validate({
-            "cell_id": f"{index:016x}", "explainer_id": f"{index:016x}", "explainer": name, "explainer_options": {},
-            "explainer_text": name, "explainer_version": 1, "baseline": False, "metric": "m", "metric_options": {},
-            "metric_text": "m", "metric_version": 1, "higher_is_better": True, "range": (0.0, 1.0), "value": 0.5,
-            "low": None, "high": None, "n": len(scores), "clusters": 1, "rank": None, "unranked": "x", "scored": 1.0,
-            "median": None, "left_out": {}, "flat": 0, "marked": {}, "forward_passes": {},
-        })
-        for index, (name, scores) in enumerate(values.items())
-    ]  # fmt: skip
-    count = len(next(iter(values.values())))
-    scores = {cell.cell_id: np.asarray(column) for cell, column in zip(cells, values.values(), strict=True)}
-    return RunData("run", cells, [str(index) for index in range(count)], groups or [None] * count, scores)
 
 
 def test_a_run_gives_its_own_spread():

@@ -41,15 +41,6 @@ def test_wealth_is_that_of_the_equation():
     assert race.wealth("a") == pytest.approx(log(literal_wealth(other, leader, codes.tolist(), 0.05, 1.0, 4)))
 
 
-def test_one_cluster_by_hand():
-    # Y = 1 makes every factor 1 + bet: 1.95, 1.5, 1.25, ... with weights 128, 64, 32, ... of 255.
-    expected = (
-        128 * 1.95 + 64 * 1.5 + 32 * 1.25 + 16 * 1.125 + 8 * 1.0625 + 4 * 1.03125 + 2 * 1.015625 + 1.0078125
-    ) / 255
-    assert log_wealth(np.array([1.0])) == pytest.approx(log(expected))
-    assert log_wealth(np.array([])) == pytest.approx(0)
-
-
 def test_a_candidate_is_dropped_at_its_threshold_and_the_next_one_at_less():
     race = Race(["a", "b", "c"], span=1.0)
     scores = {"a": np.ones(5), "b": np.zeros(5), "c": np.full(5, 0.9)}

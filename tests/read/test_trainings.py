@@ -34,29 +34,6 @@ def test_areas_of_each_training_by_hand():
     assert count_trainings(["0.5", "normal"]) is None
 
 
-def test_trainings_that_differ_widen_the_interval():
-    """Two trainings of mean .145 and .212: the images alone give .125 to .248."""
-    rng = np.random.default_rng(0)
-    areas = np.clip(rng.normal([0.145, 0.212], 0.2, (60, 2)), 0, 1)
-    areas += [0.145, 0.212] - areas.mean(axis=0)
-    estimate = crossed(np.clip(areas, -1, 1), np.arange(60), (-1.0, 1.0))
-    images = bounded(areas.mean(axis=1), np.arange(60), (-0.25, 1.0))
-    assert estimate.value == pytest.approx(0.1785) == images.value
-    assert estimate.low < 0.145 - 0.05 < images.low
-    assert estimate.high > 0.212 + 0.05 > images.high
-    u = (areas + 1) / 2
-    within, between = np.var(u.mean(axis=1), ddof=1) / 60, np.var(u.mean(axis=0), ddof=1) / 2
-    squares = (u.mean(axis=1) - u.mean()) ** 2
-    freedom_of_images = min(59, 2 / (sum(squares**2) / sum(squares) ** 2 - 1 / 60))
-    freedom = (within + between) ** 2 / (within**2 / freedom_of_images + between**2 / 1)
-    assert estimate.freedom == pytest.approx(freedom)
-    m, t = u.mean(), stats.t.ppf(0.975, freedom)
-    n_e = m * (1 - m) / (within + between)
-    ends = [(m + t**2 / 2 / n_e + side * t * math.sqrt(m * (1 - m) / n_e + t**2 / 4 / n_e**2)) / (1 + t**2 / n_e)
-            for side in (-1, 1)]  # fmt: skip
-    assert (estimate.low, estimate.high) == pytest.approx((2 * ends[0] - 1, 2 * ends[1] - 1))
-
-
 def test_intervals_hold_the_mean_over_trainings():
     """Trainings and images both vary; from five trainings on nine in ten intervals are not enough for chance."""
     rng = np.random.default_rng(3)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
+from test_reporting import _facts, _key
 
 from saliency_bench.read import records
 from saliency_bench.read.analysis.cards import below, cards, worse_lines
@@ -28,8 +28,6 @@ from saliency_bench.read.statistics.intervals import is_alike
 from saliency_bench.read.summary import legend, summarise, table
 from saliency_bench.spec import RunSpec
 from saliency_bench.utils.files import read_json, write_json
-from saliency_bench.utils.hashing import hash_of
-from saliency_bench.utils.provenance import provenance
 
 RANGES = {"saliency_miou": (0.0, 1.0), "saliency_pointing_game": (0.0, 1.0), "saliency_max_sensitivity": (0.0, None)}
 LEVELS = {"gradcam": 0.5, "rise": 0.44, "lime": 0.3, "twin": 0.3, "centre": 0.3, "random": 0.2}
@@ -68,7 +66,7 @@ def made(
     keys, tables, scores = [], [], {}
     for name in names:
         for metric, limits in RANGES.items():
-            keys.append(key_of(name, metric, limits, seed))
+            keys.append(_key(name, metric, seed, limits[1] is not None, limits))
             scores[name, metric] = drawn(rng, metric, levels[name] + common, missing * (name != "random"))
             if name == "twin":
                 scores[name, metric] = scores["lime", metric]
@@ -79,23 +77,8 @@ def made(
     identity = Identity(fingerprint="f" * 16, split="test", classifier=f"{seed:016x}", geometry={}, layer=None,
                         target="label", labels=[], precision="fp32", seed=seed)  # fmt: skip
     Manifest(spec=spec, identity=identity, cells={key.cell_id: key for key in keys}).write(folder)
-    summarise(folder, {
-        "dataset": {"id": "d", "title": None, "repo": None, "revision": None, "split": "test", "fingerprint": "f1",
-                    "samples": samples, "used": samples, "classes": 1},
-        "model": {"id": "m", "repo": None, "revision": None, "digest": f"{seed:016x}", "geometry": "as it is",
-                  "classes": None, "activation": "softmax", "activation_assumed": False, "no_accuracy": None},
-        "other_model": None, "only": None, "target": "label", "groups": None, "precision": "fp32", "seed": seed,
-        "batch_size": 16, "provenance": provenance(torch.device("cpu")),
-    })  # fmt: skip
+    summarise(folder, _facts(samples, seed, f"{seed:016x}"))
     return folder
-
-
-def key_of(name: str, metric: str, limits: tuple, seed: int) -> CellKey:
-    return CellKey(
-        cell_id=hash_of(name, metric, seed), explainer_id=hash_of(name), explainer=name, explainer_options={},
-        explainer_text=name, explainer_version=1, baseline=name in ("random", "centre"), metric=metric,
-        metric_options={}, metric_text=metric, metric_version=1, higher_is_better=limits[1] is not None, range=limits,
-    )  # fmt: skip
 
 
 def drawn(rng: np.random.Generator, metric: str, level: np.ndarray, missing: float) -> np.ndarray:

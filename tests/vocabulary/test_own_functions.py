@@ -1,8 +1,6 @@
 """Any callable is an explainer: its name and the version that its code makes, through run, report and results."""
 
-import importlib.util
 import re
-import sys
 from functools import partial
 
 import pytest
@@ -98,17 +96,6 @@ def test_two_functions_of_one_name_keep_their_own_pictures_and_seconds(shapes, r
     assert not pictures[names[0]] & pictures[names[1]]
 
 
-def test_the_version_is_that_of_the_code_and_of_what_it_holds():
-    def version(thing):
-        return as_explainer(thing).version
-
-    assert version(brightness) == version(brightness)
-    assert version(closed_over(2)) == version(closed_over(2)) != version(closed_over(3))
-    assert version(Edges(1)) == version(Edges(1)) != version(Edges(2))
-    assert version(partial(weighted, channel=1)) == version(partial(weighted, channel=1))
-    assert version(partial(weighted, channel=1)) != version(partial(weighted, channel=2)) != version(weighted)
-
-
 def test_what_is_bound_to_a_function_is_among_its_options():
     explainer = as_explainer(partial(weighted, channel=2))
     assert explainer.name == "weighted"
@@ -158,44 +145,6 @@ def test_a_dict_in_the_place_of_a_list_is_refused(shapes, resnet, tmp_path):
         sb.run(dataset=str(shapes), model=str(resnet), explainers={"rise": {"masks": 5}}, metrics=["saliency_miou"],
                out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
     assert not (tmp_path / "run").exists()
-
-
-FILE = """
-SCALE = 2
-
-class Base:
-    def value(self, images):
-        return images.mean(1)
-
-def deepest(images):
-    return images.std(1)
-
-def helper(images):
-    return sorted([1], key=lambda one: deepest(images).sum() + one) and Base().value(images)
-
-def mine(classifier, images, target):
-    return SCALE * helper(images)
-"""
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [("", "# a comment"), ("SCALE = 2", "SCALE = 3"), ("images.mean(1)", "-images.mean(1)"), ("std(1)", "var(1)")],
-)
-def test_the_version_follows_what_the_function_uses_of_its_file(old, new, tmp_path, monkeypatch):
-    def version(folder, text):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "own_file.py").write_text(text)
-        spec = importlib.util.spec_from_file_location("own_file", tmp_path / folder / "own_file.py")
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, "own_file", module)
-        spec.loader.exec_module(module)
-        return as_explainer(module.mine).version
-
-    first = version("a", FILE)
-    assert first == version("b", FILE)
-    changed = version("c", FILE.replace(old, new) if old else FILE + "\n" + new + "\n")
-    assert (changed == first) == (old == "")
 
 
 @pytest.mark.parametrize(

@@ -66,12 +66,6 @@ def test_no_alias_names_two_items_or_one_of_another_name(kind):
     assert not set(every) & set(registry.names(kind))
 
 
-def test_a_spelling_of_its_own_is_no_item():
-    """Suggested, never accepted: a name is part of what a number is called."""
-    for given in (*EXPLAINERS, *METRICS):
-        assert given not in (*registry.names("explainers"), *registry.names("metrics"))
-
-
 def test_what_is_like_nothing_gets_the_list():
     assert str(unknown("thing", "§§", ["one", "two"])) == "unknown thing '§§'; known: one, two"
     assert "did you mean 猫?" in str(unknown("class", "猫 ", ["猫", "犬"]))

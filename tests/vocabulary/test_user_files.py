@@ -64,26 +64,6 @@ def test_the_command_computes_the_cells_of_the_call(folder, shapes, resnet):
     assert named in run.summary["command"]
 
 
-def test_an_assumed_direction_is_said_of_a_function_in_a_file(folder, shapes, resnet, capsys):
-    (folder / "mine.py").write_text(MINE + "\n\ndef plain(maps):\n    return maps.mean(axis=(1, 2))\n")
-    settings = {"dataset": str(shapes), "model": str(resnet), "limit": 4, "device": "cpu"}
-    metrics = ["./mine.py:plain", "saliency_miou"]
-    words = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
-    assert main(["run", *words, "--explainers", "random", "--metrics", *metrics, "--out", "command"]) == 0
-    by_command = capsys.readouterr().err
-    sb.run(**settings, explainers=["random"], metrics=metrics, out="call", progress=False)
-    for shown in (by_command, capsys.readouterr().err):
-        (line,) = [line for line in shown.splitlines() if "higher is assumed" in line]
-        assert "metric plain does not say which direction is better" in line
-
-
-def test_an_edit_of_one_function_is_another_version_of_all_of_its_file(folder):
-    before = as_explainer("./mine.py:bright").version
-    del sys.modules["mine"]
-    (folder / "mine.py").write_text(MINE + "\n\ndef plain(maps):\n    return maps.mean(axis=(1, 2))\n")
-    assert as_explainer("./mine.py:bright").version != before
-
-
 def test_a_change_in_a_file_beside_it_is_another_version(folder):
     before = as_explainer("./mine.py:bright").version
     assert as_explainer(str(folder / "mine.py") + ":bright").version == before

@@ -1,0 +1,79 @@
+"""Options and layers that an explainer refuses, in one line that names the value and what is needed."""
+
+import pytest
+import torch
+from torch import nn
+
+from saliency_bench import load_classifier, load_explainer, targets
+from saliency_bench.errors import UserError
+
+MADE = {
+    "centre:sigma=0": "sigma.*0",
+    "gradient:reduction=mean": "'mean'; known: max, sum",
+    "gradient_shap:samples=0": "samples.*gradient_shap.*1",
+    "gradient_shap:baselines=0": "baselines.*gradient_shap.*1",
+    "smoothgrad:samples=0": "samples.*smoothgrad.*1",
+    "smoothgrad:sigma=-0.1": "sigma.*0",
+    "smoothgrad:reduction=mean": "'mean'",
+    "smoothgrad:batch_size=0": "batch_size.*smoothgrad.*1",
+    "integrated_gradients:steps=0": "steps.*1",
+    "integrated_gradients:baseline=grey": "grey",
+    "lime:samples=0": r"\blime\b.*\bsamples\b",
+    "lime:width=0": r"\blime\b.*\bsamples\b",
+    "lime:ridge=0": r"\blime\b.*\bsamples\b",
+    "lime:kernel_size=0.5": r"\blime\b.*\bsamples\b",
+    "lime:batch_size=0": r"batch_size.*\b1\b",
+    "rise:masks=0": "rise needs",
+    "rise:cells=0": "rise needs",
+    "rise:p=0": "rise needs",
+    "rise:p=1.5": "rise needs",
+    "rise:batch_size=0": r"batch_size.*\b1\b",
+    "scorecam:batch_size=0": "batch_size.*1",
+    "occlusion:window=0": "window.*1",
+    "occlusion:stride=0": "stride.*1",
+    "occlusion:batch_size=0": "batch_size.*1",
+    "occlusion:window=4,stride=5": "never be covered",
+    "iia:steps=0": "steps.*iia.*1",
+    "gae:start=-1": r"\bstart\b.*-1",
+    "rollout:start=-1": r"\bstart\b.*-1",
+    "gradient_rollout:start=-1": "start.*-1",
+    "tattr:start=-1": "start.*-1",
+}
+
+
+@pytest.mark.parametrize("text", MADE)
+def test_an_option_is_refused_before_anything_is_computed(text):
+    with pytest.raises(UserError, match=MADE[text]) as caught:
+        load_explainer(text)(None, None, None)
+    assert "\n" not in str(caught.value)
+
+
+CONVOLUTIONS = nn.Sequential(
+    nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)
+)
+LINEAR = nn.Sequential(nn.Flatten(), nn.Linear(288, 3))
+# explainer: (network, what the line says)
+EXPLAINED = {
+    "occlusion:stride=3": (CONVOLUTIONS, "never be covered"),
+    "occlusion:window=9": (CONVOLUTIONS, "larger than the image"),
+    'gradcam:layer="4"': (CONVOLUTIONS, "gradcam.*feature map"),
+    "gradcam:layer=nope": (CONVOLUTIONS, "layer.*nope"),
+    'gradcam_plus_plus:layer="6"': (CONVOLUTIONS, "gradcam_plus_plus.*feature map"),
+    'scorecam:layer="6"': (CONVOLUTIONS, "scorecam.*feature map"),
+    "scorecam:layer=nope": (CONVOLUTIONS, "layer.*nope"),
+    'iia:layer="6"': (CONVOLUTIONS, "iia.*feature map"),
+    'iia:layer="9"': (CONVOLUTIONS, r"unknown.*'?9\b"),
+    "iia": (LINEAR, "no attention .*use integrated_gradients or rise"),
+    "iia:published=true": (LINEAR, "no attention .*use integrated_gradients or rise"),
+    "rollout:start=2": ("tiny", r"\b2\b.*blocks"),
+    "gradcam": ("tiny", "gradcam_vit.*gae"),
+    "gradcam:layer=blocks.1.down": ("tiny", "gradcam.*feature map.*gradcam_vit.*gae"),
+}
+
+
+@pytest.mark.parametrize("text", EXPLAINED)
+def test_a_network_or_layer_is_refused_by_name(text, tiny):
+    network, words = EXPLAINED[text]
+    classifier = load_classifier(tiny() if network == "tiny" else network, device="cpu", mean=0, std=1)
+    with pytest.raises(UserError, match=words):
+        load_explainer(text)(classifier, torch.rand(1, 3, 8, 12), targets.one_hot([0], 3))
