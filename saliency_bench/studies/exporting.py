@@ -49,6 +49,8 @@ def export(
 ) -> int:  # fmt: skip
     """Write the masks that count, and the consensus of each image, into a new folder; return the number of images.
 
+    The folder is closed to other users of the machine.
+
     Which masks are corrections of reviewers is in corrections.csv.
 
     Args:
@@ -75,7 +77,8 @@ def export(
             "export it with --without-people"
         )
     writer.check(drawn)
-    out.mkdir(parents=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.mkdir(0o700)
     writer.write(out, drawn)
     if corrected := [entry for entry in drawn if entry.corrected is not None]:
         _write_corrections(out / CORRECTIONS, corrected, people)
