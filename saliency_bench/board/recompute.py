@@ -403,7 +403,7 @@ def _run(
     given: Mapping,
     *,
     is_hidden: bool = False,
-) -> tuple[RunData, dict[str, Parts]]:
+) -> tuple[RunData, Mapping[str, Parts]]:
     """Recompute cells: from submitted maps if there are any, else with their explainers on randomly chosen samples.
 
     Returns the run, whose folder is gone, and {cell id: the parts of its scores}.
