@@ -5,9 +5,9 @@ example:
 
 Wrong types, huge numbers, NaN, empty, endless and unprintable words, files for folders, pipes and devices, damaged
 runs, models, datasets and templates (`hostile_lines.py`, `hostile_places.py`). Each line is a process with bounded
-memory and time, one in ten a program of its own. What must hold: exit code 0 or 2; with 2, one line that names
-something that was typed; never a traceback, an unprintable character, a changed input, a file half-written, or the
-network. tests/push_scripts/test_hostile_lines.py does the first few.
+memory and time, one in ten a program of its own; a page of a study that is served is ended by Ctrl-C. What must hold:
+exit code 0 or 2; with 2, one line that names something that was typed; never a traceback, an unprintable character, a
+changed input, a file half-written, or the network. tests/push_scripts/test_hostile_lines.py does the first few.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -37,6 +38,7 @@ import saliency_bench as sb
 
 SECONDS = 60
 MEMORY = 8 * 2**30  # of address space, of which torch takes 3 GB
+SERVES = b"http://127.0.0.1:"  # on standard output: the page of a study is served
 MOST_LINES = 6  # on standard error
 BAR = re.compile(r"\d+%\||\d+(it|B|images|examples|batch)/s|\?it/s")
 
@@ -80,20 +82,27 @@ def ending(argv: list[str], children: Children, shown: Path, alone: bool) -> End
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
                 env=os.environ | children.environment,
             )  # fmt: skip
-            try:
-                code: int | None = child.wait(SECONDS)
-            except subprocess.TimeoutExpired:
-                code = None
+            code = waited(child.poll, child.pid, shown)
     else:
         child = children.start(command, {"argv": argv, "shown": str(shown)})
-        child.join(SECONDS)
-        code = child.exitcode
+        code = waited(lambda: child.exitcode, child.pid, shown)
     if code is None:
         child.kill()
     seconds = time.monotonic() - start
     out, err = (Path(f"{shown}.{kind}").read_text(encoding="utf-8", errors="surrogateescape")
                 if Path(f"{shown}.{kind}").exists() else "" for kind in ("out", "err"))  # fmt: skip
     return Ending(code, out, err, seconds)
+
+
+def waited(exit_code: Callable[[], int | None], process: int, shown: Path) -> int | None:
+    """The exit code of a command; 0 of a server that has said its address and ends at Ctrl-C, None of what stays."""
+    deadline, serves = time.monotonic() + SECONDS, False
+    while (code := exit_code()) is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+        if not serves and SERVES in (out.read_bytes() if (out := Path(f"{shown}.out")).exists() else b""):
+            serves = True
+            os.kill(process, signal.SIGINT)
+    return 0 if serves and code in (-signal.SIGINT, 128 + signal.SIGINT) else code
 
 
 def state(folder: Path) -> dict[str, tuple]:

@@ -2,8 +2,9 @@
 
 Explainers of the package are run on a few images, drawn at random so that no submitter knows them: these rows are "run
 by the board" and have official ranks. All submitted maps are scored again ("scored by the board"), which does not prove
-what made them; maps that no known explainer makes are named. A submission is refused if a single score differs by more
-than 1e-4. If masks are hidden, a submission has no scores, and all of its maps are scored here (`board.hidden`).
+what made them; maps that no known explainer makes are named. A submission is refused if a single score, or a part of
+one, differs by more than 1e-4. If masks are hidden, a submission has no scores, and all of its maps are scored here
+(`board.hidden`).
 """
 
 import secrets
@@ -38,7 +39,7 @@ from saliency_bench.board.known import (
 )
 from saliency_bench.board.published_maps import maps_in
 from saliency_bench.board.source import asking, read_folder, source_at
-from saliency_bench.board.submission_schema import Result
+from saliency_bench.board.submission_schema import RECORDS, Result
 from saliency_bench.bound_explainer import Explainer, registered_explainer
 from saliency_bench.bound_metric import Metric
 from saliency_bench.compute.classifiers.own_networks import refuse_own
@@ -53,11 +54,14 @@ from saliency_bench.read.cell import CellResult
 from saliency_bench.read.manifest import differing_settings, read_manifest
 from saliency_bench.read.network_answers import check_same_network
 from saliency_bench.read.public_names import FOLDER, public_name
+from saliency_bench.read.records import by_part
 from saliency_bench.read.run_folder import RunData, read_run
 from saliency_bench.score_notes import PRECOMPUTED
 from saliency_bench.spec import PREDICTED_BY, TARGETS
 from saliency_bench.target_weights import asked_activation
 from saliency_bench.utils.messages import counted
+
+Parts = Mapping[str, np.ndarray]
 
 TOLERANCE = 1e-4  # tolerance of a score, relative if it is above 1
 # Maps that no known explainer makes: nearly the masks, or one map for all images.
@@ -138,7 +142,9 @@ def recompute(
                 with_masks = join_masks(rows, kept, setting.split, dataset.repo)
             settings["dataset"] = with_masks
         their_maps = {cell.explainer: their_maps[cell.explainer] for cell in some_cells} if their_maps else {}
-        again = _run(submission, some_cells, their_maps, about, settings, is_hidden=is_hidden)
+        again, parts = _run(submission, some_cells, their_maps, about, settings, is_hidden=is_hidden)
+        # The cache of a board, which `submission` comes from, has no parts.
+        stated_parts = {} if is_hidden else by_part(root / folder / RECORDS, parts, again.ids)
         device, model = again.summary["provenance"]["device"], _model(again)
         for name, line in (*_like_masks(again, is_hidden=is_hidden), *_all_the_same(their_maps)) if their_maps else ():
             suspicions.setdefault(name, []).append(line)
@@ -146,7 +152,8 @@ def recompute(
             if is_hidden:
                 compared = _scored(again, cell, "maps" if their_maps else "explainer")
             else:
-                compared = _compare(submission, again, cell, by)
+                name = cell.cell_id
+                compared = _compare(submission, again, cell, by, stated_parts.get(name, {}), parts.get(name, {}))
             if isinstance(compared, str):
                 problem = problem or compared
             else:
@@ -400,10 +407,13 @@ def _run(
     given: Mapping,
     *,
     is_hidden: bool = False,
-) -> RunData:
+) -> tuple[RunData, Mapping[str, Parts]]:
     """Recompute cells from submitted maps if there are any, else with their explainers on randomly chosen samples.
 
     With hidden masks (`is_hidden`) there are no scores to compare with, so all samples are scored.
+
+    Returns:
+        The run, whose folder is deleted, and {cell id: the parts of its scores}.
     """
     setting = submission.result.setting
     settings: dict[str, Any] = {
@@ -429,6 +439,7 @@ def _run(
         settings["dataset"] = _marked(given["dataset"], setting.split, {ids[place] for place in chosen})
     with TemporaryDirectory() as out:
         again = read_run(run(out=Path(out) / "run", **settings).folder)
+        parts = again.values_by_part([cell.cell_id for cell in again.cells])
         answers = read_manifest(again.folder).answers.get("model")
     if is_hidden and again.identity is not None:  # the published split, without masks, has another fingerprint
         setting = setting.model_copy(update={"fingerprint": again.identity.fingerprint})
@@ -438,7 +449,7 @@ def _run(
         )
     difference, fix = f"{submission.result.folder} has another model", "give the --model of the submission"
     check_same_network(submission.result.answers, answers, setting.precision, difference, fix)
-    return again
+    return again, parts
 
 
 def target_of(result: Result) -> str:
@@ -481,24 +492,38 @@ def _model(again: RunData) -> KnownModel:
     return KnownModel(id=model["id"], repo=model["repo"], revision=model["revision"], digest=model["digest"])
 
 
-def _compare(submission: CheckedSubmission, again: RunData, cell: CellResult, by: str) -> Recomputed | str:
-    """Compare a cell's scores with those computed here.
+def _compare(
+    submission: CheckedSubmission, again: RunData, cell: CellResult, by: str, stated_parts: Parts, parts: Parts
+) -> Recomputed | str:
+    """Compare the scores of a cell and their parts with those computed here.
 
-    Return the largest difference, or a line on the first difference that is too large.
+    Return the largest difference, or a line on the first difference that is too large. The value of an aggregate
+    follows from its parts alone, because its samples have no scores.
+
+    Args:
+        submission: The submission.
+        again: The run that recomputed it.
+        cell: A cell of both.
+        by: What the cell was recomputed from.
+        stated_parts: {part: submitted values for the images of `again`}.
+        parts: The same values as computed here.
     """
     name = f"{cell.explainer_text} by {cell.metric_text}"
     if cell.cell_id not in again.values:
         return f"{name} has another cell id when it is recomputed"
-    # A sample that was not submitted has index -1, which is the NaN at the end.
-    submitted = np.append(submission.recorded.outcomes[cell.cell_id].scores, np.nan)
-    stated = submitted[submission.recorded.positions(again.ids)]
-    ours = again.values[cell.cell_id]
-    scale = np.maximum(1, np.maximum(np.abs(stated), np.abs(ours)))
-    gaps = np.where(np.isnan(stated) & np.isnan(ours), 0, np.abs(stated - ours) / scale)
-    if len(wrong := np.flatnonzero(~(gaps <= TOLERANCE))):
-        first = wrong[0]
-        return f"{name} is {ours[first]:.6g} on image {again.ids[first]}, not {stated[first]:.6g}"
-    return Recomputed(samples=len(ours), largest=float(gaps.max(initial=0)), by="maps" if by == "maps" else "explainer")
+    scores, missing = submission.recorded.outcomes[cell.cell_id].scores, np.full(len(again.ids), np.nan)
+    # A sample that was not submitted is at -1, the NaN at the end.
+    stated = {"": np.append(scores, np.nan)[submission.recorded.positions(again.ids)], **stated_parts}
+    computed, largest = {"": again.values[cell.cell_id], **parts}, 0.0
+    for part in {**stated, **computed}:
+        theirs, ours = stated.get(part, missing), computed.get(part, missing)
+        scale = np.maximum(1, np.maximum(np.abs(theirs), np.abs(ours)))
+        gaps = np.where(np.isnan(theirs) & np.isnan(ours), 0, np.abs(theirs - ours) / scale)
+        if len(wrong := np.flatnonzero(~(gaps <= TOLERANCE))):
+            first, of_part = wrong[0], f"part {part} of " if part else ""
+            return f"{of_part}{name} is {ours[first]:.6g} on image {again.ids[first]}, not {theirs[first]:.6g}"
+        largest = max(largest, float(gaps.max(initial=0)))
+    return Recomputed(samples=len(again.ids), largest=largest, by="maps" if by == "maps" else "explainer")
 
 
 def vouch(

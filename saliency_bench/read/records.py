@@ -134,6 +134,24 @@ def read_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Ta
     Raises:
         UserError: The file is missing or damaged, or expands to more than is read.
     """
+    about = check_columns(path, columns, schema)
+    try:
+        texts = [name for name in columns if schema.field(name).type == pa.string()]
+        table = pq.ParquetFile(path, metadata=about, read_dictionary=texts).read(list(columns))
+        length = sum(_length(chunk) for name in texts for chunk in table[name].chunks)
+        if length > LARGEST_ARRAYS:
+            raise ValueError(f"its texts have {length:,} bytes, of which at most {LARGEST_ARRAYS:,} are read")
+        return table
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise damaged(path, error) from error
+
+
+def check_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pq.FileMetaData:
+    """Return the metadata of a file whose columns have the types of a schema, and no more numbers than are read.
+
+    Raises:
+        UserError: The file is missing or damaged, or has other columns, or expands to more than is read.
+    """
     try:
         check_regular(path)
         about = pq.read_metadata(path)
@@ -143,14 +161,14 @@ def read_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Ta
         numbers = sum(part.num_values for part in parts if part.path_in_schema.partition(".")[0] in columns)
         if about.num_rows > MOST_ROWS or numbers > MOST_NUMBERS:
             raise ValueError(f"it has {about.num_rows:,} rows with {numbers:,} numbers and texts, more than are read")
-        texts = [name for name in columns if schema.field(name).type == pa.string()]
-        table = pq.ParquetFile(path, metadata=about, read_dictionary=texts).read(list(columns))
-        length = sum(_length(chunk) for name in texts for chunk in table[name].chunks)
-        if length > LARGEST_ARRAYS:
-            raise ValueError(f"its texts have {length:,} bytes, of which at most {LARGEST_ARRAYS:,} are read")
-        return table
+        return about
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({one_line(error)}); start the run again to restore it") from error
+        raise damaged(path, error) from error
+
+
+def damaged(path: Path, error: Exception) -> UserError:
+    """Return the error for a file that cannot be read."""
+    return UserError(f"{path} is damaged ({one_line(error)}); start the run again to restore it")
 
 
 def _length(texts: pa.DictionaryArray) -> int:

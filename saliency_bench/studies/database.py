@@ -18,6 +18,7 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.studies.study_tables import FORMAT, metadata, prepare_sqlite, versions
 
 POSTGRES = ("postgresql://", "postgres://", "postgresql+psycopg://")
+PATIENCE = 60.0  # seconds that a transaction waits for other writers; a server sets fewer
 CONNECTIONS = 40  # simultaneous connections per server
 LOCK = 20231008537  # the number of the lock that writers of a PostgreSQL store take
 LONGEST_VALUE = 40  # characters of a setting in a message
@@ -57,6 +58,7 @@ class Database:
     def __init__(self, place: str | Path, *, create: bool = True):
         text = str(place)
         self.path = None if text.startswith(POSTGRES) else Path(text).expanduser().absolute()
+        self.patience = PATIENCE
         self.text = _without_password(text) if self.path is None else text
         if self.path is not None:
             _check_file(self.path, create)
@@ -68,7 +70,7 @@ class Database:
         except ModuleNotFoundError as error:
             raise UserError(f"{self.text} needs the library psycopg: pip install 'psycopg[binary]'") from error
         if self.path is not None:
-            prepare_sqlite(self.engine)
+            prepare_sqlite(self.engine, lambda: self.patience)
         self._queue = Lock()
         self._of_thread = local()  # `.writer`: the connection of this thread's write transaction
         try:
@@ -105,16 +107,29 @@ class Database:
         """Open a write transaction.
 
         It is atomic, and a store runs only one at a time.
+
+        Raises:
+            sqlite3.OperationalError: Others have been writing for `patience` seconds.
         """
-        # Threads of one server queue here. SQLite polls for its lock, so a thread could be overtaken by many others.
-        with self._queue, self.engine.connect().execution_options(writes=True) as connection, connection.begin():
+        with self._turn(), self.engine.connect().execution_options(writes=True) as connection, connection.begin():
             if self.path is None:
+                connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(1000 * self.patience)}")
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
             self._of_thread.writer = connection
             try:
                 yield connection
             finally:
                 self._of_thread.writer = None
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for the other threads of this process. SQLite polls for its lock, so that many could overtake one."""
+        if not self._queue.acquire(timeout=self.patience):
+            raise sqlite3.OperationalError("database is locked")
+        try:
+            yield
+        finally:
+            self._queue.release()
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:

@@ -49,7 +49,7 @@ def export(
 ) -> int:  # fmt: skip
     """Write the counted masks and the consensus of each image into a new folder; return the number of images.
 
-    corrections.csv lists the masks that are corrections of reviewers.
+    The folder is closed to other users of the machine. corrections.csv lists the masks that are corrections of reviewers.
 
     Args:
         annotating: the study.
@@ -75,7 +75,8 @@ def export(
             f"mask; export it with --without-people"
         )
     writer.check(drawn)
-    out.mkdir(parents=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.mkdir(0o700)
     writer.write(out, drawn)
     if corrected := [entry for entry in drawn if entry.corrected is not None]:
         _write_corrections(out / CORRECTIONS, corrected, people)

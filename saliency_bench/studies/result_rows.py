@@ -11,7 +11,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.read.statistics.clusters import cluster_codes
 from saliency_bench.studies.study import Study
 from saliency_bench.utils.csv_text import csv_text
-from saliency_bench.utils.files import write_text, write_with
+from saliency_bench.utils.files import write_with
 
 
 def codes_of(study: Study, images: Sequence[str]) -> np.ndarray:
@@ -26,7 +26,7 @@ def numbered(rows: Sequence[tuple]) -> list[tuple]:
 
 
 def write_rows(path: Path, header: Sequence[str], rows: Sequence[tuple]) -> int:
-    """Write a table as CSV or Parquet; return the number of rows.
+    """Write a table about people as CSV or Parquet, which only its owner can read; return the number of rows.
 
     Raises:
         UserError: The suffix is not supported.
@@ -35,8 +35,10 @@ def write_rows(path: Path, header: Sequence[str], rows: Sequence[tuple]) -> int:
         raise UserError(f"{path} is neither .csv nor .parquet")
     if ending == ".csv":
         texts = [[str(value).lower() if isinstance(value, bool) else value for value in row] for row in rows]
-        write_text(path, csv_text(header, texts))
+        write_with(
+            path, lambda temporary: temporary.write_text(csv_text(header, texts), encoding="utf-8"), private=True
+        )
     else:
         table = pa.table({name: [row[index] for row in rows] for index, name in enumerate(header)})
-        write_with(path, lambda temporary: pq.write_table(table, temporary))
+        write_with(path, lambda temporary: pq.write_table(table, temporary), private=True)
     return len(rows)

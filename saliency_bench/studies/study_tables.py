@@ -11,6 +11,7 @@ parameter   address parameters with which a person came, such as PROLIFIC_PID; k
 event       other events: consent to texts, texts shown to people, actions of the owner
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import (
@@ -171,11 +172,15 @@ for _table in (studies, people, assignments, answers, reviews, corrections, invi
     _guard(_table)
 
 
-def prepare_sqlite(engine: Engine) -> None:
+def prepare_sqlite(engine: Engine, patience: Callable[[], float]) -> None:
     """Set WAL, so that readers do not wait, and FULL, so that an answer is on disk before it is confirmed.
 
     Write transactions take the lock at the start (BEGIN IMMEDIATE): a transaction that reads first and writes later
     could otherwise fail halfway.
+
+    Args:
+        engine: Engine of the file.
+        patience: Returns how many seconds a transaction waits for the lock.
     """
 
     @event.listens_for(engine, "connect")
@@ -186,5 +191,6 @@ def prepare_sqlite(engine: Engine) -> None:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Any) -> None:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(1000 * patience())}")
         writes = connection.get_execution_options().get("writes", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -46,8 +46,13 @@ def _near(name: str, folder: Path) -> list[str]:
     return []
 
 
-def write_with(path: Path, write: Callable[[Path], object]) -> None:
+def write_with(path: Path, write: Callable[[Path], object], *, private: bool = False) -> None:
     """Call `write(temporary path)`, then rename to `path`, both synced to disk; on an error nothing is left behind.
+
+    Args:
+        path: of the file.
+        write: writes its content.
+        private: nobody but the owner can read the file.
 
     Raises:
         UserError: The disk is full, the folder is not writable or the like, or `path` is not a file.
@@ -56,6 +61,9 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         make_folder(path.parent)
+        if private:
+            temporary.unlink(missing_ok=True)
+            temporary.touch(0o600, exist_ok=False)  # before there is anything to read
         write(temporary)
         rename(temporary, path)
     except UserError:

@@ -5,6 +5,7 @@ malformed call. `Guard` is an ASGI middleware that runs after Gradio's own middl
 answers refused requests in one line.
 """
 
+import asyncio
 import json
 import os
 from collections import deque
@@ -22,8 +23,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from saliency_bench.board.view.received import MOST_PACKED
 from saliency_bench.spaces.pages.origins import is_own_origin
+from saliency_bench.spaces.pages.requests import PART
 
 LARGEST = 1_000_000  # bytes of a request that uploads nothing
+LARGEST_OF_ALL = 2**25  # bytes of all such requests together, which are held in memory
 LARGEST_UPLOAD = MOST_PACKED + 10_000  # bytes of an upload: an archive and what a browser puts around it
 # The ends of the paths of requests: uploads, calls by buttons, calls by the page's script, and all that a page sends.
 UPLOAD, CALL, SCRIPT = "/upload", "/queue/join", "/component_server"
@@ -131,6 +134,7 @@ class Guard:
         components: Collection[int] = (),
     ):  # fmt: skip
         self.app, self.uploads, self.calls, self.components = app, uploads, calls or {}, components
+        self._bytes = 0  # of all requests in memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
@@ -156,10 +160,39 @@ class Guard:
                 checks = {CALL: self._is_call, SCRIPT: self._is_script_call}
                 is_valid = next((check for end, check in checks.items() if path.endswith(end)), None)
                 # Gradio itself would print a traceback for a call with too few arguments or of a missing function.
-                receive = await _checked(headers, receive, is_valid) if is_valid else receive
-                await _bounded(self.app, scope, headers, LARGEST, receive, send)
+                with self._reading(receive) as limited:
+                    receive = await _checked(headers, limited, is_valid) if is_valid else limited
+                    await _bounded(self.app, scope, headers, LARGEST, receive, send)
         except RefusedError as error:
             await PlainTextResponse(f"{error}\n", error.status)(scope, receive, send)
+
+    @contextmanager
+    def _reading(self, receive: Receive) -> Iterator[Receive]:
+        """Give a `receive` that counts the bytes of all requests together until their answers are sent.
+
+        It raises RefusedError if these are too many, or if the client sends nothing for too long.
+        """
+        read, is_whole = 0, False
+
+        async def limited() -> Message:
+            nonlocal read, is_whole
+            if is_whole:  # what comes next is the end of the connection, for which an application may wait
+                return await receive()
+            try:
+                async with asyncio.timeout(PART):
+                    message = await receive()
+            except TimeoutError:
+                raise RefusedError(408, "the request did not arrive in time; try again") from None
+            size = len(message.get("body", b""))
+            if self._bytes + size > LARGEST_OF_ALL:
+                raise RefusedError(503, "too much is being sent at the moment; try again")
+            read, self._bytes, is_whole = read + size, self._bytes + size, not message.get("more_body")
+            return message
+
+        try:
+            yield limited
+        finally:
+            self._bytes -= read
 
     async def _upload(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         """Pass on an upload of a signed-in account, within the limits."""

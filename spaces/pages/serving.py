@@ -36,6 +36,7 @@ from saliency_bench.utils.pictures import UnreadableError
 COMMON = Path(__file__).parent
 MEDIA = {".css": "text/css", ".js": "text/javascript", ".html": "text/html"}
 PICTURES = ("image", "picture", "map", "votes")  # methods whose answer is a picture
+PATIENCE = 5.0  # seconds that a request waits for others who write to the store; pages repeat what was not stored
 LARGEST = 2**16  # bytes of one request by default, and of a request from a stranger
 LARGEST_OF_ALL = 2**22  # lower bound on the limit in bytes of all requests together
 FAILURES = (UserError, UnreadableError, SlowError, BusyError, SQLAlchemyError, sqlite3.Error, OSError)
@@ -71,6 +72,7 @@ def application(
     """
     introduction = introduction or Introduction()
     introduction.keep(study)
+    study.store.patience = PATIENCE
     files = {path.name: path for path in (*COMMON.iterdir(), *folder.iterdir()) if path.suffix in (".css", ".js")}
 
     def page(request: Request) -> Response:

@@ -1,5 +1,6 @@
 """What strangers send to the leaderboard before Gradio reads it: bodies, uploads, calls, and pages of other sites."""
 
+import asyncio
 import os
 import time
 from contextlib import nullcontext
@@ -111,6 +112,40 @@ def test_bodies_are_bounded_by_what_they_state_and_by_what_comes(monkeypatch, st
             assert app.post(path, content=content) == (413, "the request has more than 1,000 bytes")
     assert app.bodies == []
     assert app.post("component_server", content=b'{"component_id": 3}'.ljust(1000)) == (200, "read")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "refused"),
+    [("LARGEST_OF_ALL", 1500, (503, "too much is being sent at the moment; try again")),
+     ("PART", 0.1, (408, "the request did not arrive in time; try again"))],
+)  # fmt: skip
+def test_slow_requests_together_take_bounded_memory_and_time(monkeypatch, name, value, refused):
+    monkeypatch.setattr(guarding, name, value)
+    app = App()
+    content = b'{"component_id": 3}'.ljust(1000)
+
+    async def sent(answers):
+        parts = iter([{"type": "http.request", "body": content, "more_body": True}])
+
+        async def receive():
+            if (part := next(parts, None)) is not None:
+                return part
+            if name == "PART":
+                await asyncio.sleep(5)
+            answers.append(app.post("component_server", content=content))
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message):
+            answers.append(message)
+
+        headers = [(b"host", b"testserver")]
+        scope = {"type": "http", "method": "POST", "path": f"{API}/component_server", "headers": headers}
+        await app(scope, receive, send)
+
+    answers = []
+    asyncio.run(sent(answers))
+    assert (refused in answers) if name == "LARGEST_OF_ALL" else (answers[0]["status"] == refused[0])
+    assert app.post("component_server", content=content) == (200, "read"), "the bytes are free again"
 
 
 @pytest.mark.parametrize("sent", [{}, [], 3, {"component_id": 4}, {"component_id": "3"}, {"component_id": [3]}])

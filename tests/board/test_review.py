@@ -44,6 +44,7 @@ from saliency_bench.board.submission_schema import Dataset, Model
 from saliency_bench.bound_explainer import load_explainer
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
+from saliency_bench.read.records import by_part
 
 BOARD = "saliency-bench/results"
 SCORES = {"gradcam": np.linspace(0.1, 0.9, 60), "random": np.linspace(0.2, 0.3, 60)}
@@ -388,6 +389,26 @@ def test_a_score_that_differs_refuses_the_submission(shift, done, shapes, resnet
         assert "refused by the owner" in board.refused[0].line
     else:
         assert (status.refused, len(status.cells)) == (None, 4)
+
+
+@pytest.mark.slow
+def test_a_forged_part_of_an_aggregate_is_refused(shapes, resnet, tmp_path, monkeypatch):
+    """Its samples have no scores, so that its value is as its parts are."""
+    given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "progress": False}
+    metrics = ["saliency_correctness:k=2,pairings=2"]
+    run = sb.run(explainers=["gradcam"], metrics=metrics, out=tmp_path / "run", **given).folder
+    folder = of_run(run, "mallory").write(tmp_path / "board")[0].parent.relative_to(tmp_path / "board").as_posix()
+    status, *_ = recompute(tmp_path / "board", folder, **given)
+    assert (status.refused, len(status.cells)) == (None, 1)
+    forged = {"normal@1": np.ones, "inverse@1": np.zeros}
+
+    def stated(*where):
+        return {name: parts | {part: make(len(parts[part])) for part, make in forged.items()}
+                for name, parts in by_part(*where).items()}  # fmt: skip
+
+    monkeypatch.setattr(recompute_module, "by_part", stated)
+    status, *_ = recompute(tmp_path / "board", folder, **given)
+    assert re.match(r"part (normal|inverse)@1 of gradcam by saliency_correctness.* comes to", status.refused)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Own networks as model texts, in commands and calls that take a model."""
 
 import warnings
+import zipfile
 
 import pytest
 import torch
@@ -154,6 +155,42 @@ def test_what_cannot_be_opened_is_one_line(own, text):
     open("net.onnx", "wb").close()
     with pytest.raises(UserError, match=REFUSED[text].replace("FILE", own[0])):
         sb.load_classifier(text.replace("FILE", own[0]))
+
+
+def recursive(plain):
+    content = {}
+    return content.setdefault("state_dict", content)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda plain: None, "holds no weights"),  # and not a network with random weights
+        (recursive, "holds no weights"),
+        (lambda plain: plain | {"0.bias": plain["0.bias"].to_sparse()}, r"0\.bias as no plain tensor.*sparse"),
+        (lambda plain: plain | {"0.bias": plain["0.bias"].to("meta")}, r"0\.bias as no plain tensor.*meta"),
+        (lambda plain: plain | {"0.bias": plain["0.bias"] * 1j}, r"0\.bias as no plain tensor.*complex"),
+    ],
+)
+def test_strange_weights_are_one_line(own, make, words):
+    torch.save(make(own[1]["make"](8).state_dict()), "strange.ckpt")
+    with pytest.raises(UserError, match=words):
+        sb.load_classifier(f"{own[0]}:make:weights=strange.ckpt,{PLAIN}")
+
+
+@pytest.mark.parametrize("stored", [[1, 2], "text", 5, torch.ones(3), {"width": 8}, {"lr": {}}])
+def test_arguments_that_a_checkpoint_stores_are_a_dict_or_nothing(own, stored):
+    torch.save({"state_dict": own[1]["Trained"](8).state_dict(), "hyper_parameters": stored}, "strange.ckpt")
+    assert sb.load_classifier(f"{own[0]}:Trained:width=8,weights=strange.ckpt,{PLAIN}")(IMAGES).shape == (2, 8)
+
+
+def test_packed_weights_are_not_unpacked(own):
+    torch.save({"0.weight": torch.zeros(10**6)}, "stored.ckpt")
+    with zipfile.ZipFile("stored.ckpt") as stored, zipfile.ZipFile("bomb.ckpt", "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in stored.namelist():
+            packed.writestr(name, stored.read(name))
+    with pytest.raises(UserError, match="unpack to more than"):
+        sb.load_classifier(f"{own[0]}:make:weights=bomb.ckpt,{PLAIN}")
 
 
 def test_command_line_and_python_give_the_same_run(own, tmp_path, capsys):

@@ -1,5 +1,6 @@
 """`predicted-by:MODEL`: the scores of a run with a file of the same classes, from the model or from a run of it."""
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -181,6 +182,22 @@ def test_a_run_of_other_or_of_fewer_images_is_refused(world, tmp_path):
     with pytest.raises(UserError, match="predicted-by:MODEL"):
         run(world, "none", target="predicted-bye")
     assert own != other
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({}, "has no column logits"),
+        ({"logits": ["1", "2"]}, "column logits is not list"),
+        ({"logits": pa.array([[1.0, 2], [1]], pa.list_(pa.float32()))}, "logits of 'b' are not 2 numbers"),
+        ({"logits": pa.array([None, [1, float("nan")]], pa.list_(pa.float32()))}, "logits of 'b' are not 2 numbers"),
+        ({"logits": pa.array([[1, None], [1, 2]], pa.list_(pa.float32()))}, "logits of 'a' are not 2 numbers"),
+    ],
+)
+def test_logits_that_are_no_logits_are_one_line(columns, words, tmp_path):
+    pq.write_table(pa.table({"image_id": ["a", "b"]} | columns), tmp_path / "predictions.parquet")
+    with pytest.raises(UserError, match=words):
+        list(predicted_by._stored_logits(tmp_path / "predictions.parquet"))
 
 
 def test_classes_of_two_models_go_by_name_or_by_number():

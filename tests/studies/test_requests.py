@@ -7,6 +7,8 @@ import socket
 import sqlite3
 import stat
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from pages import joined, serving
@@ -15,7 +17,9 @@ from starlette.testclient import TestClient
 
 from saliency_bench.spaces.annotate.app import LARGEST, create_app
 from saliency_bench.spaces.pages import requests
+from saliency_bench.spaces.pages import serving as serving_module
 from saliency_bench.studies.answer_store import Store
+from saliency_bench.studies.result_rows import write_rows
 
 KEY = {"request": "a request of 16 letters or more"}
 
@@ -147,9 +151,32 @@ def test_a_full_disk_is_503_and_one_line_wherever_it_is_met(client, error, part,
     assert record.exc_info is None
 
 
-def test_nobody_else_reads_a_store(tmp_path):
+def test_a_locked_store_is_503_soon_for_everybody_and_loses_nothing(annotating, app, tmp_path):
+    client, key = TestClient(app, raise_server_exceptions=False), key_of(app)
+    assert annotating.study.store.patience == serving_module.PATIENCE <= 5
+    annotating.study.store.patience = 0.5
+    unit = client.get("/api/state", headers={"X-Key": key}).json()["tasks"][0]["unit"]
+    sent = [{"unit": unit, "kind": "no_region", "request": f"answer number {number}"} for number in range(8)]
+
+    def send(body):
+        return client.post("/api/answer", json=body, headers={"X-Key": key}).status_code
+
+    with closing(sqlite3.connect(tmp_path / "study.db", isolation_level=None)) as other, ThreadPoolExecutor(8) as pool:
+        other.execute("BEGIN IMMEDIATE")
+        start = time.monotonic()
+        assert set(pool.map(send, sent)) == {503}
+        assert time.monotonic() - start < 4, "they wait side by side, not one after the other"
+    assert {send(body) for body in sent} == {200}
+    assert len(annotating.study.answers(last=False)) == len(sent)
+
+
+def test_nobody_else_reads_a_store_or_a_table_about_people(tmp_path):
     before = os.umask(0)
     try:
+        for name in ("payments.csv", "payments.parquet"):
+            (tmp_path / name).touch()  # one that everybody could read is replaced
+            write_rows(tmp_path / name, ("person",), [("p-a",)])
+            assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
         store = Store(tmp_path / "study.db")
         store.study("annotate", "study")
         copies = [store.backup(tmp_path / "copy.db")]

@@ -53,6 +53,7 @@ def answers(annotating):
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_answer_of_every_person_comes_back(annotated, other, tmp_path, format):
     export(annotated, tmp_path / "out", format)
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700, "it names people"
     for person in PEOPLE:
         import_masks(other, tmp_path / "out", format, person)
     assert answers(other) == answers(annotated)

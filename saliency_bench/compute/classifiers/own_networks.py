@@ -13,6 +13,7 @@ submission or the Hub names is never run (`refuse_own`).
 import inspect
 import re
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from saliency_bench import options, user_files
 from saliency_bench.compute.classifiers.untrusted import CLASSES
 from saliency_bench.errors import UserError, described, no_exit, one_line, unknown
+from saliency_bench.utils.files import check_members
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,6 +31,8 @@ SCRIPT = re.compile(r"(?P<file>.+\.(?:pt|pth|ts|torchscript))(?::(?P<options>.*)
 LOADING = ("mean", "std", "size", "labels", "name")  # arguments of `load_classifier`
 NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "module",
           "state_dict_ema", "model_ema", "ema_state_dict", "ema")  # fmt: skip
+DEEPEST = 4  # levels of such keys
+UNPACKED = 4  # times the size of a file of weights that its content may have
 COMPILED = "_orig_mod."  # torch.compile puts it into the names of weights
 RUN_FIRST = "run it first with --model, and give predicted-by: the folder of that run"
 HOW_TO_GIVE = "give --model ./net.py:make, timm:NAME:weights=FILE or torchvision:NAME:weights=FILE"
@@ -137,14 +141,14 @@ def _made(function: Any, given: dict[str, object], text: str) -> tuple[Any, dict
     content = None if weights is None else _content(Path(str(weights)).expanduser())
     if isinstance(function, type) and isinstance(content, Mapping):  # Lightning stores the arguments of the class
         stored = content.get("hyper_parameters")
-        known = {key: value for key, value in dict(stored).items() if key in takes} if stored else {}
+        known = {key: stored[key] for key in takes if key in stored} if isinstance(stored, Mapping) else {}
         arguments = known | arguments
     model = function if isinstance(function, nn.Module) else _called(function, arguments, text)
     if not isinstance(model, nn.Module) and not is_pipeline(model):
         raise UserError(
             f"{text} returned {type(model).__name__}; it must return a torch module or what load_classifier returns"
         )
-    if content is not None:
+    if weights is not None:
         network = getattr(model, "model", model) if is_pipeline(model) or _is_classifier(model) else model
         fill(network, content, str(weights))
     return model, rest
@@ -246,6 +250,9 @@ def _content(path: Path) -> Any:
             from safetensors.torch import load_file
 
             return load_file(path)
+        if zipfile.is_zipfile(path):  # torch.save packs nothing
+            with zipfile.ZipFile(path) as packed:
+                check_members(packed, UNPACKED * path.stat().st_size)
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         trusted = "torch.load(FILE, weights_only=False)['state_dict']"  # a checkpoint of Lightning may store any object
@@ -257,8 +264,8 @@ def _content(path: Path) -> Any:
         raise UserError(f"weights={path} cannot be read: {one_line(error, 200)}") from error
 
 
-def _state_of(content: Any, file: str) -> "dict[str, Tensor]":
-    """Return the weights {name: tensor} in the content of a file, which may be nested under a usual key.
+def _state_of(content: Any, file: str, depth: int = DEEPEST) -> "dict[str, Tensor]":
+    """Return the weights {name: tensor} in the content of a file, which may be nested under usual keys, `depth` deep.
 
     Raises:
         UserError: There are no tensors.
@@ -266,8 +273,8 @@ def _state_of(content: Any, file: str) -> "dict[str, Tensor]":
     from torch import Tensor
 
     if isinstance(content, Mapping):
-        if sets := _sets(content):
-            return _state_of(content[sets[0]], file)
+        if depth and (sets := _sets(content)):
+            return _state_of(content[sets[0]], file, depth - 1)
         names = {key: str(key).replace(COMPILED, "") for key in content}
         if tensors := {names[key]: value for key, value in content.items() if isinstance(value, Tensor)}:
             return tensors
@@ -278,9 +285,11 @@ def _sets(content: Any) -> list[str]:
     """Return the usual keys under which a file has weights; the first one is used."""
     from torch import Tensor
 
-    def has_weights(inner: object) -> bool:
-        return isinstance(inner, Mapping) and (any(isinstance(value, Tensor) for value in inner.values())
-                                               or any(has_weights(inner.get(key)) for key in NESTED))  # fmt: skip
+    def has_weights(inner: object, depth: int = DEEPEST) -> bool:
+        return isinstance(inner, Mapping) and (
+            any(isinstance(value, Tensor) for value in inner.values())
+            or (depth > 0 and any(has_weights(inner[key], depth - 1) for key in NESTED if key in inner))
+        )
 
     return [key for key in NESTED if isinstance(content, Mapping) and has_weights(content.get(key))]
 
@@ -301,11 +310,19 @@ def _ends_of(key: str) -> Iterator[str]:
     return (".".join(parts[start:]) for start in range(len(parts)))
 
 
+def _is_plain(value: "Tensor", weight: "Tensor") -> bool:
+    """Return whether a tensor can be copied into a weight without loss: dense, with numbers, not complex for real."""
+    import torch
+
+    is_dense = value.layout == torch.strided and not value.is_meta and not value.is_quantized
+    return is_dense and (weight.is_complex() or not value.is_complex())
+
+
 def fill(network: "nn.Module", content: Any, file: str) -> None:
     """Load weights into a network; every weight of the network must be there.
 
     Raises:
-        UserError: Weights are missing, left over or of another shape.
+        UserError: Weights are missing, left over, of another shape, or no plain tensors.
     """
     from saliency_bench.utils.messages import complain
 
@@ -316,6 +333,9 @@ def fill(network: "nn.Module", content: Any, file: str) -> None:
                  f"save them alone: torch.save(torch.load(FILE)['{sets[1]}'], NEW)")  # fmt: skip
     chosen, prefix = _matching(state, set(weights))
     missing, spare = sorted(weights.keys() - chosen.keys()), sorted(chosen.keys() - weights.keys())
+    if strange := [key for key, value in chosen.items() if key in weights and not _is_plain(value, weights[key])]:
+        kind = f"{chosen[strange[0]].dtype}, {chosen[strange[0]].layout}, {chosen[strange[0]].device}"
+        raise UserError(f"weights={file} has {strange[0]} as no plain tensor of real numbers ({kind}); save it as one")
     shapes = [key for key in weights if key in chosen and weights[key].shape != chosen[key].shape]
     if missing or spare:
         lacks = f"lacks {missing[0]}" if missing else f"has {spare[0]}, which the network lacks"

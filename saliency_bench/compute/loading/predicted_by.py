@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from saliency_bench.compute.classified import classified
@@ -24,11 +25,11 @@ from saliency_bench.compute.reading import read_batch
 from saliency_bench.compute.targets.label_maps import Members, is_unnamed, same_classes
 from saliency_bench.compute.targets.rules import TargetRule, ordered_classes
 from saliency_bench.compute.targets.terms import TargetTerms
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, one_line
 from saliency_bench.read.manifest import MANIFEST, read_manifest
 from saliency_bench.read.network_answers import NetworkAnswers, check_same_network
 from saliency_bench.read.public_names import public_name
-from saliency_bench.read.records import PREDICTIONS, read_columns
+from saliency_bench.read.records import PREDICTIONS, check_columns, damaged, read_columns
 from saliency_bench.spec import PREDICTED_BY, RunSpec
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
@@ -144,16 +145,9 @@ def _of_run(
     if not path.is_file():
         raise UserError(f"{folder} has no predictions yet (no {path.name}); finish that run first")
     known = set(read_columns(path, ["image_id"], PREDICTIONS)["image_id"].to_pylist())
-    file = pq.ParquetFile(path)
     if missing := [image_id for image_id in table.samples.ids[: table.count] if image_id not in known]:
         raise UserError(f"{folder} has no prediction of {len(missing)} images, such as {missing[0]}; give that run the "
                         "--limit of this one")  # fmt: skip
-
-    def predicted() -> Predicted:
-        for batch in file.iter_batches(1024, columns=["image_id", "logits"]):
-            yield from (
-                (image_id, logits) for image_id, logits in zip(*batch.to_pydict().values(), strict=True) if logits
-            )
 
     identity = manifest.identity
     title = public_name(str(manifest.spec.model) if manifest.model is None else manifest.model.id)
@@ -163,5 +157,20 @@ def _of_run(
         _identity(identity.classifier, identity.geometry, identity.precision),
         title,
         manifest.answers.get("model"),
-        predicted(),
+        _stored_logits(path),
     )
+
+
+def _stored_logits(path: Path) -> Predicted:
+    """Yield (image id, logits) of a run's predictions. Raise UserError if they are not as many numbers for each."""
+    file, classes = pq.ParquetFile(path, metadata=check_columns(path, ["logits"], PREDICTIONS)), 0
+    try:
+        for batch in file.iter_batches(1024, columns=["image_id", "logits"]):
+            for image_id, logits in zip(*batch.to_pydict().values(), strict=True):
+                classes = classes or len(logits or ())
+                if logits and (len(logits) != classes or np.isnan(np.asarray(logits, float)).any()):
+                    raise UserError(f"{path}: the logits of {one_line(ascii(image_id), 100)} are not {classes} numbers")
+                if logits:
+                    yield image_id, logits
+    except (pa.ArrowException, OSError) as error:
+        raise damaged(path, error) from error
