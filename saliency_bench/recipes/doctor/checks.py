@@ -92,8 +92,8 @@ def gains(declared: np.ndarray, others: Sequence[np.ndarray], codes: np.ndarray,
     results = []
     for index, other in enumerate(others, start=1):
         both = np.isfinite(declared) & np.isfinite(other)
-        means = [float(column[both].mean()) if both.any() else 0.0 for column in (other, declared)]
-        results.append(Gain(*means, p=float(p_values.get((0, index), 1.0)), n=int(both.sum())))
+        value, before = (float(column[both].mean()) if both.any() else 0.0 for column in (other, declared))
+        results.append(Gain(value, before, float(p_values.get((0, index), 1.0)), int(both.sum())))
     return results
 
 

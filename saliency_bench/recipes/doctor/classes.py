@@ -12,10 +12,11 @@ from saliency_bench.compute.predictions import prediction_schema
 from saliency_bench.read.accuracy import quality
 from saliency_bench.read.cell import Interval
 from saliency_bench.read.statistics.clusters import cluster_codes
-from saliency_bench.recipes.doctor.checks import ENOUGH, Check, first_few
+from saliency_bench.recipes.doctor.checks import ENOUGH, Check, Mark, first_few
 from saliency_bench.recipes.doctor.order import NONE, Assignment, better_assignment
 
 EQUAL = 1e-5  # of the largest logit: images whose logits differ by less get the same answer
+FAULTY = 0.1  # of the images cannot be used, from which on something is wrong
 WEAK = 10  # images of a class of which not one is right, for the class to be named
 FIX_ORDER = (
     "give labels= in the order of the logits, or --label-map with the label_map that --json shows, and run doctor again"
@@ -30,7 +31,7 @@ def check_images(context: RunContext, rows: Sequence[Mapping]) -> Check:
     if unreadable:
         first = unreadable[0]
         text += f"; {len(unreadable)} cannot be used, such as {first['image_id']}: {first['left_out']}"
-        mark = "wrong" if 2 * len(unreadable) > len(rows) else "look"
+        mark: Mark = "wrong" if len(unreadable) >= FAULTY * len(rows) else "look"
         return Check("images", mark, text, "replace these images or leave them out", values)
     if len(rows) < ENOUGH:
         return Check("images", "undecided", text, f"accuracy is judged from {ENOUGH} images on", values)
@@ -150,8 +151,8 @@ def check_order(context: RunContext, rows: Sequence[Mapping]) -> tuple[Check, As
     judged = [row for row in rows if row["correct"] is not None and row["labels"] is None]
     labels = np.array([row["label"] for row in judged], dtype=int)
     if len(judged) < ENOUGH or len(set(labels.tolist())) < 2:
-        text = f"{counted(len(judged), 'labelled image')} of {len(set(labels.tolist()))} class(es) do not show it"
-        return Check(name, "undecided", text, f"{ENOUGH} images of several classes do"), None
+        text = f"the order is not judged on {len(judged)} labelled images of {len(set(labels.tolist()))} classes"
+        return Check(name, "undecided", text, f"it takes {ENOUGH} images of several classes"), None
     declared = np.array([members[0] if members else NONE for members in question.members])
     predictions = np.array([row["prediction"] for row in judged], dtype=int)
     codes = cluster_codes([row["image_id"] for row in judged], [row["group"] for row in judged])

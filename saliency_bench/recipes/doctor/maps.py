@@ -132,7 +132,8 @@ def _shape(classifier: Classifier, module: nn.Module, image: Images) -> list[int
 def _sample(examined: Examined) -> _Sample | None:
     """Return the first images that can be explained; None if there are none."""
     context, chunk = examined.context, examined.first
-    chosen, terms, others = [], [], []
+    chosen: list[int] = []
+    terms, others = [], []
     for index, position in enumerate(chunk.readable):
         row = examined.first_rows[position]
         if row["prediction"] is None or (context.selection is not None and not context.selection.keeps(row)):

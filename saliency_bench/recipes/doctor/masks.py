@@ -8,7 +8,7 @@ import numpy as np
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.read.statistics.clusters import cluster_codes
 from saliency_bench.read.statistics.intervals import interval
-from saliency_bench.recipes.doctor.checks import Check
+from saliency_bench.recipes.doctor.checks import Check, Mark
 from saliency_bench.recipes.doctor.examine import BASELINES, Examined
 
 FULL = 0.99  # share of the image from which a mask covers all of it
@@ -37,7 +37,7 @@ def _usable(rows: Sequence[Mapping], shares: np.ndarray, reasons: Counter, value
         return Check("masks", "ok", text, values=values)
     listed = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common(3))
     expected = reasons["no mask"] == reasons.total()
-    mark = "wrong" if not expected and 2 * len(shares) < len(rows) else "look"
+    mark: Mark = "wrong" if not expected and 2 * len(shares) < len(rows) else "look"
     fix = "the other images are left out by alignment metrics"
     return Check("masks", mark, f"{text} ({listed})", fix if expected else "correct these masks", values)
 
@@ -52,7 +52,7 @@ def _area(shares: np.ndarray) -> Check:
     if 2 * full >= len(shares):
         return Check("mask area", "wrong", text, "the masks may be inverted: see --foreground", values)
     if full or median > LARGE:
-        fix = "with masks this large, any map scores well: look at the scores of the baselines"
+        fix = "any map scores well with masks this large: are they inverted? see --foreground"
         return Check("mask area", "look", text, fix, values)
     return Check("mask area", "ok", text, values=values)
 

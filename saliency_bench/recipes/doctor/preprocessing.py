@@ -59,9 +59,7 @@ def _check(kind: str, examined: Examined, judged: dict[Variant, Gain]) -> Check:
     return Check(kind, "ok", f"{text} against {gain.declared:.0%} as declared (n = {n})", values=values)
 
 
-def reconciled(
-    order: Check, assignment: Assignment | None, preprocessing: list[Check], accuracy: Mark
-) -> list[Check]:
+def reconciled(order: Check, assignment: Assignment | None, preprocessing: list[Check], accuracy: Mark) -> list[Check]:
     """Return the checks with one explanation: both another order and another preparation can explain wrong answers.
 
     The one with the higher accuracy is kept as wrong; the other one cannot be judged before it is fixed. If neither
