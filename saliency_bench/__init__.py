@@ -29,6 +29,8 @@ _HOMES = {
     "run": "compute.run",
     "choose": "recipes.choosing.choose",
     "Choice": "recipes.choosing.choose",
+    "doctor": "recipes.doctor.doctor",
+    "Diagnosis": "recipes.doctor.doctor",
     "Run": "compute.finished",
     "load_run": "compute.finished",
     "explain": "compute.maps.explanation",
@@ -60,6 +62,7 @@ __all__ = [
     "Averaged",
     "Choice",
     "Classifier",
+    "Diagnosis",
     "Explainer",
     "Images",
     "Maps",
@@ -75,6 +78,7 @@ __all__ = [
     "build",
     "check",
     "choose",
+    "doctor",
     "draw",
     "explain",
     "explainer",
@@ -128,6 +132,7 @@ if TYPE_CHECKING:
     from saliency_bench.read.report.seed_study import seed_study
     from saliency_bench.read.run_folder import load_maps
     from saliency_bench.recipes.choosing.choose import Choice, choose
+    from saliency_bench.recipes.doctor.doctor import Diagnosis, doctor
     from saliency_bench.recipes.suites.suite import suite
     from saliency_bench.recipes.suites.suite_schema import list_suites
     from saliency_bench.settings import RunSettings

@@ -1,0 +1,103 @@
+"""A check of `doctor`: what was looked at, its mark, and a sentence with the fix."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from saliency_bench.read.statistics.clusters import Matched
+from saliency_bench.read.statistics.paired_test import adjusted_p
+
+ENOUGH = 20  # images; fewer decide nothing about accuracy
+ALPHA = 0.01  # of a test, adjusted for all alternatives that it compares
+CLEAR = 0.05  # a gain of accuracy from which an alternative means a fault; a smaller one is only worth a look
+Mark = Literal["ok", "look", "undecided", "wrong"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What one check found.
+
+    Attributes:
+        name: of the check.
+        mark: "ok", "look" (worth a look), "undecided" (too few images or too little time), or "wrong".
+        text: the finding, a sentence.
+        fix: what to do; "" if there is nothing to do.
+        values: the numbers behind it.
+    """
+
+    name: str
+    mark: Mark
+    text: str
+    fix: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def sentence(self) -> str:
+        """Return the finding with its fix."""
+        return f"{self.text}; {self.fix}" if self.fix else self.text
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the check as JSON holds it."""
+        return {"check": self.name, "mark": self.mark, "text": self.text, "fix": self.fix, "values": self.values}
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How an alternative compares with what is declared, on the same images.
+
+    Attributes:
+        value: mean score of the alternative.
+        declared: mean score of what is declared.
+        p: of the paired test, adjusted for all alternatives.
+        n: images that both score.
+    """
+
+    value: float
+    declared: float
+    p: float
+    n: int
+
+    @property
+    def is_better(self) -> bool:
+        """Return whether the alternative is significantly better."""
+        return self.n >= ENOUGH and self.p < ALPHA and self.value > self.declared
+
+    @property
+    def mark(self) -> Mark:
+        """Return the mark of this alternative."""
+        return "ok" if not self.is_better else "wrong" if self.value - self.declared >= CLEAR else "look"
+
+    def __str__(self) -> str:
+        p = "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}"
+        return f"accuracy {self.value:.0%} instead of {self.declared:.0%}, {p}, n = {self.n}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the numbers as JSON holds them."""
+        return {"accuracy": self.value, "declared": self.declared, "p": self.p, "n": self.n, "better": self.is_better}
+
+
+def gains(declared: np.ndarray, others: Sequence[np.ndarray], codes: np.ndarray, seed: int) -> list[Gain]:
+    """Return how each alternative compares with what is declared, by the paired test of reports over all of them.
+
+    Args:
+        declared: (n,) 0 or 1, NaN for an image without score.
+        others: the same of each alternative.
+        codes: (n,) the cluster of each image.
+        seed: of the test.
+    """
+    pairs = [(0, index) for index in range(1, len(others) + 1)]
+    (p_values,) = adjusted_p([Matched([declared, *others], codes, (0.0, 1.0))], [pairs], seed=seed)
+    results = []
+    for index, other in enumerate(others, start=1):
+        both = np.isfinite(declared) & np.isfinite(other)
+        value, before = (float(column[both].mean()) if both.any() else 0.0 for column in (other, declared))
+        results.append(Gain(value, before, float(p_values.get((0, index), 1.0)), int(both.sum())))
+    return results
+
+
+def first_few(items: Sequence[Any], count: int = 4) -> str:
+    """Return the first items of a list as text, and how many more there are."""
+    more = len(items) - count
+    return ", ".join(map(str, items[:count])) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,195 @@
+"""Checks of what a network says: its outputs, its accuracy and the order of its classes."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.predictions import prediction_schema
+from saliency_bench.read.accuracy import quality
+from saliency_bench.read.cell import Interval
+from saliency_bench.read.statistics.clusters import cluster_codes
+from saliency_bench.recipes.doctor.checks import ENOUGH, Check, Mark, first_few
+from saliency_bench.recipes.doctor.order import NONE, Assignment, better_assignment
+
+EQUAL = 1e-5  # of the largest logit: images whose logits differ by less get the same answer
+FAULTY = 0.1  # of the images cannot be used, from which on something is wrong
+WEAK = 10  # images of a class of which not one is right, for the class to be named
+FIX_ORDER = (
+    "give labels= in the order of the logits, or --label-map with the label_map that --json shows, and run doctor again"
+)
+
+
+def check_images(context: RunContext, rows: Sequence[Mapping]) -> Check:
+    """Return how many images were looked at, and which of them cannot be used."""
+    unreadable = [row for row in rows if row["logits"] is None]
+    values = {"images": len(rows), "of": context.data.count, "unreadable": len(unreadable)}
+    text = f"{len(rows)} of {context.data.count} images were looked at"
+    if unreadable:
+        first = unreadable[0]
+        text += f"; {len(unreadable)} cannot be used, such as {first['image_id']}: {first['left_out']}"
+        mark: Mark = "wrong" if len(unreadable) >= FAULTY * len(rows) else "look"
+        return Check("images", mark, text, "replace these images or leave them out", values)
+    if len(rows) < ENOUGH:
+        return Check("images", "undecided", text, f"accuracy is judged from {ENOUGH} images on", values)
+    return Check("images", "ok", text, values=values)
+
+
+def check_outputs(context: RunContext, rows: Sequence[Mapping]) -> Check:
+    """Return whether the logits are finite and depend on the image."""
+    known = [row for row in rows if row["logits"] is not None]
+    logits = np.array([row["logits"] for row in known])
+    without = sum(row["prediction"] is None for row in known)
+    if without:
+        text = f"{without} of {len(known)} images have logits without probabilities (NaN or infinite)"
+        return Check("outputs", "wrong", text, "look for a division by zero or an overflow in the network")
+    if len(known) < 2:
+        return Check("outputs", "undecided", "one image does not show whether the logits depend on the image")
+    if np.abs(logits - logits[0]).max() <= EQUAL * max(np.abs(logits).max(), 1e-30):
+        text = "the network gives the same logits for every image"
+        return Check("outputs", "wrong", text, "check that its weights are loaded and that forward uses the image")
+    predicted = Counter(row["prediction"] for row in known)
+    values = {"predicted_classes": len(predicted), "mean_confidence": float(np.mean([r["confidence"] for r in known]))}
+    labels = {row["label"] for row in known if row["label"] is not None}
+    if len(predicted) == 1 and len(labels) > 1 and len(known) >= ENOUGH:
+        name = _name(context, next(iter(predicted)))
+        text = f"the network predicts {name} for all {len(known)} images"
+        return Check("outputs", "wrong", text, "check its weights and its preprocessing", values)
+    text = f"{len(predicted)} classes are predicted, with a mean confidence of {values['mean_confidence']:.0%}"
+    return Check("outputs", "ok", text, values=values)
+
+
+def check_classes(context: RunContext, refusal: str, rows: Sequence[Mapping]) -> Check:
+    """Return whether the classes of dataset and network match.
+
+    Args:
+        context: the run.
+        refusal: why a run with these settings is refused; "" if it is not.
+        rows: the predictions.
+    """
+    question = context.question
+    if refusal or question.members is None:
+        reason = refusal or f"the labels cannot be used: {question.unlabelled}"
+        return Check(
+            "classes", "wrong" if refusal else "look", reason, "" if ";" in reason else "give --label-map FILE"
+        )
+    names = question.names or []
+    shown = sorted({row["label"] for row in rows if row["label"] is not None})
+    values: dict[str, Any] = {"dataset": len(names), "network": question.classes, "shown": len(shown)}
+    how = "by position, as the network has no class names" if question.by_position else "by name"
+    how = "by the label map" if context.spec.label_map else how
+    text = f"the {len(names)} classes of the dataset are found among the {question.classes} of the network {how}"
+    if lacking := [names[index] for index, members in enumerate(question.members) if not members]:
+        values["without"] = lacking
+        text += f"; the network has no class for {first_few(lacking)}"
+    if len(shown) < 2:
+        text += f"; all images that were looked at show {names[shown[0]] if shown else 'no class'}"
+        return Check(
+            "classes", "look", text, "one class shows neither the order of the classes nor an accuracy", values
+        )
+    return Check("classes", "ok", text, values=values)
+
+
+def check_accuracy(context: RunContext, rows: Sequence[Mapping]) -> list[Check]:
+    """Return the accuracy with its interval against chance, and the classes that are never recognised."""
+    question = context.question
+    if question.members is None:
+        return [Check("accuracy", "undecided", "there are no labels that the network has classes for")]
+    table = pa.Table.from_pylist(list(rows), schema=prediction_schema(context))
+    facts = quality(table, question.members, context.classifier.activation, context.spec.seed)
+    accuracy, kind = Interval.model_validate(facts["accuracy"]), facts["accuracy_kind"]
+    if accuracy.value is None:
+        return [Check("accuracy", "undecided", "no image has a label that the network has a class for")]
+    judged = [row for row in rows if row["correct"] is not None]
+    chance = _chance(context, judged)
+    low, high = accuracy.ends or (0.0, 1.0)
+    by_class = {
+        question.names[label] if question.names else str(label): [sum(right), len(right)]
+        for label, right in sorted(_by_label(judged).items())
+    }
+    values = {"kind": kind, **facts["accuracy"], "chance": chance, "top5": facts["top5"], "by_class": by_class}
+    span = f" [{low:.0%}, {high:.0%}]" if accuracy.ends else ""
+    text = f"{kind} {accuracy.value:.1%}{span} on {accuracy.n} images"
+    if kind != "accuracy":
+        return [Check("accuracy", "ok" if accuracy.n >= ENOUGH else "undecided", text, values=values)]
+    text += f", chance {chance:.1%}"
+    if len(by_class) == 1 and high >= 1 / context.question.classes:
+        return [Check("accuracy", "undecided", f"{text}: with one class it says little", values=values)]
+    if accuracy.n < ENOUGH or not accuracy.ends:
+        fix = f"at least {ENOUGH} labelled images decide it"
+        return [Check("accuracy", "undecided", text, fix, values)]
+    weak = [name for name, (right, count) in by_class.items() if right == 0 and count >= WEAK]
+    if low > chance:
+        checks = [Check("accuracy", "ok", text, values=values)]
+    elif high < (1 + chance) / 2:
+        fix = "the network does not know these classes, or they or the preprocessing are not as declared"
+        checks = [Check("accuracy", "wrong", f"{text}: no better than chance", fix, values)]
+    else:
+        checks = [Check("accuracy", "undecided", f"{text}: not clearly above chance", "look at more images", values)]
+    if weak and low > chance:
+        text = f"not one image of {first_few(weak)} is right"
+        fix = "check the names and the masks of these classes"
+        checks.append(Check("accuracy by class", "look", text, fix, {"never_right": weak}))
+    elif len(by_class) > 1:
+        ranked = sorted(by_class.items(), key=lambda item: item[1][0] / item[1][1])
+        lowest, (right, count) = ranked[0]
+        checks.append(Check("accuracy by class", "ok", f"lowest for {lowest}: {right} of {count}", values=by_class))
+    return checks
+
+
+def check_order(context: RunContext, rows: Sequence[Mapping]) -> tuple[Check, Assignment | None]:
+    """Return whether the classes are in the order of the logits, and the assignment that fits better if not."""
+    name, question = "order of classes", context.question
+    if question.members is None or context.classifier.activation == "sigmoid":
+        reason = "only single labels that the network has classes for show it"
+        return Check(name, "undecided", f"the order is not judged: {reason}"), None
+    if any(len(members) > 1 for members in question.members):
+        return Check(name, "ok", "the order is not judged: a label map gives classes several logits"), None
+    judged = [row for row in rows if row["correct"] is not None and row["labels"] is None]
+    labels = np.array([row["label"] for row in judged], dtype=int)
+    if len(judged) < ENOUGH or len(set(labels.tolist())) < 2:
+        text = f"the order is not judged on {len(judged)} labelled images of {len(set(labels.tolist()))} classes"
+        return Check(name, "undecided", text, f"it takes {ENOUGH} images of several classes"), None
+    declared = np.array([members[0] if members else NONE for members in question.members])
+    predictions = np.array([row["prediction"] for row in judged], dtype=int)
+    codes = cluster_codes([row["image_id"] for row in judged], [row["group"] for row in judged])
+    names = question.names or [str(number) for number in range(len(declared))]
+    better = better_assignment(labels, predictions, declared, question.classes, names, codes, context.spec.seed)
+    if better is None:
+        text = "no other order of the classes explains the predictions better"
+        if len(judged) < 4 * len(set(labels.tolist())) and (labels.size and _accuracy(judged) < 0.5):
+            text = f"{len(judged)} images of {len(set(labels.tolist()))} classes are too few to find another order"
+            return Check(name, "undecided", text, "look at more images, with --within or --limit"), None
+        return Check(name, "ok", text, values={"images": len(judged)}), None
+    moved = [f"{names[index]} is logit {better.logits[index]}, not {declared[index]}"
+             for index in np.flatnonzero(better.logits != declared) if (labels == index).any()]  # fmt: skip
+    text = f"the predictions fit classes {better.name} ({better.gain}): {first_few(moved)}"
+    return Check(name, "wrong", text, FIX_ORDER, better.as_dict(names)), better
+
+
+def _chance(context: RunContext, rows: Sequence[Mapping]) -> float:
+    """Return the accuracy of predictions as frequent as these that do not look at the image; at least 1 / K."""
+    members = context.question.members or []
+    predicted = Counter(row["prediction"] for row in rows)
+    hits = sum(predicted[member] for row in rows if row["label"] is not None for member in members[row["label"]])
+    return max(1 / context.question.classes, hits / len(rows) ** 2 if rows else 0.0)
+
+
+def _by_label(rows: Sequence[Mapping]) -> dict[int, list[bool]]:
+    by_label: dict[int, list[bool]] = {}
+    for row in rows:
+        if row["label"] is not None:
+            by_label.setdefault(row["label"], []).append(row["correct"])
+    return by_label
+
+
+def _accuracy(rows: Sequence[Mapping]) -> float:
+    return float(np.mean([row["correct"] for row in rows]))
+
+
+def _name(context: RunContext, prediction: int) -> str:
+    names = context.class_names
+    return names[prediction] if names else f"class {prediction}"

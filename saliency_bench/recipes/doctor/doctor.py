@@ -1,0 +1,196 @@
+"""`doctor`: check a network and a dataset before a long run, in about two minutes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from textwrap import wrap
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from saliency_bench import __version__, notebook_views
+from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.loading.load import load
+from saliency_bench.compute.preflight import check_settings
+from saliency_bench.compute.python_objects import Objects, describe, modes_kept
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.read.summary import aligned
+from saliency_bench.recipes.doctor.checks import Check
+from saliency_bench.recipes.doctor.classes import (
+    check_accuracy,
+    check_classes,
+    check_images,
+    check_order,
+    check_outputs,
+)
+from saliency_bench.recipes.doctor.examine import Examined, examine
+from saliency_bench.recipes.doctor.maps import check_maps
+from saliency_bench.recipes.doctor.masks import check_masks
+from saliency_bench.recipes.doctor.next_commands import FIRST, check_cost, next_commands, run_explainers
+from saliency_bench.recipes.doctor.preprocessing import check_preprocessing, reconciled
+from saliency_bench.spec import RunSpec, one_after_the_other, takes_settings
+from saliency_bench.utils.durations import seconds_of
+from saliency_bench.utils.processes import accelerator_on
+from saliency_bench.utils.progress import step, without_bars
+from saliency_bench.utils.untouched import untouched
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WITHIN = "2m"
+WIDTH = 100  # characters of a finding
+BATCH = 8
+PREDICTING, MAPPING = 0.5, 0.9  # share of the time after which predicting ends, and after which no map is begun
+FORMAT = 1
+
+
+@dataclass(frozen=True, repr=False)
+class Diagnosis:
+    """Result of `doctor`; when printed, it shows the same text as the command.
+
+    Attributes:
+        checks: what was checked, each with its mark and a sentence.
+        commands: to type next.
+        about: names of dataset and model, images and seconds.
+    """
+
+    checks: list[Check]
+    commands: list[str]
+    about: Mapping[str, Any]
+
+    @property
+    def passed(self) -> bool:
+        """Return whether nothing is wrong."""
+        return not self.marked("wrong")
+
+    def marked(self, *marks: str) -> list[str]:
+        """Return the names of the checks with one of these marks."""
+        return [check.name for check in self.checks if check.mark in marks]
+
+    @property
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return the table, with its header."""
+        rows = ((check.name, check.mark, check.sentence) for check in self.checks)
+        return [("check", "mark", "finding"), *rows]
+
+    @property
+    def lines(self) -> list[str]:
+        """Return the lines below the table: what is wrong, and the commands to type next."""
+        wrong = self.marked("wrong")
+        first = f"fix this first: {', '.join(wrong)}; then type:" if wrong else "nothing is wrong; type next:"
+        return [first, "", one_after_the_other(self.commands)]
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """Return everything as JSON holds it."""
+        checks = [check.as_dict() for check in self.checks]
+        return {"format": FORMAT, **self.about, "passed": self.passed, "checks": checks, "commands": self.commands}
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return a row per check: its name, mark, text, fix and values."""
+        import pandas as pd
+
+        return pd.DataFrame([check.as_dict() for check in self.checks])
+
+    def __repr__(self) -> str:
+        wrapped = [
+            (name, mark, line) if number == 0 else ("", "", line)
+            for name, mark, text in self.rows
+            for number, line in enumerate(wrap(text, WIDTH))
+        ]
+        return "\n".join([aligned(wrapped), "", *self.lines])
+
+    def _repr_html_(self) -> str:
+        header, *rows = self.rows
+        return notebook_views.table(rows, header) + "".join(map(notebook_views.paragraph, filter(None, self.lines)))
+
+
+@takes_settings("explainers", "metrics", "maps", "out", "keep_maps", "strict", "other_model", "other_label")
+@untouched()
+def doctor(
+    *, within: str | float | None = WITHIN, batch_size: int = BATCH, progress: bool = True, **settings: Any
+) -> Diagnosis:
+    """Check a network and a dataset before a long run: labels, preprocessing, maps, masks, time and memory.
+
+        sb.doctor(dataset="./photos", model="./net.py:make").passed
+
+    Dataset and network are loaded as by `run`. The images are predicted as declared and with other preprocessing; this
+    and other orders of the classes are compared with what is declared by a paired test, and nothing is changed.
+    Accuracy is judged from 20 images on. With fewer images, or if the time is too short, a check is undecided.
+
+    Accuracies, masks and scores follow from the seed and the number of images. The time decides this number, up to 256
+    or `limit`, and which explainers are tried; `within=None` looks at all of them.
+
+    Args:
+        within: time to spend after loading: "2m", "90s", seconds, or None for no limit.
+        batch_size: samples per chunk.
+        progress: show a line per step.
+        **settings: SETTINGS
+
+    Raises:
+        UserError: Anything the caller can fix before a check can be made.
+    """
+    seconds = seconds_of(within)
+    with modes_kept(settings), without_bars(not progress):
+        given = dict(settings) | {"batch_size": batch_size, "explainers": [], "metrics": [], "out": FIRST}
+        check_settings({key: value for key, value in given.items() if value is not None})
+        spec, objects = describe(given)
+        if accelerator_on(spec.device).num_processes > 1:
+            raise UserError("doctor runs in one process; start it without torchrun or accelerate launch")
+        start = perf_counter()
+        step("saliency-bench: loading the dataset and the network")
+        context, refusal = _load(spec, objects)
+        return _diagnosis(context, spec, refusal, start, inf if seconds is None else seconds)
+
+
+def _load(spec: RunSpec, objects: Objects) -> tuple[RunContext, str]:
+    """Return what a run works on, and why a run that explains the labels is refused; "" if it is not.
+
+    Raises:
+        UserError: It is refused whatever it explains.
+    """
+    try:
+        return load(spec, objects), ""
+    except UserError as error:
+        if spec.target != "label":
+            raise
+        try:
+            return load(spec.model_copy(update={"target": "predicted"}), objects), one_line(error)
+        except UserError:
+            raise error from None
+
+
+def _diagnosis(context: RunContext, spec: RunSpec, refusal: str, start: float, seconds: float) -> Diagnosis:
+    loaded = perf_counter()
+    step("saliency-bench: predicting images, as declared and with other preprocessing")
+    examined = examine(context, PREDICTING * seconds)
+    step(f"saliency-bench: explaining some of {len(examined.rows)} images")
+    report = check_maps(examined, loaded + MAPPING * seconds)
+    masks = check_masks(examined)
+    has_masks = bool(examined.scored)
+    cost, limit = check_cost(examined, report, has_masks)
+    spec = spec.model_copy(update={"target": context.spec.target})
+    commands = next_commands(spec, run_explainers(examined, report), limit, has_masks)
+    about = {
+        "saliency_bench": __version__,
+        "dataset": context.dataset,
+        "split": context.spec.split,
+        "model": context.model,
+        "seed": spec.seed,
+        "images": len(examined.rows),
+        "seconds": {"loading": loaded - start, "checking": perf_counter() - loaded},
+    }
+    return Diagnosis([*_of_classes(examined, refusal), *report.checks, *masks, cost], commands, about)
+
+
+def _of_classes(examined: Examined, refusal: str) -> list[Check]:
+    """Return the checks of images, classes and preprocessing."""
+    context, rows = examined.context, examined.rows
+    accuracy = check_accuracy(context, rows)
+    order, assignment = check_order(context, rows)
+    return [
+        check_images(context, rows),
+        check_outputs(context, rows),
+        check_classes(context, refusal, rows),
+        *accuracy,
+        *reconciled(order, assignment, check_preprocessing(examined), accuracy[0].mark),
+    ]

@@ -1,0 +1,148 @@
+"""Reading and predicting the images that `doctor` looks at: as declared, and prepared in other ways."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from math import ceil, inf
+from time import perf_counter
+
+import numpy as np
+import torch
+from PIL import Image
+
+from saliency_bench.bound_explainer import as_explainer
+from saliency_bench.bound_metric import as_metric
+from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.explain import explain
+from saliency_bench.compute.predictions import answers
+from saliency_bench.errors import UserError
+from saliency_bench.recipes.choosing.candidates import seconds_per_pass
+from saliency_bench.recipes.doctor.variants import Variant, is_grey, variants
+from saliency_bench.types import Batch, Chunk
+from saliency_bench.utils.pictures import UnreadableError, opened
+
+MOST = 256  # images, unless a limit allows more
+BASELINES = ("random", "centre")
+ALIGNMENT = ("saliency_miou", "saliency_pointing_game", "saliency_average_precision")
+Scores = dict[tuple[str, str], list[float]]
+
+
+@dataclass
+class Examined:
+    """What was read and predicted.
+
+    Attributes:
+        context: the run.
+        rows: the predictions of the images, as a run stores them.
+        first: the first chunk, and `first_rows` its predictions.
+        correct: {another preparation: whether each image is right with it, None where that is not known}.
+        refused: the preparations that the network does not take.
+        scores: {(baseline, metric): its score on each image with a mask}, and `scored` their ids and groups.
+        sizes: (width, height) of the pictures of the first chunk.
+        grey: whether none of these has a colour.
+        seconds_per_pass: of an image.
+    """
+
+    context: RunContext
+    first: Chunk
+    first_rows: list[dict]
+    sizes: list[tuple[int, int]]
+    grey: bool
+    seconds_per_pass: float
+    rows: list[dict] = field(default_factory=list)
+    correct: dict[Variant, list[bool | None]] = field(default_factory=dict)
+    refused: list[Variant] = field(default_factory=list)
+    scores: Scores = field(default_factory=dict)
+    scored: list[dict] = field(default_factory=list)
+
+
+def examine(context: RunContext, seconds: float) -> Examined:
+    """Read and predict as many images as fit into the time, the first ones of the run.
+
+    The number of chunks is a power of two, so that it hardly depends on how busy the machine is, or all of them.
+
+    Raises:
+        UserError: None of the first images can be read.
+    """
+    start = perf_counter()
+    first = _chunk(context, 0)
+    reading = (perf_counter() - start) / len(first.rows)
+    if first.batch is None:
+        raise UserError(f"the first images of {context.dataset} cannot be read: {next(iter(first.faults.values()))}")
+    images = first.batch.images
+    predicted = answers(context, first)
+    pass_seconds = seconds_per_pass(context.classifier, images)
+    sizes = _sizes(context, len(first.rows))
+    others = variants(context.classifier, images, sizes) if context.question.members is not None else []
+    examined = Examined(context, first, predicted, sizes, is_grey(images), pass_seconds)
+    resized = sum(other.kind == "size" for other in others)
+    per_image = reading * (1 + resized) + pass_seconds * (1 + sum(other.cost for other in others))
+    examined.correct = {other: [] for other in others}
+    for number in range(_count(context, (seconds - (perf_counter() - start)) / max(per_image, 1e-9))):
+        chunk = first if number == 0 else _chunk(context, number)
+        _add(examined, number, chunk, predicted if number == 0 else answers(context, chunk))
+    return examined
+
+
+def _add(examined: Examined, number: int, chunk: Chunk, rows: list[dict]) -> None:
+    """Add a chunk: its predictions as declared and otherwise, and the scores of the baselines."""
+    context = examined.context
+    examined.rows += rows
+    for other in [other for other in examined.correct if other not in examined.refused]:
+        predicted = other.answers(context, number, chunk)
+        if not any(row["logits"] is not None for row in predicted):
+            predicted = []
+            examined.refused += [other] * (number == 0)
+        examined.correct[other] += [row["correct"] for row in predicted] or [None] * len(rows)
+    if chunk.batch is None:
+        return
+    masked = [index for index, reason in enumerate(chunk.batch.left_out) if reason is None]
+    if not masked:
+        return
+    batch = chunk.batch.part(masked)
+    examined.scored += [rows[position] for position in np.array(chunk.readable)[masked]]
+    for name, maps in _baseline_maps(context, batch).items():
+        for metric in ALIGNMENT:
+            values = as_metric(metric)(maps, batch.masks.numpy())
+            examined.scores.setdefault((name, metric), []).extend(values.tolist())
+
+
+def _baseline_maps(context: RunContext, batch: Batch) -> dict[str, np.ndarray]:
+    """Return {baseline: its maps}, those of a run with the same seed."""
+    target = torch.zeros(1, context.question.classes, device=batch.images.device)
+    made = {name: explain(context, batch, as_explainer(name), target).maps for name in BASELINES}
+    return {name: maps.cpu().numpy() for name, maps in made.items() if maps is not None}
+
+
+def _chunk(context: RunContext, number: int) -> Chunk:
+    """Return a chunk without the samples that a limit cuts off."""
+    chunk = context.chunk(number)
+    inside = context.data.count - number * context.spec.batch_size
+    return chunk if inside >= len(chunk.rows) else chunk.part(range(inside))
+
+
+def _count(context: RunContext, affordable: float) -> int:
+    """Return how many chunks to look at, of `affordable` images."""
+    size = context.spec.batch_size
+    most = context.data.count if context.spec.limit else min(context.data.count, MOST)
+    chunks = ceil(most / size)
+    if affordable == inf or affordable >= most:
+        return chunks
+    fitting = max(1, int(affordable // size))
+    return min(chunks, 2 ** (fitting.bit_length() - 1))
+
+
+def _sizes(context: RunContext, count: int) -> list[tuple[int, int]]:
+    """Return (width, height) of the first pictures that can be read."""
+    return list(islice(_readable_sizes(context.data.samples.part(range(count))), count))
+
+
+def _readable_sizes(samples: Sequence[dict]) -> list[tuple[int, int]]:
+    sizes = []
+    for sample in samples:
+        try:
+            picture: Image.Image = opened(sample["image"])
+        except UnreadableError:
+            continue
+        sizes.append(picture.size)
+    return sizes

@@ -1,0 +1,81 @@
+"""Checks of the masks, and of what maps that ignore the network score with them."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from saliency_bench.bound_metric import as_metric
+from saliency_bench.read.statistics.clusters import cluster_codes
+from saliency_bench.read.statistics.intervals import interval
+from saliency_bench.recipes.doctor.checks import Check, Mark
+from saliency_bench.recipes.doctor.examine import BASELINES, Examined
+
+FULL = 0.99  # share of the image from which a mask covers all of it
+LARGE = 0.7  # median share of the image above which alignment says little
+EASY = 0.8  # score of the centre in the pointing game from which the object is nearly always there
+DRAW = "draw masks with `saliency-bench annotate`, or use metrics that need none"
+POINTING = "saliency_pointing_game"
+
+
+def check_masks(examined: Examined) -> list[Check]:
+    """Return whether the masks can be used, how much they cover, and what the baselines score."""
+    rows = examined.rows
+    shares = np.array([row["mask_share"] for row in rows if row["mask_share"] is not None])
+    reasons = Counter(row["left_out"] for row in rows if row["mask_share"] is None)
+    values = {"images": len(rows), "usable": len(shares), "reasons": dict(reasons)}
+    if not len(shares):
+        reason = reasons.most_common(1)[0][0]
+        text = f"none of {len(rows)} images has a usable mask ({reason}): alignment metrics show nothing"
+        return [Check("masks", "look" if set(reasons) == {"no mask"} else "wrong", text, DRAW, values)]
+    return [_usable(rows, shares, reasons, values), _area(shares), _baselines(examined)]
+
+
+def _usable(rows: Sequence[Mapping], shares: np.ndarray, reasons: Counter, values: dict) -> Check:
+    text = f"{len(shares)} of {len(rows)} images have a usable mask"
+    if not reasons:
+        return Check("masks", "ok", text, values=values)
+    listed = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common(3))
+    expected = reasons["no mask"] == reasons.total()
+    mark: Mark = "wrong" if not expected and 2 * len(shares) < len(rows) else "look"
+    fix = "the other images are left out by alignment metrics"
+    return Check("masks", mark, f"{text} ({listed})", fix if expected else "correct these masks", values)
+
+
+def _area(shares: np.ndarray) -> Check:
+    low, median, high = np.quantile(shares, (0.25, 0.5, 0.75)).tolist()
+    full = int((shares >= FULL).sum())
+    values = {"quartiles": [low, median, high], "full": full, "smallest": float(shares.min())}
+    text = f"masks cover {median:.0%} of the prepared image (quartiles {low:.0%} and {high:.0%})"
+    if full:
+        text += f"; {full} of {len(shares)} cover all of it"
+    if 2 * full >= len(shares):
+        return Check("mask area", "wrong", text, "the masks may be inverted: see --foreground", values)
+    if full or median > LARGE:
+        fix = "any map scores well with masks this large: are they inverted? see --foreground"
+        return Check("mask area", "look", text, fix, values)
+    return Check("mask area", "ok", text, values=values)
+
+
+def _baselines(examined: Examined) -> Check:
+    """Return what maps score that ignore the network."""
+    rows, context = examined.scored, examined.context
+    codes = cluster_codes([row["image_id"] for row in rows], [row["group"] for row in rows])
+    values: dict[str, dict] = {name: {} for name in BASELINES}
+    for (name, metric), scores in examined.scores.items():
+        limits = as_metric(metric).limits(context.target_range)
+        value, low, high = interval(np.array(scores), codes, limits).known
+        values[name][metric] = {"value": value, "low": low, "high": high}
+    text = "; ".join(
+        f"{name}: {', '.join(f'{metric} {_shown(score)}' for metric, score in of_name.items())}"
+        for name, of_name in values.items()
+    )
+    centre = values["centre"].get(POINTING, {}).get("low")
+    if centre is not None and centre >= EASY:
+        fix = "the object is nearly always in the centre: compare every explainer with the baseline centre"
+        return Check("baselines", "look", text, fix, values)
+    return Check("baselines", "ok", f"{text}; an explainer must beat these", values=values)
+
+
+def _shown(score: Mapping) -> str:
+    return "-" if score["value"] is None else f"{score['value']:.3f}"

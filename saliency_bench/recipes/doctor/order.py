@@ -1,0 +1,162 @@
+"""Whether another assignment of logits to classes explains the predictions better than the declared one.
+
+An assignment with free parameters is found on one half of the images and judged on the other half, both ways, so that
+none gains by chance from being fitted. It must be better than the declared one, and than always naming the most common
+class, which is what fits a network that gives the same class for every image.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from saliency_bench.recipes.doctor.checks import CLEAR, Gain, gains
+
+NONE = -1  # in the place of a logit: the class has none
+CLOSE = 0.02  # accuracy within which the simpler of two explanations is taken
+Fit = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (labels, predictions) -> the logit of each class (D,)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """An assignment of logits to classes that explains the predictions significantly better.
+
+    Attributes:
+        name: what it does.
+        logits: (D,) the logit of each class of the dataset.
+        gain: its accuracy on images that did not choose it, and that of the declared assignment.
+    """
+
+    name: str
+    logits: np.ndarray
+    gain: Gain
+
+    def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return it as JSON holds it, with a label map that declares it."""
+        label_map = {name: int(logit) for name, logit in zip(names, self.logits, strict=True) if logit != NONE}
+        return {"assignment": self.name, "label_map": label_map, **self.gain.as_dict()}
+
+
+def better_assignment(
+    labels: np.ndarray, predictions: np.ndarray, declared: np.ndarray, classes: int, names: Sequence[str],
+    codes: np.ndarray, seed: int,
+) -> Assignment | None:  # fmt: skip
+    """Return the assignment that explains the predictions significantly better than the declared one, if there is one.
+
+    Args:
+        labels: (n,) the class of each image.
+        predictions: (n,) the largest logit of each image.
+        declared: (D,) the logit of each class; NONE for a class without.
+        classes: the number of logits.
+        names: of the classes of the dataset.
+        codes: (n,) the cluster of each image.
+        seed: of the test.
+    """
+    half = _halves(labels, codes)
+    fits = _fits(declared, classes, names)
+    scores = {name: _score(fit, labels, predictions, half) for name, fit in fits.items()}
+    right = (declared[labels] == predictions).astype(float)
+    constant = _score_of_most_common(labels, half)
+    listed = list(scores.values())
+    over_declared = gains(right, listed, codes, seed)
+    over_constant = gains(constant, listed, codes, seed)
+    explaining = [
+        (name, gain)
+        for name, gain, other in zip(scores, over_declared, over_constant, strict=True)
+        if gain.is_better and other.is_better and gain.value - gain.declared >= CLEAR
+    ]
+    if not explaining:
+        return None
+    best = max(gain.value for _, gain in explaining)
+    name, gain = next((name, gain) for name, gain in explaining if gain.value >= best - CLOSE)
+    logits = fits[name](labels, predictions)
+    if name == SHIFT:
+        name = _shift_name(declared, logits, classes)
+    return Assignment(name, logits, gain)
+
+
+SHIFT = "shifted"
+
+
+def _fits(declared: np.ndarray, classes: int, names: Sequence[str]) -> dict[str, Fit]:
+    """Return {name: how an assignment is found}, the simplest first."""
+    fits: dict[str, Fit] = {SHIFT: lambda labels, predictions: _shifted(declared, labels, predictions, classes)}
+    orders: dict[str, np.ndarray] = {"reversed": np.where(declared == NONE, NONE, classes - 1 - declared)}
+    if classes == len(names):
+        orders["sorted by class name"] = _ranks(names)
+        orders["sorted as text (0, 1, 10, 2)"] = _ranks([str(number) for number in range(classes)])
+    fits |= {
+        name: lambda labels, predictions, logits=logits: logits  # type: ignore[misc]
+        for name, logits in orders.items()
+        if not np.array_equal(logits, declared)
+    }
+    fits["permuted"] = lambda labels, predictions: _permuted(declared, labels, predictions, classes)
+    return fits
+
+
+def _shifted(declared: np.ndarray, labels: np.ndarray, predictions: np.ndarray, classes: int) -> np.ndarray:
+    """Return the declared assignment, moved by as many logits as fits most images."""
+    known = declared[labels] != NONE
+    shifts = Counter(((predictions - declared[labels]) % classes)[known].tolist())
+    shift = max(shifts, key=lambda number: (shifts[number], -number), default=0)
+    return np.where(declared == NONE, NONE, (declared + shift) % classes)
+
+
+def _permuted(declared: np.ndarray, labels: np.ndarray, predictions: np.ndarray, classes: int) -> np.ndarray:
+    """Return the assignment with different logits that fits most images; the declared one where it fits as well."""
+    counts = np.zeros((len(declared), classes))
+    np.add.at(counts, (labels, predictions), 1.0)
+    has_logit = np.flatnonzero(declared != NONE)
+    counts[has_logit, declared[has_logit]] += 0.5
+    rows, logits = linear_sum_assignment(-counts[has_logit])
+    assigned = np.full(len(declared), NONE)
+    assigned[has_logit[rows]] = logits
+    return assigned
+
+
+def _ranks(names: Sequence[str]) -> np.ndarray:
+    """Return the position of each name among the sorted ones."""
+    ranks = np.empty(len(names), dtype=int)
+    ranks[np.argsort(np.array(names), kind="stable")] = np.arange(len(names))
+    return ranks
+
+
+def _halves(labels: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Return Bool (n,): one half of the clusters, with about half of the images of each class."""
+    half, seen, of_cluster = np.zeros(len(labels), dtype=bool), Counter[int](), {}
+    for index, (label, code) in enumerate(zip(labels.tolist(), codes.tolist(), strict=True)):
+        if code not in of_cluster:
+            of_cluster[code] = seen[label] % 2 == 1
+            seen[label] += 1
+        half[index] = of_cluster[code]
+    return half
+
+
+def _score(fit: Fit, labels: np.ndarray, predictions: np.ndarray, half: np.ndarray) -> np.ndarray:
+    """Return (n,) 1 where an assignment that was found on the other half is right."""
+    right = np.zeros(len(labels))
+    for chosen in (half, ~half):
+        logits = fit(labels[~chosen], predictions[~chosen])
+        right[chosen] = logits[labels[chosen]] == predictions[chosen]
+    return right
+
+
+def _score_of_most_common(labels: np.ndarray, half: np.ndarray) -> np.ndarray:
+    """Return (n,) 1 where an image has the class that most images of the other half have."""
+    right = np.zeros(len(labels))
+    for chosen in (half, ~half):
+        if (~chosen).any():
+            right[chosen] = labels[chosen] == np.bincount(labels[~chosen]).argmax()
+    return right
+
+
+def _shift_name(declared: np.ndarray, logits: np.ndarray, classes: int) -> str:
+    known = np.flatnonzero(declared != NONE)
+    shift = int((logits[known[0]] - declared[known[0]]) % classes)
+    if classes == 2:
+        return "the two classes swapped"
+    steps, way = (shift, "later") if shift <= classes // 2 else (classes - shift, "earlier")
+    return f"shifted: each class is {steps} logit{'s' * (steps > 1)} {way} than declared"

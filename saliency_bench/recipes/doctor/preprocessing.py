@@ -1,0 +1,93 @@
+"""Checks of the preprocessing: whether another one is significantly better than the declared one."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from saliency_bench.read.statistics.clusters import cluster_codes
+from saliency_bench.recipes.doctor.checks import ALPHA, ENOUGH, Check, Gain, Mark, gains
+from saliency_bench.recipes.doctor.examine import Examined
+from saliency_bench.recipes.doctor.order import Assignment
+from saliency_bench.recipes.doctor.variants import Variant
+
+KINDS = ("channel order", "normalisation", "size")
+
+
+def check_preprocessing(examined: Examined) -> list[Check]:
+    """Return a check for channel order, normalisation and size; all alternatives are tested together."""
+    judged = judge(examined)
+    return [_check(kind, examined, {v: gain for v, gain in judged.items() if v.kind == kind}) for kind in KINDS]
+
+
+def judge(examined: Examined) -> dict[Variant, Gain]:
+    """Return how each other preparation that the network takes compares with the declared one."""
+    others = [other for other in examined.correct if other not in examined.refused]
+    if not others:
+        return {}
+    rows = examined.rows
+    codes = cluster_codes([row["image_id"] for row in rows], [row["group"] for row in rows])
+    declared = _numbers([row["correct"] for row in rows])
+    columns = [_numbers(examined.correct[other]) for other in others]
+    return dict(zip(others, gains(declared, columns, codes, examined.context.spec.seed), strict=True))
+
+
+def _numbers(correct: list[bool | None]) -> np.ndarray:
+    return np.array([np.nan if value is None else float(value) for value in correct])
+
+
+def _check(kind: str, examined: Examined, judged: dict[Variant, Gain]) -> Check:
+    values: dict[str, object] = {variant.name: gain.as_dict() for variant, gain in judged.items()}
+    if refused := [variant.name for variant in examined.refused if variant.kind == kind]:
+        values["refused"] = refused
+    if not judged:
+        if examined.context.question.members is None:
+            return Check(kind, "undecided", "without labels that the network has classes for, nothing shows it")
+        reason = "the network takes no other" if refused else "there is no other to compare with"
+        grey = kind == "channel order" and examined.grey
+        reason = "the images are grey, so that the order of channels does not matter" if grey else reason
+        return Check(kind, "ok", reason, values=values)
+    n = next(iter(judged.values())).n
+    if n < ENOUGH:
+        return Check(kind, "undecided", f"{n} labelled images are too few to judge it", f"{ENOUGH} do", values)
+    better = [(gain, variant) for variant, gain in judged.items() if gain.is_better]
+    if better:
+        gain, variant = max(better, key=lambda pair: pair[0].value)
+        return Check(kind, gain.mark, f"{variant.name}: {gain}", variant.fix, values)
+    gain, variant = max(((gain, variant) for variant, gain in judged.items()), key=lambda pair: pair[0].value)
+    text = f"none of {len(judged)} alternatives is better; the best is {variant.name}, with {gain.value:.0%}"
+    text = text.replace("none of 1 alternatives is better; the best is", "not better:")
+    return Check(kind, "ok", f"{text} against {gain.declared:.0%} as declared (n = {n})", values=values)
+
+
+def reconciled(order: Check, assignment: Assignment | None, preprocessing: list[Check], accuracy: Mark) -> list[Check]:
+    """Return the checks with one explanation: both another order and another preparation can explain wrong answers.
+
+    The one with the higher accuracy is kept as wrong; the other one cannot be judged before it is fixed. If neither
+    explains an accuracy at chance, none is shown to be right.
+
+    Args:
+        order: the check of the order of classes.
+        assignment: that explains the predictions better; None if there is none.
+        preprocessing: the other checks.
+        accuracy: mark of the accuracy.
+    """
+    wrong = [check for check in preprocessing if check.mark == "wrong"]
+    best = max((_best(check) for check in wrong), default=0.0)
+    if assignment is not None and wrong and best >= assignment.gain.value:
+        first = next(check.name for check in wrong if _best(check) == best)
+        text = f"{order.text}; but another {first} explains the predictions as well"
+        return [Check(order.name, "look", text, f"fix the {first} first", order.values), *preprocessing]
+    if assignment is None and (accuracy == "ok" or wrong):
+        return [order, *preprocessing]
+    if assignment is None:
+        fix = "" if accuracy == "undecided" else "first find out why the accuracy is no better than chance"
+        return [replace(check, mark="undecided", fix=check.fix or fix) if check.mark == "ok" and check.values else check
+                for check in (order, *preprocessing)]  # fmt: skip
+    fix = "fix the order of the classes first"
+    return [order, *(Check(c.name, "undecided", "accuracy says nothing with classes in the wrong order", fix, c.values)
+                     for c in preprocessing)]  # fmt: skip
+
+
+def _best(check: Check) -> float:
+    """Return the accuracy of the best alternative."""
+    return max((v["accuracy"] for v in check.values.values() if isinstance(v, dict) and v["p"] < ALPHA), default=0.0)

@@ -1,0 +1,181 @@
+"""Other ways to prepare the images: what a network may expect in place of what is declared."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from PIL import Image
+
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.model_objects import as_it_is
+from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.predictions import answers
+from saliency_bench.data.frames import framed
+from saliency_bench.data.geometry import Frame, Geometry
+from saliency_bench.errors import UserError
+from saliency_bench.types import Chunk, Images
+
+Values = tuple[float, float, float]
+IMAGENET: tuple[Values, Values] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+NORMALISATIONS: dict[str, tuple[Values, Values]] = {
+    "mean and std of ImageNet": IMAGENET,
+    "mean 0.5 and std 0.5": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "no normalisation": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+    "values from 0 to 255": ((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)),
+}
+# As networks from Caffe take them: the mean of ImageNet is subtracted from values up to 255, in the order BGR.
+CAFFE = "BGR values up to 255 without their mean", (IMAGENET[0][2], IMAGENET[0][1], IMAGENET[0][0]), (1 / 255,) * 3
+BGR = "BGR instead of RGB"
+SAME = 5e-3  # of mean and std, below which they are the declared ones
+FINE = 32  # pixels: sides of large images are multiples of it, as many networks need
+LARGE, LARGEST = 128, 512  # pixels; from LARGE on, no image is doubled
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """Another way to prepare the images.
+
+    Attributes:
+        kind: "channel order", "normalisation" or "size".
+        name: what differs.
+        fix: how to declare it.
+        classifier: the same network with this preparation.
+        flipped: whether the channels are in the order BGR.
+        cost: pixels of an image, relative to those of a declared one.
+    """
+
+    kind: str
+    name: str
+    fix: str
+    classifier: Classifier
+    flipped: bool = False
+    cost: float = 1.0
+
+    def answers(self, context: RunContext, number: int, chunk: Chunk) -> list[dict]:
+        """Return the predictions for the samples of a chunk, as a run makes them; none where the network refuses.
+
+        Args:
+            context: what is declared.
+            number: of the chunk.
+            chunk: its samples as they are declared.
+        """
+        other = replace(context, classifier=self.classifier)
+        try:
+            if self.kind == "size":
+                chunk = other.chunk(number).part(range(len(chunk.rows)))
+            elif self.flipped and chunk.batch is not None:
+                chunk = replace(chunk, batch=replace(chunk.batch, images=chunk.batch.images.flip(1)))
+            return answers(other, chunk)
+        except UserError:
+            return []
+
+
+def variants(classifier: Classifier, images: Images, sizes: Sequence[tuple[int, int]]) -> list[Variant]:
+    """Return other ways to prepare the images that a network could expect.
+
+    Args:
+        classifier: the network as declared.
+        images: (B, 3, H, W), some of them, prepared.
+        sizes: (width, height) of the stored pictures.
+    """
+    return [
+        *_channel_orders(classifier, images),
+        *_normalisations(classifier, images),
+        *_sizes(classifier, images, sizes),
+    ]
+
+
+def is_grey(images: Images) -> bool:
+    """Return whether no image has a colour."""
+    return bool((images == images[:, :1]).all())
+
+
+def _channel_orders(classifier: Classifier, images: Images) -> Iterator[Variant]:
+    if classifier.channels == 3 and not is_grey(images):
+        fix = "the network expects BGR: reverse the channels in its forward, images.flip(1)"
+        yield Variant("channel order", BGR, fix, classifier.variant(), flipped=True)
+
+
+def _normalisations(classifier: Classifier, images: Images) -> Iterator[Variant]:
+    for name, (mean, std) in NORMALISATIONS.items():
+        if not (_is(classifier.mean, mean) and _is(classifier.std, std)):
+            fix = f"load it with mean={_spelled(mean)}, std={_spelled(std)}"
+            yield Variant("normalisation", name, fix, _normalised(classifier, mean, std))
+    if classifier.channels == 3:
+        name, means, stds = CAFFE
+        other = _normalised(classifier, means, (stds[0], stds[1], stds[2]))
+        fix = "the network expects 255 * images.flip(1) without the mean of ImageNet: do so in its forward"
+        yield Variant("normalisation", name, fix, other, flipped=True)
+
+
+def _sizes(classifier: Classifier, images: Images, stored: Sequence[tuple[int, int]]) -> Iterator[Variant]:
+    """Yield other sizes: half to double the side, 224 and 256 nearby, the size as stored; and the other shape."""
+    height, width = images.shape[2:]
+    short = min(height, width)
+    pixels = float(height * width)
+    near = [short // 2, short * 7 // 8, -(-short * 8 // 7), *([2 * short] if short <= LARGE else [])]
+    near += [side for side in (224, 256) if short / 2 <= side <= 2 * short and short > LARGE]
+    sides = sorted({_rounded(side, short) for side in near if side >= 8} - {short})
+    geometries = {f"{side} px instead of {short}": _scaled(classifier.geometry, side / short, (height, width))
+                  for side in sides}  # fmt: skip
+    if any(wide != tall for wide, tall in stored):
+        squash = classifier.geometry.crop is not None
+        name = "squashed instead of cropped" if squash else "cropped at the centre instead of squashed"
+        geometries[name] = Geometry((height, width)) if squash else Geometry(short, (height, width))
+    for name, geometry in geometries.items():
+        tall, wide = geometry.frame or (height, width)
+        fix = f"load it with size={tall if tall == wide else (tall, wide)}" if "px" in name else "prepare images so"
+        other = _prepared(classifier, geometry, _frame_of(geometry))
+        yield Variant("size", name, fix, other, cost=tall * wide / pixels)
+    if len(set(stored)) == 1 and stored[0] != (width, height) and min(stored[0]) not in sides:
+        wide, tall = stored[0]
+        if max(wide, tall) <= LARGEST:
+            other = _prepared(classifier, Geometry(), as_it_is)
+            name = f"as stored, {tall} x {wide}, instead of {height} x {width}"
+            fix = f"load it with size={tall if tall == wide else (tall, wide)}"
+            yield Variant("size", name, fix, other, cost=tall * wide / pixels)
+
+
+def _rounded(side: int, short: int) -> int:
+    return max(FINE, FINE * round(side / FINE)) if short >= LARGE else side
+
+
+def _scaled(geometry: Geometry, factor: float, frame: tuple[int, int]) -> Geometry:
+    """Return a geometry whose frame is larger or smaller by a factor."""
+
+    def scaled(sides: tuple[int, int]) -> tuple[int, int]:
+        return round(sides[0] * factor), round(sides[1] * factor)
+
+    if geometry.resize is None:
+        return Geometry(scaled(frame))
+    resize = round(geometry.resize * factor) if isinstance(geometry.resize, int) else scaled(geometry.resize)
+    return replace(geometry, resize=resize, crop=geometry.crop and scaled(geometry.crop))
+
+
+def _frame_of(geometry: Geometry) -> Frame:
+    way = Image.Resampling.__members__.get(geometry.resample.upper(), Image.Resampling.BILINEAR)
+    return lambda picture: as_it_is(framed(picture, geometry, way))
+
+
+def _prepared(classifier: Classifier, geometry: Geometry, frame: Frame) -> Classifier:
+    """Return the same network with another geometry."""
+    other = _normalised(classifier, classifier.mean.flatten().tolist(), classifier.std.flatten().tolist())
+    other.geometry, other.frame = geometry, frame
+    return other
+
+
+def _normalised(classifier: Classifier, mean: Sequence[float], std: Sequence[float]) -> Classifier:
+    """Return the same network with another mean and standard deviation."""
+    other = classifier.taking_normalised()
+    other.mean, other.std = (torch.tensor(values).view(1, 3, 1, 1).to(classifier.mean) for values in (mean, std))
+    return other
+
+
+def _is(values: torch.Tensor, others: Values) -> bool:
+    return bool(np.allclose(values.flatten().cpu().numpy(), others, atol=SAME, rtol=0))
+
+
+def _spelled(values: Values) -> str:
+    """Return a mean or std as it is given: a number, or one for each channel."""
+    return f"{values[0]:g}" if len(set(values)) == 1 else f"[{','.join(f'{value:g}' for value in values)}]"
