@@ -49,7 +49,7 @@ def export(
 ) -> int:  # fmt: skip
     """Write the counted masks and the consensus of each image into a new folder; return the number of images.
 
-    The folder is closed to other users of the machine. corrections.csv lists the masks that are corrections of reviewers.
+    The folder is closed to other users of the machine. corrections.csv lists the masks that reviewers corrected.
 
     Args:
         annotating: the study.
