@@ -98,7 +98,7 @@ def check_accuracy(context: RunContext, rows: Sequence[Mapping]) -> list[Check]:
     question = context.question
     if question.members is None:
         return [Check("accuracy", "undecided", "there are no labels that the network has classes for")]
-    table = pa.Table.from_pylist(list(rows), schema=prediction_schema(context))
+    table = pa.Table.from_pylist(list(rows), schema=context.schema)
     facts = quality(table, question.members, context.classifier.activation, context.spec.seed)
     accuracy, kind = Interval.model_validate(facts["accuracy"]), facts["accuracy_kind"]
     if accuracy.value is None:

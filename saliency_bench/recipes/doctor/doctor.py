@@ -122,7 +122,7 @@ def doctor(
 
     Args:
         within: time to spend after loading: "2m", "90s", seconds, or None for no limit.
-        batch_size: samples per chunk.
+        batch_size: samples per batch.
         progress: show a line per step.
         **settings: SETTINGS
 

@@ -15,10 +15,11 @@ from saliency_bench.bound_metric import as_metric
 from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.explain import explain
 from saliency_bench.compute.predictions import answers
+from saliency_bench.compute.reading import ReadBatch
 from saliency_bench.errors import UserError
 from saliency_bench.recipes.choosing.candidates import seconds_per_pass
 from saliency_bench.recipes.doctor.variants import Variant, is_grey, variants
-from saliency_bench.types import Batch, Chunk
+from saliency_bench.types import Batch, Images
 from saliency_bench.utils.pictures import UnreadableError, opened
 
 MOST = 256  # images, unless a limit allows more
@@ -34,17 +35,17 @@ class Examined:
     Attributes:
         context: the run.
         rows: the predictions of the images, as a run stores them.
-        first: the first chunk, and `first_rows` its predictions.
+        first: the first batch, and `first_rows` its predictions.
         correct: {another preparation: whether each image is right with it, None where that is not known}.
         refused: the preparations that the network does not take.
         scores: {(baseline, metric): its score on each image with a mask}, and `scored` their ids and groups.
-        sizes: (width, height) of the pictures of the first chunk.
+        sizes: (width, height) of the pictures of the first batch.
         grey: whether none of these has a colour.
         seconds_per_pass: of an image.
     """
 
     context: RunContext
-    first: Chunk
+    first: ReadBatch
     first_rows: list[dict]
     sizes: list[tuple[int, int]]
     grey: bool
@@ -55,22 +56,28 @@ class Examined:
     scores: Scores = field(default_factory=dict)
     scored: list[dict] = field(default_factory=list)
 
+    @property
+    def images(self) -> Images:
+        """Return the images of the first batch, prepared."""
+        assert self.first.samples is not None
+        return self.first.samples.batch.images
+
 
 def examine(context: RunContext, seconds: float) -> Examined:
     """Read and predict as many images as fit into the time, the first ones of the run.
 
-    The number of chunks is a power of two, so that it hardly depends on how busy the machine is, or all of them.
+    The number of batches is a power of two, so that it hardly depends on how busy the machine is, or all of them.
 
     Raises:
         UserError: None of the first images can be read.
     """
     start = perf_counter()
-    first = _chunk(context, 0)
+    first = _read(context, 0)
     reading = (perf_counter() - start) / len(first.rows)
-    if first.batch is None:
+    if first.samples is None:
         raise UserError(f"the first images of {context.dataset} cannot be read: {next(iter(first.faults.values()))}")
-    images = first.batch.images
-    predicted = answers(context, first)
+    images = first.samples.batch.images
+    predicted = _predict(context, first)
     pass_seconds = seconds_per_pass(context.classifier, images)
     sizes = _sizes(context, len(first.rows))
     others = variants(context.classifier, images, sizes) if context.question.members is not None else []
@@ -79,28 +86,29 @@ def examine(context: RunContext, seconds: float) -> Examined:
     per_image = reading * (1 + resized) + pass_seconds * (1 + sum(other.cost for other in others))
     examined.correct = {other: [] for other in others}
     for number in range(_count(context, (seconds - (perf_counter() - start)) / max(per_image, 1e-9))):
-        chunk = first if number == 0 else _chunk(context, number)
-        _add(examined, number, chunk, predicted if number == 0 else answers(context, chunk))
+        read = first if number == 0 else _read(context, number)
+        _add(examined, read, predicted if number == 0 else _predict(context, read))
     return examined
 
 
-def _add(examined: Examined, number: int, chunk: Chunk, rows: list[dict]) -> None:
-    """Add a chunk: its predictions as declared and otherwise, and the scores of the baselines."""
+def _add(examined: Examined, read: ReadBatch, rows: list[dict]) -> None:
+    """Add a batch: its predictions as declared and otherwise, and the scores of the baselines."""
     context = examined.context
     examined.rows += rows
     for other in [other for other in examined.correct if other not in examined.refused]:
-        predicted = other.answers(context, number, chunk)
+        predicted = other.answers(context, read)
         if not any(row["logits"] is not None for row in predicted):
             predicted = []
-            examined.refused += [other] * (number == 0)
+            examined.refused += [other] * (read is examined.first)
         examined.correct[other] += [row["correct"] for row in predicted] or [None] * len(rows)
-    if chunk.batch is None:
+    if read.samples is None:
         return
-    masked = [index for index, reason in enumerate(chunk.batch.left_out) if reason is None]
+    samples, row_at = read.samples, dict(zip(read.positions, rows, strict=True))
+    masked = [index for index, reason in enumerate(samples.batch.left_out) if reason is None]
     if not masked:
         return
-    batch = chunk.batch.part(masked)
-    examined.scored += [rows[position] for position in np.array(chunk.readable)[masked]]
+    batch = samples.batch.part(masked)
+    examined.scored += [row_at[samples.positions[index]] for index in masked]
     for name, maps in _baseline_maps(context, batch).items():
         for metric in ALIGNMENT:
             values = as_metric(metric)(maps, batch.masks.numpy())
@@ -110,31 +118,37 @@ def _add(examined: Examined, number: int, chunk: Chunk, rows: list[dict]) -> Non
 def _baseline_maps(context: RunContext, batch: Batch) -> dict[str, np.ndarray]:
     """Return {baseline: its maps}, those of a run with the same seed."""
     target = torch.zeros(1, context.question.classes, device=batch.images.device)
-    made = {name: explain(context, batch, as_explainer(name), target).maps for name in BASELINES}
+    made = {
+        name: explain(context.classifier, batch, as_explainer(name), target, context.spec.seed, strict=False).maps
+        for name in BASELINES
+    }
     return {name: maps.cpu().numpy() for name, maps in made.items() if maps is not None}
 
 
-def _chunk(context: RunContext, number: int) -> Chunk:
-    """Return a chunk without the samples that a limit cuts off."""
-    chunk = context.chunk(number)
-    inside = context.data.count - number * context.spec.batch_size
-    return chunk if inside >= len(chunk.rows) else chunk.part(range(inside))
+def _read(context: RunContext, number: int) -> ReadBatch:
+    """Return a batch without the samples that a limit cuts off."""
+    positions = context.batches[number]
+    return context.read(range(positions.start, min(positions.stop, context.data.count)))
+
+
+def _predict(context: RunContext, read: ReadBatch) -> list[dict]:
+    return answers(context.classifier, context.question, read, context.schema.names)
 
 
 def _count(context: RunContext, affordable: float) -> int:
-    """Return how many chunks to look at, of `affordable` images."""
+    """Return how many batches to look at, of `affordable` images."""
     size = context.spec.batch_size
     most = context.data.count if context.spec.limit else min(context.data.count, MOST)
-    chunks = ceil(most / size)
+    batches = ceil(most / size)
     if affordable == inf or affordable >= most:
-        return chunks
+        return batches
     fitting = max(1, int(affordable // size))
-    return min(chunks, 2 ** (fitting.bit_length() - 1))
+    return min(batches, 2 ** (fitting.bit_length() - 1))
 
 
 def _sizes(context: RunContext, count: int) -> list[tuple[int, int]]:
     """Return (width, height) of the first pictures that can be read."""
-    return list(islice(_readable_sizes(context.data.samples.part(range(count))), count))
+    return list(islice(_readable_sizes(context.data.samples.at(range(count))), count))
 
 
 def _readable_sizes(samples: Sequence[dict]) -> list[tuple[int, int]]:

@@ -131,10 +131,12 @@ def _shape(classifier: Classifier, module: nn.Module, image: Images) -> list[int
 
 def _sample(examined: Examined) -> _Sample | None:
     """Return the first images that can be explained; None if there are none."""
-    context, chunk = examined.context, examined.first
+    context, samples = examined.context, examined.first.samples
+    if samples is None:
+        return None
     chosen: list[int] = []
     terms, others = [], []
-    for index, position in enumerate(chunk.readable):
+    for index, position in enumerate(samples.positions):
         row = examined.first_rows[position]
         if row["prediction"] is None or (context.selection is not None and not context.selection.keeps(row)):
             continue
@@ -145,9 +147,9 @@ def _sample(examined: Examined) -> _Sample | None:
         chosen.append(index)
         terms.append(term)
         others.append(TargetTerms((next(k for k in ordered_classes(logits) if k not in term.plus),)))
-    if not chosen or chunk.batch is None:
+    if not chosen:
         return None
-    batch, classes = chunk.batch.part(chosen), context.question.classes
+    batch, classes = samples.batch.part(chosen), context.question.classes
     first, second = (stack(each, classes).to(batch.images.device) for each in (terms, others))
     return _Sample(batch, first, second)
 
@@ -155,6 +157,8 @@ def _sample(examined: Examined) -> _Sample | None:
 def _try(examined: Examined, sample: _Sample, tried: Tried, until: float) -> None:
     """Explain the images, fewer of them or with fewer draws where there is little time, and note what comes out."""
     left = until - perf_counter()
+    network, spec = examined.context.classifier, examined.context.spec
+    seed, strict = spec.seed, spec.strict
     explainer = tried.candidate.explainer
     images = len(sample.batch) if len(sample.batch) * tried.seconds <= left else 2
     if images * tried.seconds > left:
@@ -164,7 +168,7 @@ def _try(examined: Examined, sample: _Sample, tried: Tried, until: float) -> Non
     sample = sample.part(images)
     start = perf_counter()
     try:
-        made = explain(examined.context, sample.batch, explainer, sample.target)
+        made = explain(network, sample.batch, explainer, sample.target, seed, strict=strict)
     except UserError as error:
         tried.problem = one_line(error)
         return
@@ -180,7 +184,7 @@ def _try(examined: Examined, sample: _Sample, tried: Tried, until: float) -> Non
         tried.reliability = Reliability(median=float(np.median(known)), n=len(known), draws=made.draws)
     targeted = explainer.declaration.targeted
     if made.maps is not None and not tried.problem and targeted and perf_counter() + images * seconds < until:
-        again = explain(examined.context, sample.batch, explainer, sample.runner_up)
+        again = explain(network, sample.batch, explainer, sample.runner_up, seed, strict=strict)
         tried.same_classes = again.maps is not None and _all_same(made.maps, again.maps)
 
 

@@ -30,8 +30,7 @@ def check_cost(examined: Examined, report: MapReport, has_masks: bool) -> tuple[
     names = run_explainers(examined, report)
     chosen = [item for item in report.fitting if item.name in names]
     metrics = [as_metric(text) for text in (WITH_MASKS if has_masks else WITHOUT_MASKS)]
-    assert examined.first.batch is not None
-    _, scoring = costs(chosen, metrics, max(examined.first.batch.images.shape[2:]))
+    _, scoring = costs(chosen, metrics, max(examined.images.shape[2:]))
     seconds = {item.candidate.name: item.seconds for item in report.tried}
     per_image = sum(seconds.get(name, 0.0) for name in names) + examined.seconds_per_pass * (1 + sum(scoring.values()))
     limit = min(count, max(FEWEST, int(60 * MINUTES / per_image)))
@@ -52,8 +51,7 @@ def check_cost(examined: Examined, report: MapReport, has_masks: bool) -> tuple[
 def run_explainers(examined: Examined, report: MapReport) -> list[str]:
     """Return the explainers of the first run: the default one, integrated gradients if it fits, and the baselines."""
     fitting = {item.name for item in report.fitting}
-    assert examined.first.batch is not None
-    default, _ = default_explainer(examined.context.classifier, examined.first.batch.images[:1])
+    default, _ = default_explainer(examined.context.classifier, examined.images[:1])
     wanted = dict.fromkeys([default, "integrated_gradients", *reversed(BASELINES)])
     return [name for name in wanted if name in fitting]
 

@@ -11,10 +11,11 @@ from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.model_objects import as_it_is
 from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.predictions import answers
+from saliency_bench.compute.reading import ReadBatch
 from saliency_bench.data.frames import framed
 from saliency_bench.data.geometry import Frame, Geometry
 from saliency_bench.errors import UserError
-from saliency_bench.types import Chunk, Images
+from saliency_bench.types import Images
 
 Values = tuple[float, float, float]
 IMAGENET: tuple[Values, Values] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -52,21 +53,21 @@ class Variant:
     flipped: bool = False
     cost: float = 1.0
 
-    def answers(self, context: RunContext, number: int, chunk: Chunk) -> list[dict]:
-        """Return the predictions for the samples of a chunk, as a run makes them; none where the network refuses.
+    def answers(self, context: RunContext, read: ReadBatch) -> list[dict]:
+        """Return the predictions for a batch, as a run makes them; none if the network refuses this preparation.
 
         Args:
-            context: what is declared.
-            number: of the chunk.
-            chunk: its samples as they are declared.
+            context: The run as declared.
+            read: The batch, prepared as declared.
         """
         other = replace(context, classifier=self.classifier)
         try:
             if self.kind == "size":
-                chunk = other.chunk(number).part(range(len(chunk.rows)))
-            elif self.flipped and chunk.batch is not None:
-                chunk = replace(chunk, batch=replace(chunk.batch, images=chunk.batch.images.flip(1)))
-            return answers(other, chunk)
+                read = other.read(read.positions)
+            elif self.flipped and read.samples is not None:
+                batch = read.samples.batch
+                read = read._replace(samples=replace(read.samples, batch=replace(batch, images=batch.images.flip(1))))
+            return answers(other.classifier, other.question, read, other.schema.names)
         except UserError:
             return []
 
