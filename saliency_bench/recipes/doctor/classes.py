@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 
 from saliency_bench.compute.context import RunContext
-from saliency_bench.compute.predictions import prediction_schema
 from saliency_bench.read.accuracy import quality
 from saliency_bench.read.cell import Interval
 from saliency_bench.read.statistics.clusters import cluster_codes
