@@ -267,7 +267,7 @@ def test_constant_maps_get_a_number_or_are_left_out(load, name):
 @pytest.mark.parametrize("name", CLASSED)
 def test_classes_of_images_are_checked(load, name):
     assert says(load, name, "one class .* for each of the 4 images", **asking(name, references=[0, 1]))
-    assert says(load, name, "classes are whole numbers from 0 to 2", **asking(name, references=[0, 1, 2, 3]))
+    assert says(load, name, "classes must be whole numbers from 0 to 2", **asking(name, references=[0, 1, 2, 3]))
     assert says(load, name, "5 classes", **asking(name, target=torch.ones(1, 5)))
     assert says(load, name, "finite", **asking(name, target=torch.full((4, 3), np.nan)))
 
@@ -298,13 +298,13 @@ def test_functions_name_what_they_cannot_read(name):
     bad = [
         (MAPS[:3], MASKS, r"\(3, 6, 7\)"),
         (MAPS[:, 1:], MASKS, r"\(4, 5, 7\)"),
-        (MAPS[:, None], MASKS, r"maps have shape \(B, H, W\)"),
+        (MAPS[:, None], MASKS, r"maps must have shape \(B, H, W\)"),
         (np.where(MASKS, np.nan, MAPS), MASKS, "map 0 holds NaN or infinite"),
         (np.where(MASKS, np.inf, MAPS), MASKS, "map 0 holds NaN or infinite"),
         ([["a"]], MASKS, "real numbers"),
     ]
     if name in ALIGNMENT:
-        bad += [(MAPS, MAPS, "masks must be binary"), (MAPS, None, r"masks have shape \(B, H, W\)")]
+        bad += [(MAPS, MAPS, "masks must be binary"), (MAPS, None, r"masks must have shape \(B, H, W\)")]
     for maps, masks, line in bad:
         with pytest.raises(ValueError, match=line) as caught:
             directly(name, maps, masks)
@@ -346,8 +346,8 @@ def test_maps_that_cannot_be_read_are_named(load, name):
         maps = MAPS.astype(np.float64)
         maps[2, 1, 1] = bad
         assert says(load, name, "map 2 holds NaN or infinite values", **given(name, maps))
-    assert says(load, name, r"maps have shape \(B, H, W\)", **given(name) | {"predictions": MAPS[:, None]})
-    assert says(load, name, r"maps have shape \(B, H, W\)", **given(name) | {"predictions": None})
+    assert says(load, name, r"maps must have shape \(B, H, W\)", **given(name) | {"predictions": MAPS[:, None]})
+    assert says(load, name, r"maps must have shape \(B, H, W\)", **given(name) | {"predictions": None})
     assert says(load, name, "all of one size", **given(name) | {"predictions": [MAPS[0], MAPS[1, :3]]})
     assert says(load, name, "must be real numbers", **given(name) | {"predictions": [["a"]]})
     assert says(load, name, "must be real numbers", **given(name) | {"predictions": MAPS + 1j})
@@ -416,7 +416,7 @@ def test_classes_targets_images_and_classifier_are_asked_for(load, name):
     for labels in (["a"] * 4, [0, 1, np.nan, 2], [0.5] * 4):
         assert says(load, name, "one class .* for each of the 4 maps", **given(name, labels=labels))
     for labels in ([0, 1, 2, 3], [0, 1, 2, -5]):
-        assert says(load, name, "classes are whole numbers from 0 to 2", **given(name, labels=labels))
+        assert says(load, name, "classes must be whole numbers from 0 to 2", **given(name, labels=labels))
     missing = "give them, and no target" if name in LABELLED else "needs references, .* or target="
     assert says(load, name, missing, **given(name, labels=None))
     assert says(load, name, "needs images=", **given(name, images=None))

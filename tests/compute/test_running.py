@@ -622,7 +622,7 @@ def test_bad_options_leave_no_folder(changes, words, shapes, resnet, tmp_path):
 def test_an_image_id_that_comes_twice_is_refused(shapes, resnet, tmp_path):
     dataset = sb.load_dataset(shapes).select([0, 1, 1])
     dataset.to_parquet(tmp_path / "data" / "data" / "test-00000-of-00001.parquet")
-    with pytest.raises(UserError, match="comes 2 times"):
+    with pytest.raises(UserError, match="occurs 2 times"):
         go(tmp_path / "run", tmp_path / "data", resnet)
 
 

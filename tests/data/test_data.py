@@ -262,7 +262,7 @@ def test_a_path_with_a_typo_suggests_the_nearest_folder(name, near, tmp_path, mo
 
 
 def test_a_folder_without_dataset(tmp_path):
-    with pytest.raises(UserError, match="holds no dataset"):
+    with pytest.raises(UserError, match="holds no readable dataset"):
         sb.load_dataset(tmp_path)
     (tmp_path / "notes.txt").write_text("some text")
     with pytest.raises(UserError, match='no column "image"'):

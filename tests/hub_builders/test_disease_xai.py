@@ -212,7 +212,7 @@ def test_options_and_readers(source):
     samples, log = built(source, min_readers=4)
     assert samples == {}
     assert log.left_out[0]["reason"] == "marked by fewer than 4 readers"
-    with pytest.raises(UserError, match="min_readers is 1 to 4"):
+    with pytest.raises(UserError, match="min_readers must be 1 to 4"):
         built(source, min_readers=5)
 
 

@@ -113,9 +113,9 @@ def test_the_metric_of_a_plugin_is_published_with_its_card(example, monkeypatch,
     card = registry.files("metrics")["top_quarter"].parent / "README.md"
     missing = Path.is_file
     monkeypatch.setattr(Path, "is_file", lambda path: path != card and missing(path))
-    with pytest.raises(UserError, match=r"metric top_quarter has no README.md; write it into .*/top_quarter, as"):
+    with pytest.raises(UserError, match=r"metric top_quarter has no README.md; write it into .*/top_quarter, like"):
         metric_publication("top_quarter", "ada")
-    with pytest.raises(UserError, match=r"my_score.py:my_iou is a function of a file.*saliency-bench new metric"):
+    with pytest.raises(UserError, match=r"my_score.py:my_iou is a function in a file.*saliency-bench new metric"):
         metric_publication("./my_score.py:my_iou", "ada")
 
 
@@ -231,7 +231,7 @@ def test_its_evaluate_module(installed, tmp_path):
 
 
 BROKEN = {
-    "no module": ("broken.nowhere", "", "broken.nowhere is no file"),
+    "no module": ("broken.nowhere", "", "broken.nowhere is not a file"),
     "no package": ("no_such_package.item", "", "there is no module no_such_package.item"),
     "no Python": ("broken.item", "# A comment.\ndef item(:", "item.py, line 2: invalid syntax"),
     "no text": ("broken.item", "# \0", "item.py"),
@@ -312,7 +312,7 @@ def test_a_package_without_a_description_is_named_by_its_folder(tmp_path, monkey
     (tmp_path / "broken-0.1.dist-info" / "METADATA").unlink()
     monkeypatch.syspath_prepend(tmp_path)
     found_anew()
-    with pytest.raises(UserError, match=r"explainer item of broken-0\.1 cannot be used: broken.nowhere is no file"):
+    with pytest.raises(UserError, match=r"explainer item of broken-0\.1 cannot be used: broken.nowhere is not a file"):
         sb.load_explainer("item")
     monkeypatch.undo()
 
@@ -384,7 +384,7 @@ def test_of_two_packages_with_one_name_the_first_is_taken_and_a_line_says_so(tmp
     found_anew()
     assert registry.summary(registry.files("explainers")["item"]) == "An item of another."
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == "saliency-bench: explainer item is that of another 0.1; that of broken 0.1 is left out"
+    assert line == "saliency-bench: explainer item belongs to another 0.1; the one of broken 0.1 is left out"
     monkeypatch.undo()
 
 
@@ -466,7 +466,7 @@ def test_a_folder_of_suites_that_is_not_there_is_named(tmp_path, monkeypatch, fo
     package(tmp_path, "suites", "item", "broken.suites", "")
     monkeypatch.syspath_prepend(tmp_path)
     found_anew()
-    said = "suite item of broken 0.1 cannot be used: broken.suites is no folder"
+    said = "suite item of broken 0.1 cannot be used: broken.suites is not a folder"
     assert main(["list", "suites"]) == 0
     assert said in capsys.readouterr().out
     with pytest.raises(UserError, match=said):

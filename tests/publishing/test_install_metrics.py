@@ -121,7 +121,7 @@ def test_twice_changes_nothing(cache):
 def test_the_help_says_that_an_edit_needs_another_installation(capsys):
     with pytest.raises(SystemExit):
         main(["install-metrics", "--help"])
-    assert "after each edit of a metric of your own" in " ".join(capsys.readouterr().out.split())
+    assert "after each edit of your own metric" in " ".join(capsys.readouterr().out.split())
 
 
 def in_use(cache):

@@ -238,7 +238,7 @@ def test_a_card_never_leaves_out_its_dataset_because_the_hub_is_busy(here, built
     refused("503", card)
     here.fault("HEAD .*build_report.json", times=9, status=503)
     shutil.rmtree(tmp_path / "cache", ignore_errors=True)
-    refused(r"build_report\.json of saliency-bench/pet-xai did not arrive", card)
+    refused(r"build_report\.json of saliency-bench/pet-xai could not be downloaded", card)
     here.heal()
     assert "trained on\n[saliency-bench/pet-xai]" in card()
 

@@ -45,7 +45,7 @@ def test_a_link_is_for_one_person_and_others_cannot_join(annotating, client):
     refused = join(client, "somebody who has no link at all")
     assert (refused.status_code, refused.json()["error"]) == (
         403,
-        "this study is by invitation; open the link that you were sent",
+        "this study is by invitation; open the link that you received",
     )
     assert join(client, None).status_code == 403
     half = client.post("/api/join", content=json.dumps({"request": "\ud800" * 20}))
@@ -118,8 +118,8 @@ def test_tables_by_the_command(tmp_path, capsys, shapes):
 
 
 @pytest.mark.parametrize(("option", "line"), [
-    (["--lease", "0"], "--lease is a number of minutes"), (["--invite", "-1"], "--invite is a number of people"),
-    (["--completion-url", "javascript:alert(1)"], "--completion-url is an address"),
+    (["--lease", "0"], "--lease must be a number of minutes"), (["--invite", "-1"], "--invite must be a number of people"),
+    (["--completion-url", "javascript:alert(1)"], "--completion-url must begin with https:"),
 ])  # fmt: skip
 def test_options_that_cannot_be(option, line, tmp_path, capsys, shapes):
     assert line in said(capsys, ["annotate", "--dataset", str(shapes), "--store", str(tmp_path / "s.db"), *option], 2)

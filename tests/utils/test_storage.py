@@ -119,7 +119,7 @@ def test_what_is_no_file_is_not_replaced_by_a_page(kind, linked, run, tmp_path, 
     monkeypatch.setattr("saliency_bench.read.run_folder.read_run", pytest.fail)  # refused before anything is read
     assert main(["report", str(run.folder), "--out", str(path)]) == 2
     shown = capsys.readouterr().err
-    assert f"{path} is no regular file" in shown
+    assert f"{path} is not a regular file" in shown
     assert shown.count("\n") == 1
     assert path.is_symlink() == linked
     assert (path.stat().st_ino, path.stat().st_mode) == (before.st_ino, before.st_mode)
@@ -133,7 +133,7 @@ def test_a_file_of_a_run_that_is_a_pipe_is_not_replaced(shapes, resnet, tmp_path
     for name in ("summary.json", "report.html", "records.parquet"):
         (tmp_path / "run" / name).unlink()
         os.mkfifo(tmp_path / "run" / name)
-        with pytest.raises(UserError, match=f"{name} is no regular file"):
+        with pytest.raises(UserError, match=f"{name} is not a regular file"):
             sb.run(**settings)
         (tmp_path / "run" / name).unlink()
 

@@ -96,7 +96,7 @@ def test_direction_and_range_are_declared():
         (lambda map, masks: 0, "asks for map; .*maps, masks"),
         (lambda: 0, "asks for nothing; .*maps, masks"),
         (lambda *everything: 0, "asks for nothing"),
-        (lambda masks: 0, "asks for masks alone.*maps, curves or explain"),
+        (lambda masks: 0, "has only the inputs masks.*maps, curves or explain"),
         (lambda maps, *, level: 0, "option level .*default"),
         (max, "parameters"),
     ],

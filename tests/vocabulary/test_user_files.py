@@ -79,7 +79,7 @@ def test_a_change_in_a_file_beside_it_is_another_version(folder):
         ("mine.py", r"mine.py is a file; name the function in it: mine.py:bright"),
         ("mine.py:", r"mine.py is a file; name the function in it: mine.py:bright"),
         ("mine.py:brightt", r"unknown function 'brightt' of mine.py; did you mean bright\?"),
-        ("mine.py:number", r"number of mine.py is no function"),
+        ("mine.py:number", r"number of mine.py is not a function"),
         ("mine.py:bright:sigam=2", r"unknown option 'sigam' of bright; did you mean sigma\?"),
         ("mine.py:bright:2", r"'2' in 'bright:2' is not OPTION=VALUE"),
         ("none.py:bright", r"none.py cannot be read \(No such file or directory\)"),
