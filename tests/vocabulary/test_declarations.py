@@ -23,6 +23,9 @@ def maps_alone(maps):
 REFUSED = [
     ({"rnage": (0, 1)}, "unknown keyword 'rnage' of @sb.metric; did you mean range"),
     ({"range": (1, 0)}, r"maps_alone: range .*\(1, 0\)"),
+    ({"range": 3}, "range .*got 3"),
+    ({"range": ("a", "b")}, "range .*got"),
+    ({"range": (0, float("nan"))}, "range .*got"),
     ({"higher_is_better": "yes"}, "higher_is_better .*'yes'"),
     ({"version": 0}, "version .*got 0"),
     ({"version": "2"}, "version .*got '2'"),
