@@ -3,6 +3,7 @@
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -213,6 +214,9 @@ def results(kind: str, args: Namespace) -> None:
 
     module = import_module(f"saliency_bench.studies.{kind}.results")
     findings = module.results(_study(kind, args), **_count(args))
+    if args.out:
+        with suppress(OSError):  # it exists, or `save` says what is wrong
+            Path(args.out).mkdir(0o700, parents=True)
     whole = Analysis(findings, [])
     written = whole.save(args.out) if args.out else []
     if args.json:

@@ -75,8 +75,7 @@ def export(
             f"mask; export it with --without-people"
         )
     writer.check(drawn)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.mkdir(0o700)
+    out.mkdir(0o700, parents=True)
     writer.write(out, drawn)
     if corrected := [entry for entry in drawn if entry.corrected is not None]:
         _write_corrections(out / CORRECTIONS, corrected, people)

@@ -4,9 +4,12 @@
 NAMESPACE/results of its owner, or the board in the variable SALIENCY_BENCH_RESULTS.
 """
 
+import atexit
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import mkdtemp
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before gradio is imported
 
@@ -82,6 +85,7 @@ def launch(live: Live, **options: object) -> None:
         live: the board.
         **options: further options of gradio's `launch`.
     """
+    keep_files_private()
     css = (HERE / "board.css").read_text(encoding="utf-8")
     demo = build(live)
     demo.space_id = None  # otherwise gradio's page fetches a header and its fonts from other hosts
@@ -91,6 +95,16 @@ def launch(live: Live, **options: object) -> None:
     guard = Middleware(Guard, uploads=uploads, calls=calls, components=components)
     guarded = {"middleware": [Middleware(OwnHosts, host=str(options.get("server_name"))), guard]}
     demo.launch(theme=THEME, css=css, footer_links=[], max_file_size=MOST_PACKED, app_kwargs=guarded, **options)
+
+
+def keep_files_private() -> None:
+    """Give Gradio a folder that no other user of this machine can make or open; by default it is /tmp/gradio.
+
+    It is removed when the process ends. A folder that the variable GRADIO_TEMP_DIR names is left as it is.
+    """
+    if "GRADIO_TEMP_DIR" not in os.environ:
+        folder = os.environ["GRADIO_TEMP_DIR"] = mkdtemp(prefix="saliency-bench-gradio-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def main() -> None:

@@ -4,16 +4,19 @@ import asyncio
 import os
 import time
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("gradio", reason='needs pip install -e ".[test]"')
+from gradio.utils import get_upload_folder
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
 from saliency_bench.spaces.leaderboard import guard as guarding
 from saliency_bench.spaces.leaderboard import unfolded
+from saliency_bench.spaces.leaderboard.app import keep_files_private
 from saliency_bench.spaces.leaderboard.guard import Guard, RefusedError, Uploads
 from saliency_bench.spaces.leaderboard.unfolded import PREFIX, Folders, remove
 
@@ -65,6 +68,15 @@ def test_a_page_on_a_laptop_takes_no_uploads():
     assert app.post("component_server", files={"file": ("x", b"a")})[0] == 403
     assert app.post("process_recording", files={"file": ("x", b"a")})[0] == 403
     assert app.bodies == []
+
+
+def test_gradio_keeps_files_where_no_other_user_gets_at_them(monkeypatch):
+    monkeypatch.setenv("GRADIO_TEMP_DIR", "")  # so that it is restored
+    monkeypatch.delenv("GRADIO_TEMP_DIR")
+    keep_files_private()
+    folder = Path(get_upload_folder())
+    keep_files_private()
+    assert (Path(get_upload_folder()), folder.stat().st_mode & 0o777) == (folder, 0o700)
 
 
 def test_only_who_is_signed_in_uploads(tmp_path):

@@ -138,6 +138,7 @@ def test_assess_from_run_to_table(done, tmp_path, capsys):
     assert main(["assess", "results", "--store", str(store)]) == 2
     assert "all people failed an attention check; --with-failed counts them" in capsys.readouterr().err
     assert main(["assess", "results", "--store", str(store), "--out", str(tmp_path / "out"), "--with-failed"]) == 0
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700, "it names people"
     assert "2.000" in capsys.readouterr().out
     data = json.loads((tmp_path / "out/assess.json").read_text())
     assert {row["explainer"]: (row["mean"], row["ratings"]) for row in data["ratings"]} == dict.fromkeys(
