@@ -308,6 +308,7 @@ QUICK = {
     "choose": "choose --dataset ./shapes --model ./net --metrics saliency_miou --explainers gradient --limit 16 "
     "--device cpu --out out",
     "check": "check done --require centre:saliency_miou>=0",
+    "doctor": "doctor --dataset ./shapes --model ./net --limit 8 --within 1s --device cpu --out out/doctor.json",
     "draw": "draw done --what classes --explainers gradient --device cpu --out out/classes.png",
     "explain": "explain picture.png --model net --explainers gradcam --device cpu --out out/strip.png",
     "build": "build shapes-xai --size 32 --count 20 --out out",

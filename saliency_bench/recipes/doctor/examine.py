@@ -17,6 +17,7 @@ from saliency_bench.compute.explain import explain
 from saliency_bench.compute.predictions import answers
 from saliency_bench.errors import UserError
 from saliency_bench.recipes.choosing.candidates import seconds_per_pass
+from saliency_bench.recipes.doctor.checks import ENOUGH
 from saliency_bench.recipes.doctor.variants import Variant, is_grey, variants
 from saliency_bench.types import Batch, Chunk
 from saliency_bench.utils.pictures import UnreadableError, opened
@@ -77,8 +78,10 @@ def examine(context: RunContext, seconds: float) -> Examined:
     examined = Examined(context, first, predicted, sizes, is_grey(images), pass_seconds)
     resized = sum(other.kind == "size" for other in others)
     per_image = reading * (1 + resized) + pass_seconds * (1 + sum(other.cost for other in others))
-    examined.correct = {other: [] for other in others}
-    for number in range(_count(context, (seconds - (perf_counter() - start)) / max(per_image, 1e-9))):
+    chunks = _count(context, (seconds - (perf_counter() - start)) / max(per_image, 1e-9))
+    is_enough = min(chunks * context.spec.batch_size, context.data.count) >= ENOUGH
+    examined.correct = {other: [] for other in others if is_enough}
+    for number in range(chunks):
         chunk = first if number == 0 else _chunk(context, number)
         _add(examined, number, chunk, predicted if number == 0 else answers(context, chunk))
     return examined

@@ -40,6 +40,10 @@ def _check(kind: str, examined: Examined, judged: dict[Variant, Gain]) -> Check:
     if refused := [variant.name for variant in examined.refused if variant.kind == kind]:
         values["refused"] = refused
     if not judged:
+        if len(examined.rows) < ENOUGH:
+            return Check(
+                kind, "undecided", f"{len(examined.rows)} images are too few to judge it", f"{ENOUGH} do", values
+            )
         if examined.context.question.members is None:
             return Check(kind, "undecided", "without labels that the network has classes for, nothing shows it")
         reason = "the network takes no other" if refused else "there is no other to compare with"
@@ -73,8 +77,13 @@ def reconciled(order: Check, assignment: Assignment | None, preprocessing: list[
     """
     wrong = [check for check in preprocessing if check.mark == "wrong"]
     best = max((_best(check) for check in wrong), default=0.0)
+    first = next((check.name for check in wrong if _best(check) == best), "")
+    fix = f"fix the {first} first, which explains the predictions as well or better"
+    preprocessing = [
+        replace(check, mark="look", fix=fix) if check in wrong and check.name != first else check
+        for check in preprocessing
+    ]
     if assignment is not None and wrong and best >= assignment.gain.value:
-        first = next(check.name for check in wrong if _best(check) == best)
         text = f"{order.text}; but another {first} explains the predictions as well"
         return [Check(order.name, "look", text, f"fix the {first} first", order.values), *preprocessing]
     if assignment is None and (accuracy == "ok" or wrong):
