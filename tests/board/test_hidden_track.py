@@ -230,7 +230,7 @@ def test_what_was_hidden_is_joined_again_to_these_images_and_no_others(own_data,
     refused("is not the image of the hidden masks", join_masks, turned, kept, "test")
     (kept / REPORT).write_text(json.dumps(report | {"masks_of": PUBLIC}))
     assert len(join_masks(shown, kept, "test", PUBLIC.upper())) == 30
-    with pytest.raises(UserError, match=f"are those of {PUBLIC}; maps of mallory/things are not scored with them"):
+    with pytest.raises(UserError, match=f"belong to {PUBLIC}; maps of mallory/things are not scored with them"):
         join_masks(shown, kept, "test", "mallory/things")  # a copy with other labels, and attempts of its own
     refused("holds no masks of the split train", join_masks, shown, kept, "train")
 
