@@ -197,10 +197,16 @@ def test_wrong_options_are_refused_before_a_run(said, network):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (quantus.explain, r"explain is a function of quantus; convert it to an explainer with saliency_bench\.peers\.quantus"),
+        (
+            quantus.explain,
+            r"explain is a function of quantus; convert it to an explainer with saliency_bench\.peers\.quantus",
+        ),
         (partial(quantus.explain, method="Saliency"), "explain is a function of quantus"),
         (captum.attr.Saliency, "Saliency is a class of captum"),
-        (captum.attr.Saliency(nn.ReLU()), r"Saliency is an object of captum; convert it to an explainer with saliency_bench\.peers\.captum"),
+        (
+            captum.attr.Saliency(nn.ReLU()),
+            r"Saliency is an object of captum; convert it to an explainer with saliency_bench\.peers\.captum",
+        ),
     ],
 )
 def test_what_is_not_adapted_is_refused_before_a_run(given, said):

@@ -55,8 +55,11 @@ def _check(kind: str, examined: Examined, judged: dict[Variant, Gain]) -> Check:
         return Check(kind, "undecided", f"{n} labelled images are too few to judge it", f"{ENOUGH} do", values)
     better = [(gain, variant) for variant, gain in judged.items() if gain.is_better]
     if better:
-        gain, variant = max(better, key=lambda pair: pair[0].value)
-        return Check(kind, gain.mark, f"{variant.name}: {gain}", variant.fix, values)
+        gain = max((gain for gain, _ in better), key=lambda one: one.value)
+        # Accuracy does not tell equally good ones apart.
+        equal = [variant for other, variant in better if other.value == gain.value]
+        names, fixes = (" or ".join(texts) for texts in ([v.name for v in equal], [v.fix for v in equal]))
+        return Check(kind, gain.mark, f"{names}: {gain}", fixes, values)
     gain, variant = max(((gain, variant) for variant, gain in judged.items()), key=lambda pair: pair[0].value)
     text = f"none of {len(judged)} alternatives is better; the best is {variant.name}, with {gain.value:.0%}"
     text = text.replace("none of 1 alternatives is better; the best is", "not better:")
