@@ -118,7 +118,8 @@ def test_tables_by_the_command(tmp_path, capsys, shapes):
 
 
 @pytest.mark.parametrize(("option", "line"), [
-    (["--lease", "0"], "--lease must be a number of minutes"), (["--invite", "-1"], "--invite must be a number of people"),
+    (["--lease", "0"], "--lease must be a number of minutes"),
+    (["--invite", "-1"], "--invite must be a number of people"),
     (["--completion-url", "javascript:alert(1)"], "--completion-url must begin with https:"),
 ])  # fmt: skip
 def test_options_that_cannot_be(option, line, tmp_path, capsys, shapes):
