@@ -41,17 +41,17 @@ from saliency_bench.utils.source_code import code_hash
 from saliency_bench.utils.untouched import callers_device, untouched
 
 ONE_LOGIT = "gives one logit, whose softmax is always 1; its probability is a sigmoid: give activation=sigmoid"
-LONGEST_LINE = 110  # characters of what a classifier prints
+LONGEST_LINE = 110  # characters per line when a classifier is printed
 TRIED = ((224, 224), (32, 32), (28, 28), (64, 64))  # image sizes to try if the network does not state one
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS = ("fp32", "tf32", *DTYPES)
 # Words of the RuntimeErrors by which torch rejects a size; transformers, timm and torchvision raise other types.
 NO_SIZE = (
     "input size", "input dimension", "size is too small", "shapes cannot be multiplied",
-    "must match the size of tensor",  # as of position embeddings
-    "can't divide axis",  # of einops
+    "must match the size of tensor",  # raised by position embeddings
+    "can't divide axis",  # raised by einops
 )  # fmt: skip
-TOKENS = "Expected tensor for argument #1 'indices'"  # words by which an embedding rejects pixels
+TOKENS = "Expected tensor for argument #1 'indices'"  # raised by an embedding that receives pixels
 
 # {place or name of a buffer: reference to the object that holds it}. While the object lives, its id is not reused.
 Written = dict[Place | str, Callable[[], object]]
@@ -70,13 +70,13 @@ def check_finite(model: nn.Module, name: str) -> None:
 
 
 def _has_weights(model: nn.Module) -> bool:
-    """Return whether all weights are there: lazy layers make theirs at the first image."""
+    """Return whether all weights exist: lazy layers create their weights at the first image."""
     tensors = chain(model.parameters(), model.buffers())
     return not any(is_lazy(value) or value.device.type == "meta" for value in tensors)
 
 
 class RefusedImagesError(UserError):
-    """A network raised for these images, by their size or for what they hold; it may take others."""
+    """The network raised an error for these images, because of their size or content; it may accept others."""
 
 
 class Classifier(nn.Module):
@@ -86,25 +86,25 @@ class Classifier(nn.Module):
     (`target_weights.two_classes`). With a single class name "square", the classes are "not square" and "square".
 
     Attributes:
-        id: The name it was loaded by; "module:TYPE" of a model object.
+        id: The name that was loaded, or "module:TYPE" for a model object.
         repo: Repository on the Hub, if it was loaded from there.
         revision: Commit of the repository, or the name of torchvision's weights.
         labels: Class names, or None.
         prompts: Prompts of a vision-language model: templates or {label: texts}. None for other models.
         geometry: How `prepare` resizes.
-        frame: The function that does, for one picture.
-        activation: "softmax" or "sigmoid": what turns logits into probabilities (`target_weights.probabilities`);
+        frame: The function that resizes one picture.
+        activation: "softmax" or "sigmoid", which turns logits into probabilities (`target_weights.probabilities`);
             "binary" once a pass has shown that the network has a single logit.
-        assumed: Whether nothing said so, and the activation is the softmax of most networks.
-        channels: 3, or 1 for a network that takes grey images, which RGB images are converted to.
-        logits: The function that takes the logits from what the network gives, or None.
+        assumed: Whether the softmax was assumed because neither the model nor the caller defined the activation.
+        channels: 3, or 1 for a network that takes grey images; RGB images are then converted to grey.
+        logits: The function that extracts the logits from the network's output, or None.
         layer: Name of the layer that Grad-CAM reads; None for the last feature map before any pooling.
-        precision: "fp32"; "tf32", products of float32 at 10 bits on a GPU; "bf16" or "fp16", where the network
-            computes under autocast. Logits are always float32.
+        precision: "fp32"; "tf32", products of float32 at 10 bits on a GPU; or "bf16" or "fp16", with the network under
+            autocast. Logits are always float32.
         channels_last: Whether the network computes in this memory layout.
         compiled: Whether its faster copy (`fast_forward`) is compiled.
         passes: Number of images passed through the network.
-        halved: How often memory ran out: in a pass, which was then halved, or for a faster copy.
+        halved: How often memory ran out, either in a pass, which was then halved, or for a faster copy.
     """
 
     mean: Tensor
@@ -174,7 +174,7 @@ class Classifier(nn.Module):
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """Leave `passes` and `halved` as they are, whatever goes through the network inside."""
+        """Keep `passes` and `halved` unchanged, although images pass through the network inside the context."""
         counts = self.passes, self.halved
         try:
             yield
@@ -182,14 +182,14 @@ class Classifier(nn.Module):
             self.passes, self.halved = counts
 
     def normalised(self, images: Images) -> Tensor:
-        """Return what the network itself is given for prepared images."""
+        """Return prepared images as the network receives them: in its number of channels, normalised."""
         mean, std = self.mean[:, : self.channels], self.std[:, : self.channels]
         normalised = ((grey(images) if self.channels == 1 else images) - mean) / std
         layout = torch.channels_last if self.channels_last else torch.preserve_format
         return normalised.to(self.dtype, memory_format=layout)
 
     def _check_labels(self, classes: int) -> None:
-        """Raise UserError unless there are as many names: a head may have been replaced without the config."""
+        """Raise UserError unless there is one name per logit: a head may have been replaced without the config."""
         if self.labels is None:
             return
         if classes == 1 and len(self.labels) != 2:
@@ -208,7 +208,8 @@ class Classifier(nn.Module):
     def _refuse_probabilities(self, images: Images, logits: Tensor) -> None:
         """Raise UserError if the network gives probabilities; checked until a pass has shown logits.
 
-        Logits may sum to 1 by accident, so what looks like probabilities is compared with the output for noise.
+        Logits may sum to 1 by accident, so an output that looks like probabilities is compared with the output for
+        noise.
         """
         if _get_current_dispatch_mode() is not None:  # `fast_forward` records the operations of this pass
             return
@@ -227,7 +228,7 @@ class Classifier(nn.Module):
                 others = self(noise.to(images))[:, -logits.shape[1] :]
             self._gives_logits = False
             rows = torch.cat([logits, others])
-            # A network that gives the same for all pictures is not taken for a softmax.
+            # A network whose output is the same for all pictures is not treated as a softmax.
             if _are_probabilities(rows, tolerance) and bool((rows != rows[:1]).any()):
                 raise UserError(
                     f"{self.id} gives probabilities (rows that sum to 1), and their softmax would be taken once more; "
@@ -237,7 +238,7 @@ class Classifier(nn.Module):
         self._gives_logits = not bool(logits.isnan().any()) and bool(logits.isfinite().any(dim=1).all())
 
     def _output(self, normalised: Tensor) -> Any:
-        """Return the output of the network; what the user can fix becomes a UserError that says how."""
+        """Return the output of the network. Errors that the user can fix become a UserError with the fix."""
         try:
             with self._own_arithmetic():
                 return self.model(normalised)
@@ -281,7 +282,7 @@ class Classifier(nn.Module):
 
     @contextmanager
     def _own_arithmetic(self) -> Iterator[None]:
-        """Compute in the precision of this classifier, with a default dtype and device that fit the network."""
+        """Use the precision of this classifier, and the network's dtype and device as defaults, inside the context."""
         kind, dtype = self.device.type, torch.get_default_dtype()
         with ExitStack() as inside:
             inside.enter_context(arithmetic(self.precision == "tf32"))
@@ -297,7 +298,7 @@ class Classifier(nn.Module):
             yield
 
     def activate(self, activation: str | None) -> None:
-        """Set what turns logits into probabilities, None for a softmax that is `assumed`; UserError if unknown."""
+        """Set the activation; None sets a softmax that is `assumed`. Raise UserError if it is unknown."""
         if activation not in (None, *ACTIVATIONS, BINARY):
             raise unknown("activation", str(activation), ACTIVATIONS)
         self.activation, self.assumed = activation or "softmax", activation is None
@@ -305,7 +306,7 @@ class Classifier(nn.Module):
     def computing(
         self, precision: str | None, channels_last: bool | None, compiled: bool | None = None
     ) -> "Classifier":
-        """Set precision, memory layout and compilation, None to keep the current one, and return this classifier.
+        """Set precision, memory layout and compilation, and return this classifier. None keeps the current setting.
 
         Raises:
             UserError: The precision is unknown, or it is tf32 or fp16 without a GPU.
@@ -323,7 +324,7 @@ class Classifier(nn.Module):
         return self
 
     def taking_normalised(self) -> "Classifier":
-        """Return a classifier of the same weights that takes normalised images: gradients are per unit of these."""
+        """Return a classifier with the same weights for normalised images, so gradients are per normalised unit."""
         other = copy.copy(self)
         # torch's own copies share these dicts.
         other._modules, other._buffers = dict(self._modules), dict(self._buffers)
@@ -340,10 +341,10 @@ class Classifier(nn.Module):
         activation: str | None = None,
         compiled: bool | None = None,
     ) -> "Classifier":
-        """Return a classifier of the same weights with other settings; None keeps this one's.
+        """Return a classifier with the same weights and other settings; None keeps the current setting.
 
-        This classifier is not changed: the other shares its weights, or has a copy if layout or device differ. Without
-        a difference, this classifier itself is returned.
+        This classifier is not changed. The new classifier shares its weights, or has a copy if layout or device differ.
+        If no setting differs, this classifier itself is returned.
 
         Raises:
             UserError: The layer is unknown, or the precision as in `computing`.
@@ -368,7 +369,7 @@ class Classifier(nn.Module):
         return (other.to(device) if moved else other).computing(precision, channels_last, compiled)
 
     def __repr__(self) -> str:
-        """Describe it in a few lines; `print(classifier.model)` shows the layers."""
+        """Describe the classifier in a few lines; `print(classifier.model)` shows the layers."""
         names = ", ".join(self.labels[:3]) + ", ..." * (len(self.labels) > 3) if self.labels else ""
         classes = f"{len(self.labels):,} classes: {names}" if self.labels else "class names unknown"
         activation = self.activation + " (assumed)" * self.assumed
@@ -395,7 +396,7 @@ class Classifier(nn.Module):
 
     @property
     def arithmetic(self) -> str:
-        """Return what it computes in, for results: precision, other type of weights, memory layout, compilation."""
+        """Describe the arithmetic for results: precision, type of weights if it differs, memory layout, compilation."""
         names = {torch.float32: "fp32"} | {value: key for key, value in DTYPES.items()}
         weights = names.get(self.dtype, str(self.dtype).removeprefix("torch."))
         parts = [self.precision] if weights == "fp32" else [f"{weights} weights"]
@@ -405,18 +406,18 @@ class Classifier(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where images must be."""
+        """Device that images must be on."""
         return self.mean.device
 
     @property
     def place(self) -> torch.device:
-        """Where the network's weights are."""
+        """Device of the network's weights."""
         tensors = chain(self.model.parameters(), self.model.buffers())
         return next((tensor.device for tensor in tensors), self.mean.device)
 
     @property
     def digest(self) -> str:
-        """Hash of weights, normalisation, structure (`structure_of`) and the code of `logits`, as they are now.
+        """Hash of the current weights, normalisation, structure (`structure_of`) and code of `logits`.
 
         Values that a forward pass changes, such as a counter or cached features, are left out.
         """
@@ -432,8 +433,8 @@ class Classifier(nn.Module):
         return whole.hexdigest(), {part: hasher.hexdigest() for part, hasher in parts.items()}
 
     def _contents(self) -> Iterator[tuple[str, bytes | memoryview]]:
-        """Yield (name of a part of this classifier, bytes to hash of it), of each part in a fixed order."""
-        is_graph = isinstance(self.model, torch.fx.GraphModule)  # whose copies have classes of another name
+        """Yield (name of a part of this classifier, its bytes to hash), in a fixed order."""
+        is_graph = isinstance(self.model, torch.fx.GraphModule)  # its copies have classes with other names
         kind = torch.fx.GraphModule if is_graph else type(self.model)
         yield "classes or code", kind.__name__.encode()
         written = self._written_by_a_pass()
@@ -453,7 +454,7 @@ class Classifier(nn.Module):
                 yield part, _bytes(value)
 
     def _saved(self, *named: Callable[..., Iterable[tuple[str, Tensor]]]) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, tensor) of parameters, buffers or both, as in a `state_dict` that no network overrides."""
+        """Yield (name, tensor) of parameters, buffers or both, as the default `state_dict` does."""
         for path, module in self.named_modules(remove_duplicate=False):
             unsaved = {f"{path}.{name}" for name in getattr(module, "_non_persistent_buffers_set", ())}
             for tensors in named:
@@ -500,7 +501,7 @@ class Classifier(nn.Module):
         self._gives_logits = before
 
     def _complain_of_unstable(self, structure: Mapping[str, str]) -> None:
-        """Report once which value cannot be compared by a later start."""
+        """Warn once about the value that a later start cannot compare."""
         unstable = sorted(name for name, content in structure.items() if content.startswith(UNSTABLE))
         if unstable and not self._has_complained:
             reason = structure[unstable[0]].removeprefix(UNSTABLE)
@@ -548,7 +549,7 @@ def _reference(holder: object) -> Callable[[], object]:
 
 
 def _known_activation(model: nn.Module) -> str | None:
-    """Return the activation that the config of a `transformers` model tells, or None for other networks."""
+    """Return the activation in the config of a `transformers` model, or None for other networks."""
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "problem_type"):
         return None
@@ -556,7 +557,7 @@ def _known_activation(model: nn.Module) -> str | None:
 
 
 def _other_channels(taken: int, got: int) -> str:
-    """Say what to do about a convolution of other channels than it got; the words follow the classifier's name."""
+    """Return the fix for a convolution with another number of channels; the text follows the classifier's name."""
     if got > 3 >= taken > 1:
         return (
             "takes images with their channels last, (B, H, W, 3), and these are (B, 3, H, W); put it into a module "

@@ -40,10 +40,10 @@ PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 # Python's own attributes of classes and functions, and attributes that differ between equal ones.
 UNIMPORTANT = {"__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__", "__annotations__",
                "__static_attributes__", "__abstractmethods__", "_abc_impl", "__wrapped__", "__slotnames__"}  # fmt: skip
-LOOKUPS = {"getattr", "globals", "vars", "attrgetter", "methodcaller", "__dict__"}  # take names as text
+LOOKUPS = {"getattr", "globals", "vars", "attrgetter", "methodcaller", "__dict__"}  # look up names given as text
 ITEM = "item "  # prefix of the names of places in lists and dicts
 Place = tuple[int, str]  # id of the object that holds a value, and the name of the value in it
-DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)  # of `__slots__`
+DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)  # types of the attributes of `__slots__`
 MAKING = {"__init__", "__new__", "__init_subclass__", "__repr__", "__str__", "__reduce__", "__reduce_ex__",
           "__getstate__", "__setstate__", "__del__"}  # fmt: skip
 # Objects that do not affect results.
@@ -79,7 +79,7 @@ class ContentHasher:
         self._failed: dict[int, str] = {}
         self._alive: dict[int, object] = {}  # keeps hashed objects alive, so that their ids are not reused
         self._open: list[int] = []
-        self._below: dict[int, set[int | Place]] = {}  # ids of the values in a value, and their places
+        self._below: dict[int, set[int | Place]] = {}  # {id of a value: ids and places of the values inside it}
         self._cycles = self._first = 0
         self._modes: frozenset[str] = frozenset()
 
@@ -326,7 +326,7 @@ class ContentHasher:
         """Yield the keys and values of a mapping, in their order."""
         try:
             items = list(value.items())
-        except Exception:  # for example, a config that lacks required entries
+        except Exception:  # for example, a config without required entries
             yield from self._reduced(value)
             return
         pairs = []

@@ -1,8 +1,8 @@
-"""Find the modules that output feature maps by one forward pass; hooks that live only inside `with`.
+"""Find the modules that output feature maps with one forward pass, using hooks that exist only inside `with`.
 
-A feature map is (B, C, h, w), or as transformers of windows and stages have it (B, h, w, C) or tokens (B, h * w, C).
-Which of them an output is follows from the grids of the convolutions before it, and their halves. No library tells:
-modules of transformers, timm and torchvision agree neither on names nor on layouts.
+A feature map is (B, C, h, w) or, in transformers with windows and stages, (B, h, w, C) or tokens (B, h * w, C). The
+layout of an output follows from the grids of the convolutions before it and from their halves. No library states the
+layout: modules of transformers, timm and torchvision agree neither on names nor on layouts.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ HALVINGS = 5  # how often stages without convolutions may halve a convolution's 
 
 @dataclass(frozen=True)
 class MapLayout:
-    """How a module's output holds a map of `grid`, (h, w): `axes` is "BCHW", "BHWC" or "BNC"."""
+    """Layout of a map of `grid` (h, w) in a module's output: `axes` is "BCHW", "BHWC" or "BNC"."""
 
     axes: str
     grid: tuple[int, int]
@@ -50,15 +50,15 @@ class MapLayout:
 
 @dataclass(frozen=True)
 class Output:
-    """What a module gave for one image.
+    """Output of a module for one image.
 
     Attributes:
         name: Name of the module.
         shape: Shape of the output.
-        layout: How it holds a feature map, or None if it is none.
+        layout: Layout of its feature map, or None if it is not a feature map.
         pooled: Whether its resolution was lowered by pooling after the last convolution or linear layer.
         passive: Whether the module only pools or drops.
-        scores: Whether it holds class scores: its mean over the pixels is the logits, or it is a linear layer over
+        scores: Whether the output is class scores: its mean over the pixels is the logits, or it is a linear layer over
             tokens with as many channels as there are classes (the second head of VOLO).
     """
 
@@ -73,11 +73,12 @@ class Output:
 def cam_layer(classifier: Classifier, images: Images) -> str:
     """Return the layer that Grad-CAM reads: the classifier's `layer`, or the last feature map.
 
-    That is the last module that gives a map of more than one pixel, before any pooling and with its activation: no
-    pooling, and no container that ends in it (14 x 14 in VGG, layer4 in ResNet); nor the maps of class scores whose
-    mean are the logits (SqueezeNet), or that a second head makes of tokens (VOLO). Dropout and identity do not count.
-    Everything that the logits take from the image passes through it (`cuts`), and its map lies as the image
-    does (`placement`), unless it is the classifier's `layer`.
+    The last feature map is from the last module that outputs a map of more than one pixel, before any pooling and after
+    its activation. Pooling modules do not count, nor do containers that end in pooling (14 x 14 in VGG, layer4 in
+    ResNet), nor the maps of class scores whose mean are the logits (SqueezeNet), or that a second head makes of tokens
+    (VOLO). Dropout and identity do not count.
+    Everything that the logits take from the image passes through it (`cuts`), and its map is aligned with the image
+    (`placement`), unless it is the classifier's `layer`.
 
     Raises:
         UserError: The network's last features are tokens that are not its patches, row by row; or none of its feature
@@ -114,13 +115,13 @@ def has_feature_maps(classifier: Classifier, images: Images) -> bool:
 def check_cut(classifier: Classifier, images: Images, layer: str, outputs: list[Tensor]) -> None:
     """Check that a layer's last output holds all evidence, and is aligned with the image.
 
-    If the layer runs once and another branch bypasses it (as inside a residual block), only print a message.
+    If the layer runs once and another branch bypasses it (as inside a residual block), only a message is printed.
 
     Args:
-        classifier: the network.
-        images: (B, 3, H, W).
-        layer: name of the layer.
-        outputs: its outputs for the images.
+        classifier: The network.
+        images: Images (B, 3, H, W).
+        layer: Name of the layer.
+        outputs: The layer's outputs for the images.
 
     Raises:
         UserError: The layer runs several times and its last output does not hold all evidence, it runs on several views
@@ -199,9 +200,9 @@ def _complain_once(classifier: Classifier, images: Images, layer: str, line: str
 
 
 def is_cut(classifier: Classifier, images: Images, layer: str) -> bool:
-    """Return whether everything that the logits take from an image passes through a layer's last output.
+    """Return whether all evidence from the image reaches the logits through a layer's last output.
 
-    The result is cached per image size. It hardly depends on the weights: a retrained network keeps its branches.
+    The result is cached per image size. It hardly depends on the weights, as a retrained network keeps its branches.
     """
     recording = _recording(classifier, images[:1])
     if layer not in recording.cuts:
@@ -225,7 +226,7 @@ def _is_placed(classifier: Classifier, images: Images, layer: str) -> bool:
 
 
 def _is_stem_placed(classifier: Classifier, images: Images, grid: tuple[int, int]) -> bool:
-    """Return whether the first convolution sees the image in place, up to half a cell of a layer's grid."""
+    """Return whether the first convolution is aligned with the image, up to half a cell of a layer's grid."""
     modules = dict(classifier.model.named_modules())
     for output in _outputs(classifier, images[:1]):
         module, layout = modules[output.name], output.layout
@@ -247,7 +248,7 @@ def runs_of(classifier: Classifier, images: Images, layer: str) -> int:
 
 
 def _grown(classifier: Classifier, images: Images) -> Output | None:
-    """Return the last output with maps or tokens if it has several per image, as in a network that makes views."""
+    """Return the last output with maps or tokens if it has several per image, as in a network that creates views."""
     outputs = (output for output in reversed(_outputs(classifier, images[:1])) if not output.passive)
     last = next((output for output in outputs if len(output.shape) in (3, 4)), None)
     return last if last and last.shape[0] > 1 else None
@@ -304,13 +305,13 @@ def refuse_script(classifier: Classifier) -> None:
 def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) -> str | None:
     """Return the last, outermost module with a map of more than `pixels` that holds all evidence in place, or None.
 
-    Also None if other tokens come after the last map. If the last map does not hold all evidence, an earlier one from
-    which all branches start may do.
+    Also None if other tokens come after the last map. If the last map does not hold all evidence, an earlier map where
+    all branches start may hold it.
     """
     maps = _feature_maps(classifier, images, pixels)
     if maps and is_cut(classifier, images, maps[-1]) and _is_placed(classifier, images, maps[-1]):
         return maps[-1]
-    partial: tuple[str, ...] = ()  # nothing inside a module that is no full cut can be one
+    partial: tuple[str, ...] = ()  # a module that is not a full cut contains no full cut
     for name in dict.fromkeys(output.name for output in reversed(_outputs(classifier, images[:1]))):
         within = f"{name}."
         if name.startswith(partial) or not any(other == name or other.startswith(within) for other in maps):
@@ -320,16 +321,17 @@ def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) ->
         elif name in maps and _is_placed(classifier, images, name):
             return name
         elif name in maps and not _holds_tokens(classifier, images, name):
-            return None  # what comes before is misplaced as well
+            return None  # maps before it are misaligned as well
     return None
 
 
 def _feature_maps(classifier: Classifier, images: Images, pixels: int = 1) -> list[str]:
     """Return the modules that output a map of more than `pixels`, in the order in which they finish.
 
-    What lies within a block whose own map is no larger than `pixels` (the first convolutions of one that halves it)
-    does not count: other branches of the block go past it. A Sequential, what holds the first convolution as well, or
-    what ends in pooling is no block but a chain. Maps before tokens that are not patches are left out too.
+    Modules inside a block whose own map is no larger than `pixels` (the first convolutions of a block that halves the
+    map) do not count, because other branches of the block bypass them. A Sequential, a module that contains the first
+    convolution, or a module that ends in pooling is a chain and not a block. Maps before tokens that are not patches
+    are left out too.
     """
     outputs = [output for output in _outputs(classifier, images[:1]) if not output.passive]
     modules = dict(classifier.model.named_modules())
@@ -353,7 +355,7 @@ def _feature_maps(classifier: Classifier, images: Images, pixels: int = 1) -> li
 
 
 def last_convolution(classifier: Classifier, images: Images) -> int | None:
-    """Return the pixels of the last convolution's output, ignoring outputs of one pixel, which are linear layers."""
+    """Return the pixels of the last convolution's output; outputs of one pixel are linear layers and are ignored."""
     modules = dict(classifier.model.named_modules())
     sizes = [
         output.layout.pixels for output in _outputs(classifier, images[:1])
@@ -363,15 +365,16 @@ def last_convolution(classifier: Classifier, images: Images) -> int | None:
 
 
 def layout_of(classifier: Classifier, images: Images, layer: str) -> MapLayout | None:
-    """Return how the last output of a layer holds a feature map, or None if it holds none."""
+    """Return the layout of the feature map in a layer's last output, or None if it is not a feature map."""
     layouts = [output.layout for output in _outputs(classifier, images[:1]) if output.name == layer]
     return layouts[-1] if layouts else None
 
 
 def _before_scores(outputs: list[Output]) -> list[Output]:
-    """Return the outputs without what follows the last features: a map of class scores, see `Output.scores`.
+    """Return the outputs up to the last features, without maps of class scores (`Output.scores`).
 
-    Of tokens, only the last layer can be a head: within blocks, channels may be as many as classes by chance.
+    For tokens, only the last layer can be a head: inside a block, the numbers of channels and classes may be equal by
+    chance.
     """
     maps = [output for output in outputs if output.layout and output.layout.pixels > 1]
     if not maps or not any(output.scores for output in maps):
@@ -391,13 +394,13 @@ def _are_tokens(output: Output) -> bool:
 
 @dataclass(frozen=True)
 class Recording:
-    """Record of a forward pass of a network, and results derived from it since.
+    """Record of a forward pass of a network, and results that were derived from it later.
 
     Attributes:
-        outputs: outputs of its modules, in the order in which they finish.
+        outputs: Outputs of the modules, in the order in which they finish.
         cuts: {layer: whether it is a full cut}.
         placed: {layer: whether its map is aligned with the image}.
-        complained: layers that a message was printed about.
+        complained: Layers about which a message was printed.
     """
 
     outputs: list[Output]
@@ -424,7 +427,7 @@ def _recording(classifier: Classifier, image: Images) -> Recording:
 
 
 def _record(classifier: Classifier, image: Images) -> list[Output]:
-    """Pass one image through the network and return what its modules give."""
+    """Pass one image through the network and return the outputs of its modules."""
     seen: list[tuple[Output, Tensor | None]] = []
     modules = dict(classifier.model.named_modules())
 
@@ -458,7 +461,7 @@ def _record(classifier: Classifier, image: Images) -> list[Output]:
 
 
 def _with_scores(output: Output, module: nn.Module, means: Tensor | None, logits: Tensor) -> Output:
-    """Return an output marked as scores if it is a head over tokens, or its means over the pixels are the logits."""
+    """Return the output, marked as scores if it is a head over tokens or its means over the pixels are the logits."""
     if _are_tokens(output) and isinstance(module, nn.Linear):
         return replace(output, scores=output.shape[-1] == logits.shape[1])
     if means is None or means.shape != logits.shape:
@@ -467,11 +470,11 @@ def _with_scores(output: Output, module: nn.Module, means: Tensor | None, logits
 
 
 class Pooling(TorchFunctionMode):
-    """Mark what pooling made smaller until a convolution or linear layer works on it, inside `with`."""
+    """Mark tensors that pooling made smaller until a convolution or linear layer processes them, inside `with`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.grids: list[tuple[int, int]] = []  # of the convolutions so far
+        self.grids: list[tuple[int, int]] = []  # grids of the convolutions so far
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = function(*args, **(kwargs or {}))
@@ -485,7 +488,7 @@ class Pooling(TorchFunctionMode):
         return output
 
     def _made_smaller(self, name: str, inputs: list[Tensor], output: Tensor) -> bool:
-        """Return whether this call pools, or works on pooled inputs alone."""
+        """Return whether this call pools, or has only pooled inputs."""
         lowers = "pool" in name and bool(inputs) and output.shape[2:].numel() < inputs[0].shape[2:].numel()
         return lowers or (bool(inputs) and all(map(self.is_pooled, inputs)))
 
@@ -495,12 +498,13 @@ class Pooling(TorchFunctionMode):
         return bool(getattr(values, _MARK, False))
 
     def layout(self, output: Tensor, image: Images) -> MapLayout | None:
-        """Return how an output of one image holds a feature map, by the grids of the convolutions so far."""
+        """Return the layout of the feature map in an output of one image, from the grids of the convolutions so far."""
         shape = tuple(output.shape)
         if len(shape) == 4:
             tall, wide = shape[2:]
             height, width = image.shape[2:]
-            # Convolutions may have given way to interpolation or padding: the image's proportions, up to rounding.
+            # Interpolation or padding may follow the convolutions, so compare with the image's proportions, up to
+            # rounding.
             is_upright = abs(wide - width * tall / height) <= 2 or tall * wide == 1
             if shape[2:] in (grids := list(self._sizes())) or (is_upright and shape[1:3] not in grids):
                 return MapLayout("BCHW", (tall, wide))
@@ -511,7 +515,7 @@ class Pooling(TorchFunctionMode):
         return None
 
     def _sizes(self) -> Iterator[tuple[int, int]]:
-        """Yield the grids of the convolutions, the last first, each with its halves."""
+        """Yield the grids of the convolutions in reverse order, each followed by its halves."""
         for tall, wide in dict.fromkeys(reversed(self.grids)):
             for halving in range(HALVINGS + 1):
                 part = 2**halving
@@ -530,7 +534,7 @@ def _pictures(values: Any) -> list[Tensor]:
 
 @contextmanager
 def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Cut the graph at a module's output, and yield the list of its outputs: a leaf per call, which takes gradients.
+    """Cut the graph at a module's output, and yield the list of its outputs, a leaf with gradients for each call.
 
     Later modules get a copy, so that an in-place operation after the module does not overwrite the leaf.
     """
@@ -547,7 +551,7 @@ def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
         outputs.append(output.detach().float().requires_grad_())
         return outputs[-1].to(output.dtype, copy=True)
 
-    handle = module.register_forward_hook(cut, prepend=True)  # a hook of the network may take the output
+    handle = module.register_forward_hook(cut, prepend=True)  # a hook of the network may use the output
     try:
         yield outputs
     finally:
@@ -556,7 +560,7 @@ def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
 
 @contextmanager
 def replaced_at(module: nn.Module, value: Tensor, runs: int) -> Iterator[None]:
-    """Replace the last output of a module that runs `runs` times by `value`, which later modules then use."""
+    """Replace the last output of a module that runs `runs` times by `value`, so that later modules use it."""
     calls = count(1)
 
     def replace(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
-"""What our modules for the library `evaluate` share: reading maps and masks, adding batches, averaging the scores.
+"""Base classes of the modules for the library `evaluate`: they read maps and masks, add batches and average scores.
 
-`evaluate` takes the first `evaluate.EvaluationModule` in a module's namespace for the metric, so what is shared is a
-plain class to put in front: `class SaliencyMiou(MapShell, evaluate.Metric)`. This file is copied beside a metric's
-script when that is installed or pushed, so it imports only evaluate, datasets, numpy and core files that do the same.
+`evaluate` uses the first `evaluate.EvaluationModule` in a module's namespace as the metric, so the shared code is a
+plain class that comes first in the bases: `class SaliencyMiou(MapShell, evaluate.Metric)`. This file is copied next to
+a metric's script when the script is installed or pushed, so it imports only evaluate, datasets, numpy and core files
+that do the same.
 """
 
 import inspect
@@ -21,11 +22,11 @@ from saliency_bench.errors import UserError, unknown
 from saliency_bench.maps import mean_of_parts, read_array, read_maps, read_pair
 from saliency_bench.options import defaults, meanings, resolved, spelled
 
-NO_CLASS = -1  # in place of a class that was not given
+NO_CLASS = -1  # marks a sample without a class
 
 
 class MapShell:
-    """Turns `function(maps, masks, *, option=default) -> (B,) or parts (B, P)` of a subclass into a module of evaluate.
+    """Base class that makes `function(maps, masks, *, option=default) -> (B,) or (B, P)` a module of evaluate.
 
     Description, options, range and paper come from the function and its declaration.
     """
@@ -34,7 +35,7 @@ class MapShell:
     references: masks (B, H, W), 0 and 1."""
     LEFT_OUT = "an empty mask"  # why a score is NaN
     function: Callable[..., np.ndarray]
-    # Of evaluate.EvaluationModule, beside which a shell stands.
+    # Attributes of evaluate.EvaluationModule, the other base class of a metric.
     name: str
     info: evaluate.MetricInfo
     writer: Any
@@ -67,21 +68,21 @@ class MapShell:
 
     @classmethod
     def keywords(cls) -> dict[str, Any]:
-        """Return what `compute` accepts beside the inputs that can be added, with defaults."""
+        """Return the further arguments of `compute`, besides the inputs that can be added, with their defaults."""
         return defaults(function) if (function := cls.computed()) else {}
 
     def scores(self, *inputs: Any, **options: Any) -> np.ndarray:
-        """Return the scores (B,) of what `_inputs` gives."""
+        """Return the scores (B,) of the inputs that `_inputs` returns."""
         return self.reduced(self.function(*inputs, **options), options)
 
     def reduced(self, values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-        """Return the scores (B,) that parts (B, P) give; scores are returned as they are."""
+        """Return the scores (B,) of parts (B, P); scores are returned unchanged."""
         reduce = (declaration_of(self.function) or MetricDeclaration()).reduce or mean_of_parts
         return reduce(values, options) if np.ndim(values) == 2 else values
 
     @classmethod
     def declared(cls) -> Callable[..., np.ndarray] | None:
-        """Return the declared function; None where saliency_bench, which has it, is not installed."""
+        """Return the declared function, or None if saliency_bench is not installed."""
         return cls.function
 
     @classmethod
@@ -90,7 +91,7 @@ class MapShell:
         return cls.declared()
 
     def _info(self) -> evaluate.MetricInfo:
-        """Return what `evaluate` shows of the metric."""
+        """Return the description of the metric for `evaluate`."""
         function = self.declared()
         declaration = declaration_of(function) if function else None
         paper = declaration.paper if declaration else ""
@@ -99,7 +100,7 @@ class MapShell:
             citation=paper,
             inputs_description=f"Args:\n    {self.INPUTS}\n{_describe(self.computed())}"
             + _example(type(self).__module__),
-            features=self._features((224, 224)),  # replaced by the size of what comes
+            features=self._features((224, 224)),  # replaced by the size of the first maps
             reference_urls=re.findall(r"https://[^\s}]+", paper)[:1],
         )
         # MetricInfo refuses a format for arrays, and without one every pixel becomes a Python object.
@@ -112,12 +113,12 @@ class MapShell:
         )
 
     def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, np.ndarray]:
-        """Return what is scored, checked, by the names and in the order of `_features`."""
+        """Return the checked inputs of the scores, with the names and in the order of `_features`."""
         maps, masks = read_pair(predictions, references)
         return {"predictions": maps, "references": masks}
 
     def add_batch(self, **given: Any) -> None:
-        """Add a batch of what `INPUTS` names; all of one computation have one size."""
+        """Add a batch of the inputs that `INPUTS` lists; all maps of one computation have one size."""
         inputs = self._inputs(**_known(self.name, given, self._names()))
         self._use_size(next(iter(inputs.values())).shape[-2:])
         super().add_batch(**inputs)  # type: ignore[misc]
@@ -128,14 +129,14 @@ class MapShell:
         self.add_batch(**{name: [value] for name, value in named.items() if name != "references" or value is not None})
 
     def compute(self, **given: Any) -> dict[str, Any] | None:
-        """Return the mean score of all that was added and of what is passed here.
+        """Return the mean score of all samples that were added or are passed here.
 
         `per_sample=True` adds the list "scores".
         """
         passed = {name: value for name in self._names() if (value := given.pop(name, None)) is not None}
         inputs: dict[str, Any] = self._inputs(**passed) if passed else {}
         if "predictions" in passed and self.writer is None and self.num_process == 1:
-            # Nothing was added: `evaluate` would write all to an Arrow table and read it back, 1 to 2 ms a map.
+            # Nothing was added, so skip `evaluate`, which would write an Arrow table and read it back, 1 to 2 ms a map.
             return self._averaged(**inputs, **given)
         result = super().compute(**inputs, **given)  # type: ignore[misc]
         if isinstance(result, Exception):
@@ -143,18 +144,18 @@ class MapShell:
         return result
 
     def _names(self) -> list[str]:
-        """Return the names of what can be added."""
+        """Return the names of the inputs that can be added."""
         return list(inspect.signature(self._inputs).parameters)
 
     def _result(self, **inputs: Any) -> dict[str, Any] | Exception:
-        """Return the result, or the error that `compute` raises: `evaluate` keeps a file open where this raises."""
+        """Return the result, or the error for `compute` to raise: `evaluate` leaves a file open on errors here."""
         try:
             return self._averaged(**inputs)
         except Exception as error:
             return error
 
     def _averaged(self, *, per_sample: bool = False, **given: Any) -> dict[str, Any]:
-        """Return the mean score, and on request all scores, of inputs with options."""
+        """Return the mean score of inputs with options and, on request, all scores."""
         name, inputs = self.name, [np.asarray(given.pop(feature)) for feature in self.info.features]
         options = self.read_options(given)
         if not isinstance(per_sample, bool):
@@ -176,26 +177,26 @@ class MapShell:
         return self.LEFT_OUT
 
     def left_out(self, scores: np.ndarray) -> np.ndarray:
-        """Return Bool (B,), the samples that do not count."""
+        """Return Bool (B,), True for samples that are left out."""
         return np.isnan(scores).reshape(len(scores), -1).any(axis=1)
 
     def value(self, scores: np.ndarray, options: dict[str, Any]) -> float | list[float]:
-        """Return the mean of the scores of the others."""
+        """Return the mean of the scores that are not left out."""
         return scores.mean(axis=0).tolist()
 
     def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return all options of the function.
 
         Raises:
-            UserError: One is unknown, or has a value that it does not take.
+            UserError: An option is unknown or has an invalid value.
         """
         return dict(resolved(self.name, self.function, _known(self.name, options, [*self.keywords(), "per_sample"])))
 
     def _use_size(self, size: tuple[int, ...]) -> None:
-        """Take the size of the first maps for all.
+        """Use the size of the first maps for all maps.
 
         Raises:
-            ValueError: Others of another size were added.
+            ValueError: Maps of another size were added before.
         """
         features = self._features(size)
         if getattr(self, "writer", None) is not None and self.info.features != features:
@@ -208,7 +209,7 @@ class MapShell:
 
 
 class SweepShell(MapShell):
-    """The same for metrics of one threshold, which `sweep(maps, masks, thresholds, **options)` computes at several."""
+    """Base class for metrics with a threshold: `sweep(maps, masks, thresholds, **options)` computes several of them."""
 
     sweep: Callable[..., np.ndarray]
 
@@ -228,7 +229,7 @@ class SweepShell(MapShell):
 
 
 class MapOnlyShell(MapShell):
-    """The same for metrics that look at the maps alone: `function(maps, **options)`, and no references."""
+    """Base class for metrics that use only the maps: `function(maps, **options)`, without references."""
 
     INPUTS = "predictions: saliency maps (B, H, W), higher = more salient."
     LEFT_OUT = "a score that is not a number"
@@ -242,17 +243,17 @@ class MapOnlyShell(MapShell):
         return {"predictions": read_maps(predictions)}
 
     def _refuse(self, references: Any) -> None:
-        """Raise ValueError for references, which nothing is compared with."""
+        """Raise ValueError for references, which this metric does not use."""
         if references is not None:
             raise ValueError(f"{self.name} {self.ALONE}; leave out references")
 
 
 class _InstalledShell(MapShell):
-    """What shells share whose metric runs the classifier, and so needs an installed saliency_bench."""
+    """Base class for metrics that run the classifier and so need saliency_bench to be installed."""
 
     @classmethod
     def declared(cls) -> Callable[..., np.ndarray] | None:
-        """Return the declared function; None where saliency_bench, which has it, is not installed."""
+        """Return the declared function, or None if saliency_bench is not installed."""
         try:
             from saliency_bench.bound_metric import registered_metric
 
@@ -261,7 +262,7 @@ class _InstalledShell(MapShell):
             return None
 
     def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the options as they are: `scores` reads them, where the metric is loaded."""
+        """Return the options unchanged: `scores` reads them once the metric is loaded."""
         return options
 
     def _metric(self, options: dict[str, Any]) -> Any:
@@ -272,7 +273,7 @@ class _InstalledShell(MapShell):
 
 
 class ExplainerShell(_InstalledShell):
-    """A module of evaluate for a metric that asks the explainer itself: images come in, and no maps."""
+    """Base class for metrics that call the explainer: the inputs are images, not maps."""
 
     INPUTS = """images: (B, 3, H, W) in [0, 1], before the classifier's normalisation.
     classifier: a Hub id, a folder, "torchvision:resnet18", or what saliency_bench.load_classifier gives.
@@ -286,7 +287,7 @@ class ExplainerShell(_InstalledShell):
 
     @classmethod
     def keywords(cls) -> dict[str, Any]:
-        """Return what `compute` accepts beside the inputs that can be added, with defaults."""
+        """Return the further arguments of `compute`, besides the inputs that can be added, with their defaults."""
         if cls.declared() is None:
             return {}
         from saliency_bench.compute.scoring.samples import score_samples
@@ -349,11 +350,11 @@ class ExplainerShell(_InstalledShell):
         return " or ".join(dict.fromkeys(filter(None, (declared.undefined, declared.absent)))) or self.LEFT_OUT
 
     def left_out(self, scores: np.ndarray) -> np.ndarray:
-        """Return the samples that do not count; of the parts of samples, those with none."""
+        """Return Bool (B,), True for samples without a score or, if a score has parts, without any part."""
         return np.isnan(scores).reshape(len(scores), -1).all(axis=1)
 
     def value(self, scores: np.ndarray, options: dict[str, Any]) -> float | list[float]:
-        """Return the mean; of the parts of a metric with an aggregate, that of their means."""
+        """Return the mean of the scores or, for a metric with an aggregate, the aggregate of the means of its parts."""
         metric = self._metric(options)
         if metric.aggregate is None:
             return super().value(scores, options)
@@ -363,7 +364,7 @@ class ExplainerShell(_InstalledShell):
 
 
 class CurveShell(_InstalledShell):
-    """The same for metrics of perturbation curves, which are computed where saliency_bench is installed."""
+    """Base class for metrics of perturbation curves, which need saliency_bench to be installed."""
 
     INPUTS = """predictions: saliency maps (B, H, W), higher = more salient.
     references: the class (int) of each image.
@@ -377,7 +378,7 @@ class CurveShell(_InstalledShell):
 
     @classmethod
     def keywords(cls) -> dict[str, Any]:
-        """Return what `compute` accepts beside the inputs that can be added, with defaults."""
+        """Return the further arguments of `compute`, besides the inputs that can be added, with their defaults."""
         return defaults(cls.scores) | super().keywords()
 
     def _features(self, size: tuple[int, ...]) -> datasets.Features:
@@ -386,7 +387,7 @@ class CurveShell(_InstalledShell):
         )
 
     def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, np.ndarray]:
-        """Return maps and the class of each; with a target of their own, samples need no class."""
+        """Return maps and the class of each; with `target`, samples need no class."""
         maps = read_maps(predictions)
         return {"predictions": maps, "references": _classes(references, len(maps), "maps")}
 
@@ -439,7 +440,7 @@ class CurveShell(_InstalledShell):
 
 
 class AreaShell(_InstalledShell):
-    """A module of evaluate for a metric that trains networks, which a run does: their accuracies come in.
+    """Base class for metrics that train networks: a run trains them, and the inputs here are their accuracies.
 
     The score is the area under the accuracy over the exposure by the trapezoid rule, divided by the width of the
     exposures.
@@ -450,11 +451,11 @@ class AreaShell(_InstalledShell):
 
     @classmethod
     def computed(cls) -> Callable[..., np.ndarray] | None:
-        """Return a function without options: the metric's options are those of the training."""
+        """Return a function without options: the metric's options belong to the training."""
         return cls.declared() and _area
 
     def _info(self) -> evaluate.MetricInfo:
-        """Return what `evaluate` shows of the metric."""
+        """Return the description of the metric for `evaluate`."""
         info = super()._info()
         info.format = None  # as arrays the numbers would come back in float32, and a run computes in float64
         return info
@@ -480,7 +481,7 @@ class AreaShell(_InstalledShell):
         return {"predictions": accuracies, "references": exposures}
 
     def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return no options: those of the metric are of the training."""
+        """Return no options: the metric's options belong to the training."""
         return _known(self.name, options, [])
 
     def scores(self, accuracies: Any, exposures: Any, /, **options: Any) -> np.ndarray:
@@ -489,13 +490,13 @@ class AreaShell(_InstalledShell):
 
 
 def _area(accuracies: np.ndarray, exposures: np.ndarray) -> np.ndarray:
-    """Return the area under accuracies (N,) at exposures (N,), by the width of the exposures.
+    """Return the area under accuracies (N,) at exposures (N,), divided by the width of the exposures.
 
     Returns:
         A number in [0, 1].
 
     Raises:
-        ValueError: There is one exposure alone.
+        ValueError: There is only one exposure.
     """
     widths, places = np.unique(exposures, return_inverse=True)
     if len(widths) < 2:
@@ -518,7 +519,7 @@ def _example(module: str) -> str:
 
 
 def _describe(function: Callable[..., np.ndarray] | None) -> str:
-    """Return the options of a function and what comes out, from its docstring, as further lines of Google's style."""
+    """Return the options and the result of a function from its docstring, as lines of a Google-style docstring."""
     lines = ['    per_sample: add the list "scores". Default: False.', "", "Returns:"]
     if function is None:
         unknown_here = "    Its options are shown where saliency-bench is installed."
@@ -533,7 +534,7 @@ def _describe(function: Callable[..., np.ndarray] | None) -> str:
 
 
 def _level_of_caller() -> int:
-    """Return how far up the stack from the function that asks the caller of `compute` stands, for `warnings.warn`."""
+    """Return the `stacklevel` for `warnings.warn` at which the caller of `compute` is reported."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename in (__file__, evaluate.module.__file__):
         frame, level = frame.f_back, level + 1

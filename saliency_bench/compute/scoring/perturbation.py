@@ -1,7 +1,7 @@
 """Probabilities along perturbation paths: the top pixels of a map enter a reference picture, or leave for it.
 
-Insertion, deletion, accuracy at exposures and the contrastive metrics reduce the same probabilities. `Curves` makes
-them once per batch and map; a path that two metrics have in common is classified once.
+Insertion, deletion, accuracy at exposures and the contrastive metrics reduce the same probabilities. `Curves` computes
+them once per batch and map; a path that two metrics share is classified once.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -39,12 +39,12 @@ class Curves:
         images: Float (B, 3, H, W) in [0, 1].
         target: (B, K) or (1, K), the weights w of `path`.
         maps: torch or numpy (B, H, W). Pixels are ordered by `maps.descending`: value, then the fixed permutation.
-        seeds: one per image, for the references "noise", "linear" and "gaussian"; None means 0 to B-1.
+        seeds: One seed per image, for the references "noise", "linear" and "gaussian"; None means 0 to B-1.
 
     The pictures of one path of one image share passes (`passes.forward_many`), so a probability depends on the image,
-    the map and the number of counts of its path, and never on what was asked before, on the order of the samples or on
-    how many there are, down to the last bit. `passes` counts the images that went through the classifier; `undefined`
-    Bool (B,) tells of which samples a picture got no probabilities (`compute.targets.no_probabilities`): they are NaN.
+    the map and the number of counts of its path, and not on earlier calls or on the order or number of the samples,
+    down to the last bit. `passes` counts the images that went through the classifier; `undefined`
+    Bool (B,) marks the samples with a picture without probabilities (`compute.targets.no_probabilities`): they are NaN.
 
     Raises: UserError for maps of another size than the images, or a target of another number of classes.
     """
@@ -86,14 +86,14 @@ class Curves:
     def weighted(
         self, weights: np.ndarray, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()
     ) -> np.ndarray:
-        """Return float64 (B, len(counts)): sum_k v_k p_k for other weights v (B, K) than the target's."""
+        """Return float64 (B, len(counts)): sum_k v_k p_k for weights v (B, K) instead of the target's."""
         p = self._path(keep, reference, counts).double()
         return torch.einsum("bck,bk->bc", p, torch.as_tensor(weights).to(p)).cpu().numpy()
 
     def weighted_each(
         self, weights: np.ndarray, keep: str, reference: str, counts: Sequence[Sequence[int] | np.ndarray]
     ) -> list[np.ndarray]:
-        """Return per sample float64 (n, S): sum_k v_k p_k at its own n counts, for each of its S rows of weights."""
+        """Return float64 (n, S) per sample: sum_k v_k p_k at its own n counts, for each of its S rows of weights."""
         rows = torch.as_tensor(weights).double().to(self.images.device)
         by_sample: list[np.ndarray] = [np.empty((0, rows.shape[1]))] * len(self.images)
         for length in sorted({len(of_sample) for of_sample in counts} - {0}):
@@ -113,10 +113,10 @@ class Curves:
         NaN where p is NaN.
 
         Args:
-            labels: Bool (B, K), the classes that are right for each sample, whatever the target is.
-            keep: as of `probabilities`.
-            reference: as of `probabilities`.
-            counts: as of `probabilities`.
+            labels: The right classes of each sample, Bool (B, K), independent of the target.
+            keep: As in `probabilities`.
+            reference: As in `probabilities`.
+            counts: As in `probabilities`.
         """
         p = self.probabilities(keep, reference, counts)
         hits = recognised(p, np.asarray(labels, dtype=bool)[:, None], self.activation)
@@ -128,7 +128,7 @@ class Curves:
         Args:
             keep: "top": the top `count` pixels are the image's, all others the reference's; "rest": the reverse.
             reference: "black": 0 in [0, 1]. "mean": the classifier's normalisation mean. "blur": see `blurred`.
-                "noise": see `noise`. "inpaint": what is not the image's is filled in from what is, see `inpainted`.
+                "noise": see `noise`. "inpaint": other pixels are filled in from the image's pixels, see `inpainted`.
                 "linear": the mean of its neighbours plus slight noise, see `imputation.imputed`. "farthest": see
                 `farthest`. "gaussian": see `gaussian`.
             counts: numbers of pixels, 0 to H*W.
@@ -148,7 +148,7 @@ class Curves:
         return self._known[key]
 
     def _checked(self, keep: str, reference: str, counts: Iterable[int]) -> np.ndarray:
-        """Return the counts; raise ValueError for what is no path."""
+        """Return the counts; raise ValueError for an invalid path."""
         if keep not in ("top", "rest"):
             raise UserError(f"keep='{keep}' is neither 'top' nor 'rest'")
         if reference not in REFERENCES:
@@ -168,7 +168,7 @@ class Curves:
         samples: list[int],
         read: Callable[[Tensor, Tensor], Tensor],
     ) -> Tensor:
-        """Return (b, n, ...): what `read` makes of p of b samples at their counts (b, n)."""
+        """Return (b, n, ...): the result of `read` for p of b samples at their counts (b, n)."""
         device = self.images.device
         pixels, sample_of = torch.from_numpy(np.array(counts)).to(device), torch.tensor(samples).to(device)
 
@@ -179,7 +179,7 @@ class Curves:
         return self._answers(samples, pixels.shape[1], draw, read)
 
     def _answers(self, samples: list[int], count: int, draw: Draw, read: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Return (b, count, ...): what `read` makes of p of `count` pictures of each of b samples."""
+        """Return (b, count, ...): the result of `read` for p of `count` pictures of each of b samples."""
         classes = self.target.shape[1]
 
         def read_logits(logits: Tensor, which: Tensor) -> Tensor:
@@ -194,14 +194,14 @@ class Curves:
         return values
 
     def logits(self, key: Hashable, count: int, draw: Draw) -> np.ndarray:
-        """Return float64 (B, count): sum_k w_k logit_k of `count` other pictures of each image.
+        """Return float64 (B, count): sum_k w_k logit_k of `count` further pictures of each image.
 
-        NaN where it is no number.
+        NaN where the logit is not a number.
 
         Args:
-            key: names the pictures, which are classified once.
-            count: of the pictures of each image.
-            draw: as of `passes.forward_many`.
+            key: Name of the pictures, which are classified once.
+            count: Number of pictures of each image.
+            draw: As in `passes.forward_many`.
         """
         if key not in self._others:
             target = torch.from_numpy(self.target).float().to(self.images.device)
@@ -213,7 +213,7 @@ class Curves:
         return self._others[key]
 
     def shown(self, kept: np.ndarray, reference: str) -> np.ndarray:
-        """Return float32 (B, K): p of pictures with the pixels kept, Bool (B, H, W), and the reference's elsewhere."""
+        """Return float32 (B, K): p of pictures with the kept pixels, Bool (B, H, W), and the reference elsewhere."""
         inside = torch.from_numpy(kept).to(self.images.device)[:, None]
 
         def draw(samples: Tensor, pictures: Tensor) -> Images:
@@ -223,11 +223,11 @@ class Curves:
         return self._answers(every, 1, draw, lambda p, which: p)[:, 0].cpu().numpy()
 
     def lost(self, scores: np.ndarray) -> list[int]:
-        """Return the samples whose scores (B,) are not numbers because a picture got no probabilities."""
+        """Return the samples whose scores (B,) are NaN because a picture got no probabilities."""
         return np.flatnonzero(self.undefined & ~np.isfinite(scores)).tolist()
 
     def drawn(self, samples: Tensor, kept: Tensor, reference: str) -> Images:
-        """Return (n, 3, H, W): of images number samples[i], the pixels kept, Bool (n, 1, H, W).
+        """Return (n, 3, H, W): images samples[i] in the kept pixels, Bool (n, 1, H, W), and the reference elsewhere.
 
         The reference's elsewhere.
         """
@@ -238,7 +238,7 @@ class Curves:
         return torch.where(kept, self.images[samples], self._reference(reference)[samples])
 
     def _reference(self, name: str) -> Images:
-        """Return the reference of this name, made once."""
+        """Return the reference of this name, computed once."""
         if name not in self._references:
             if name in DRAWN:
                 self._references[name] = DRAWN[name](self.images, self.seeds)
@@ -275,12 +275,12 @@ def batched_curves(
     """Yield curves of any number of samples, a batch at a time, for a caller outside a run.
 
     Args:
-        classifier: what `load_classifier` takes.
-        images: (B, 3, H, W) in [0, 1], torch, numpy or a list.
-        target: weights (B, K) or (1, K), or one class for each image (B,).
+        classifier: A classifier, or an argument of `load_classifier`.
+        images: Images (B, 3, H, W) in [0, 1], as torch, numpy or a list.
+        target: Weights (B, K) or (1, K), or one class for each image (B,).
         maps: torch or numpy (B, H, W).
-        batch_size: samples of a batch.
-        seeds: one per image, for the references "noise", "linear" and "gaussian"; None means 0 to B-1.
+        batch_size: Number of samples in a batch.
+        seeds: One seed per image, for the references "noise", "linear" and "gaussian"; None means 0 to B-1.
     """
     module = load_classifier(classifier)
     device = module.device
@@ -308,7 +308,7 @@ def per_image(target: Tensor, count: int) -> Tensor:
     """Return a target (B, K) or (1, K), or classes (B,), with one row for each of the images.
 
     Raises:
-        UserError: It has another size.
+        UserError: The target has another number of rows.
     """
     if target.ndim == 2 and len(target) == 1:
         return target.expand(count, -1)
@@ -327,7 +327,7 @@ def read_images(images: Any) -> Images:
     """Return a float32 tensor of a tensor, an array, or a list of these.
 
     Raises:
-        UserError: These are no numbers.
+        UserError: The images are not numbers.
     """
     if isinstance(images, Tensor) and not images.is_complex():
         return images.to(torch.float32)
@@ -338,8 +338,8 @@ def read_images(images: Any) -> Images:
 
 
 def check_frame(images: Images) -> None:
-    """Raise UserError for images that are not finite or not in [0, 1], which perturbed ones may leave a little."""
-    if not images.abs().amax() < 10:  # 0 to 255 is another frame
+    """Raise UserError for images that are not finite or not in [0, 1]; perturbed images may exceed it slightly."""
+    if not images.abs().amax() < 10:  # 0 to 255 would be another range
         raise UserError("images must be finite and in [0, 1], before the model's normalisation")
 
 
@@ -364,10 +364,10 @@ def recognised_at(curves: Curves, labels: np.ndarray, keep: str, reference: str,
 
 
 def right_classes(labels: np.ndarray, classes: int) -> np.ndarray:
-    """Return Bool (B, K) of the class of each image (B,), or of such a table.
+    """Return the right classes Bool (B, K) from one class for each image (B,), or from such a table.
 
     Raises:
-        UserError: A class is none.
+        UserError: A class does not exist.
     """
     labels = np.asarray(labels)
     if labels.ndim == 1:
@@ -383,7 +383,7 @@ def exposure_names(options: dict[str, Any], classifier: object) -> list[str]:
 
 
 def exposure_area(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-    """Return (B,) of `recognised_at`: the area over the exposures; the value itself at a single one."""
+    """Return (B,) of `recognised_at`: the area over the exposures, or the value itself at a single exposure."""
     exposures = _exposures(options["exposure"])
     return values[:, 0] if len(exposures) == 1 else area(values, np.asarray(exposures))
 
@@ -422,7 +422,7 @@ def blurred(classifier: nn.Module, images: Images) -> Images:
 
 
 def noise(images: Images, seeds: Sequence[int]) -> Images:
-    """Return noise that is uniform in [0, 1), anew for every pixel and channel, from the seed of each image."""
+    """Return uniform noise in [0, 1), drawn for every pixel and channel from the seed of each image."""
     drawn = [uniform(seed_of(seed, "noise"), image.numel()) for seed, image in zip(seeds, images, strict=True)]
     return torch.from_numpy(np.stack(drawn)).view(images.shape).to(images)
 
@@ -453,20 +453,20 @@ def inpainted(images: Images, kept: Tensor) -> Images:
     """Return images whose pixels that are not kept (Bool (B, 1, H, W)) are filled in from kept ones.
 
     Pull and push (Gortler et al., The Lumigraph, 1996): kept pixels are averaged over squares of 2, 4, 8 ... pixels a
-    side, and a missing pixel takes the colour of the smallest of its squares that holds a kept one; before a coarser
-    colour is handed down it is enlarged bilinearly, so that no squares are seen. Nothing kept: black.
+    side, and a missing pixel takes the colour of its smallest square that holds a kept pixel. Coarser colours are
+    enlarged bilinearly before they are used, so that no squares are visible. If no pixel is kept, the image is black.
     """
     weights = kept.to(images)
     return torch.where(kept, images, _filled(images * weights, weights))
 
 
 def _filled(sums: Tensor, weights: Tensor) -> Images:
-    """Return colours of `sums` / `weights`, from coarser levels where the weight is 0."""
+    """Return the colours `sums` / `weights`, taken from coarser levels where the weight is 0."""
     height, width = sums.shape[2:]
     known = sums / weights.clamp(min=1e-12)
     if height == width == 1 or bool((weights > 0).all()):
         return known
-    smaller = [F.avg_pool2d(part, 2, ceil_mode=True) for part in (sums, weights)]  # sums and weights by one factor
+    smaller = [F.avg_pool2d(part, 2, ceil_mode=True) for part in (sums, weights)]  # one factor for both, which cancels
     coarse = F.interpolate(_filled(*smaller), size=(height, width), mode="bilinear", align_corners=False)
     return torch.where(weights > 0, known, coarse)
 
@@ -500,7 +500,7 @@ REFERENCES = get_args(Reference)
 
 
 def check_steps(*, steps: int | None, **others: object) -> None:
-    """Raise UserError for fewer steps than one."""
+    """Raise UserError if steps is less than 1."""
     if steps is not None and steps < 1:
         raise UserError(f"steps must be at least 1; got {steps}")
 

@@ -1,4 +1,4 @@
-"""Every plot of the package that is drawn from scores: SVG made by matplotlib, in one style.
+"""All plots of scores in the package: SVG drawn by matplotlib, in one style.
 
     report            mean_plot, distribution_plot, difference_plot, difference_histogram    SVG inside a page
     analysis          plot                                                                   an SVG file
@@ -43,7 +43,7 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "saliency-bench",  # equal figures get equal ids
     "pdf.fonttype": 42,  # TrueType, as many publishers refuse Type 3
 }
-# The colours of pages. The names are those of CSS variables in report.css, which turn with a dark screen.
+# The colours of pages. The names are CSS variables in report.css, which adapt to a dark screen.
 COLOURS = {
     "page": "#fdfdfb",
     "text": "#1a1e23",
@@ -56,11 +56,11 @@ COLOURS = {
 }
 WIDTH, ROW = 8.0, 0.32  # inches, of the plots of analyses
 PAGE_WIDTH, PAGE_ROW, AXIS = 4.6, 0.31, 0.3  # inches, of the plots of a report; AXIS: height below the rows
-NAMES, NUMBERS = 1.55, 0.6  # inches, left and right of what is drawn
+NAMES, NUMBERS = 1.55, 0.6  # inches, left and right of the plot
 DOT = 6.5  # points, the width of the dot of a mean
 LONGEST_NAME = 22  # characters in a line of a name
 BINS = 32
-FEW_BINS = 12  # of histograms of scores that are yes or no
+FEW_BINS = 12  # colours of histograms of yes/no scores
 MOST_TILES = 12  # of a gallery
 FORMS = (".pdf", ".svg", ".png")  # of figures
 NO_DATES = {"pdf": {"CreationDate": None, "Creator": None, "Producer": None}, "png": {"Software": None}}
@@ -70,8 +70,8 @@ def svg_text(figure: Figure, tight: bool = True) -> str:
     """Return a figure as the text of an SVG file, the same bytes for the same figure.
 
     Args:
-        figure: made within `rc_context(STYLE)`, as this call is.
-        tight: cut the figure to what is drawn; otherwise it keeps its size.
+        figure: A figure made inside `rc_context(STYLE)`; call this function inside it too.
+        tight: Whether to crop the figure to its contents; otherwise it keeps its size.
     """
     text = StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -83,9 +83,9 @@ def save_figure(figure: Figure, folder: Path, name: str) -> str:
     """Write a figure for a paper, as NAME.pdf, NAME.svg and NAME.png; return the SVG.
 
     Args:
-        figure: made within `rc_context(STYLE)`, as this call is.
-        folder: where to write.
-        name: of the files.
+        figure: A figure made inside `rc_context(STYLE)`; call this function inside it too.
+        folder: The folder to write to.
+        name: Name of the files, without suffix.
     """
     for form in FORMS:
         write_figure(figure, folder / f"{name}{form}")
@@ -93,15 +93,15 @@ def save_figure(figure: Figure, folder: Path, name: str) -> str:
 
 
 def write_figure(figure: Figure, path: Path, tight: bool = True) -> None:
-    """Write a figure as PDF, SVG or PNG, as the suffix of the path says.
+    """Write a figure as PDF, SVG or PNG, according to the suffix of the path.
 
     Args:
-        figure: made within `rc_context(STYLE)`, as this call is.
-        path: of the file.
-        tight: as in `svg_text`.
+        figure: A figure made inside `rc_context(STYLE)`; call this function inside it too.
+        path: Path of the file.
+        tight: As in `svg_text`.
 
     Raises:
-        UserError: The suffix is another one.
+        UserError: The suffix is not supported.
     """
     check_form(path)
     kind = path.suffix.lower()[1:]
@@ -113,7 +113,7 @@ def write_figure(figure: Figure, path: Path, tight: bool = True) -> None:
 
 
 def check_form(path: Path, forms: Sequence[str] = FORMS, flag: str = "--out") -> None:
-    """Raise UserError if the suffix of a path is not that of a figure, or the file cannot be written."""
+    """Raise UserError if the suffix of a path is not a figure format, or the file cannot be written."""
     if path.suffix.lower() not in forms:
         raise UserError(f"{flag} {path} must end in {', '.join(forms[:-1])} or {forms[-1]}")
     check_output_file(path)
@@ -123,9 +123,9 @@ def seed_plot(rows: Sequence[NetworkMean], path: Path, labels: Mapping[str, str]
     """Draw the means of explainers over networks with their intervals, and each network as a tick; a panel per metric.
 
     Args:
-        rows: of all metrics, in the order of the figure.
-        path: of the file; its suffix says the format.
-        labels: {name of an explainer or metric: what to print instead}.
+        rows: Rows of all metrics, in the order of the figure.
+        path: Path of the file; its suffix sets the format.
+        labels: {name of an explainer or metric: label to print instead}.
     """
     metrics = list(dict.fromkeys(row.metric for row in rows))
     names = list(dict.fromkeys(row.explainer for row in rows))
@@ -189,10 +189,10 @@ def mean_plot(run: RunData, column: MetricColumn) -> str:
 
 
 def rank_plot(run: RunData, column: MetricColumn) -> str:
-    """Return SVG of the ranks that each explainer may have by a metric; "" if none is ranked.
+    """Return SVG of the possible ranks of each explainer by a metric; "" if none is ranked.
 
-    Explainers whose bars share no rank are significantly different, as if no line joined them in a critical-difference
-    diagram.
+    Explainers whose bars share no rank are significantly different, like explainers without a common line in a
+    critical-difference diagram.
     """
     cells = sorted(
         ((row, cell) for row, cell in run.cells_of_column(column) if cell.rank), key=lambda pair: pair[1].rank or (0, 0)
@@ -210,10 +210,10 @@ def rank_plot(run: RunData, column: MetricColumn) -> str:
 
 
 def distribution_plot(run: RunData, column: MetricColumn) -> tuple[str, str]:
-    """Return (SVG of the histograms of the samples' scores, what the number at the end of a row is).
+    """Return (SVG of the histograms of the samples' scores, name of the number at the end of a row).
 
-    That number is the median, with a tick there and a bar over the middle half. Scores that are yes or no, but for an
-    occasional tie, have no quartiles worth drawing: there it is the share of yes.
+    The number is the median, drawn as a tick with a bar over the middle half. For yes/no scores, apart from an
+    occasional tie, quartiles are uninformative, so the number is the share of yes.
     """
     cells = run.cells_of_column(column)
     scores = [values[np.isfinite(values)] for values in (run.values[cell.cell_id] for _, cell in cells)]
@@ -226,7 +226,7 @@ def distribution_plot(run: RunData, column: MetricColumn) -> tuple[str, str]:
     rows = [_Row(row.name, row.baseline, text) for (row, _), text in zip(cells, texts, strict=True)]
     bins = BINS if yes is None else FEW_BINS
     low, high = (float(pooled.min()), float(pooled.max())) if len(pooled) else (0.0, 1.0)
-    # Scores that differ in their last digits alone have no histogram of this many bins.
+    # Scores that differ only in their last digits are too close for this many bins.
     margin = (high - low) * 0.5 / bins if high - low > 1e-9 * max(abs(low), abs(high)) else abs(low) * 0.1 or 0.1
     limits = low - margin, high + margin
 
@@ -254,7 +254,7 @@ def difference_plot(pairs: Sequence[RunPair]) -> str:
 
 
 def difference_histogram(pairs: Sequence[RunPair]) -> str:
-    """Return SVG of the samples' differences around zero; equal samples, which would dwarf the rest, are left out."""
+    """Return SVG of the samples' differences around zero; equal samples would dwarf the rest and are left out."""
     rows = [_Row(pair.explainer, pair.baseline) for pair in pairs]
     differing = [pair.differences[pair.differences != 0] for pair in pairs]
     widest = 1.02 * max((float(np.abs(values).max()) for values in differing if len(values)), default=1.0)
@@ -295,7 +295,7 @@ def _row_plot(rows: Sequence[_Row], draw: Callable[[Axes], None]) -> str:
 
 
 def _lines_of(name: str) -> str:
-    """Break a long name after the signs between its options, into two lines at most."""
+    """Break a long name between its options, into at most two lines."""
     if len(name) <= LONGEST_NAME:
         return name
     words = re.sub(r"([_:,(=])", r"\1 ", name)
@@ -306,11 +306,11 @@ def _lines_of(name: str) -> str:
 def _draw_dots(
     axes: Axes, rows: Sequence[_Row], ends: Sequence[tuple[float | None, float | None, float | None]]
 ) -> None:
-    """Draw (mean, low, high) of each row as a dot and a whisker; those of baselines are hollow."""
+    """Draw (mean, low, high) of each row as a dot and a whisker; dots of baselines are hollow."""
     for index, (row, values) in enumerate(zip(rows, ends, strict=True)):
         mean, low, high = np.array(values, dtype=float)  # None becomes NaN, which is not drawn
         axes.hlines(index, low, high, color=COLOURS["accent"], linewidth=1.5)
-        # Lines of no length with round ends: unlike markers, they need no id that the plots of a page would share.
+        # Lines of zero length with round ends: unlike markers, they need no id, which plots on one page would share.
         dot: dict[str, Any] = {"solid_capstyle": "round", "zorder": 3}
         axes.plot([mean, mean], [index, index], color=COLOURS["accent"], linewidth=DOT, **dot)
         if row.baseline:
@@ -328,7 +328,7 @@ def _draw_histograms(
 
 
 def _yes_value(values: np.ndarray) -> float | None:
-    """Return the higher of two values that 90 % of the scores have; None for scores that are no yes or no."""
+    """Return the higher of two values that make up 90 % of the scores; None if the scores are not yes/no."""
     distinct, counts = np.unique(values, return_counts=True)
     common = np.sort(counts)[-2:]
     if len(common) < 2 or common.sum() < 0.9 * len(values) or common.min() == 1:
@@ -337,10 +337,10 @@ def _yes_value(values: np.ndarray) -> float | None:
 
 
 def _for_page(svg: str) -> str:
-    """Return the `<svg>` element for use in a page: colours as CSS variables, without ids that plots would share."""
+    """Return the `<svg>` element for a page, with colours as CSS variables and without ids that plots would share."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)
-    # Nothing reaches beyond its axes, so clip paths are dropped: a page refers to nothing by url().
+    # Nothing is drawn outside the axes, so clip paths are dropped; a page then has no url() references.
     svg = re.sub(r"<clipPath.*?</clipPath>", "", svg, flags=re.S)
     svg = re.sub(r' clip-path="[^"]*"', "", svg)
     svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, count=1, flags=re.S)  # it would apply to the whole page
@@ -389,12 +389,12 @@ def _ratings(findings: Findings, runs: Sequence[RunData]) -> Figure:
 
 
 def _ends(row: Mapping[str, Any], name: str, value: str = "") -> tuple[float, ...]:
-    """Return (value, low, high) of a row of a table, NaN where there is none."""
+    """Return (value, low, high) of a row of a table, or NaN for missing numbers."""
     return tuple(np.array([row[value or name], row[f"{name} low"], row[f"{name} high"]], dtype=float))
 
 
 def _label(row: Mapping[str, Any], names: Iterable[str], runs: Sequence[RunData]) -> str:
-    """Name the subject of a row; with dataset and model where there are several runs."""
+    """Return the label of a row, with dataset and model if there are several runs."""
     parts = [str(row[name]).replace("saliency_", "") for name in names]
     return ", ".join([*([row["dataset"], row["model"].rpartition("/")[2]] if len(runs) > 1 else []), *parts])
 
@@ -469,7 +469,7 @@ def _exposures(findings: Findings, runs: Sequence[RunData]) -> Figure:
 
 
 def _people_by_exposure(findings: Findings, runs: Sequence[RunData]) -> Figure:
-    """Draw the accuracy of people by exposure, and how hard the images and how able the people are."""
+    """Draw the accuracy of people by exposure, the difficulty of the images and the ability of the people."""
     figure, (curves, images, people) = _panels(3)
     for name, rows in pd.DataFrame(findings.data["accuracies"]).groupby("explainer", sort=False):
         _curve(curves, (100 * rows["exposure"]).to_list(), rows, "accuracy", name)
@@ -509,7 +509,7 @@ def _legend(axes: Axes) -> None:
 
 
 def _gallery(findings: Findings, runs: Sequence[RunData]) -> Figure:
-    """Draw the first samples of which the run has kept a picture or a map: picture, and map over it."""
+    """Draw the first samples with a kept picture or map: the picture, and the map over it."""
     samples = findings.data["samples"]
     tiles = [(row, *pictures) for row in samples if (pictures := _pictures(row, runs)) is not None][:MOST_TILES]
     columns = 4
@@ -535,7 +535,7 @@ def _gallery(findings: Findings, runs: Sequence[RunData]) -> Figure:
 
 
 def _about_tiles(count: int, images: Sequence[np.ndarray | None]) -> str:
-    """Say what a gallery of `count` samples leaves out, and why some tiles are maps alone."""
+    """Describe what a gallery of `count` samples leaves out, and why some tiles show only a map."""
     shown = f"{len(images)} of the {count} found" if len(images) < count else ""
     lacking = any(image is None for image in images)
     alone = "tiles without a photograph: a run keeps those of its examples only" if lacking else ""
@@ -549,7 +549,7 @@ def _extent(image: np.ndarray | None, heat: np.ndarray) -> tuple[float, float, f
 
 
 def _pictures(row: dict, runs: Sequence[RunData]) -> tuple[np.ndarray | None, np.ndarray] | None:
-    """Return (picture or None, coloured map) of a sample, from the examples of its run or the maps it has kept."""
+    """Return (picture or None, coloured map) of a sample, from the examples or the kept maps of its run."""
     for run in runs:
         if run.subject != (row["dataset"], row["model"]):
             continue
@@ -568,7 +568,7 @@ def _pictures(row: dict, runs: Sequence[RunData]) -> tuple[np.ndarray | None, np
 
 
 def _coloured(levels: np.ndarray) -> np.ndarray:
-    """Return a map in the levels of `heat_map` as uint8 (h, w, 3)."""
+    """Return a map coloured with the levels of `heat_map`, as uint8 (h, w, 3)."""
     return np.asarray(heat_map(levels).convert("RGB"))
 
 

@@ -1,4 +1,4 @@
-"""95 % intervals: how far a number would move on other samples of the same kind. The unit is the cluster.
+"""95 % intervals: how much a number would vary on other samples of the same kind. The unit is the cluster.
 
 The methods were chosen by simulation (`benchmarks/simulations.py` prints their coverage):
 
@@ -8,11 +8,12 @@ The methods were chosen by simulation (`benchmarks/simulations.py` prints their 
     aggregates              percentile bootstrap over clusters, the aggregate recomputed in each draw
     differences of means    Student's t with the standard error of cluster sums
 
-Standard errors are those of the jackknife that leaves out one cluster at a time. Clusters of uneven size and rare
-scores make them vary more than C - 1 degrees of freedom say, so Student's t has Satterthwaite's (`cluster_error`).
+Standard errors are those of the jackknife that leaves out one cluster at a time. With clusters of uneven size or rare
+scores, these errors vary more than C - 1 degrees of freedom imply, so Student's t uses Satterthwaite's degrees of
+freedom (`cluster_error`).
 
 All of these rely on the spread of the sample, which may by chance contain none of a few very different scores. Where
-such scores could move the mean out of the interval, the interval is widened (`outlasting_rare_scores`), and is marked.
+such scores could move the mean out of the interval, the interval is widened (`outlasting_rare_scores`) and marked.
 
 Not included: the explainer's seed, the model's training, the choice of datasets.
 """
@@ -31,27 +32,28 @@ from saliency_bench.utils.seeds import random_bits, seed_of
 
 NAN = float("nan")
 DRAWS = 2000
-INTERVAL_FROM = 10  # effective clusters; with fewer a value stands alone
+INTERVAL_FROM = 10  # effective clusters; with fewer, a value has no interval
 APPROXIMATE_BELOW = 500  # clusters of an unbounded score
 TAIL = 0.025
-MOST_TAILS = 3  # in which rare scores may be missed, from 20 clusters down
-NARROW = 3  # an end that moves by more than so many widths is that of narrow scores, and moves as far as one tail says
+MOST_TAILS = 3  # greatest k of `outlasting_rare_scores`, for 20 clusters and fewer
+# If an end moves by more than this many widths, the scores are narrow, and it moves as far as one tail implies.
+NARROW = 3
 UNSEEN = (np.arange(50) + 0.5) / 50  # points between `chance` and 1 at which the bound of rare scores is evaluated
-LEAST_T, GREATEST_T = -4, 40  # between which `p_with_failures` looks for the worst share of failures
+LEAST_T, GREATEST_T = -4, 40  # limits of the search for the worst share of failures in `p_with_failures`
 FAILING = np.linspace(0, 1, 50) ** 2
-EQUAL = 1e-12  # of a range: scores that differ by less are equal
+EQUAL = 1e-12  # fraction of a range: scores that differ by less are equal
 INDICES_AT_ONCE = 2**22  # bounds memory at 32 MiB of indices
 Aggregate = Callable[[np.ndarray], np.ndarray]  # (D,) of means (D, P)
 Ends = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # lower and upper ends (D,) of an interval, of tails (D,)
 
 
 class Estimate(NamedTuple):
-    """A number with its interval, NaN where there is none; n samples in so many clusters.
+    """A number with its interval (NaN if there is none), and the number of samples and clusters.
 
     Attributes:
-        effective: clusters of equal size that would say as much (`clusters.effective_clusters`).
-        freedom: degrees of freedom of the interval, NaN where it has none.
-        rare: whether the interval was widened because the samples do not rule out rare, very different scores.
+        effective: The number of equally large clusters with the same information (`clusters.effective_clusters`).
+        freedom: Degrees of freedom of the interval, or NaN if it has none.
+        rare: Whether the interval was widened because the samples do not rule out rare, very different scores.
     """
 
     value: float
@@ -69,12 +71,12 @@ class Estimate(NamedTuple):
         return cls(value, NAN, NAN, int(counts.sum()), int(np.count_nonzero(counts)), effective_clusters(counts))
 
     def between(self, low: float, high: float, freedom: float) -> "Estimate":
-        """Return it with an interval. Of equal scores the value may lie outside the ends by the last digit."""
+        """Return the number with an interval. For equal scores, rounding may put the value just outside the ends."""
         return self._replace(low=min(self.value, float(low)), high=max(self.value, float(high)), freedom=freedom)
 
     @property
     def known(self) -> tuple[float | None, float | None, float | None]:
-        """Return (value, low, high) as JSON holds them: None for what is not known."""
+        """Return (value, low, high) for JSON, with None for unknown numbers."""
         value, low, high = (float(number) if np.isfinite(number) else None for number in self[:3])
         return value, low, high
 
@@ -106,12 +108,12 @@ def interval(
     """Return the mean of values (n,) that are not NaN, with the interval that fits their range.
 
     Args:
-        values: scores, NaN where a sample has none.
-        codes: (n,) the cluster of each.
-        limits: (low, high) of the metric; either may be infinite.
-        seed: of the bootstrap of unbounded scores.
-        tail: the chance that the mean lies below the interval, and that it lies above.
-        gate: whether this chance also holds where rare scores were missed (`outlasting_rare_scores`).
+        values: Scores (n,), or NaN for samples without a score.
+        codes: The cluster (n,) of each sample.
+        limits: The range (low, high) of the metric; either end may be infinite.
+        seed: Seed of the bootstrap for unbounded scores.
+        tail: The probability on each side that the mean lies outside the interval.
+        gate: Whether this probability also holds if rare scores were missed (`outlasting_rare_scores`).
     """
     return intervals(values[:, None], codes, limits, seed, tail, gate)[0]
 
@@ -122,13 +124,13 @@ def intervals(
 ) -> list[Estimate]:  # fmt: skip
     """Return `interval` of each column (n, k).
 
-    Unbounded columns that miss the same samples share their draws.
+    Unbounded columns with the same missing samples share their draws.
     """
     scored = np.isfinite(columns)
     estimates_by_column: dict[int, Estimate] = {}
     columns_by_gaps: dict[bytes, list[int]] = {}
     for index in range(columns.shape[1]):
-        # Columns without the same samples have the same clusters, so one set of draws does for all of them.
+        # Columns with the same missing samples have the same clusters, so they can share one set of draws.
         columns_by_gaps.setdefault(np.packbits(scored[:, index]).tobytes(), []).append(index)
     for indices in columns_by_gaps.values():
         rows = scored[:, indices[0]]
@@ -152,7 +154,7 @@ def wilson(mean: float, size: float, z: float) -> tuple[float, float]:
 
 
 def _wilson(mean: float, size: float, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return `wilson` of several z; with a negative z, the lower end is the greater one."""
+    """Return `wilson` for several z. For a negative z, the first end is the greater one."""
     middle = mean + z**2 / (2 * size)
     half = z * np.sqrt(max(mean * (1 - mean), 0) / size + z**2 / (4 * size**2))
     whole = 1 + z**2 / size
@@ -160,9 +162,9 @@ def _wilson(mean: float, size: float, z: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def clopper_pearson(estimate: Estimate, tail: float = TAIL) -> Estimate:
-    """Return a share of single samples with Clopper and Pearson's interval (1934): either end errs no more than `tail`.
+    """Return a share of single samples with Clopper and Pearson's interval (1934): each end errs at most `tail`.
 
-    Wilson's is right on average over shares, but of a rare score one end may err three times as often.
+    Wilson's interval is right on average over shares, but for a rare score one end may err three times as often.
     """
     hits, misses = (round(estimate.n * share) for share in (estimate.value, 1 - estimate.value))
     low = special.betaincinv(hits, misses + 1, tail) if hits else 0.0
@@ -177,7 +179,7 @@ def bounded(
     """Return the mean of values (n,) within `limits` with its generalised Wilson interval.
 
     With u = (x - low) / (high - low) of mean m: n_e = m (1 - m) / se^2, the number of 0/1 samples whose mean would vary
-    as much, at least n where samples are their own clusters, and C where all scores are equal (se and its degrees of
+    as much. It is at least n if each sample is its own cluster, and C if all scores are equal (se and its degrees of
     freedom: `cluster_error`). z is the quantile of Student's t, 1.96 for 0/1 scores of single samples. The ends are
     Wilson's for m, n_e and z, mapped back.
     """
@@ -194,9 +196,9 @@ def bounded(
     size = mean * (1 - mean) / error**2 if error > 0 else clusters
     hits = bool(((u == 0) | (u == 1)).all())
     if clusters == n:
-        size = max(size, n)  # no score within a range varies more than one that is 0 or 1
+        size = max(size, n)  # within a range, 0/1 scores vary most
         if hits:
-            freedom = np.inf  # the variance of a 0/1 score follows from its mean
+            freedom = np.inf  # the variance of 0/1 scores follows from their mean
     ends = wilson_ends(mean, size, freedom, limits)
     bottom, top = (float(end) for end in ends(np.array(tail)))
     estimate = estimate.between(bottom, top, freedom)
@@ -220,21 +222,21 @@ def outlasting_rare_scores(
 ) -> Estimate:
     """Return an estimate whose interval also holds if the samples happen to miss a few very different scores.
 
-    Let a share p of the clusters have scores at an end e of the range. C effective clusters show none of them with
-    probability (1 - p)^C, and are then samples of the other scores alone. If L(u) is the lower end of their interval
-    with tail u, the mean of all is below (1 - p) L(u) + p e with probability u (1 - p)^C. The lower end of the interval
-    is the least of these bounds over all p with u (1 - p)^C = k tails; the upper end likewise.
+    Let a share p of the clusters have scores at an end e of the range. With probability (1 - p)^C, C effective clusters
+    contain none of them and sample only the other scores. If L(u) is the lower end of their interval
+    with tail u, the overall mean is below (1 - p) L(u) + p e with probability u (1 - p)^C. The lower end of the
+    interval is the least of these bounds over all p with u (1 - p)^C = k tails; the upper end likewise.
 
     k is 1 for a gate and for narrow scores, whose end would move by more than `NARROW` times its distance from the
     value. For other scores this would make many intervals too wide, and k is 1.5 + 30 / C, at most 3: with the 2.5 %
     beyond each end of an ordinary interval, at least 90 % of the intervals hold (docs/numbers.md).
 
     Args:
-        estimate: estimate with its interval.
-        ends: function that returns the interval's two ends for an array of tails.
-        far: (low, high), the scores that may be missed; an infinite one has no bound.
-        tail: as in `interval`.
-        gate: whether k is 1.
+        estimate: The estimate with its interval.
+        ends: A function that returns the interval's two ends for an array of tails.
+        far: The scores (low, high) that may be missed; an infinite score has no bound.
+        tail: As in `interval`.
+        gate: Whether k is 1.
     """
     ordinary = np.array([estimate.low, estimate.high])
     if gate:
@@ -253,7 +255,7 @@ def _tails_of(estimate: Estimate) -> float:
 
 
 def _moved_ends(estimate: Estimate, ends: Ends, far: tuple[float, float], tail: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return (both ends as k tails move them, whether each is that of narrow scores)."""
+    """Return (both ends moved by k tails, whether each end belongs to narrow scores)."""
     ordinary = np.array([estimate.low, estimate.high])
     moved = _rare_bounds(ends, far, estimate.effective, _tails_of(estimate) * tail)
     return moved, np.abs(moved - ordinary) > NARROW * np.abs(ordinary - estimate.value)
@@ -262,7 +264,7 @@ def _moved_ends(estimate: Estimate, ends: Ends, far: tuple[float, float], tail: 
 def _rare_bounds(ends: Ends, far: tuple[float, float], clusters: float, chance: float) -> np.ndarray:
     """Return the least and the greatest (1 - p) L(u) + p e over all u with u (1 - p)^C = chance.
 
-    For an infinite e, which has no bound, it is infinite on the other side, so that the interval stays as it is.
+    An infinite e has no bound: the result is infinite on the other side, so the interval is not changed.
     """
     tails = chance + UNSEEN * (1 - chance)
     others = (chance / tails) ** (1 / clusters)  # 1 - p
@@ -287,12 +289,13 @@ def over_datasets(estimates: Sequence[Estimate], errors: Sequence[float]) -> tup
     """Return (mean of D means of independent datasets, its standard error), with an interval for these datasets.
 
     The interval is S -+ t sqrt(sum_d se_d^2) / D, with t of the fewest degrees of freedom of any dataset. Its effective
-    clusters are D times the fewest C of any dataset: failures on that dataset are the hardest to see, and move the mean
-    by a share of 1 / D, as failures on all datasets do that are seen as rarely as among C D clusters.
+    clusters are D times the fewest C of any dataset: failures on that dataset are the hardest to detect and move the
+    mean by a share of 1 / D. Failures on all datasets that are as hard to detect among C D clusters would move the mean
+    by as much.
 
     Args:
-        estimates: means of the datasets.
-        errors: their standard errors.
+        estimates: Means of the datasets.
+        errors: Standard errors of these means.
     """
     count = len(estimates)
     error = float(np.sqrt(sum(error**2 for error in errors))) / count
@@ -305,7 +308,7 @@ def over_datasets(estimates: Sequence[Estimate], errors: Sequence[float]) -> tup
 
 
 def widened_over_datasets(pooled: Estimate, error: float, far: tuple[float, float]) -> Estimate:
-    """Return `over_datasets` with an interval that allows for rare failures; far: the means if all scores fail."""
+    """Return `over_datasets` with an interval that allows for rare failures. `far`: the means if all scores fail."""
     if not (pooled.value or error):
         return pooled
     return outlasting_rare_scores(pooled, student(pooled.value, error, pooled.freedom), far)
@@ -314,18 +317,18 @@ def widened_over_datasets(pooled: Estimate, error: float, far: tuple[float, floa
 def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[float, float]:
     """Return (the standard error of a mean over clusters, its degrees of freedom).
 
-    se^2 = (C - 1) / C sum_c d_c^2 with d_c = (S_c - m n_c) / (n - n_c), by how much the mean moves when cluster c is
-    left out. Its degrees of freedom are Satterthwaite's, 2 / (sum d^4 / (sum d^2)^2 - 1 / C), at most C - 1: few where
-    a few clusters, large ones or those of a rare score, make up most of the sum.
+    se^2 = (C - 1) / C sum_c d_c^2 with d_c = (S_c - m n_c) / (n - n_c), the change of the mean if cluster c is left
+    out. The degrees of freedom are Satterthwaite's, 2 / (sum d^4 / (sum d^2)^2 - 1 / C), at most C - 1. They are few if
+    a few clusters (large, or with a rare score) make up most of the sum.
 
     Args:
-        sums: (C,) S_c, the sum of the scores of each cluster.
-        counts: (C,) n_c, its samples; clusters without samples do not count.
-        mean: m, over all n samples.
+        sums: The sum S_c (C,) of the scores of each cluster.
+        counts: The number n_c (C,) of samples of each cluster; clusters without samples do not count.
+        mean: The mean m over all n samples.
     """
     clusters = int((counts > 0).sum())
     residuals = sums - mean * counts
-    # Residuals that are rounding alone count as zero, so that equal scores have no error.
+    # Residuals at the level of rounding count as zero, so that equal scores have no error.
     residuals = np.where(np.abs(residuals) <= EQUAL * np.abs(sums).max(initial=0), 0, residuals)
     squares = (residuals / (counts.sum() - counts)) ** 2
     total = float(squares.sum())
@@ -337,9 +340,10 @@ def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[fl
 
 
 def difference(matched: Matched, first: int, second: int, tail: float = TAIL) -> Estimate:
-    """Return the mean of first minus second on their common samples, +- t se, as `cluster_error` has them.
+    """Return the mean of first minus second on their common samples, +- t se (`cluster_error`).
 
-    It is not corrected for multiple comparisons. Unlike `paired_difference`, it relies on the differences' spread.
+    The interval is not corrected for multiple comparisons. Unlike `paired_difference`, it relies on the spread of the
+    differences alone.
     """
     left, right, counts = matched.pair(first, second)
     sums = matched.columns[left] - matched.columns[right]
@@ -357,7 +361,7 @@ def difference(matched: Matched, first: int, second: int, tail: float = TAIL) ->
 def paired_difference(matched: Matched, first: int, second: int, tail: float = TAIL, gate: bool = False) -> Estimate:
     """Return `difference` with an interval that also holds if one of the two fails rarely, on scores of a finite range.
 
-    A rare failure is a sample on which one of the two scores an end of the range and the other its mean
+    A rare failure is a sample where one of the two scores at an end of the range and the other scores its mean
     (`outlasting_rare_scores`). If no cluster has a difference, the interval stays 0 to 0.
     """
     estimate = difference(matched, first, second, tail)
@@ -390,18 +394,19 @@ def error_and_far(
 def p_with_failures(matched: Matched, first: int, second: int) -> tuple[float, float]:
     """Return (p by Student, p per column that may fail) at which the interval of `paired_difference` ends at 0.
 
-    A share p of failures turns a mean difference m around if the others have at most s = p abs(e) / (1 - p). The
-    samples show none of them, and m, with probability P(t > (m - s) / se) (1 - p)^C. The interval with a tail of 1 / k
+    A share p of failures reverses a mean difference m if the mean of the others is at most s = p abs(e) / (1 - p). The
+    samples contain no failure and have mean m with probability P(t > (m - s) / se) (1 - p)^C. The interval with a tail
+    of 1 / k
     of the greatest of these probabilities ends at 0, unless Student's does so with a greater tail.
 
-    Any one of several explainers may have failures that are not seen. Its differences from all others are then wrong
-    together, so the second p counts once for each column of a family (Bonferroni), not for each pair. Both are 0 where
+    Each of several explainers may have undetected failures. All its differences are then wrong together, so the second
+    p counts once for each column of a family (Bonferroni), not for each pair. Both are 0 where
     the interval has no wider bounds.
 
     Args:
-        matched: the scores.
-        first: column of the pair.
-        second: column of the pair.
+        matched: The scores.
+        first: First column of the pair.
+        second: Second column of the pair.
     """
     estimate = difference(matched, first, second)
     if not _may_be_widened(matched, first, second, estimate):
@@ -414,7 +419,7 @@ def p_of_failures(estimate: Estimate, error: float, far: tuple[float, float]) ->
     mean, side = abs(estimate.value), int(estimate.value < 0)
     ends = student(estimate.value, error, estimate.freedom)
     t = mean / error if error > 0 else np.inf
-    # (m - s) / se, from no failures to as many as turn the others around for certain
+    # (m - s) / se, from no failures to enough failures to reverse the others with certainty
     without = LEAST_T + (min(t, GREATEST_T) - LEAST_T) * FAILING
     needed = mean - without * error
     seen = (abs(far[side]) / (abs(far[side]) + needed)) ** estimate.effective
@@ -451,9 +456,9 @@ def bootstrap_t(
 
     Clusters are drawn with replacement, and t = (mean* - mean) / se* of each draw, with se^2 = C / (C - 1) sum_c
     (S_c - m n_c)^2 / n^2. The interval is [mean - f t(.975) se, mean - f t(.025) se]; f, the quantile of Student's t
-    with the degrees of freedom of `cluster_error` over the normal one, makes up for draws that vary less than samples.
-    Draws in which all clusters have one mean have no t and do not count. The interval stays within finite limits; where
-    all scores are equal there is none.
+    with the degrees of freedom of `cluster_error` over the normal one, corrects for draws that vary less than samples.
+    Draws in which all clusters have the same mean have no t and do not count. The interval stays within finite limits.
+    Equal scores have no interval.
     """
     n, counts = len(columns), np.bincount(codes).astype(float)
     clusters, means = len(counts), [float(column.mean()) if n else NAN for column in columns.T]
@@ -462,7 +467,7 @@ def bootstrap_t(
         return estimates
     sums = np.stack([sums_by_cluster(column, codes, clusters) for column in columns.T], axis=1)
     residuals = sums - np.array(means) * counts[:, None]
-    # What is left of equal scores by rounding would become a tiny error, and t of any size.
+    # The rounding errors of equal scores would become a tiny standard error, and t could have any size.
     residuals = np.where(np.abs(residuals) <= EQUAL * np.abs(sums).max(axis=0), 0, residuals)
     errors = np.sqrt(clusters / (clusters - 1) * (residuals**2).sum(axis=0)) / n
     columns_of_draws = zip(means, errors, sums.T, _studentised(residuals, counts, seed).T, strict=True)
@@ -483,7 +488,7 @@ def bootstrap_t(
 def _studentised(residuals: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
     """Return t of each draw and column, (draws, k).
 
-    All that is needed of a draw are sums over its clusters, so that all draws are one matrix product.
+    A draw only needs sums over its clusters, so all draws are one matrix product.
     """
     clusters, width = residuals.shape
     made = np.concatenate(
@@ -504,7 +509,7 @@ def _studentised(residuals: np.ndarray, counts: np.ndarray, seed: int) -> np.nda
 
 
 def _draw(clusters: int, draws: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield blocks (some draws, clusters) of how often each draw with replacement has each cluster."""
+    """Yield blocks (draws, clusters) of how often each draw with replacement contains each cluster."""
     block = max(1, INDICES_AT_ONCE // clusters)
     for start in range(0, draws, block):
         count = min(block, draws - start)
@@ -522,16 +527,16 @@ def cluster_bootstrap(
 ) -> Estimate:
     """Return a number that is not a mean of scores with its percentile bootstrap interval over clusters.
 
-    Draws vary less than samples do, so the percentiles are those of the expanded interval (Hesterberg, 2015): the
+    Draws vary less than samples do, so the percentiles are from the expanded interval (Hesterberg, 2015): the
     normal probability below -sqrt(C / (C - 1)) t(.975, G - 1) for G effective of C clusters, and its complement.
 
     Args:
-        statistic: (draws,) of weights (draws, n), how often each sample counts; NaN where a draw has no such number,
-            which is left out.
-        codes: (n,) the cluster of each sample.
-        seed: of the draws.
-        draws: how many.
-        tail: as of `interval`.
+        statistic: A function from weights (draws, n), how often each sample counts, to numbers (draws,). Draws where it
+            is NaN are left out.
+        codes: The cluster (n,) of each sample.
+        seed: Seed of the draws.
+        draws: Number of draws.
+        tail: As in `interval`.
     """
     if len(codes) == 0:
         return NOTHING
@@ -574,7 +579,7 @@ def aggregate_interval(
     kept = np.where(present, columns, 0)
 
     def weighted(weights: np.ndarray) -> np.ndarray:
-        with np.errstate(invalid="ignore", divide="ignore"):  # einsum, whose bits do not depend on the threads
+        with np.errstate(invalid="ignore", divide="ignore"):  # einsum: equal bits for any number of threads
             means = np.einsum("dn,np->dp", weights, kept) / np.einsum("dn,np->dp", weights, present)
         return aggregate(means)
 
@@ -584,7 +589,7 @@ def aggregate_interval(
 def aggregate_difference(
     aggregate: Aggregate, first: np.ndarray, second: np.ndarray, codes: np.ndarray, seed: int = 0, tail: float = TAIL
 ) -> Estimate:
-    """Return an aggregate of columns (n, P) minus that of others, on common samples, resampled by cluster."""
+    """Return the difference of an aggregate of two sets of columns (n, P) on common samples, resampled by cluster."""
     both = np.isfinite(first).any(axis=1) & np.isfinite(second).any(axis=1)
     columns, parts = np.concatenate([first, second], axis=1)[both], first.shape[1]
 
