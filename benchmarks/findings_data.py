@@ -37,6 +37,8 @@ def store(path: Path, folders: Mapping[str, Path], readings: str, images: int, s
     for name, folder in folders.items():
         run = read_run(folder)
         summary = {key: run.as_json()[key] for key in ("cells", "seed", "batch_size")}
+        if reliability := run.summary.get("reliability"):
+            summary["reliability"] = reliability
         dataset, model = (run.summary[key] for key in ("dataset", "model"))
         summary["dataset"] = {"id": short(dataset["id"]), "used": dataset["used"]}
         summary["model"] = {"id": short(model["id"]), "accuracy": model["accuracy"]}
@@ -64,11 +66,15 @@ def _analysed(row: dict) -> RunData:
     summary = json.loads(row["summary"])
     cells = read_cells(summary.pop("cells"))
     values = {cell.cell_id: np.array(scores) for cell, scores in zip(cells, row["scores"], strict=True)}
-    run = RunData(Path(row["run"]), cells, row["ids"], row["groups"], values, summary)
-    codes, seed = run.codes(), summary["seed"]
-    contrasts, standings = compare(cells, values, codes, seed)
-    analysed = []
-    for cell in cells:
-        score = Interval.from_estimate(interval(values[cell.cell_id], codes, cell.limits, seed))
-        analysed.append(cell.model_copy(update=dict(score) | standings[cell.cell_id].as_dict()))
-    return replace(run, cells=analysed, summary=summary | {"comparisons": as_json(contrasts)})
+    return analysed(RunData(Path(row["run"]), cells, row["ids"], row["groups"], values, summary))
+
+
+def analysed(run: RunData) -> RunData:
+    """Return a run with intervals, ranks and comparisons computed from its scores."""
+    codes, seed = run.codes(), run.summary["seed"]
+    contrasts, standings = compare(run.cells, run.values, codes, seed)
+    cells = []
+    for cell in run.cells:
+        score = Interval.from_estimate(interval(run.values[cell.cell_id], codes, cell.limits, seed))
+        cells.append(cell.model_copy(update=dict(score) | standings[cell.cell_id].as_dict()))
+    return replace(run, cells=cells, summary=run.summary | {"comparisons": as_json(contrasts)})

@@ -22,7 +22,8 @@ METRICS = ("metric", "version", "items")
 def page() -> str:
     """Return the text of the page."""
     suites = {name: read_suite(path) for name, path in suite_files().items()}
-    return "\n".join(part for name, suite in suites.items() for part in section(name, suite))
+    papers = {name: suite for name, suite in suites.items() if ", http" in suite.paper}  # a study has no address
+    return "\n".join(part for name, suite in papers.items() for part in section(name, suite))
 
 
 def section(name: str, suite: Suite) -> Iterator[str]:

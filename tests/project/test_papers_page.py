@@ -10,7 +10,7 @@ from saliency_bench import registry
 from saliency_bench.bound_metric import list_metrics, registered_metric
 from saliency_bench.recipes.suites.suite_schema import suite_files
 
-FILES = suite_files()
+FILES = {name: path for name, path in suite_files().items() if name != "reference"}  # which is no paper's
 PAPERS = {"p0": "ZHANG_2023", "p1": "LI_2020", "p2": "LU_2021", "p3": "ELISHA_2025"}  # as metrics cite them
 
 

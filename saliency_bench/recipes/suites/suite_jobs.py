@@ -16,6 +16,7 @@ from saliency_bench.read.analysis.order_agreement import Answers
 from saliency_bench.recipes.suites.suite_schema import (
     CROWD,
     DatasetEntry,
+    ModelEntry,
     RunEntry,
     Suite,
     TrainingSpec,
@@ -224,11 +225,11 @@ def _spec(
     settings = dataset_entry.settings | run.settings
     networks = _networks(suite, choice, run, dataset, model, str(settings.get("label_column", "label")))
     settings |= {"dataset": data_of(dataset_entry, dataset, choice),
-                 "model": str(networks[0].out) if networks else model_entry.name}  # fmt: skip
+                 "model": str(networks[0].out) if networks else model_of(model_entry, choice)}  # fmt: skip
     if naming := _naming_model(suite, dataset, run):
         label, alone = str(settings.get("label_column", "label")), run.model_copy(update={"other": None})
         named = _networks(suite, choice, alone, dataset, naming, label)
-        source = str(named[0].out) if named else suite.models[naming].name
+        source = str(named[0].out) if named else model_of(suite.models[naming], choice)
         # The model that predicts the targets explains its own prediction.
         settings |= {"target": "predicted" if naming == model else f"{PREDICTED_BY}{source}"}
         networks += named if naming != model else ()
@@ -286,8 +287,8 @@ def _networks(
     pretrained = {column: _pretrained(suite, choice, model, column) for column in columns} if choice.smoke else {}
     networks = []
     for column in columns:
-        start = str(pretrained[column].out) if pretrained else entry.name
-        of_start = pretrained[column].out.name if pretrained else start  # independent of the location of --out
+        start = str(pretrained[column].out) if pretrained else model_of(entry, choice)
+        of_start = pretrained[column].out.name if pretrained else entry.name  # independent of the location of --out and --data
         key = hash_of([of_start, dataset, column, recipe.model_dump()])[:8]
         out = choice.out / "models" / _slug(dataset) / f"{_slug(model)}-{key}"
         networks.append(Network(data_of(suite.datasets[dataset], dataset, choice), start, column, recipe, out))
@@ -309,6 +310,12 @@ def data_of(entry: DatasetEntry, name: str, choice: SuiteChoice) -> str:
         return str(choice.out / "data" / _slug(name))
     folder = choice.data / (entry.folder or entry.name)
     return str(folder) if entry.folder or folder.is_dir() else entry.name
+
+
+def model_of(entry: ModelEntry, choice: SuiteChoice) -> str:
+    """Return what --model is given: the folder or config.json in --data if it is there, else the model's name."""
+    path = choice.data / entry.name
+    return str(path) if path.exists() else entry.name
 
 
 def _build_command(entry: DatasetEntry, choice: SuiteChoice) -> str:

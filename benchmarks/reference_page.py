@@ -1,0 +1,529 @@
+"""The page docs/reference.md: five questions, each answered by numbers of finished runs of the suite `reference`."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+import findings_data
+import numpy as np
+from findings import WITH_MASKS
+from findings_page import against_baselines, interval, leaders, passes_of, short
+from reference_figures import draw_agreement, draw_beaten, draw_costs, draw_orders
+
+from saliency_bench.read.analysis.rankings import means_of, rank_correlations
+from saliency_bench.read.analysis.verdict import listed
+from saliency_bench.read.cell import CellResult, explainer_names
+from saliency_bench.read.run_folder import RunData
+from saliency_bench.read.statistics.intervals import Estimate
+from saliency_bench.read.statistics.ranking import RANKED_FROM
+from saliency_bench.read.statistics.reliability import LOW, read_reliability
+from saliency_bench.recipes.suites.costs import Cost, cost_of_image, cost_of_map
+from saliency_bench.recipes.suites.suite_jobs import metrics_of
+from saliency_bench.recipes.suites.suite_schema import Suite, find_suite
+
+FILE = Path(__file__).with_name("reference.parquet")
+SETS = ("pets", "voc", "coco", "photos")
+PHOTOGRAPHS = {"lite0": "Lite0", "lite1": "Lite1", "lite2": "Lite2"}
+SHAPES = {"resnet-shapes": "ResNet, shapes", "vit-shapes": "ViT, shapes"}
+CURVES = ("saliency_insertion", "saliency_deletion")
+# The larger form of the study, and what it is assumed to run at: images a second of one H100 in docs/speed.md, in fp32,
+# with ResNet-18 of 224 x 224 pixels: 16,000 passes of RISE in 1.938 s, 800 with gradients in 0.239 s.
+LARGE = 1000
+FORWARD, GRADIENT = 16_000 / 1.938, 800 / 0.239
+LAYERS = 4  # stages of the suite's saliency_randomisation, each with a map; its passes are not declared
+
+
+Runs = Mapping[str, Sequence[RunData]]
+
+
+class Order(NamedTuple):
+    """Correlation of two orders of explainers: what was compared, Spearman's rho with its interval, and explainers."""
+
+    subject: str
+    metric: str
+    rho: Estimate
+    explainers: int
+    same_best: bool
+
+    @property
+    def above(self) -> bool:
+        """Return whether its interval lies above 0."""
+        return self.rho.low is not None and self.rho.low > 0
+
+
+def load(file: Path = FILE) -> findings_data.Findings:
+    """Return the runs of the study, with those of the findings where it has none of that name."""
+    data = findings_data.load(file)
+    return data._replace(runs=findings_data.load().runs | data.runs)
+
+
+def pooled(runs: Mapping[str, RunData]) -> RunData:
+    """Return runs {name: run} on different images as one, with the cells that all have and statistics of all images."""
+    keys = set.intersection(*({_key(cell) for cell in run.cells} for run in runs.values()))
+    first = next(iter(runs.values()))
+    cells = [cell for cell in first.cells if _key(cell) in keys]
+    values = {cell.cell_id: np.concatenate([_scores(run, cell) for run in runs.values()]) for cell in cells}
+    ids = [f"{name}/{image}" for name, run in runs.items() for image in run.ids]
+    groups = [group and f"{name}/{group}" for name, run in runs.items() for group in run.groups]
+    return findings_data.analysed(replace(first, cells=cells, ids=ids, groups=groups, values=values, parts={}))
+
+
+def _key(cell: CellResult) -> tuple[str, str]:
+    return cell.explainer_text, cell.metric_text
+
+
+def _scores(run: RunData, like: CellResult) -> np.ndarray:
+    """Return the scores of a run by the explainer and metric of a cell."""
+    return run.values[next(cell.cell_id for cell in run.cells if _key(cell) == _key(like))]
+
+
+def of_photographs(data: findings_data.Findings, kind: str = "") -> dict[str, RunData]:
+    """Return {network: its runs on photographs as one}. kind: "-sampled" for those of all explainers."""
+    found = {}
+    for network in PHOTOGRAPHS:
+        if runs := {name: run for name in SETS if (run := data.runs.get(f"{network}-{name}{kind}"))}:
+            found[network] = pooled(runs)
+    return found
+
+
+def of_shapes(data: findings_data.Findings) -> dict[str, RunData]:
+    """Return {network: its run on shapes}."""
+    return {name: run for name in SHAPES if (run := data.runs.get(f"{name}-shapes"))}
+
+
+def all_runs(data: findings_data.Findings) -> tuple[Runs, Runs]:
+    """Return {network: its runs}, on photographs and on shapes; a run of faithfulness comes second if it is another."""
+    photographs = {network: [run] for network, run in of_photographs(data).items()}
+    for network, run in of_photographs(data, "-sampled").items():
+        if network in photographs and not any(cell.metric in CURVES for cell in photographs[network][0].cells):
+            photographs[network].append(run)
+    return photographs, {network: [run] for network, run in of_shapes(data).items()}
+
+
+def named(network: str) -> str:
+    """Return what the page calls a network."""
+    return (PHOTOGRAPHS | SHAPES)[network]
+
+
+# 1. Which explainers beat all baselines, where?
+
+
+def beaten(runs: Mapping[str, Sequence[RunData]]) -> dict[str, dict[str, list[str]]]:
+    """Return {network: {metric: explainers significantly better than every baseline}}, by masks and faithfulness.
+
+    Metrics of too few images for a test are left out. Of several runs of a network, the first with a metric counts.
+    """
+    found: dict[str, dict[str, list[str]]] = {}
+    for network, of_network in runs.items():
+        found[network] = {}
+        for run in of_network:
+            comparisons = against_baselines(run)
+            tested = {comparison.metric for comparison in comparisons if comparison.sign is not None}
+            for metric in dict.fromkeys(cell.metric for cell in run.cells if cell.metric in (*WITH_MASKS, *CURVES)):
+                if metric in tested:
+                    found[network].setdefault(metric, leaders(comparisons, metric))
+    return found
+
+
+def question_beaten(photographs: Runs, shapes: Runs) -> list[str]:
+    """Return the sentences about baselines. Runs: {network: its runs, as `beaten` takes them}."""
+    lines = []
+    for about, runs in (("On photographs", photographs), ("On shapes, where the truth is known", shapes)):
+        if not runs:
+            continue
+        found = beaten(runs)
+        cases = [names for metrics in found.values() for names in metrics.values()]
+        count = Counter(name for names in cases for name in names)
+        sizes = [f"{named(network)} n = {size_of(of_network)}" for network, of_network in runs.items()]
+        lines.append(
+            f"- {about} ({'; '.join(sizes)}), an explainer is significantly better than `centre`, `edges` and "
+            f"`random` in {sum(map(bool, cases))} of {len(cases)} cases (a metric for a network) of enough images to "
+            "test."
+        )
+        lines += [f"  - {name}: {number} of {len(cases)}." for name, number in count.most_common()]
+        metrics = dict.fromkeys(metric for of_metrics in found.values() for metric in of_metrics)
+        never = [short(metric) for metric in metrics if not any(of.get(metric) for of in found.values())]
+        lines += [f"  - None by {listed(never)}, with any network."] if never else []
+    return lines
+
+
+def size_of(runs: Sequence[RunData]) -> str:
+    """Return the images of a network's runs, of which only the first has the metrics of agreement with a mask."""
+    sizes = [str(len(run.ids)) for run in runs]
+    return sizes[0] + (f", by faithfulness {sizes[1]}" if sizes[1:] else "")
+
+
+# 2. Which metrics agree?
+
+
+def agreements(run: RunData) -> dict[tuple[str, str], Estimate]:
+    """Return {(metric, other): Spearman's rho of the orders of all explainers, baselines included}."""
+    columns = {metric: [cell for cell in run.cells if cell.metric == metric]
+               for metric in dict.fromkeys(cell.metric for cell in run.cells)}  # fmt: skip
+    return {pair: order_of_runs(run, columns[pair[0]], run, columns[pair[1]]) for pair in combinations(columns, 2)}
+
+
+def order_of_runs(
+    run: RunData, cells: Sequence[CellResult], other: RunData, others: Sequence[CellResult]
+) -> Estimate:  # fmt: skip
+    """Return Spearman's rho of the orders of the explainers that two lists of cells share, with what images leave open.
+
+    Images of one id are the same image; images that one run lacks count for the other alone.
+    """
+    by_name = {cell.explainer: cell for cell in others}
+    pairs = [(cell, by_name[cell.explainer]) for cell in cells if cell.explainer in by_name]
+    ids = list(dict.fromkeys([*run.ids, *other.ids]))
+    first = _table(run, [cell for cell, _ in pairs], ids)
+    second = _table(other, [cell for _, cell in pairs], ids)
+    groups = dict(zip(other.ids, other.groups, strict=True)) | dict(zip(run.ids, run.groups, strict=True))
+    codes = replace(run, ids=ids, groups=[groups[image] for image in ids]).codes()
+    return rank_correlations(lambda weights: [means_of(first, weights), means_of(second, weights)], codes,
+                             run.summary["seed"])[0]  # fmt: skip
+
+
+def _table(run: RunData, cells: Sequence[CellResult], ids: Sequence[str]) -> np.ndarray:
+    """Return the scores (images, cells), higher is better; NaN where the run lacks an image."""
+    table = np.full((len(ids), len(cells)), np.nan)
+    places = [ids.index(image) for image in run.ids]
+    for column, cell in enumerate(cells):
+        table[places, column] = run.oriented(cell)
+    return table
+
+
+def kinds(pair: tuple[str, str]) -> str:
+    """Return what kinds of metrics a pair compares."""
+    return " and ".join(sorted("masks" if metric in WITH_MASKS else "faithfulness" if metric in CURVES else "behaviour"
+                               for metric in pair))  # fmt: skip
+
+
+def question_agree(runs: Mapping[str, RunData]) -> list[str]:
+    """Return the sentences about metrics. runs: {what: run}."""
+    lines = []
+    for about, run in runs.items():
+        found = agreements(run)
+        sure = {pair: rho for pair, rho in found.items() if rho.low is not None and not rho.low <= 0 <= rho.high}
+        against = sum(rho.value < 0 for rho in sure.values())
+        names = len({cell.explainer for cell in run.cells})
+        lines.append(f"- {about} ({names} explainers and baselines, n = {len(run.ids)}): {len(sure)} of {len(found)} "
+                     "pairs of metrics have an interval without 0" + (f", {against} of them below it." if against
+                     else "."))  # fmt: skip
+        by_kind: dict[str, list[float]] = {}
+        for pair, rho in found.items():
+            if np.isfinite(rho.value):
+                by_kind.setdefault(kinds(pair), []).append(rho.value)
+        means = [f"{kind} {np.mean(values):.2f} ({len(values)})" for kind, values in sorted(by_kind.items())]
+        lines.append(f"  - Mean of Spearman's correlation by kinds of metrics (pairs): {', '.join(means)}.")
+        lines += [f"  - {short(first)} and {short(other)}: {ends(rho)}."
+                  for (first, other), rho in sorted(sure.items(), key=lambda of: -abs(of[1].value))[:4]]  # fmt: skip
+    return lines
+
+
+def ends(rho: Estimate) -> str:
+    """Return a correlation with its interval."""
+    return interval(rho.value, rho.low, rho.high)
+
+
+# 3. Does the order on shapes predict the order on photographs? 5. What changes from network to network?
+
+
+def orders(first: RunData, other: RunData, subject: str) -> list[Order]:
+    """Return, for each metric of agreement with a mask, how far two runs put the same explainers into one order.
+
+    Baselines, which see no network, are left out.
+    """
+    found = []
+    for metric in WITH_MASKS:
+        cells, others = ([cell for cell in run.cells if cell.metric == metric and not cell.baseline]
+                         for run in (first, other))  # fmt: skip
+        shared = {cell.explainer_text for cell in cells} & {cell.explainer_text for cell in others}
+        cells, others = ([cell for cell in of if cell.explainer_text in shared] for of in (cells, others))
+        if len(shared) >= 3:
+            best = [max(of, key=lambda cell: cell.oriented).explainer for of in (cells, others)]
+            rho = order_of_runs(first, cells, other, others)
+            found.append(Order(subject, metric, rho, len(shared), best[0] == best[1]))
+    return found
+
+
+def from_shapes(photographs: Mapping[str, RunData], shapes: Mapping[str, RunData]) -> list[Order]:
+    """Return how well the ResNet's order on shapes predicts that of each network on photographs."""
+    if "resnet-shapes" not in shapes:
+        return []
+    return [
+        order for network, run in photographs.items() for order in orders(shapes["resnet-shapes"], run, named(network))
+    ]
+
+
+def between_networks(data: findings_data.Findings) -> list[Order]:
+    """Return how far every two networks agree, on the photographs that both were run on."""
+    found = []
+    for first, other in combinations(PHOTOGRAPHS, 2):
+        both: list[dict[str, RunData]] = [{}, {}]
+        for name in SETS:
+            runs = [data.runs.get(f"{network}-{name}") for network in (first, other)]
+            if all(runs):
+                common = set(runs[0].ids) & set(runs[1].ids)
+                for of, run in zip(both, runs, strict=True):
+                    of[name] = only(run, common)
+        if both[0]:
+            found += orders(pooled(both[0]), pooled(both[1]), f"{named(first)}, {named(other)}")
+    return found
+
+
+def only(run: RunData, images: set[str]) -> RunData:
+    """Return a run on some of its images, in the order of their ids."""
+    places = sorted((place for place, image in enumerate(run.ids) if image in images), key=lambda place: run.ids[place])
+    return replace(run, ids=[run.ids[place] for place in places], groups=[run.groups[place] for place in places],
+                   values={key: values[places] for key, values in run.values.items()})  # fmt: skip
+
+
+def question_shapes(found: Sequence[Order], shapes: Mapping[str, RunData]) -> list[str]:
+    """Return the sentences about the order on shapes."""
+    if not found:
+        return []
+    values = [order.rho.value for order in found]
+    sure = sum(order.above for order in found)
+    lines = [f"- Of {len(found)} comparisons (a metric for a network; {found[0].explainers} explainers without "
+             f"baselines, {len(shapes['resnet-shapes'].ids)} shapes), {sure} have an interval above 0. Spearman's "
+             f"correlation is {np.mean(values):.2f} on average, from {min(values):.2f} to {max(values):.2f}.",
+             f"- The explainer with the highest mean on shapes has the highest on photographs in "
+             f"{sum(order.same_best for order in found)} of {len(found)}."]  # fmt: skip
+    above: dict[str, list[bool]] = {}
+    for order in found:
+        above.setdefault(short(order.metric), []).append(order.above)
+    for metric, of_networks in above.items():
+        mean = np.mean([order.rho.value for order in found if short(order.metric) == metric])
+        lines.append(
+            f"  - {metric}: {mean:.2f} on average, above 0 with {sum(of_networks)} of {len(of_networks)} networks."
+        )
+    carried = [metric for metric, of_networks in above.items() if all(of_networks)]
+    about = f"something of that on photographs by {listed(carried)} alone" if carried else "nothing sure of photographs"
+    return [*lines, f"- So, with these numbers of images, the order on shapes says {about}."]
+
+
+def question_networks(found: Sequence[Order], metrics: Mapping[str, RunData]) -> list[str]:
+    """Return the sentences about networks, and whether metrics change more."""
+    if not found:
+        return []
+    values = [order.rho.value for order in found]
+    lines = [f"- Of {len(found)} comparisons (a metric for two networks, the same photographs; {found[0].explainers} "
+             f"explainers without baselines), {sum(order.above for order in found)} have an interval above 0. "
+             f"Spearman's correlation is {np.mean(values):.2f} on average ({min(values):.2f} to {max(values):.2f}).",
+             f"- The same explainer has the highest mean with both networks in {sum(o.same_best for o in found)} of "
+             f"{len(found)}."]  # fmt: skip
+    others = [order_between(run) for run in metrics.values()]
+    if others:
+        mean = float(np.mean(others))
+        less = "less" if mean < np.mean(values) else "no less"
+        lines.append(f"- Two metrics of agreement with a mask, on the same photographs with the same network and the "
+                     f"same explainers, agree {less}: {mean:.2f} on average.")  # fmt: skip
+    return lines
+
+
+def order_between(run: RunData) -> float:
+    """Return the mean of Spearman's rho over every two metrics of agreement with a mask, without baselines."""
+    cells = [cell for cell in run.cells if not cell.baseline and cell.metric in WITH_MASKS]
+    values = [rho.value for rho in agreements(replace(run, cells=cells)).values()]
+    return float(np.nanmean(values))
+
+
+# 4. What costs what?
+
+
+def question_costs(shapes: Mapping[str, RunData], metric: str = "saliency_average_precision") -> list[str]:
+    """Return the sentences about passes and scores on shapes."""
+    lines = []
+    for network, run in shapes.items():
+        cells = [cell for cell in run.cells if cell.metric == metric and cell.value is not None and not cell.baseline]
+        passes = passes_of(run)
+        best = max(cells, key=lambda cell: cell.oriented)
+        text = (f"- {named(network)} (n = {len(run.ids)}): by {short(metric)}, {best.explainer_text} has the highest "
+                f"mean, {best.value:.3f}, with {passes[best.explainer_text]:.0f} passes for a map")  # fmt: skip
+        if unbeaten := [cell for cell in cells if cell.unbeaten]:
+            cheap = min(unbeaten, key=lambda cell: passes[cell.explainer_text])
+            text += (f"; the cheapest that none beats significantly is {cheap.explainer_text}, {cheap.value:.3f}, with "
+                     f"{passes[cheap.explainer_text]:.0f}")  # fmt: skip
+        lines.append(f"{text}.")
+        names = explainer_names(run.cells)
+        known = {names[key]: about for key, about in read_reliability(run.summary).items() if key in names}
+        low = [f"{name} {about.median:.2f}" for name, about in known.items() if about.median < LOW]
+        if known:
+            lines.append(f"  - Of {len(known)} explainers that draw at random, {len(low)} have a median reliability "
+                         f"below {LOW}" + (f": {', '.join(low)}." if low else "."))  # fmt: skip
+    return lines
+
+
+def plan(suite: Suite | None = None, images: int = LARGE) -> list[tuple[str, int, Cost, float]]:
+    """Return (run, images of all its sets and networks, cost, hours of one H100) of the whole suite.
+
+    `images` for each set; Photos-XAI has four. A map of a network on 64 x 64 pixels counts as one on 224 x 224.
+    """
+    suite = suite or find_suite("reference")[1]
+    rows = []
+    for name, run in suite.runs.items():
+        metrics = metrics_of(suite, suite.tables, name)
+        count = sum(4 if dataset == "photos" else images for dataset in run.datasets) * len(run.models)
+        cost = cost_of_image([(explainer, metric) for explainer in run.explainers for metric in metrics])
+        if any(metric.startswith("saliency_randomisation") for metric in metrics):
+            cost = sum((of_map(text).times(LAYERS) for text in run.explainers), cost)
+        cost = cost.times(count)
+        rows.append((name, count, cost, (cost.forward / FORWARD + cost.gradient / GRADIENT) / 3600))
+    return rows
+
+
+@cache
+def of_map(text: str) -> Cost:
+    """Return what a map of an explainer costs."""
+    from saliency_bench.bound_explainer import as_explainer
+
+    return cost_of_map(as_explainer(text))
+
+
+def plan_table() -> str:
+    """Return the plan of the larger form as a table."""
+    lines = ["| run | images x networks | passes forward | passes with gradients | hours of one H100 |",
+             "|---|---:|---:|---:|---:|"]  # fmt: skip
+    rows = plan()
+    lines += [f"| {name} | {count:,} | {cost.forward / 1e6:,.0f} M | {cost.gradient / 1e6:,.1f} M | {hours:,.1f} |"
+              for name, count, cost, hours in rows]  # fmt: skip
+    return "\n".join([*lines, f"| all | | | | {sum(hours for *_, hours in rows):,.1f} |"])
+
+
+PAGE = """# Reference study: several networks, where the truth is known and where it is not
+
+Five questions that no single network answers. [Findings](findings.md) looks closely at one network on photographs; this
+page compares three networks on photographs with two on drawings whose objects are known, Shapes-XAI.
+{networks}
+The maps explain the predicted class. The numbers of images are small, and stated with each answer: what is undecided
+here may be decided by more. Every number and sentence is computed (see the end).
+
+## Which explainers beat all baselines, and where?
+
+![Share of metrics by which each explainer beats all baselines, for each network](pictures/reference-beaten.svg)
+
+In a field stand the metrics by which the explainer is significantly better than `centre`, `edges` and `random`, of the
+metrics of agreement with a mask and of faithfulness that were run on enough images to test it ({fewest}). Empty: not
+run.
+
+{beaten}
+
+## Which metrics agree?
+
+![Correlations of the orders of explainers by every two metrics, clustered](pictures/reference-metrics.svg)
+
+Below the diagonal: Spearman's correlation of the orders of the explainers, baselines included, metrics that agree side
+by side. Above: its interval, which holds every order that the images leave open. Bold: the interval is without 0.
+
+{agree}
+
+## Does the order on shapes predict the order on photographs?
+
+![Correlation of the order of explainers on shapes with that on photographs](pictures/reference-shapes.svg)
+
+Spearman's correlation, with its interval, of the order with the ResNet on shapes and the order with each network on
+photographs. 1: the same order; 0: no relation.
+
+{shapes}
+
+## What costs what?
+
+![Average precision on shapes and passes of each explainer](pictures/reference-costs.svg)
+
+Average precision on shapes; in brackets forward passes for a map. Grey: baselines, which make none.
+
+{costs}
+
+The whole suite, with {large:,} images of each set and every explainer at its defaults, on one H100:
+
+{plan}
+
+This assumes that every network makes as many passes a second as ResNet-18 does in fp32 on the page on
+[speed](speed.md), {forward:,.0f} forward and {gradient:,.0f} with gradients, on images of 224 x 224 pixels; that
+Score-CAM reads 512 channels (EfficientNet-Lite has 1,280); and {layers} maps for the test of randomisation. The
+networks on shapes take far less, as their images have 64 x 64. What is computed beside the passes is not included.
+
+## What changes from network to network?
+
+![Correlation of the orders of explainers with every two networks](pictures/reference-networks.svg)
+
+Spearman's correlation, with its interval, of the orders with two networks on the same photographs.
+
+{between}
+
+## Made by
+
+<!-- skip: next -->
+```sh
+python benchmarks/reference.py --sources raw --data data --work reference --limit {limit} --out docs/reference.md
+```
+
+from at most {limit} photographs of each set for Lite1 and Lite2 and the options `SMALL` in `benchmarks/reference.py`,
+far below the defaults; where a run of [findings](findings.md) is of the same network and set, as all of Lite0, its
+scores are used. The scores of single images are in `benchmarks/reference.parquet`, from which a test renders this page.
+
+The larger form is the suite `reference` itself, on built datasets in `--data` and checkpoints there or
+from the Hub:
+
+```console
+$ saliency-bench suite reference --data data --out reference --limit {large} --plan
+$ python benchmarks/reference.py --data data --work reference --limit {large} --full --out docs/reference.md
+```
+"""
+
+
+def accuracies(data: findings_data.Findings) -> str:
+    """Return the accuracies of the networks, where a set has labels that they know."""
+    texts = []
+    for network in (*PHOTOGRAPHS, *SHAPES):
+        for name in ("shapes",) if network in SHAPES else SETS:
+            accuracy = data.runs[key].summary["model"]["accuracy"] if (key := f"{network}-{name}") in data.runs else {}
+            if accuracy.get("value") is not None:
+                texts.append(
+                    f"{named(network).partition(',')[0]} on {name} {accuracy['value']:.2f} (n = {accuracy['n']})"
+                )
+    return f"Accuracies: {', '.join(texts)}." if texts else ""
+
+
+def page(data: findings_data.Findings) -> str:
+    """Return the text of the page."""
+    photographs, shapes = of_photographs(data), of_shapes(data)
+    return PAGE.format(
+        networks=accuracies(data), fewest=RANKED_FROM, beaten="\n".join(question_beaten(*all_runs(data))),
+        agree="\n".join(question_agree(compared(data))),
+        shapes="\n".join(question_shapes(from_shapes(photographs, shapes), shapes)),
+        costs="\n".join(question_costs(shapes)), plan=plan_table(), large=LARGE, forward=FORWARD, gradient=GRADIENT,
+        layers=LAYERS, between="\n".join(question_networks(between_networks(data), photographs)), limit=data.images,
+    )  # fmt: skip
+
+
+def compared(data: findings_data.Findings) -> dict[str, RunData]:
+    """Return the runs whose metrics are compared: of the most metrics, on photographs and on shapes."""
+    sampled = of_photographs(data, "-sampled") or of_photographs(data)
+    found = {f"Photographs, {named(name)}": run for name, run in list(sampled.items())[:1]}
+    shapes = of_shapes(data)
+    return found | ({"Shapes, ResNet": shapes["resnet-shapes"]} if "resnet-shapes" in shapes else {})
+
+
+def write_figures(data: findings_data.Findings, folder: Path) -> None:
+    """Write the five figures."""
+    folder.mkdir(exist_ok=True)
+    photographs, shapes = of_photographs(data), of_shapes(data)
+    of_photos, of_drawings = all_runs(data)
+    runs = dict(of_photos) | dict(of_drawings)
+    explained = {named(network): names_of(of_network) for network, of_network in runs.items()}
+    draw_beaten(
+        {named(name): table for name, table in beaten(runs).items()}, explained, folder / "reference-beaten.svg"
+    )
+    draw_agreement({about: agreements(run) for about, run in compared(data).items()}, folder / "reference-metrics.svg")
+    draw_orders(from_shapes(photographs, shapes), folder / "reference-shapes.svg")
+    draw_orders(between_networks(data), folder / "reference-networks.svg")
+    draw_costs({named(name): (run, passes_of(run)) for name, run in shapes.items()}, "saliency_average_precision",
+               folder / "reference-costs.svg")  # fmt: skip
+
+
+def names_of(runs: Sequence[RunData]) -> list[str]:
+    """Return the explainers of the first run without baselines and options."""
+    return list(dict.fromkeys(cell.explainer for cell in runs[0].cells if not cell.baseline))
