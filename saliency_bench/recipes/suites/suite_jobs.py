@@ -288,7 +288,7 @@ def _networks(
     networks = []
     for column in columns:
         start = str(pretrained[column].out) if pretrained else model_of(entry, choice)
-        of_start = pretrained[column].out.name if pretrained else entry.name  # independent of the location of --out and --data
+        of_start = pretrained[column].out.name if pretrained else entry.name  # wherever --out is
         key = hash_of([of_start, dataset, column, recipe.model_dump()])[:8]
         out = choice.out / "models" / _slug(dataset) / f"{_slug(model)}-{key}"
         networks.append(Network(data_of(suite.datasets[dataset], dataset, choice), start, column, recipe, out))
