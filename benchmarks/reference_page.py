@@ -125,7 +125,9 @@ def beaten(runs: Mapping[str, Sequence[RunData]]) -> dict[str, dict[str, list[st
             tested = {comparison.metric for comparison in comparisons if comparison.sign is not None}
             for metric in dict.fromkeys(cell.metric for cell in run.cells if cell.metric in (*WITH_MASKS, *CURVES)):
                 if metric in tested:
-                    found[network].setdefault(metric, leaders(comparisons, metric))
+                    # Named without options, as in the figure: each run has one of an explainer.
+                    names = [text.partition(":")[0] for text in leaders(comparisons, metric)]
+                    found[network].setdefault(metric, names)
     return found
 
 
@@ -147,7 +149,7 @@ def question_beaten(photographs: Runs, shapes: Runs) -> list[str]:
         lines += [f"  - {name}: {number} of {len(cases)}." for name, number in count.most_common()]
         metrics = dict.fromkeys(metric for of_metrics in found.values() for metric in of_metrics)
         never = [short(metric) for metric in metrics if not any(of.get(metric) for of in found.values())]
-        lines += [f"  - None by {listed(never)}, with any network."] if never else []
+        lines += [f"  - No explainer does so by {listed(never)}, with any network."] if never else []
     return lines
 
 
@@ -300,8 +302,10 @@ def question_shapes(found: Sequence[Order], shapes: Mapping[str, RunData]) -> li
             f"  - {metric}: {mean:.2f} on average, above 0 with {sum(of_networks)} of {len(of_networks)} networks."
         )
     carried = [metric for metric, of_networks in above.items() if all(of_networks)]
-    about = f"something of that on photographs by {listed(carried)} alone" if carried else "nothing sure of photographs"
-    return [*lines, f"- So, with these numbers of images, the order on shapes says {about}."]
+    about = (
+        f"predicts the order on photographs only by {listed(carried)}" if carried else "predicts none on photographs"
+    )
+    return [*lines, f"- So, with these numbers of images, the order on shapes {about}."]
 
 
 def question_networks(found: Sequence[Order], metrics: Mapping[str, RunData]) -> list[str]:
@@ -341,7 +345,7 @@ def question_costs(shapes: Mapping[str, RunData], metric: str = "saliency_averag
         passes = passes_of(run)
         best = max(cells, key=lambda cell: cell.oriented)
         text = (f"- {named(network)} (n = {len(run.ids)}): by {short(metric)}, {best.explainer_text} has the highest "
-                f"mean, {best.value:.3f}, with {passes[best.explainer_text]:.0f} passes for a map")  # fmt: skip
+                f"mean, {best.value:.3f}, with {passes[best.explainer_text]:.0f} passes per map")  # fmt: skip
         if unbeaten := [cell for cell in cells if cell.unbeaten]:
             cheap = min(unbeaten, key=lambda cell: passes[cell.explainer_text])
             text += (f"; the cheapest that none beats significantly is {cheap.explainer_text}, {cheap.value:.3f}, with "
@@ -394,19 +398,18 @@ def plan_table() -> str:
 
 PAGE = """# Reference study: several networks, where the truth is known and where it is not
 
-Five questions that no single network answers. [Findings](findings.md) looks closely at one network on photographs; this
-page compares three networks on photographs with two on drawings whose objects are known, Shapes-XAI.
-{networks}
-The maps explain the predicted class. The numbers of images are small, and stated with each answer: what is undecided
-here may be decided by more. Every number and sentence is computed (see the end).
+No single network answers these five questions. [Findings](findings.md) examines one network on photographs; this page
+compares three networks on photographs with two networks on drawings whose objects are known (Shapes-XAI). {networks}
+The maps explain the predicted class. The numbers of images are small and stated with each answer: more images may
+decide what is undecided here. Every number and sentence is computed (see the end).
 
 ## Which explainers beat all baselines, and where?
 
 ![Share of metrics by which each explainer beats all baselines, for each network](pictures/reference-beaten.svg)
 
-In a field stand the metrics by which the explainer is significantly better than `centre`, `edges` and `random`, of the
-metrics of agreement with a mask and of faithfulness that were run on enough images to test it ({fewest}). Empty: not
-run.
+Each field counts the metrics by which the explainer is significantly better than `centre`, `edges` and `random`, out
+of the metrics of agreement with a mask and of faithfulness that were computed on enough images to test it ({fewest}).
+Empty fields were not computed.
 
 {beaten}
 
@@ -414,8 +417,9 @@ run.
 
 ![Correlations of the orders of explainers by every two metrics, clustered](pictures/reference-metrics.svg)
 
-Below the diagonal: Spearman's correlation of the orders of the explainers, baselines included, metrics that agree side
-by side. Above: its interval, which holds every order that the images leave open. Bold: the interval is without 0.
+Below the diagonal: Spearman's correlation between the orders of the explainers, including baselines; metrics that
+agree are neighbours. Above the diagonal: its interval, which covers every order that the images leave open. Bold: the
+interval excludes 0.
 
 {agree}
 
@@ -423,8 +427,8 @@ by side. Above: its interval, which holds every order that the images leave open
 
 ![Correlation of the order of explainers on shapes with that on photographs](pictures/reference-shapes.svg)
 
-Spearman's correlation, with its interval, of the order with the ResNet on shapes and the order with each network on
-photographs. 1: the same order; 0: no relation.
+Spearman's correlation, with its interval, between the order for the ResNet on shapes and the order for each network
+on photographs. 1: the same order; 0: no relation.
 
 {shapes}
 
@@ -432,7 +436,7 @@ photographs. 1: the same order; 0: no relation.
 
 ![Average precision on shapes and passes of each explainer](pictures/reference-costs.svg)
 
-Average precision on shapes; in brackets forward passes for a map. Grey: baselines, which make none.
+Average precision on shapes, with the forward passes per map in brackets. Grey: baselines, which need no passes.
 
 {costs}
 
@@ -440,16 +444,16 @@ The whole suite, with {large:,} images of each set and every explainer at its de
 
 {plan}
 
-This assumes that every network makes as many passes a second as ResNet-18 does in fp32 on the page on
-[speed](speed.md), {forward:,.0f} forward and {gradient:,.0f} with gradients, on images of 224 x 224 pixels; that
-Score-CAM reads 512 channels (EfficientNet-Lite has 1,280); and {layers} maps for the test of randomisation. The
-networks on shapes take far less, as their images have 64 x 64. What is computed beside the passes is not included.
+This assumes that every network makes as many passes per second as ResNet-18 in fp32 on the [speed](speed.md) page:
+{forward:,.0f} forward and {gradient:,.0f} with gradients, on images of 224 x 224 pixels; that Score-CAM reads 512
+channels (EfficientNet-Lite has 1,280); and that the randomisation test needs {layers} maps. The networks on shapes
+take far less time, because their images have 64 x 64 pixels. Work other than passes is not included.
 
 ## What changes from network to network?
 
 ![Correlation of the orders of explainers with every two networks](pictures/reference-networks.svg)
 
-Spearman's correlation, with its interval, of the orders with two networks on the same photographs.
+Spearman's correlation, with its interval, between the orders for two networks on the same photographs.
 
 {between}
 
@@ -460,12 +464,12 @@ Spearman's correlation, with its interval, of the orders with two networks on th
 python benchmarks/reference.py --sources raw --data data --work reference --limit {limit} --out docs/reference.md
 ```
 
-from at most {limit} photographs of each set for Lite1 and Lite2 and the options `SMALL` in `benchmarks/reference.py`,
-far below the defaults; where a run of [findings](findings.md) is of the same network and set, as all of Lite0, its
-scores are used. The scores of single images are in `benchmarks/reference.parquet`, from which a test renders this page.
+It uses at most {limit} photographs of each set for Lite1 and Lite2, and the options `SMALL` in
+`benchmarks/reference.py`, far below the defaults. The scores of Lite0 are those of [findings](findings.md). The
+scores of single images are in `benchmarks/reference.parquet`, from which a test renders this page.
 
-The larger form is the suite `reference` itself, on built datasets in `--data` and checkpoints there or
-from the Hub:
+The larger form is the suite `reference` itself, on built datasets in `--data` and with checkpoints from there or from
+the Hub:
 
 ```console
 $ saliency-bench suite reference --data data --out reference --limit {large} --plan

@@ -167,7 +167,9 @@ def test_datasets_are_known_and_their_commands_build_them(suite):
 
 @every_suite
 def test_models_are_those_that_the_package_names(suite):
-    assert {model.name for model in suite.models.values()} <= set(KNOWN)
+    """Others are checkpoints of timm, or trained from a config."""
+    others = [model for model in suite.models.values() if model.name not in KNOWN]
+    assert all(model.name.startswith("timm/") or model.train for model in others)
 
 
 @every_suite

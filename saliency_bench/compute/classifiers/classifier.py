@@ -189,7 +189,7 @@ class Classifier(nn.Module):
         return normalised.to(self.dtype, memory_format=layout)
 
     def _check_labels(self, classes: int) -> None:
-        """Raise UserError unless there is one name per logit: a head may have been replaced without the config."""
+        """Raise UserError unless the class names fit the logits: a head may have been replaced without the config."""
         if self.labels is None:
             return
         if classes == 1 and len(self.labels) != 2:
@@ -282,7 +282,7 @@ class Classifier(nn.Module):
 
     @contextmanager
     def _own_arithmetic(self) -> Iterator[None]:
-        """Use the precision of this classifier, and the network's dtype and device as defaults, inside the context."""
+        """Use this classifier's precision, and a default dtype and device that fit the network, inside the context."""
         kind, dtype = self.device.type, torch.get_default_dtype()
         with ExitStack() as inside:
             inside.enter_context(arithmetic(self.precision == "tf32"))
