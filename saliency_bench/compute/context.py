@@ -293,7 +293,7 @@ class RunContext:
     @cached_property
     def store(self) -> RunStore:
         """Return the part files of the run."""
-        return RunStore.of(self.out, self.identity)
+        return RunStore.from_identity(self.out, self.identity)
 
     @cached_property
     def cells(self) -> list[Cell]:

@@ -54,10 +54,10 @@ def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[range, Sto
     # Parts name the samples that they hold, so another --only or batch size computes the rest of a batch alone.
     stored = stored_samples(parts, [output.id for output in context.outputs], context.end)
     for output in context.outputs:
-        held = stored[output.id]
-        for number in _batches_with(wanted & ~held, size):
+        stored_here = stored[output.id]
+        for number in _batches_with(wanted & ~stored_here, size):
             batch = context.batches[number]
-            positions = batch.start + np.flatnonzero(held[batch.start : batch.stop])
+            positions = batch.start + np.flatnonzero(stored_here[batch.start : batch.stop])
             todo.setdefault(number, {})[output.id] = positions.tolist()
     return [(context.batches[number], todo[number]) for number in sorted(todo)]
 
@@ -104,8 +104,8 @@ def missing(
     """
     lacking: dict[tuple[int, ...], list[Output]] = {}
     for output in outputs:
-        held = set(stored.get(output.id, ()))
-        if positions := tuple(position for position in chosen if position not in held):
+        stored_here = set(stored.get(output.id, ()))
+        if positions := tuple(position for position in chosen if position not in stored_here):
             lacking.setdefault(positions, []).append(output)
     return lacking
 

@@ -221,7 +221,7 @@ class RunStore:
     run: str
 
     @classmethod
-    def of(cls, out: Path, identity: Identity) -> "RunStore":
+    def from_identity(cls, out: Path, identity: Identity) -> "RunStore":
         """Return the part files of the run with this identity in the folder `out`."""
         return cls(out, hash_of(identity.model_dump(mode="json")))
 

@@ -208,7 +208,7 @@ def _passes(
     of_maps: dict[str, dict] = {}
     sizes: set[int] = set()
     shown = {key.explainer_id for key in manifest.cells.values()}
-    parts = RunStore.of(folder, manifest.identity).scores.parts()
+    parts = RunStore.from_identity(folder, manifest.identity).scores.parts()
     for entry in (entry for part in parts for entry in part.entries if entry.group in shown):
         # An earlier start with a wider limit may have left more batches than this one covers.
         count = sum(start < used for start in entry.starts)

@@ -231,7 +231,7 @@ def test_main_may_have_gone_on_since(board):
         (lambda own: {"notes.txt": b"hello"}, (), "it adds no result.json"),
         (lambda own: {path: data for path, data in files(own).items() if "rec" not in path}, (), "/records.parquet"),
         (lambda own: files(own) | {f"{own.result.folder}/records.parquet": b"PAR1"}, (), "records.parquet cannot be"),
-        (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[" * 9_000_000}, (), "9,000,000 bytes, of"),
+        (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[" * 9_000_000}, (), "9,000,000 bytes, more"),
         (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[]"}, (), "Input should be an object"),
     ],
 )  # fmt: skip

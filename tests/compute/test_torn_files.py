@@ -141,6 +141,6 @@ def test_a_torn_batch_of_a_build_is_made_again(tmp_path, monkeypatch, capsys):
     first.write_bytes(b"")
     second.write_bytes(second.read_bytes()[:-30])
     torn = build("shapes-xai", tmp_path / "torn", **settings)
-    assert capsys.readouterr().err.count("cannot be read and is made again") == 2
+    assert capsys.readouterr().err.count("cannot be read and is recreated") == 2
     files = [path.relative_to(whole) for path in whole.rglob("*") if path.is_file()]
     assert [(torn / file).read_bytes() for file in files] == [(whole / file).read_bytes() for file in files]

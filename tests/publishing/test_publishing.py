@@ -359,7 +359,7 @@ def test_the_scores_of_gradcam_are_listed_on_the_page_of_the_dataset(hub, model,
         ({"limit": 2}, "it does not use the whole split"),
         ({"target": "predicted"}, "its target is predicted, not label"),
         ({"explainers": ["centre"]}, "it holds no score of gradcam by saliency_miou or saliency_insertion"),
-        ({"split": "train"}, "it is about the split train, not test"),
+        ({"split": "train"}, "it uses the split train, not test"),
     ],
 )
 def test_a_run_that_does_not_fit_the_tasks_is_not_listed(changes, why, hub, model, pets, workspace, tmp_path, capsys):

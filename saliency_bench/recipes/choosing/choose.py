@@ -76,7 +76,7 @@ class Choice:
 
     @property
     def recommended(self) -> dict[str, str | None]:
-        """Return {question: name of the recommended explainer, or None}."""
+        """Return the recommended explainer of each question by the question's name; None without one."""
         return {question["name"]: question["recommended"] for question in self.content["questions"]}
 
     @property

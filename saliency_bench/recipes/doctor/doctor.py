@@ -74,7 +74,7 @@ class Diagnosis:
 
     @property
     def lines(self) -> list[str]:
-        """Return the lines below the table: what is wrong, and the commands to type next."""
+        """Return the lines below the table, with what is wrong and the commands to type next."""
         wrong = self.marked("wrong")
         first = f"fix this first: {', '.join(wrong)}; then type:" if wrong else "nothing is wrong; type next:"
         return [first, "", one_after_the_other(self.commands)]

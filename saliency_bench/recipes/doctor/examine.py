@@ -7,7 +7,6 @@ from math import ceil, inf
 from time import perf_counter
 
 import numpy as np
-import torch
 from PIL import Image
 
 from saliency_bench.bound_explainer import as_explainer
@@ -16,6 +15,8 @@ from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.explain import explain
 from saliency_bench.compute.predictions import answers
 from saliency_bench.compute.reading import ReadBatch
+from saliency_bench.compute.targets.rules import stack
+from saliency_bench.compute.targets.terms import TargetTerms
 from saliency_bench.errors import UserError
 from saliency_bench.recipes.choosing.candidates import seconds_per_pass
 from saliency_bench.recipes.doctor.checks import ENOUGH
@@ -111,16 +112,24 @@ def _add(examined: Examined, read: ReadBatch, rows: list[dict]) -> None:
     if not masked:
         return
     batch = samples.batch.part(masked)
-    examined.scored += [row_at[samples.positions[index]] for index in masked]
-    for name, maps in _baseline_maps(context, batch).items():
+    scored = [row_at[samples.positions[index]] for index in masked]
+    examined.scored += scored
+    for name, maps in _baseline_maps(context, batch, scored).items():
         for metric in ALIGNMENT:
             values = as_metric(metric)(maps, batch.masks.numpy())
             examined.scores.setdefault((name, metric), []).extend(values.tolist())
 
 
-def _baseline_maps(context: RunContext, batch: Batch) -> dict[str, np.ndarray]:
-    """Return {baseline: its maps}, those of a run with the same seed."""
-    target = torch.zeros(1, context.question.classes, device=batch.images.device)
+def _baseline_maps(context: RunContext, batch: Batch, rows: list[dict]) -> dict[str, np.ndarray]:
+    """Return {baseline: its maps}, as in a run with the same seed: random maps depend on the target as well."""
+    question = context.question
+    terms = [
+        question.target_of(row, np.asarray(row["logits"]))
+        if row["logits"] is not None and question.has_target(row)
+        else TargetTerms((0,))
+        for row in rows
+    ]
+    target = stack(terms, question.classes).to(batch.images.device)
     made = {
         name: explain(context.classifier, batch, as_explainer(name), target, context.spec.seed, strict=False).maps
         for name in BASELINES

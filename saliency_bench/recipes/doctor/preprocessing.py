@@ -55,7 +55,7 @@ def _check(kind: str, examined: Examined, judged: dict[Variant, Gain]) -> Check:
         return Check(kind, "undecided", f"{n} labelled images are too few to judge it", f"{ENOUGH} do", values)
     better = [(gain, variant) for variant, gain in judged.items() if gain.is_better]
     if better:
-        gain = max((gain for gain, _ in better), key=lambda one: one.value)
+        gain, _ = max(better, key=lambda pair: pair[0].value)
         # Accuracy does not tell equally good ones apart.
         equal = [variant for other, variant in better if other.value == gain.value]
         names, fixes = (" or ".join(texts) for texts in ([v.name for v in equal], [v.fix for v in equal]))
