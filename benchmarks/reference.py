@@ -28,7 +28,7 @@ from saliency_bench.recipes.suites.suite_jobs import smoke_text
 from saliency_bench.recipes.suites.suite_schema import find_suite
 from saliency_bench.utils.files import read_json, write_text
 
-SETS = {"pets": "pet-xai", "voc": "voc-val", "coco": "coco-json"}  # {set: its folder below --data}
+SETS = {"pets": "pet-xai", "voc": "voc-val", "coco": "coco-val"}  # {set: its folder below --data}
 SMALL: dict[str, dict[str, Any]] = {
     "smoothgrad": {"samples": 8}, "gradient_shap": {"samples": 8}, "integrated_gradients": {"steps": 16},
     "occlusion": {"window": 16, "stride": 16}, "rise": {"masks": 100}, "lime": {"samples": 100},

@@ -49,10 +49,9 @@ def test_readings_of_a_map_worked_out_by_hand():
 
 def test_a_page_of_a_small_run(shapes, resnet, tmp_path, monkeypatch):
     monkeypatch.setattr(script, "readings", lambda work, runs: "")
-    for name in ("lite0-pets", "lite2-pets"):
-        result = sb.run(dataset=str(shapes), model=str(resnet), explainers=["centre", "random", "gradcam"], limit=12,
-                        metrics=["saliency_miou", "saliency_energy"], out=tmp_path / name, device="cpu",
-                        progress=False)  # fmt: skip
+    result = sb.run(dataset=str(shapes), model=str(resnet), explainers=["centre", "random", "gradcam"], limit=12,
+                    metrics=["saliency_miou", "saliency_energy"], out=tmp_path / "lite0-pets", device="cpu",
+                    progress=False)  # fmt: skip
     data = script.stored(tmp_path, 12, 4, tmp_path / "numbers.parquet")
     page = findings.rendered(data)
     assert data.runs["lite0-pets"].cells == result.cells  # statistics of the run, made anew of its scores
@@ -60,8 +59,6 @@ def test_a_page_of_a_small_run(shapes, resnet, tmp_path, monkeypatch):
         assert re.search(rf"\| \*?{cell.explainer}\*? \|.* {cell.value:.3f} ", page)
     assert "An explainer beats all three in 0 of 2 cases" in page
     assert "- miou, energy: none on any set" in page  # too few to rank
-    assert "means of 3 explainers with EfficientNet-Lite0 and with Lite2, on the pets: miou 1.00, energy 1.00." in page
-    assert "Of 1 pairs of metrics, 0 have" in page
     script.figures(data, tmp_path)
     drawn = (tmp_path / "findings-pets.svg").read_text()
     assert all(f">{text}<" in drawn for text in ("gradcam", "centre", "random", "miou ↑", "energy ↑"))

