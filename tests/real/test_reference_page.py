@@ -1,4 +1,4 @@
-"""The page of the reference study: its sentences and figures follow from its numbers, generated here with known orders."""
+"""The page of the reference study: its sentences follow from its numbers, generated here with known orders."""
 
 import re
 import sys
