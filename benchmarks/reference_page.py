@@ -123,10 +123,10 @@ def beaten(runs: Mapping[str, Sequence[RunData]]) -> dict[str, dict[str, list[st
         for run in of_network:
             comparisons = against_baselines(run)
             tested = {comparison.metric for comparison in comparisons if comparison.sign is not None}
-            for metric in dict.fromkeys(cell.metric for cell in run.cells if cell.metric in (*WITH_MASKS, *CURVES)):
-                if metric in tested:
-                    # Named without options, as in the figure: each run has one of an explainer.
-                    names = [text.partition(":")[0] for text in leaders(comparisons, metric)]
+            texts = {cell.metric: cell.metric_text for cell in run.cells if cell.metric in (*WITH_MASKS, *CURVES)}
+            for metric, text in texts.items():
+                if text in tested:
+                    names = [name.partition(":")[0] for name in leaders(comparisons, text)]
                     found[network].setdefault(metric, names)
     return found
 
@@ -146,7 +146,9 @@ def question_beaten(photographs: Runs, shapes: Runs) -> list[str]:
             f"`random` in {sum(map(bool, cases))} of {len(cases)} cases (a metric for a network) of enough images to "
             "test."
         )
-        lines += [f"  - {name}: {number} of {len(cases)}." for name, number in count.most_common()]
+        for name, number in count.most_common():
+            run_with = sum(len(found[network]) for network in runs if name in names_of(runs[network]))
+            lines.append(f"  - {name}: {number} of {run_with}.")
         metrics = dict.fromkeys(metric for of_metrics in found.values() for metric in of_metrics)
         never = [short(metric) for metric in metrics if not any(of.get(metric) for of in found.values())]
         lines += [f"  - No explainer does so by {listed(never)}, with any network."] if never else []
@@ -302,9 +304,9 @@ def question_shapes(found: Sequence[Order], shapes: Mapping[str, RunData]) -> li
             f"  - {metric}: {mean:.2f} on average, above 0 with {sum(of_networks)} of {len(of_networks)} networks."
         )
     carried = [metric for metric, of_networks in above.items() if all(of_networks)]
-    about = (
-        f"predicts the order on photographs only by {listed(carried)}" if carried else "predicts none on photographs"
-    )
+    about = "predicts none on photographs"
+    if carried:
+        about = f"predicts the order on photographs only by {listed(carried)}"
     return [*lines, f"- So, with these numbers of images, the order on shapes {about}."]
 
 
@@ -345,11 +347,11 @@ def question_costs(shapes: Mapping[str, RunData], metric: str = "saliency_averag
         passes = passes_of(run)
         best = max(cells, key=lambda cell: cell.oriented)
         text = (f"- {named(network)} (n = {len(run.ids)}): by {short(metric)}, {best.explainer_text} has the highest "
-                f"mean, {best.value:.3f}, with {passes[best.explainer_text]:.0f} passes per map")  # fmt: skip
+                f"mean, {best.value:.3f}, passes per map: {passes[best.explainer_text]:.0f}")  # fmt: skip
         if unbeaten := [cell for cell in cells if cell.unbeaten]:
             cheap = min(unbeaten, key=lambda cell: passes[cell.explainer_text])
-            text += (f"; the cheapest that none beats significantly is {cheap.explainer_text}, {cheap.value:.3f}, with "
-                     f"{passes[cheap.explainer_text]:.0f}")  # fmt: skip
+            text += (f"; the cheapest that none beats significantly is {cheap.explainer_text}, {cheap.value:.3f}, "
+                     f"passes: {passes[cheap.explainer_text]:.0f}")  # fmt: skip
         lines.append(f"{text}.")
         names = explainer_names(run.cells)
         known = {names[key]: about for key, about in read_reliability(run.summary).items() if key in names}
