@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -116,8 +117,7 @@ def test_filters_order_and_address(tab, archive):  # noqa: F811
     again.go_back()
     again.wait_for_function("!location.search.includes('sort')")
     assert set(explainers(again)) == {"rise", "random", "centre", "edges"}
-    menu(again, "Columns")
-    again.get_by_role("checkbox", name="Seconds per image").check()
+    tick(again, "Columns", "Seconds per image")
     settled(again, ["seconds"])
     assert "Seconds per image" in again.locator(".lb-table thead").inner_text()
 
@@ -127,6 +127,19 @@ def menu(page, name):
     if page.locator(".lb-filters[open]").count() == 0:
         page.locator(".lb-filters > summary").click()
     page.locator("summary").filter(has_text=re.compile(f"^{name}\\s(?!family)")).click()
+
+
+def tick(page, name, box):
+    """Tick a box of a menu, which closes where the page is drawn again meanwhile."""
+    from playwright.sync_api import TimeoutError as TimedOut
+
+    for _ in range(3):
+        if page.get_by_role("checkbox", name=box).count() == 0:
+            menu(page, name)
+        with suppress(TimedOut):
+            page.get_by_role("checkbox", name=box).check(timeout=5_000)
+            return
+    pytest.fail(f"{box} cannot be ticked")
 
 
 def test_a_filter_takes_several_values(tab, archive):  # noqa: F811

@@ -48,7 +48,7 @@ def job(tmp_path):
 def test_what_is_made_is_copied_while_the_job_runs(job, longest):
     process, kept = job(longest)
     wanted = ["saliency-bench", "torchrun"][: 1 + (longest == "torchrun")]
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not kept.exists() or kept.read_text().split() != wanted:
         assert time.monotonic() < end
         time.sleep(0.02)
