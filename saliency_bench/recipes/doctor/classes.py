@@ -12,7 +12,7 @@ from saliency_bench.read.accuracy import quality
 from saliency_bench.read.cell import Interval
 from saliency_bench.read.statistics.clusters import cluster_codes
 from saliency_bench.recipes.doctor.checks import ENOUGH, Check, Mark, first_few
-from saliency_bench.recipes.doctor.order import NONE, Assignment, better_assignment
+from saliency_bench.recipes.doctor.order import NONE, ClassAssignment, better_assignment
 
 EQUAL = 1e-5  # of the largest logit: images whose logits differ by less get the same answer
 FAULTY = 0.1  # of the images cannot be used, from which on something is wrong
@@ -139,7 +139,7 @@ def check_accuracy(context: RunContext, rows: Sequence[Mapping]) -> list[Check]:
     return checks
 
 
-def check_order(context: RunContext, rows: Sequence[Mapping]) -> tuple[Check, Assignment | None]:
+def check_order(context: RunContext, rows: Sequence[Mapping]) -> tuple[Check, ClassAssignment | None]:
     """Return whether the classes are in the order of the logits, and the assignment that fits better if not."""
     name, question = "order of classes", context.question
     if question.members is None or context.classifier.activation == "sigmoid":

@@ -21,7 +21,7 @@ Fit = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (labels, predictions) ->
 
 
 @dataclass(frozen=True)
-class Assignment:
+class ClassAssignment:
     """An assignment of logits to classes that explains the predictions significantly better.
 
     Attributes:
@@ -43,7 +43,7 @@ class Assignment:
 def better_assignment(
     labels: np.ndarray, predictions: np.ndarray, declared: np.ndarray, classes: int, names: Sequence[str],
     codes: np.ndarray, seed: int,
-) -> Assignment | None:  # fmt: skip
+) -> ClassAssignment | None:  # fmt: skip
     """Return the assignment that explains the predictions significantly better than the declared one, if there is one.
 
     Args:
@@ -75,7 +75,7 @@ def better_assignment(
     logits = fits[name](labels, predictions)
     if name == SHIFT:
         name = _shift_name(declared, logits, classes)
-    return Assignment(name, logits, gain)
+    return ClassAssignment(name, logits, gain)
 
 
 SHIFT = "shifted"

@@ -7,7 +7,7 @@ import numpy as np
 from saliency_bench.read.statistics.clusters import cluster_codes
 from saliency_bench.recipes.doctor.checks import ALPHA, ENOUGH, Check, Gain, Mark, gains
 from saliency_bench.recipes.doctor.examine import Examined
-from saliency_bench.recipes.doctor.order import Assignment
+from saliency_bench.recipes.doctor.order import ClassAssignment
 from saliency_bench.recipes.doctor.variants import Variant
 
 KINDS = ("channel order", "normalisation", "size")
@@ -66,7 +66,9 @@ def _check(kind: str, examined: Examined, judged: dict[Variant, Gain]) -> Check:
     return Check(kind, "ok", f"{text} against {gain.declared:.0%} as declared (n = {n})", values=values)
 
 
-def reconciled(order: Check, assignment: Assignment | None, preprocessing: list[Check], accuracy: Mark) -> list[Check]:
+def reconciled(
+    order: Check, assignment: ClassAssignment | None, preprocessing: list[Check], accuracy: Mark
+) -> list[Check]:
     """Return the checks with one explanation: both another order and another preparation can explain wrong answers.
 
     The one with the higher accuracy is kept as wrong; the other one cannot be judged before it is fixed. If neither
