@@ -182,6 +182,16 @@ def test_the_order_is_the_best_of_all_permutations():
     assert not marks(again, "wrong")
 
 
+def test_baselines_score_as_in_a_run(tmp_path):
+    rows, model = pictures(), classifier()
+    scores = checks_of(rows, model, seed=3)["baselines"].values
+    run = sb.run(dataset=rows, model=model, explainers=list(scores), metrics=list(scores["centre"]), seed=3,
+                 batch_size=8, device="cpu", out=tmp_path / "run", progress=False)  # fmt: skip
+    for cell in run.cells:
+        expected = {"value": cell.value, "low": cell.low, "high": cell.high}
+        assert scores[cell.explainer][cell.metric] == pytest.approx(expected)
+
+
 def test_maps_of_a_saturated_network_are_flat():
     for network, is_flat in ((Colours(), False), (nn.Sequential(Colours(), nn.Hardtanh(-1e-3, 1e-3)), True)):
         report = check_maps(examined(pictures(), classifier(network))[0], inf)
@@ -201,8 +211,4 @@ def test_the_commands_run_as_printed(shapes, resnet, tmp_path, monkeypatch, caps
     assert len(content["commands"]) == 3
     for command in content["commands"]:
         assert cli.main(shlex.split(command)[1:]) == 0, command
-    scores = {check["check"]: check["values"] for check in content["checks"]}["baselines"]
-    for cell in sb.load_run(tmp_path / "runs/first").cells:
-        if cell.explainer in scores and cell.metric in scores[cell.explainer]:
-            assert scores[cell.explainer][cell.metric]["value"] == pytest.approx(cell.value)
     assert cli.main(["doctor", "--dataset", "nowhere", "--model", str(resnet)]) == 2
