@@ -140,7 +140,7 @@ def test_scripts_archives_and_pickles_are_not_touched(tmp_path, monkeypatch):
     (made["pkl"] / "test.pkl").write_bytes(pickle.dumps(Runs()))
     (made["h5"] / "test.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
     for kind, folder in made.items():
-        with pytest.raises(UserError, match=r"script|holds no dataset|archives and anything else") as caught:
+        with pytest.raises(UserError, match=r"script|holds no readable dataset|archives and anything else") as caught:
             sb.load_dataset(folder)
         assert "\n" not in str(caught.value), kind
         assert len(str(caught.value)) < 700
