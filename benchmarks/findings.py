@@ -48,11 +48,15 @@ SETS: dict[str, tuple[str, str, dict, str | None]] = {
 }  # fmt: skip
 
 
+def parser_of(text: str) -> argparse.ArgumentParser:
+    """Return a parser with the help of a script's docstring."""
+    description, _, epilog = text.partition("\n\n")
+    kind = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(description=description, epilog=epilog, formatter_class=kind)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__.partition("\n\n")[0], epilog=__doc__.partition("\n\n")[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = parser_of(__doc__)
     default = os.environ.get("SALIENCY_BENCH_PHOTOGRAPHS")
     parser.add_argument("--data", type=Path, default=default, required=default is None, metavar="DIR")
     parser.add_argument(
@@ -125,7 +129,7 @@ def photographs_of(data: Path, work: Path, name: str) -> datasets.Dataset:
 
 
 def labels_by_name(folder: Path, table: Path) -> Path:
-    """Write the table of labels of pictures named WNID_NAME, whose classes are in their names."""
+    """Write the label table of pictures that are named after their classes (WNID_NAME)."""
     table.parent.mkdir(parents=True, exist_ok=True)
     rows = [f"{path.name},{path.name.partition('_')[0]}" for path in sorted(folder.iterdir())]
     write_text(table, "\n".join(["image,label", *rows]) + "\n")

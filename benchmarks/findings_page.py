@@ -26,7 +26,7 @@ PAGE = """# Findings: a real network on photographs
 
 What explainers and metrics make of EfficientNet-Lite0, with the ImageNet weights that Google published, on photographs
 of four datasets. The maps explain the predicted class. One command computes every number and sentence (see the end).
-[Reference study](reference.md) compares networks, and says which metrics agree.
+[Reference study](reference.md) compares networks and metrics.
 
 ## What to do
 
@@ -189,7 +189,7 @@ def is_peaked(cell: CellResult) -> bool:
 
 
 def small_regions(runs: dict[str, RunData]) -> str:
-    """Return the explainers whose maps have hardly a pixel that counts, on every set."""
+    """Return the explainers that mark hardly any pixel, on every set."""
     peaked = {(cell.explainer, cell.metric) for run in runs.values() for cell in run.cells}
     for run in runs.values():
         peaked &= {(cell.explainer, cell.metric) for cell in run.cells if is_peaked(cell)}

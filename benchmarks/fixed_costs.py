@@ -53,7 +53,7 @@ def used() -> float:
 
 
 def command(*words: str, **environment: str) -> Callable[[Path, int], float]:
-    """Measure a command in a separate process, whose modules are compiled once, like in an installation."""
+    """Measure a command in a separate process with compiled modules, as in an installation."""
     code = "import sys; from saliency_bench.cli import main; sys.exit(main(sys.argv[1:]))"
 
     def measure(folder: Path, repeats: int) -> float:

@@ -153,7 +153,7 @@ def lying_tensors(path: Path) -> None:
 
 
 def pickled(path: Path) -> None:
-    """Write weights whose loading would run a command."""
+    """Write weights that would run a command when loaded."""
     path.unlink()
     path.with_name("pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch owned'\ntR.")
 

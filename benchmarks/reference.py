@@ -10,14 +10,13 @@ or network that is there stays. `--full` runs the suite as it is, with every exp
 options of `SMALL`, and `PARTS` alone. Runs resume where they were stopped and grow with --limit.
 """
 
-import argparse
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
-from findings import BASELINES, FAST, WITH_MASKS, photographs_of
+from findings import BASELINES, FAST, WITH_MASKS, parser_of, photographs_of
 from findings_data import store
 from reference_page import FILE, load, page, write_figures
 
@@ -43,7 +42,6 @@ MASKS, OTHERS = [f"metric={name}" for name in WITH_MASKS], ["model=lite1 model=l
 PARTS: dict[str, tuple[str, list[str], int | None]] = {
     "photographs": ("reference-photographs", ["dataset=pets dataset=voc dataset=coco", *OTHERS, *CHEAP, *MASKS], None),
     "cc0": ("reference-photographs", ["dataset=photos", *CHEAP, *MASKS], None),
-    "faithfulness": ("reference-photographs", [*OTHERS, *CHEAP, "metric=saliency_insertion"], None),
     "resnet": ("reference-resnet", [], SHAPES),
     "vit": ("reference-vit", [], SHAPES),
 }
@@ -58,10 +56,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__.partition("\n\n")[0], epilog=__doc__.partition("\n\n")[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = parser_of(__doc__)
     parser.add_argument("--sources", type=Path, metavar="DIR", help="raw photographs, for what --data lacks")
     parser.add_argument("--data", type=Path, default=Path("data"), metavar="DIR", help="datasets and networks")
     parser.add_argument("--work", type=Path, default=Path("reference"), metavar="DIR", help="trained networks and runs")
@@ -87,7 +82,7 @@ def prepare(sources: Path | None, data: Path, work: Path) -> None:
     """Build the datasets and write the networks that --data lacks."""
     for name, folder in SETS.items():
         if sources is not None and not (data / folder).is_dir():
-            # Every photograph, whatever split it is in, in the order of the findings, so that samples are the same.
+            # All photographs of all splits, in the order of the findings, so that both use the same samples.
             photographs = photographs_of(sources, work, name)
             (data / folder / "data").mkdir(parents=True)
             photographs.to_parquet(data / folder / "data" / "test-00000-of-00001.parquet")

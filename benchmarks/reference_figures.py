@@ -30,7 +30,7 @@ def title_of(metric: str) -> str:
 def draw_beaten(
     tables: Mapping[str, Mapping[str, Sequence[str]]], explained: Mapping[str, Sequence[str]], path: Path
 ) -> None:  # fmt: skip
-    """Draw a field per explainer and network: the metrics by which it beats all baselines, of those that were run."""
+    """Draw for each explainer and network how many of the computed metrics show it ahead of all baselines."""
     names = list(dict.fromkeys(name for names in explained.values() for name in names))
     shares = np.full((len(names), len(tables)), np.nan)
     with rc_context(STYLE):

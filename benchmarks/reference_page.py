@@ -56,7 +56,7 @@ class Order(NamedTuple):
 
 
 def load(file: Path = FILE) -> findings_data.Findings:
-    """Return the runs of the study, with those of the findings where it has none of that name."""
+    """Return the runs of the study, and runs of the findings under names that the study lacks."""
     data = findings_data.load(file)
     return data._replace(runs=findings_data.load().runs | data.runs)
 
@@ -82,7 +82,7 @@ def _scores(run: RunData, like: CellResult) -> np.ndarray:
 
 
 def of_photographs(data: findings_data.Findings, kind: str = "") -> dict[str, RunData]:
-    """Return {network: its runs on photographs as one}. kind: "-sampled" for those of all explainers."""
+    """Return {network: its pooled runs on photographs}; `kind` is "-sampled" for the runs with all explainers."""
     found = {}
     for network in PHOTOGRAPHS:
         if runs := {name: run for name in SETS if (run := data.runs.get(f"{network}-{name}{kind}"))}:
@@ -156,7 +156,7 @@ def question_beaten(photographs: Runs, shapes: Runs) -> list[str]:
 
 
 def size_of(runs: Sequence[RunData]) -> str:
-    """Return the images of a network's runs, of which only the first has the metrics of agreement with a mask."""
+    """Return the image counts of a network's runs as text; only the first run has metrics of agreement with a mask."""
     sizes = [str(len(run.ids)) for run in runs]
     return sizes[0] + (f", by faithfulness {sizes[1]}" if sizes[1:] else "")
 
@@ -253,7 +253,7 @@ def orders(first: RunData, other: RunData, subject: str) -> list[Order]:
 
 
 def from_shapes(photographs: Mapping[str, RunData], shapes: Mapping[str, RunData]) -> list[Order]:
-    """Return how well the ResNet's order on shapes predicts that of each network on photographs."""
+    """Return how well the ResNet's order on shapes predicts the order of each network on photographs."""
     if "resnet-shapes" not in shapes:
         return []
     return [
@@ -401,9 +401,11 @@ def plan_table() -> str:
 PAGE = """# Reference study: several networks, where the truth is known and where it is not
 
 No single network answers these five questions. [Findings](findings.md) examines one network on photographs; this page
-compares three networks on photographs with two networks on drawings whose objects are known (Shapes-XAI). {networks}
-The maps explain the predicted class. The numbers of images are small and stated with each answer: more images may
-decide what is undecided here. Every number and sentence is computed (see the end).
+compares three networks on photographs with two networks on drawings whose objects are known (Shapes-XAI). The maps
+explain the predicted class. The numbers of images are small and stated with each answer: more images may decide what is
+undecided here. Every number and sentence is computed (see the end).
+
+{networks}
 
 ## Which explainers beat all baselines, and where?
 
@@ -481,16 +483,15 @@ $ python benchmarks/reference.py --data data --work reference --limit {large} --
 
 
 def accuracies(data: findings_data.Findings) -> str:
-    """Return the accuracies of the networks, where a set has labels that they know."""
-    texts = []
+    """Return a table of the networks' accuracies, on the sets with labels among their classes."""
+    lines = ["| network | images of | accuracy | n |", "|---|---|---:|---:|"]
     for network in (*PHOTOGRAPHS, *SHAPES):
         for name in ("shapes",) if network in SHAPES else SETS:
             accuracy = data.runs[key].summary["model"]["accuracy"] if (key := f"{network}-{name}") in data.runs else {}
             if accuracy.get("value") is not None:
-                texts.append(
-                    f"{named(network).partition(',')[0]} on {name} {accuracy['value']:.2f} (n = {accuracy['n']})"
-                )
-    return f"Accuracies: {', '.join(texts)}." if texts else ""
+                model = named(network).partition(",")[0]
+                lines.append(f"| {model} | {name} | {accuracy['value']:.2f} | {accuracy['n']} |")
+    return "\n".join(lines) if lines[2:] else ""
 
 
 def page(data: findings_data.Findings) -> str:
@@ -506,7 +507,7 @@ def page(data: findings_data.Findings) -> str:
 
 
 def compared(data: findings_data.Findings) -> dict[str, RunData]:
-    """Return the runs whose metrics are compared: of the most metrics, on photographs and on shapes."""
+    """Return the runs with the most metrics, on photographs and on shapes, to compare metrics on."""
     sampled = of_photographs(data, "-sampled") or of_photographs(data)
     found = {f"Photographs, {named(name)}": run for name, run in list(sampled.items())[:1]}
     shapes = of_shapes(data)

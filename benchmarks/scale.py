@@ -7,8 +7,8 @@ example:
 The part files hold random scores and are written by the package's own functions: 23 explainers by 20 metrics,
 three of which have eight parts of their scores; a quarter of the metrics misses a third of the samples, one misses
 others for each explainer. Everything else is the same as in a run: files are merged, summarised and reported, each in a
-separate process, and the run is started again with nothing to do. Of thumbnails, those of the samples that are
-shown are written. `--real N` is a run of two cheap explainers by two metrics over N small pictures and a fifth of them.
+separate process, and the run is started again with nothing to do. Only the thumbnails of shown samples
+are written. `--real N` is a run of two cheap explainers by two metrics over N small pictures and a fifth of them.
 Memory is the peak of resident memory, torch (about 600 MiB) included.
 """
 

@@ -47,7 +47,7 @@ class Service:
 
     @property
     def of_openai(self) -> bool:
-        """Whether the model is from OpenAI."""
+        """Return whether the model is from OpenAI."""
         return re.match(r"(chat)?gpt-|o\d", self.model) is not None
 
     @property

@@ -31,7 +31,7 @@ class Contour:
 
     @property
     def is_point(self) -> bool:
-        """Whether it is a single point."""
+        """Return whether the contour is a single point."""
         return len(set(self.points)) < 3
 
 
@@ -45,7 +45,7 @@ class Mark:
 
     @property
     def is_point(self) -> bool:
-        """Whether its contours are single points."""
+        """Return whether all contours are single points."""
         return all(contour.is_point for contour in self.contours)
 
 

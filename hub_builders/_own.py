@@ -229,7 +229,7 @@ def mask_of(path: Path, foreground: str, picture: Picture) -> np.ndarray:
 
 
 def boxed(box: Any, height: int, width: int) -> np.ndarray:
-    """Return the pixels whose centres lie inside a box [x, y, width, height], bool (H, W).
+    """Return the pixels with centres inside a box [x, y, width, height], bool (H, W).
 
     Raises:
         UnreadableError: The box cannot be read.

@@ -319,7 +319,7 @@ def spread(mask: np.ndarray, picture: Picture) -> np.ndarray:
 
 
 def rasterised(box: list[float], height: int, width: int) -> np.ndarray:
-    """Return the pixels of a box whose corners count from 1 and are included, bool (H, W).
+    """Return the pixels of a box with inclusive corners that count from 1, bool (H, W).
 
     Raises:
         UnreadableError: It cannot be read.

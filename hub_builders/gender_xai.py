@@ -42,8 +42,8 @@ RULE = """The label is the word, man or woman, that the captions of an image use
 may use the other word or a plural. Exactly one person and no crowd is annotated, and fills at least `min_area` of the
 image. From the remaining images, `per_class` are drawn per class. The mask was drawn by annotators, if `masks/` or the
 study given as `annotations` has one; otherwise the sample has no mask. With the option `outline`, the outline of the
-person in COCO is used instead, which nobody drew as an explanation; `mask_source` names the source, so that scores of
-the two are not mixed. Images, labels and masks of the published release are used unchanged."""
+person in COCO is used instead, although it was not drawn as an explanation; `mask_source` names the source, so that
+scores of the two are not mixed. Images, labels and masks of the published release are used unchanged."""
 
 CLASSES = ["man", "woman"]
 ALIASES = {"man": "man", "men": "man", "male": "man", "woman": "woman", "women": "woman", "female": "woman"}

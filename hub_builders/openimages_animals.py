@@ -50,7 +50,7 @@ CITATION = """@article{kuznetsova2020open,
   journal = {International Journal of Computer Vision},
   year = {2020}
 }"""
-RULE = """Images whose boxes show any number of animals of exactly one kind (below `Animal` in the source's hierarchy;
+RULE = """Images with boxes of animals of exactly one kind (below `Animal` in the source's hierarchy;
 if a kind and a more general kind that contains it are present, the more specific one counts), whatever else they show.
 For each of the `kinds` most frequent kinds, `per_class` images are drawn for `test`, and from the others
 `train_per_class` for `train` and `validation` (split by a hash, 85 to 15), none by a photographer of `test`. The mask

@@ -266,7 +266,7 @@ def _mask(shapes: list[list[str]], picture: Picture, stored: bool) -> np.ndarray
 
 
 def shape_of(words: list[str], height: int, width: int) -> np.ndarray:
-    """Return the pixels of an outline, or the pixels whose centres lie inside a box, bool (H, W).
+    """Return the pixels of an outline, or the pixels with centres inside a box, bool (H, W).
 
     Raises:
         UnreadableError: It cannot be read.

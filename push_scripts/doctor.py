@@ -5,12 +5,11 @@ example:
   saliency-bench doctor --dataset ./photos --model "./net.py:make" \\
       --within 60s --json
 
-Prints a line per check: whether the classes are in the order of the logits, whether another preprocessing (BGR, another
-size, mean or scale) is significantly better, which explainers fit, whether their maps are flat, how reliable maps of
-random draws are, whether the masks can be used, what random and centred maps score, time and memory of a full run, and
-three commands to type next. Nothing is changed or written. Marks are ok, look (worth a look), undecided (too few images
-or too little time) and wrong. The exit code is 1 if something is wrong, with --strict also if something is to be looked
-at or undecided; 2 for any error; else 0.
+Prints a line per check: the order of classes, the preprocessing (BGR, size, mean and scale), the explainers that fit,
+flat maps, the reliability of random draws, the masks, the scores of random and centred maps, and the time and memory of
+a full run. Three commands to type next follow. Nothing is changed or written. Marks are ok, look (worth a look),
+undecided (too few images or too little time) and wrong. The exit code is 1 if a check is wrong, with --strict also if
+one is look or undecided; 2 for any error; else 0.
 """
 
 import json
@@ -29,8 +28,8 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--within", default="2m", metavar="TIME",
                         help="time to spend after loading: 90s, 5m, or none (default: 2m)")  # fmt: skip
-    parser.add_argument("--strict", action="store_true", help="also fail if a check is to be looked at or undecided")
-    parser.add_argument("--out", metavar="FILE", help="also write what --json prints to this file")
+    parser.add_argument("--strict", action="store_true", help="also fail if a check is look or undecided")
+    parser.add_argument("--out", metavar="FILE", help="also write the output of --json to this file")
     _shared.settings(parser, *SETTINGS, batch_size=8)
     _shared.output(parser)
 

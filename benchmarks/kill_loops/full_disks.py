@@ -62,7 +62,7 @@ def filled(
             if child.exitcode == 0:
                 break
             *_, line = lines.read_text().splitlines() if lines.exists() else [""]
-            # The last are SQLite's messages if there is no space for its shared memory.
+            # SQLite prints the last ones if there is no space for its shared memory.
             is_named = any(words in line for words in ("No space left", "is full", "disk I/O error"))
             if child.exitcode != 2 or not is_named:
                 outcome.differing.append(f"{name} with {size} kB: exit code {child.exitcode}, {line}")

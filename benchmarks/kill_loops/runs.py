@@ -43,7 +43,7 @@ def names() -> list[str]:
 
 
 def merging() -> bool:
-    """Whether something that comes after the last batch is written, or is being written."""
+    """Return whether files that follow the last batch are written or being written."""
     return any(path.name.strip(".").startswith(MERGED) for path in Path("run").glob("*"))
 
 

@@ -22,7 +22,7 @@ METRICS = ("metric", "version", "items")
 def page() -> str:
     """Return the text of the page."""
     suites = {name: read_suite(path) for name, path in suite_files().items()}
-    papers = {name: suite for name, suite in suites.items() if name != "reference"}  # which is no paper's
+    papers = {name: suite for name, suite in suites.items() if name != "reference"}  # it belongs to no paper
     return "\n".join(part for name, suite in papers.items() for part in section(name, suite))
 
 

@@ -1,4 +1,4 @@
-"""How well the order of a map's pixels separates the mask from the rest."""
+"""Measure how well the order of a map's pixels separates the mask from the rest."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How long class A stays ahead of class B as a map's salient pixels are removed."""
+"""Measure how long class A stays ahead of class B as a map's salient pixels are removed."""
 
 import numpy as np
 

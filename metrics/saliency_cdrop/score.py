@@ -1,4 +1,4 @@
-"""How far class A falls relative to class B once a map's salient pixels are removed."""
+"""Measure how far class A falls relative to class B once a map's salient pixels are removed."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""How far the target class falls when a map's top pixels are blackened."""
+"""Measure how far the target class falls when a map's top pixels are blackened."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Whether a map changes with the class that it explains."""
+"""Test whether a map changes with the class that it explains."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""How much more confident the classifier becomes when the salient region is pasted."""
+"""Measure how much more confident the classifier becomes when the salient region is pasted."""
 
 from math import inf
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""Whether the map of a turned, shifted or mirrored image is the map turned, shifted or mirrored."""
+"""Test whether the map of a turned, shifted or mirrored image is the map turned, shifted or mirrored."""
 
 from typing import Literal
 

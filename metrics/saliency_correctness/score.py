@@ -1,4 +1,4 @@
-"""Whether the class is recognised when the salient region is pasted, and not when the rest is."""
+"""Test whether the class is recognised when the salient region is pasted, and not when the rest is."""
 
 from typing import Any, Literal
 

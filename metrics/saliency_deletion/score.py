@@ -1,4 +1,4 @@
-"""How fast the classifier loses the class as the image's top pixels are removed."""
+"""Measure how fast the classifier loses the class as the image's top pixels are removed."""
 
 import numpy as np
 

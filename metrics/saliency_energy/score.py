@@ -1,4 +1,4 @@
-"""How much of a map's positive value lies in the mask."""
+"""Measure how much of a map's positive value lies in the mask."""
 
 from typing import Any
 

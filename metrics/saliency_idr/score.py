@@ -1,4 +1,4 @@
-"""How often a scene model's map rises in a region when an object is pasted there."""
+"""Measure how often a scene model's map rises in a region when an object is pasted there."""
 
 from typing import Literal
 

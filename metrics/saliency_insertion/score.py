@@ -1,4 +1,4 @@
-"""How fast the classifier recognises the image as its top pixels are inserted into a reference picture."""
+"""Measure how fast the classifier recognises the image as its top pixels are inserted into a reference picture."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""How much of the salient area lies in the mask."""
+"""Measure how much of the salient area lies in the mask."""
 
 from typing import Any
 

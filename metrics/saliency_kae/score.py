@@ -1,4 +1,4 @@
-"""How often the classifier is right when only the image's top pixels are kept."""
+"""Measure how often the classifier is right when only the image's top pixels are kept."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""How much larger the object's share is of an object model's map than of a scene model's map."""
+"""Measure how much larger the object's share is of an object model's map than of a scene model's map."""
 
 from typing import Literal
 

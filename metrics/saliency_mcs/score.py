@@ -1,4 +1,4 @@
-"""How much more value an object gets in the map of an object model than in the map of a scene model."""
+"""Measure how much more value an object gets in the map of an object model than in the map of a scene model."""
 
 from typing import Literal
 

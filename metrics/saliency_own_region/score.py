@@ -1,4 +1,4 @@
-"""How often the classifier is right about a picture that shows only the map's salient region."""
+"""Measure how often the classifier is right about a picture that shows only the map's salient region."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whether the highest point of a map lies in the mask."""
+"""Test whether the highest point of a map lies in the mask."""
 
 from typing import Any, Literal
 

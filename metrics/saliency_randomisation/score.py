@@ -1,4 +1,4 @@
-"""Whether a map changes when the network's weights are randomised."""
+"""Test whether a map changes when the network's weights are randomised."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -37,7 +37,7 @@ def higher_is_better(options: dict[str, object]) -> bool:
 
 
 def parts(options: dict, classifier: nn.Module) -> list[str]:
-    """Return the layers, from the logits down, after whose randomisation maps are compared."""
+    """Return the layers from the logits down; maps are compared after each is randomised."""
     names = layer_names(classifier)
     count = 1 if options["form"] == "complexity" else min(options["layers"] or len(names), len(names))
     return [names[(stage * len(names)) // count - 1] for stage in range(1, count + 1)]

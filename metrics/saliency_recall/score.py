@@ -1,4 +1,4 @@
-"""How much of the mask is salient."""
+"""Measure how much of the mask is salient."""
 
 from collections.abc import Sequence
 from typing import Any, Literal

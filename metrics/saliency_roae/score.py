@@ -1,4 +1,4 @@
-"""How often the classifier is still right when the image's top pixels are removed."""
+"""Measure how often the classifier is still right when the image's top pixels are removed."""
 
 import numpy as np
 

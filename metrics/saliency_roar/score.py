@@ -1,4 +1,4 @@
-"""How well networks learn from pictures without the top pixels of a map."""
+"""Measure how well networks learn from pictures without the top pixels of a map."""
 
 import numpy as np
 

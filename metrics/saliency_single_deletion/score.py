@@ -1,4 +1,4 @@
-"""Whether a map ranks the parts of an image like the classifier."""
+"""Test whether a map ranks the parts of an image like the classifier."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""What the owner of a board vouches for: files of the results repository that submissions may not touch.
+"""Facts that the owner of a board vouches for: files of the results repository that submissions may not touch.
 
     datasets/FINGERPRINT.json   the ids and groups of all samples of a split: `KnownDataset`
     models/DIGEST.json          the name of a network: `KnownModel`

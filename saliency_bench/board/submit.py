@@ -47,7 +47,7 @@ NOBODY = "you"  # the submitter in a dry run without login
 
 @dataclass
 class SubmissionPlan:
-    """What a submission will do; `publish()` does it.
+    """Plan of a submission; `publish()` carries it out.
 
     Attributes:
         private: whether the repository is or will be private.

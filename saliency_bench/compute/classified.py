@@ -1,4 +1,4 @@
-"""The logits of samples: of those that the classifier takes, in parts that fit in memory."""
+"""Logits of the images that a classifier accepts, computed in parts that fit in memory."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""What a run works on, and its cells: one explainer scored by one metric."""
+"""The context of a run, and its cells: one explainer scored by one metric."""
 
 import json
 from collections.abc import Sequence

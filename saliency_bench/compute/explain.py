@@ -77,7 +77,7 @@ def explain(
         strict: whether to stop at the first map that is wrong.
 
     Raises:
-        UserError: A refusal by name, which holds for every batch; in a strict run whatever is wrong.
+        UserError: The explainer refuses the network or its options; in a strict run also any fault of a map.
     """
     seeds = [seed_of(seed, image_id, "explain") for image_id in batch.ids]
     before = classifier.passes

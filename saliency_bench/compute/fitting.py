@@ -108,7 +108,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a classifier is trained.
+    """Recipe of a training.
 
     Attributes:
         epochs: Passes over the training images.

@@ -1,4 +1,4 @@
-"""What a run is loaded as: its data, the question it asks of each sample, and what networks are retrained on."""
+"""Loaded parts of a run: the question that it asks of each sample, and the data of retraining."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from saliency_bench.utils.hashing import hash_of
 
 @dataclass(frozen=True)
 class RunQuestion:
-    """What a run asks the network of each sample.
+    """Question that a run asks the network of each sample.
 
     Attributes:
         names: of the dataset's classes; None of a dataset without labels.
@@ -76,7 +76,7 @@ class RunQuestion:
 
 @dataclass(frozen=True)
 class Retraining:
-    """What retraining metrics work on; empty where a run has none.
+    """Data of retraining metrics; empty if a run has no such metrics.
 
     Attributes:
         rows: {split: rows} that networks are retrained on.

@@ -59,7 +59,7 @@ class Parts:
         scores = context.store.scores.parts()
         chosen = chosen_samples(context.selection, predictions[0])
         cells = _complete_cells(context, scores, chosen & predictions[0].is_readable)
-        # Batches are computed whole, also the last one, whose samples beyond the limit are stored and not shown.
+        # Batches are computed whole: samples of the last batch beyond the limit are stored but not shown.
         return cls(scores, predictions, cells, chosen & (np.arange(len(chosen)) < context.data.count))
 
     @property
@@ -195,7 +195,7 @@ def _with_unread(table: pa.Table, unread: dict[int, str], names: Sequence[str] |
     Args:
         table: rows of the samples that could be read.
         unread: {position: the reason}.
-        names: of the parts of the cell's scores; None of a cell of an earlier start, whose rows have them.
+        names: Names of the parts of the cell's scores; None to take them from the rows of an earlier start.
     """
     if not unread:
         return table
@@ -249,7 +249,7 @@ def _complete_cells(context: RunContext, parts: Sequence[Part], chosen: np.ndarr
     Args:
         context: what the run works on.
         parts: the part files of the scores.
-        chosen: Bool (samples,), those that are explained.
+        chosen: Bool (samples,), whether each sample is explained.
 
     Raises:
         UserError: A cell of this start lacks samples.

@@ -130,7 +130,7 @@ def with_predictions(
     """Return the samples that the network has predicted, with the rows of the predictions; None if there are none.
 
     Args:
-        samples: those that could be read.
+        samples: The readable samples.
         rows: {position in the run: the classifier's prediction}.
         of_other: the same of the other model; None without one.
         strict: whether to stop at a sample for which the network raised.

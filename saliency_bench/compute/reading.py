@@ -44,7 +44,7 @@ def readable(rows: datasets.Dataset, further: Collection[str] = ()) -> datasets.
 
 @dataclass(frozen=True)
 class SplitRows:
-    """Rows of a split, whose pictures are read when they are needed.
+    """Rows of a split; pictures are read on demand.
 
     Attributes:
         rows: as `readable` gives them.
@@ -106,7 +106,7 @@ class ReadBatch(NamedTuple):
     Attributes:
         positions: places of the rows in the run.
         rows: {image_id, label, labels, group and every scalar column of the dataset} of each row.
-        samples: those that could be read; None if there are none.
+        samples: The readable samples, or None.
         faults: {position in the run: why the row there could not be read}.
     """
 
@@ -245,7 +245,7 @@ def check_further(rows: datasets.Dataset, columns: Collection[str]) -> None:
 
 
 def relabelled(read: ReadBatch, column: str, names: list[str]) -> ReadBatch:
-    """Return a batch whose label is the class, one of `names`, that this column of its rows holds."""
+    """Return a batch with the classes in this column, numbered as in `names`, as labels."""
     numbers = {name: number for number, name in enumerate(names)}
 
     def with_label(rows: list[dict]) -> list[dict]:

@@ -71,7 +71,7 @@ def inputs_of(
     explained: Explained,
     cells: Sequence[Cell] = (),
 ) -> MetricInputs:
-    """Return what metrics may ask for; the arguments are those of `score`."""
+    """Return the inputs that metrics may need; the arguments are those of `score`."""
     batch = samples.batch
     return MetricInputs(
         classifier=context.classifier,
@@ -148,7 +148,7 @@ def _lacking(row: dict, column: str, *, labelled: bool) -> str | None:
 
 
 def target_texts(context: RunContext, cell: Cell, samples: Samples, terms: Sequence[TargetTerms]) -> list[str | None]:
-    """Return the target of each sample as records name it: the run's, or those that the metric asks about."""
+    """Return the target of each sample as text for the records: the run's target, or the metric's own."""
     targets: Sequence[tuple[TargetTerms, ...]] = [(term,) for term in terms]
     if not cell.metric.asks_of_target:
         p = probabilities_of(context.classifier, torch.tensor([row["logits"] for row in samples.rows]))

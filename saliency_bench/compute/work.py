@@ -33,7 +33,7 @@ from saliency_bench.utils.hashing import hash_of
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What one explainer and its metrics give for samples of a batch.
+    """Result of one explainer and its metrics for samples of a batch.
 
     Attributes:
         explainer_id: hash of the explainer's identity.

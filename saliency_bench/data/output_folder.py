@@ -14,7 +14,7 @@ from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.storage import cache_folder, storage_error, sync, sync_all
 
 IDENTITY = "made_by.json"  # the settings of a workspace
-PUBLISHED = "published.json"  # for your own data: {repository: the split whose masks it hides, or null}
+PUBLISHED = "published.json"  # for your own data: {repository: its split with hidden masks, or null}
 
 
 def source_folder(source: str | Path, out: Path) -> Path:

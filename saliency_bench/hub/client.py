@@ -67,7 +67,7 @@ def account(api: HfApi) -> Account:
 
 @dataclass(frozen=True)
 class Rights:
-    """Whether an account `may` write to a repository (None: unknown), and the same as a sentence."""
+    """Permission of an account to write to a repository: `may` (None: unknown), and a sentence."""
 
     may: bool | None
     line: str

@@ -1,4 +1,4 @@
-"""How good the classifier of a run is: accuracy, and of a multi-label head mean average precision."""
+"""Quality of the classifier of a run: accuracy, or mean average precision of a multi-label head."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -136,7 +136,7 @@ def rank_text(rank: RankSet) -> str:
 
 
 class CellKey(StrictModel):
-    """What is planned: an explainer and a metric, each with its options and version.
+    """Planned cell: an explainer and a metric, each with its options and version.
 
     Attributes:
         cell_id: hash of everything the scores depend on.
@@ -182,7 +182,7 @@ class CellKey(StrictModel):
 
 
 class CellResult(Interval, CellKey):
-    """What came out: the score with its interval, and what must be known about it.
+    """Result of a cell: the score with its interval and marks.
 
     Attributes:
         rank: the ranks it may have among the explainers of the run: from 1 plus the number that are significantly

@@ -1,4 +1,4 @@
-"""What the page of a run reads of its summary besides cells, with its types: a stranger may have written the file."""
+"""Types of the parts of a summary that a run's page reads besides cells: a stranger may have written the file."""
 
 from typing import Annotated
 

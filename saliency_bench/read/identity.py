@@ -1,4 +1,4 @@
-"""What a cell's id is made of: one table, used by a run, by its `run.json` and by the check of a submission."""
+"""Components of a cell's id: one table for runs, their `run.json` and the check of submissions."""
 
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain, product

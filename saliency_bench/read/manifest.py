@@ -25,7 +25,7 @@ NAMED = {"fingerprint": "dataset", "classifier": "model", "groups": "set of grou
 
 
 class Loaded(StrictModel):
-    """What a dataset or model is called, and the repository and commit of the Hub that it was loaded from, if any."""
+    """Name of a dataset or model, and the Hub repository and commit that it was loaded from, if any."""
 
     id: str
     repo: str | None

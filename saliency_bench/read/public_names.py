@@ -1,4 +1,4 @@
-"""What datasets, models and settings are called in public, without the folders of the machine they lie on."""
+"""Public names of datasets, models and settings, without the folders of the machine."""
 
 import json
 import re

@@ -147,7 +147,7 @@ def read_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Ta
 
 
 def check_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pq.FileMetaData:
-    """Return the metadata of a file whose columns have the types of a schema, and no more numbers than are read.
+    """Return the metadata of a file; check the types of its columns and its size first.
 
     Raises:
         UserError: The file is missing or damaged, or has other columns, or expands to more than is read.

@@ -306,7 +306,7 @@ DAMAGE = {"missing": None, "empty": b"", "zeros": b"\0" * 4096, "half": b'{"form
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    """As the processes have that are launched."""
+    """Use one thread, as launched processes do."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -349,7 +349,7 @@ def test_disturbed_runs_end_as_undisturbed_ones(disturb, world, undisturbed):
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", FILES)
 def test_damaged_files_are_made_again(name, damage, world, undisturbed):
-    """Nothing is explained again unless scores were damaged."""
+    """Check also that nothing is explained again unless scores were damaged."""
     shutil.copytree(undisturbed, world.out)
     (path,) = world.out.glob(name)
     path.unlink() if DAMAGE[damage] is None else path.write_bytes(DAMAGE[damage])

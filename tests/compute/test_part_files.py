@@ -108,7 +108,7 @@ def test_rows_are_the_same_whatever_files_they_are_in(tmp_path_factory, order, a
 
 
 def test_predictions_are_read_from_any_file(folder):
-    """Also in batches of another size than they were written in."""
+    """Test that batches of any size can be read, whatever size they were written in."""
 
     def predicted(number):
         samples = range(number * SIZE, (number + 1) * SIZE)

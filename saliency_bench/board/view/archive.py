@@ -101,7 +101,7 @@ class Archive:
 
     @cached_property
     def known(self) -> Known:
-        """What the owner of the board vouches for."""
+        """Return the facts that the owner of the board vouches for."""
         return self.source.known()[0]
 
     def pictured(self, row: Row, ids: Collection[str]) -> Pictured:

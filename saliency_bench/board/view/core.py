@@ -39,7 +39,7 @@ class CoreCell(StrictModel):
 
     @property
     def fixed(self) -> bool:
-        """Whether both hashes are published."""
+        """Return whether both hashes are published."""
         return self.fingerprint is not None and self.digest is not None
 
 

@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Pass:
-    """What one pass holds: equally many pictures of each of `images`, and behind them what fills it up.
+    """Pictures of one pass: equally many of each of `images`, followed by pictures that fill it up.
 
     Attributes:
         images: Indices of its images.

@@ -1,4 +1,4 @@
-"""What a run asks: which classes of the model stand for those of the dataset, and the target of each sample."""
+"""The question of a run: the classes of the model for each class of the dataset, and the target of each sample."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,1 +1,1 @@
-"""Where maps come from: composed explainers, further images and targets, one picture, files and kept maps."""
+"""Sources of maps: composed explainers, further images and targets, one picture, files and kept maps."""

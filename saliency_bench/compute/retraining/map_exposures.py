@@ -1,4 +1,4 @@
-"""Where an explainer's maps have their top pixels, of all images of a split.
+"""Top pixels of an explainer's maps of all images of a split.
 
 The maps explain the class that the classifier predicts: maps of the label would tell a network the label.
 

@@ -1,4 +1,4 @@
-"""What networks are retrained from, and the images that they are trained on and asked about."""
+"""The setup of a retraining, and the images that networks are trained and tested on."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from saliency_bench.errors import UserError
 
 @dataclass(frozen=True)
 class Setup:
-    """What all trainings of a run have in common.
+    """Common setup of all trainings of a run.
 
     Attributes:
         classifier: The run's classifier, whose structure the networks have.

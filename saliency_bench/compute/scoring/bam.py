@@ -1,4 +1,4 @@
-"""What the metrics of false positives share: two classifiers of the same images, one of objects and one of scenes.
+"""Common parts of the metrics of false positives: two classifiers of the same images, one of objects and one of scenes.
 
 Maps of both are brought to one scale as in BAM: the positive part, clipped at its 99th percentile, min-max.
 """

@@ -42,7 +42,7 @@ class Deletion:
 
     @property
     def steps(self) -> int:
-        """How many steps it takes until the whole image has left."""
+        """Return the number of steps until the whole image is removed."""
         return -(-self.curves.height * self.curves.width // self.step)
 
     def scores(self, points: Sequence[np.ndarray]) -> list[np.ndarray]:

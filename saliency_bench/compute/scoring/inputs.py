@@ -144,26 +144,26 @@ class MetricInputs:
 
     @cached_property
     def flat(self) -> np.ndarray:
-        """Which maps are constant."""
+        """Return which maps are constant."""
         assert self.maps is not None
         return is_flat(self.maps.cpu().numpy())
 
     @cached_property
     def tied(self) -> np.ndarray:
-        """Which maps are not constant, but have ties among more than a tenth of their pixels."""
+        """Return which maps are not constant, but have ties among more than a tenth of their pixels."""
         assert self.maps is not None
         return is_tied(self.maps.cpu().numpy())
 
     @cached_property
     def peaked(self) -> np.ndarray:
-        """Which maps have less than `PEAKED_SHARE` of their pixels above half of their range, and are not constant."""
+        """Return which non-constant maps have less than `PEAKED_SHARE` of their pixels above half of their range."""
         assert self.maps is not None
         above = normalise(self.maps.cpu().numpy()) > HALF_OF_RANGE
         return (above.mean(axis=(1, 2)) < PEAKED_SHARE) & ~self.flat
 
     @cached_property
     def maps_of_other(self) -> tuple[np.ndarray, dict[int, str]]:
-        """What the explainer gives for the other classifier and its target: maps, and what is wrong with which."""
+        """Return the maps for the other classifier and its target, and what is wrong with which."""
         assert self.other is not None
         explain = MapProvider(self.explainer, self.classifier, self._seeds("explain"))
         maps = explain(self.images, self.other.target, classifier=self.other.classifier)

@@ -20,7 +20,7 @@ from saliency_bench.utils.hashing import hash_of
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a plan may look at, of all samples that it may choose from.
+    """Predictions of all samples that a plan may choose from.
 
     seed           of the run
     ids            of the samples
@@ -38,7 +38,7 @@ class Predictions:
 
 @dataclass(frozen=True)
 class PartnerPlan:
-    """Which samples go with which.
+    """Plan of the partners of each sample.
 
     Attributes:
         partners: {sample: its partners}, by their places among all.
@@ -141,7 +141,7 @@ class Partners:
 
 @dataclass
 class PartnerSource:
-    """Where the partners of the samples of a batch come from.
+    """Source of the partners of the samples of a batch.
 
     Attributes:
         plans: by metric.

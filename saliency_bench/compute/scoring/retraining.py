@@ -29,7 +29,7 @@ NO_ANSWER = -1
 
 @dataclass(frozen=True)
 class RetrainingProtocol:
-    """How networks are retrained: the options of a retraining metric, and which pixels its pictures keep.
+    """Protocol of a retraining: the options of a retraining metric, and which pixels its pictures keep.
 
     Attributes:
         keeps: "rest", all but the top share (ROAR), or "top" (KAR).

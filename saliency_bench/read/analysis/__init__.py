@@ -1,1 +1,1 @@
-"""What follows from the results of runs: comparisons, pairs of explainers, requirements, analyses over scores."""
+"""Analyses of the results of runs: comparisons, pairs of explainers, requirements, analyses over scores."""

@@ -1,4 +1,4 @@
-"""What a page of several runs shows besides each run: what they share, where they differ, and by how much."""
+"""Parts of a page of several runs: what they share, where they differ, and by how much."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A check of `doctor`: what was looked at, its mark, and a sentence with the fix."""
+"""Checks of `doctor`: a mark, a finding and its fix."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,22 +9,22 @@ import numpy as np
 from saliency_bench.read.statistics.clusters import Matched
 from saliency_bench.read.statistics.paired_test import adjusted_p
 
-ENOUGH = 20  # images; fewer decide nothing about accuracy
-ALPHA = 0.01  # of a test, adjusted for all alternatives that it compares
-CLEAR = 0.05  # a gain of accuracy from which an alternative means a fault; a smaller one is only worth a look
+ENOUGH = 20  # images from which accuracy is judged
+ALPHA = 0.01  # level of a test, adjusted for all alternatives
+CLEAR = 0.05  # gain of accuracy that means a fault; a smaller one is only worth a look
 Mark = Literal["ok", "look", "undecided", "wrong"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found.
+    """Result of one check.
 
     Attributes:
-        name: of the check.
+        name: Name of the check.
         mark: "ok", "look" (worth a look), "undecided" (too few images or too little time), or "wrong".
         text: the finding, a sentence.
         fix: what to do; "" if there is nothing to do.
-        values: the numbers behind it.
+        values: Numbers that the finding rests on.
     """
 
     name: str
@@ -45,13 +45,13 @@ class Check:
 
 @dataclass(frozen=True)
 class Gain:
-    """How an alternative compares with what is declared, on the same images.
+    """Comparison of an alternative with the declared setting, on the same images.
 
     Attributes:
-        value: mean score of the alternative.
-        declared: mean score of what is declared.
-        p: of the paired test, adjusted for all alternatives.
-        n: images that both score.
+        value: Mean score of the alternative.
+        declared: Mean score of the declared setting.
+        p: P-value of the paired test, adjusted for all alternatives.
+        n: Number of images with both scores.
     """
 
     value: float
@@ -79,13 +79,13 @@ class Gain:
 
 
 def gains(declared: np.ndarray, others: Sequence[np.ndarray], codes: np.ndarray, seed: int) -> list[Gain]:
-    """Return how each alternative compares with what is declared, by the paired test of reports over all of them.
+    """Compare each alternative with the declared setting, by the paired test of reports over all alternatives.
 
     Args:
         declared: (n,) 0 or 1, NaN for an image without score.
-        others: the same of each alternative.
-        codes: (n,) the cluster of each image.
-        seed: of the test.
+        others: (n,) scores of each alternative.
+        codes: (n,) cluster of each image.
+        seed: Seed of the test.
     """
     pairs = [(0, index) for index in range(1, len(others) + 1)]
     (p_values,) = adjusted_p([Matched([declared, *others], codes, (0.0, 1.0))], [pairs], seed=seed)

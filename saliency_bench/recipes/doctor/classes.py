@@ -1,4 +1,4 @@
-"""Checks of what a network says: its outputs, its accuracy and the order of its classes."""
+"""Checks of a network's predictions: outputs, accuracy and the order of classes."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ from saliency_bench.read.statistics.clusters import cluster_codes
 from saliency_bench.recipes.doctor.checks import ENOUGH, Check, Mark, first_few
 from saliency_bench.recipes.doctor.order import NONE, ClassAssignment, better_assignment
 
-EQUAL = 1e-5  # of the largest logit: images whose logits differ by less get the same answer
-FAULTY = 0.1  # of the images cannot be used, from which on something is wrong
-WEAK = 10  # images of a class of which not one is right, for the class to be named
+EQUAL = 1e-5  # relative difference of logits below which two images have the same output
+FAULTY = 0.1  # share of unusable images that is wrong
+WEAK = 10  # images of a class that are all misclassified before the class is named
 FIX_ORDER = (
     "give labels= in the order of the logits, or --label-map with the label_map that --json shows, and run doctor again"
 )
@@ -66,7 +66,7 @@ def check_classes(context: RunContext, refusal: str, rows: Sequence[Mapping]) ->
 
     Args:
         context: the run.
-        refusal: why a run with these settings is refused; "" if it is not.
+        refusal: Why a run with these settings is refused; "" if it is accepted.
         rows: the predictions.
     """
     question = context.question
@@ -96,7 +96,7 @@ def check_accuracy(context: RunContext, rows: Sequence[Mapping]) -> list[Check]:
     """Return the accuracy with its interval against chance, and the classes that are never recognised."""
     question = context.question
     if question.members is None:
-        return [Check("accuracy", "undecided", "there are no labels that the network has classes for")]
+        return [Check("accuracy", "undecided", "no label of the dataset is a class of the network")]
     table = pa.Table.from_pylist(list(rows), schema=context.schema)
     facts = quality(table, question.members, context.classifier.activation, context.spec.seed)
     accuracy, kind = Interval.model_validate(facts["accuracy"]), facts["accuracy_kind"]
@@ -140,7 +140,7 @@ def check_accuracy(context: RunContext, rows: Sequence[Mapping]) -> list[Check]:
 
 
 def check_order(context: RunContext, rows: Sequence[Mapping]) -> tuple[Check, ClassAssignment | None]:
-    """Return whether the classes are in the order of the logits, and the assignment that fits better if not."""
+    """Check that the classes are in the order of the logits; return also an assignment that fits better, if any."""
     name, question = "order of classes", context.question
     if question.members is None or context.classifier.activation == "sigmoid":
         reason = "only single labels that the network has classes for show it"
@@ -170,7 +170,7 @@ def check_order(context: RunContext, rows: Sequence[Mapping]) -> tuple[Check, Cl
 
 
 def _chance(context: RunContext, rows: Sequence[Mapping]) -> float:
-    """Return the accuracy of predictions as frequent as these that do not look at the image; at least 1 / K."""
+    """Return the chance level: the accuracy of random predictions with the same class frequencies, at least 1 / K."""
     members = context.question.members or []
     predicted = Counter(row["prediction"] for row in rows)
     hits = sum(predicted[member] for row in rows if row["label"] is not None for member in members[row["label"]])

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WITHIN = "2m"
-WIDTH = 100  # characters of a finding
+WIDTH = 100  # width of a finding in characters
 BATCH = 8
-PREDICTING, MAPPING = 0.5, 0.9  # share of the time after which predicting ends, and after which no map is begun
+PREDICTING, MAPPING = 0.5, 0.9  # shares of the time after which predicting ends and no further map is started
 FORMAT = 1
 
 
@@ -48,8 +48,8 @@ class Diagnosis:
     """Result of `doctor`; when printed, it shows the same text as the command.
 
     Attributes:
-        checks: what was checked, each with its mark and a sentence.
-        commands: to type next.
+        checks: Checks, each with a mark and a sentence.
+        commands: Commands to type next.
         about: names of dataset and model, images and seconds.
     """
 
@@ -59,7 +59,7 @@ class Diagnosis:
 
     @property
     def passed(self) -> bool:
-        """Return whether nothing is wrong."""
+        """Return True if no check is wrong."""
         return not self.marked("wrong")
 
     def marked(self, *marks: str) -> list[str]:
@@ -113,12 +113,12 @@ def doctor(
 
         sb.doctor(dataset="./photos", model="./net.py:make").passed
 
-    Dataset and network are loaded as by `run`. The images are predicted as declared and with other preprocessing; this
-    and other orders of the classes are compared with what is declared by a paired test, and nothing is changed.
+    Dataset and network are loaded as by `run`. The images are predicted as declared and with other preprocessing. Other
+    preprocessing and other orders of the classes are compared with the declared ones by a paired test.
     Accuracy is judged from 20 images on. With fewer images, or if the time is too short, a check is undecided.
 
     Accuracies, masks and scores follow from the seed and the number of images. The time decides this number, up to 256
-    or `limit`, and which explainers are tried; `within=None` looks at all of them.
+    or `limit`, and which explainers are tried; `within=None` uses all images and explainers.
 
     Args:
         within: time to spend after loading: "2m", "90s", seconds, or None for no limit.
@@ -143,10 +143,10 @@ def doctor(
 
 
 def _load(spec: RunSpec, objects: Objects) -> tuple[RunContext, str]:
-    """Return what a run works on, and why a run that explains the labels is refused; "" if it is not.
+    """Return the context of a run, and why a run that explains the labels is refused ("" if it is accepted).
 
     Raises:
-        UserError: It is refused whatever it explains.
+        UserError: Runs with any target are refused.
     """
     try:
         return load(spec, objects), ""

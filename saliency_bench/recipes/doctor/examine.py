@@ -1,4 +1,4 @@
-"""Reading and predicting the images that `doctor` looks at: as declared, and prepared in other ways."""
+"""Read and predict the images of `doctor`, as declared and with other preprocessing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ from saliency_bench.recipes.doctor.variants import Variant, is_grey, variants
 from saliency_bench.types import Batch, Images
 from saliency_bench.utils.pictures import UnreadableError, opened
 
-MOST = 256  # images, unless a limit allows more
+MOST = 256  # images at most, unless the limit is higher
 BASELINES = ("random", "centre")
 ALIGNMENT = ("saliency_miou", "saliency_pointing_game", "saliency_average_precision")
 Scores = dict[tuple[str, str], list[float]]
@@ -32,18 +32,18 @@ Scores = dict[tuple[str, str], list[float]]
 
 @dataclass
 class Examined:
-    """What was read and predicted.
+    """Images that were read, and their predictions.
 
     Attributes:
         context: the run.
         rows: the predictions of the images, as a run stores them.
-        first: the first batch, and `first_rows` its predictions.
-        correct: {another preparation: whether each image is right with it, None where that is not known}.
-        refused: the preparations that the network does not take.
-        scores: {(baseline, metric): its score on each image with a mask}, and `scored` their ids and groups.
+        first: The first batch; `first_rows` holds its predictions.
+        correct: {variant: whether the prediction of each image is correct, or None if unknown}.
+        refused: Variants that the network does not accept.
+        scores: {(baseline, metric): score of each image with a mask}; `scored` holds the rows of these images.
         sizes: (width, height) of the pictures of the first batch.
-        grey: whether none of these has a colour.
-        seconds_per_pass: of an image.
+        grey: Whether all these pictures are grey.
+        seconds_per_pass: Seconds per image.
     """
 
     context: RunContext
@@ -66,9 +66,9 @@ class Examined:
 
 
 def examine(context: RunContext, seconds: float) -> Examined:
-    """Read and predict as many images as fit into the time, the first ones of the run.
+    """Read and predict the first images of the run, as many as fit into the time.
 
-    The number of batches is a power of two, so that it hardly depends on how busy the machine is, or all of them.
+    The number of batches is a power of two, so that it hardly depends on the machine's load, unless all batches fit.
 
     Raises:
         UserError: None of the first images can be read.
@@ -96,7 +96,7 @@ def examine(context: RunContext, seconds: float) -> Examined:
 
 
 def _add(examined: Examined, read: ReadBatch, rows: list[dict]) -> None:
-    """Add a batch: its predictions as declared and otherwise, and the scores of the baselines."""
+    """Add a batch: its predictions, the predictions of all variants, and the scores of the baselines."""
     context = examined.context
     examined.rows += rows
     for other in [other for other in examined.correct if other not in examined.refused]:
@@ -148,7 +148,7 @@ def _predict(context: RunContext, read: ReadBatch) -> list[dict]:
 
 
 def _count(context: RunContext, affordable: float) -> int:
-    """Return how many batches to look at, of `affordable` images."""
+    """Return how many batches to predict if `affordable` images fit into the time."""
     size = context.spec.batch_size
     most = context.data.count if context.spec.limit else min(context.data.count, MOST)
     batches = ceil(most / size)

@@ -1,4 +1,4 @@
-"""Checks of the maps: the layer that is read, the explainers that fit, and what their maps look like."""
+"""Checks of the maps: the layer that CAM methods read, the explainers that fit, and the quality of their maps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,9 +23,9 @@ from saliency_bench.recipes.doctor.checks import Check, Mark, first_few
 from saliency_bench.recipes.doctor.examine import Examined
 from saliency_bench.types import Batch, Images, Maps, Target
 
-IMAGES = 4  # that are explained
-SAME = 1e-6  # of their norm: maps that differ by less are the same; of their values: a flat map
-FEWEST = 8  # draws from which a reliability is estimated
+IMAGES = 4  # images that are explained
+SAME = 1e-6  # relative difference below which two maps are the same, and a map is flat
+FEWEST = 8  # draws from which reliability is estimated
 
 
 @dataclass
@@ -33,11 +33,11 @@ class Tried:
     """An explainer that was tried on some images.
 
     Attributes:
-        candidate: the explainer.
-        seconds: for an image, measured or by the passes it takes.
-        images: that were explained; 0 if there was no time.
-        draws: that each map averaged, of `of_draws` by default.
-        reliability: median of the maps with so many draws.
+        candidate: The explainer.
+        seconds: Seconds per image, measured or estimated from the number of passes.
+        images: Number of explained images; 0 if there was no time.
+        draws: Draws that each map averaged; `of_draws` is the default number.
+        reliability: Median reliability of the maps with `draws` draws.
         problem: what is wrong with the maps; "" if nothing is.
         same_classes: whether maps for another class are the same; None if that was not tried.
     """
@@ -63,7 +63,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class MapReport:
-    """What the explainers did: their checks, those that fit, and the reasons of the others."""
+    """Report on the explainers: their checks, the explainers that fit, and the reasons of the others."""
 
     checks: list[Check] = field(default_factory=list)
     tried: list[Tried] = field(default_factory=list)
@@ -73,7 +73,7 @@ class MapReport:
 
 @dataclass(frozen=True)
 class _Sample:
-    """The images that are explained, with their targets and those of the runner-up."""
+    """Explained images, with their targets and the targets of the second most probable class."""
 
     batch: Batch
     target: Target
@@ -102,7 +102,7 @@ def check_maps(examined: Examined, until: float) -> MapReport:
 
 
 def check_layer(classifier: Classifier, image: Images) -> Check:
-    """Return the layer that Grad-CAM reads, with the shape of its output."""
+    """Check the layer that Grad-CAM reads, and return its name and output shape."""
     try:
         name = cam_layer(classifier, image)
     except UserError as error:
@@ -114,7 +114,7 @@ def check_layer(classifier: Classifier, image: Images) -> Check:
 
 
 def _shape(classifier: Classifier, module: nn.Module, image: Images) -> list[int]:
-    """Return the shape of what a module gives for one image."""
+    """Return the shape of a module's output for one image."""
     shapes: list[list[int]] = []
 
     def note(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -155,7 +155,7 @@ def _sample(examined: Examined) -> _Sample | None:
 
 
 def _try(examined: Examined, sample: _Sample, tried: Tried, until: float) -> None:
-    """Explain the images, fewer of them or with fewer draws where there is little time, and note what comes out."""
+    """Explain the images and record the result; use fewer images or draws if time is short."""
     left = until - perf_counter()
     network, spec = examined.context.classifier, examined.context.spec
     seed, strict = spec.seed, spec.strict
@@ -189,7 +189,7 @@ def _try(examined: Examined, sample: _Sample, tried: Tried, until: float) -> Non
 
 
 def _with_fewer_draws(explainer: Explainer, share: float) -> tuple[Explainer, float]:
-    """Return an explainer that averages a share of its draws, and that share; 0 where there is no such option."""
+    """Return (explainer that averages a share of its draws, that share); the share is 0 if it has no such option."""
     draws = {name: value for name, value in explainer.options if name in COUNTS and isinstance(value, int)}
     if "seeds" not in explainer.function.__code__.co_varnames or not draws:
         return explainer, 0.0
@@ -241,7 +241,7 @@ def _fits(fitting: Sequence[Candidate], misfits: Mapping[str, str]) -> Check:
 
 
 def _maps(tried: Sequence[Tried]) -> Check:
-    """Return whether maps are finite, not flat and different for different images."""
+    """Check that maps are finite, not flat and different for different images."""
     made = [item for item in tried if item.images]
     skipped = [item.candidate.name for item in tried if not item.images and not item.problem]
     values = {"explainers": [item.as_dict() for item in tried], "no_time": skipped}
@@ -270,7 +270,7 @@ def _other_class(tried: Sequence[Tried]) -> Check:
 
 
 def _reliability(tried: Sequence[Tried]) -> list[Check]:
-    """Return how reliable the maps of explainers are that average random draws, at their default number of draws."""
+    """Check the reliability of explainers that average random draws, at their default number of draws."""
     known = {item.candidate.name: _at_default(item) for item in tried if item.reliability is not None}
     if not known:
         return []
@@ -286,7 +286,7 @@ def _reliability(tried: Sequence[Tried]) -> list[Check]:
 
 
 def _at_default(tried: Tried) -> tuple[float | None, bool, str]:
-    """Return (reliability at the default draws, whether it is estimated from fewer, both in words)."""
+    """Return (reliability at the default draws, a note if it is extrapolated from fewer draws), as text."""
     assert tried.reliability is not None
     value, draws, wanted = tried.reliability.median, tried.draws or 1, tried.of_draws or 1
     if draws == wanted:
@@ -299,7 +299,7 @@ def _at_default(tried: Tried) -> tuple[float | None, bool, str]:
 
 
 def _more_draws(tried: Tried) -> str:
-    """Return an explainer with the draws that its reliability asks for; twice as many where that is not known."""
+    """Return an explainer with enough draws for a reliable map, or twice as many if that number is unknown."""
     assert tried.reliability is not None
     explainer, default = tried.candidate.explainer, tried.of_draws or tried.reliability.draws
     option = next((name for name, value in explainer.options if name in COUNTS and value == default), "draws")

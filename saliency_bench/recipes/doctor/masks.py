@@ -1,4 +1,4 @@
-"""Checks of the masks, and of what maps that ignore the network score with them."""
+"""Checks of the masks, and of the scores of maps that ignore the network."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,15 @@ from saliency_bench.read.statistics.intervals import interval
 from saliency_bench.recipes.doctor.checks import Check, Mark
 from saliency_bench.recipes.doctor.examine import BASELINES, Examined
 
-FULL = 0.99  # share of the image from which a mask covers all of it
-LARGE = 0.7  # median share of the image above which alignment says little
-EASY = 0.8  # score of the centre in the pointing game from which the object is nearly always there
+FULL = 0.99  # share of the image above which a mask counts as full
+LARGE = 0.7  # median mask share above which alignment is uninformative
+EASY = 0.8  # pointing game score of `centre` above which nearly all objects are central
 DRAW = "draw masks with `saliency-bench annotate`, or use metrics that need none"
 POINTING = "saliency_pointing_game"
 
 
 def check_masks(examined: Examined) -> list[Check]:
-    """Return whether the masks can be used, how much they cover, and what the baselines score."""
+    """Check that the masks can be used; report the area that they cover and the scores of the baselines."""
     rows = examined.rows
     shares = np.array([row["mask_share"] for row in rows if row["mask_share"] is not None])
     reasons = Counter(row["left_out"] for row in rows if row["mask_share"] is None)
@@ -58,7 +58,7 @@ def _area(shares: np.ndarray) -> Check:
 
 
 def _baselines(examined: Examined) -> Check:
-    """Return what maps score that ignore the network."""
+    """Return the check of the baselines' scores."""
     rows, context = examined.scored, examined.context
     codes = cluster_codes([row["image_id"] for row in rows], [row["group"] for row in rows])
     values: dict[str, dict] = {name: {} for name in BASELINES}

@@ -15,16 +15,16 @@ from saliency_bench.utils.devices import peak_memory
 
 WITH_MASKS = (*ALIGNMENT[:2], "saliency_insertion:steps=16")
 WITHOUT_MASKS = ("saliency_insertion:steps=16", "saliency_deletion:steps=16")
-MINUTES = 10  # that the first run may take
-FEWEST = 16  # images of the first run, if there are so many
+MINUTES = 10  # minutes that the first run may take
+FEWEST = 16  # fewest images of the first run
 DIFFERENCE = 0.02
 FIRST, SECOND = "runs/first", "choices/first"
 
 
 def check_cost(examined: Examined, report: MapReport, has_masks: bool) -> tuple[Check, int]:
-    """Return the time per explainer and for the full run, and how many images the first run has.
+    """Return the check of time and memory, and the number of images of the first run.
 
-    Scoring counts as the passes that a suite's plan counts.
+    Passes of metrics are counted as in a suite's plan.
     """
     context, count = examined.context, examined.context.data.count
     names = run_explainers(examined, report)
@@ -57,13 +57,13 @@ def run_explainers(examined: Examined, report: MapReport) -> list[str]:
 
 
 def next_commands(spec: RunSpec, explainers: Sequence[str], limit: int, has_masks: bool) -> list[str]:
-    """Return three commands, or Python calls where the settings hold Python objects: a run, its power, and a choice.
+    """Return three commands (a run, its power, a choice), or Python calls if the settings hold Python objects.
 
     Args:
-        spec: of the check.
-        explainers: of the run.
-        limit: images of the run.
-        has_masks: whether metrics may need masks.
+        spec: Settings of the check.
+        explainers: Explainers of the run.
+        limit: Number of images of the run.
+        has_masks: Whether metrics may need masks.
     """
     run, choice = _new(FIRST), _new(SECOND)
     metrics = WITH_MASKS if has_masks else WITHOUT_MASKS

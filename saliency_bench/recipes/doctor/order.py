@@ -1,8 +1,8 @@
-"""Whether another assignment of logits to classes explains the predictions better than the declared one.
+"""Test whether another assignment of logits to classes explains the predictions better than the declared one.
 
-An assignment with free parameters is found on one half of the images and judged on the other half, both ways, so that
-none gains by chance from being fitted. It must be better than the declared one, and than always naming the most common
-class, which is what fits a network that gives the same class for every image.
+An assignment with free parameters is fitted on one half of the images and judged on the other half, both ways, so that
+fitting gives no advantage. It must be better than the declared assignment, and better than always predicting the most
+common class, because that fits a network with constant predictions.
 """
 
 from collections import Counter
@@ -15,8 +15,8 @@ from scipy.optimize import linear_sum_assignment
 
 from saliency_bench.recipes.doctor.checks import CLEAR, Gain, gains
 
-NONE = -1  # in the place of a logit: the class has none
-CLOSE = 0.02  # accuracy within which the simpler of two explanations is taken
+NONE = -1  # stands for the logit of a class without one
+CLOSE = 0.02  # difference in accuracy below which the simpler explanation is chosen
 Fit = Callable[[np.ndarray, np.ndarray], np.ndarray]  # (labels, predictions) -> the logit of each class (D,)
 
 
@@ -25,9 +25,9 @@ class ClassAssignment:
     """An assignment of logits to classes that explains the predictions significantly better.
 
     Attributes:
-        name: what it does.
-        logits: (D,) the logit of each class of the dataset.
-        gain: its accuracy on images that did not choose it, and that of the declared assignment.
+        name: Description of the assignment.
+        logits: (D,) logit of each class of the dataset.
+        gain: Its accuracy and the declared assignment's, on images that it was not fitted on.
     """
 
     name: str
@@ -35,7 +35,7 @@ class ClassAssignment:
     gain: Gain
 
     def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return it as JSON holds it, with a label map that declares it."""
+        """Return the assignment as JSON, with a label map that declares it."""
         label_map = {name: int(logit) for name, logit in zip(names, self.logits, strict=True) if logit != NONE}
         return {"assignment": self.name, "label_map": label_map, **self.gain.as_dict()}
 
@@ -49,11 +49,11 @@ def better_assignment(
     Args:
         labels: (n,) the class of each image.
         predictions: (n,) the largest logit of each image.
-        declared: (D,) the logit of each class; NONE for a class without.
-        classes: the number of logits.
-        names: of the classes of the dataset.
-        codes: (n,) the cluster of each image.
-        seed: of the test.
+        declared: (D,) logit of each class; NONE for a class without one.
+        classes: Number of logits.
+        names: Names of the dataset's classes.
+        codes: (n,) cluster of each image.
+        seed: Seed of the test.
     """
     half = _halves(labels, codes)
     fits = _fits(declared, classes, names)
@@ -82,7 +82,7 @@ SHIFT = "shifted"
 
 
 def _fits(declared: np.ndarray, classes: int, names: Sequence[str]) -> dict[str, Fit]:
-    """Return {name: how an assignment is found}, the simplest first."""
+    """Return {name: function that fits an assignment}, simplest first."""
     fits: dict[str, Fit] = {SHIFT: lambda labels, predictions: _shifted(declared, labels, predictions, classes)}
     orders: dict[str, np.ndarray] = {"reversed": np.where(declared == NONE, NONE, classes - 1 - declared)}
     if classes == len(names):
@@ -98,7 +98,7 @@ def _fits(declared: np.ndarray, classes: int, names: Sequence[str]) -> dict[str,
 
 
 def _shifted(declared: np.ndarray, labels: np.ndarray, predictions: np.ndarray, classes: int) -> np.ndarray:
-    """Return the declared assignment, moved by as many logits as fits most images."""
+    """Return the declared assignment, shifted by the number of logits that fits most images."""
     known = declared[labels] != NONE
     shifts = Counter(((predictions - declared[labels]) % classes)[known].tolist())
     shift = max(shifts, key=lambda number: (shifts[number], -number), default=0)
@@ -106,7 +106,7 @@ def _shifted(declared: np.ndarray, labels: np.ndarray, predictions: np.ndarray, 
 
 
 def _permuted(declared: np.ndarray, labels: np.ndarray, predictions: np.ndarray, classes: int) -> np.ndarray:
-    """Return the assignment with different logits that fits most images; the declared one where it fits as well."""
+    """Return the one-to-one assignment that fits most images; prefer the declared logits on ties."""
     counts = np.zeros((len(declared), classes))
     np.add.at(counts, (labels, predictions), 1.0)
     has_logit = np.flatnonzero(declared != NONE)
@@ -118,7 +118,7 @@ def _permuted(declared: np.ndarray, labels: np.ndarray, predictions: np.ndarray,
 
 
 def _ranks(names: Sequence[str]) -> np.ndarray:
-    """Return the position of each name among the sorted ones."""
+    """Return the position of each name in sorted order."""
     ranks = np.empty(len(names), dtype=int)
     ranks[np.argsort(np.array(names), kind="stable")] = np.arange(len(names))
     return ranks
@@ -136,7 +136,7 @@ def _halves(labels: np.ndarray, codes: np.ndarray) -> np.ndarray:
 
 
 def _score(fit: Fit, labels: np.ndarray, predictions: np.ndarray, half: np.ndarray) -> np.ndarray:
-    """Return (n,) 1 where an assignment that was found on the other half is right."""
+    """Return (n,) 1 for images that an assignment fitted on the other half classifies correctly."""
     right = np.zeros(len(labels))
     for chosen in (half, ~half):
         logits = fit(labels[~chosen], predictions[~chosen])
@@ -145,7 +145,7 @@ def _score(fit: Fit, labels: np.ndarray, predictions: np.ndarray, half: np.ndarr
 
 
 def _score_of_most_common(labels: np.ndarray, half: np.ndarray) -> np.ndarray:
-    """Return (n,) 1 where an image has the class that most images of the other half have."""
+    """Return (n,) 1 for images of the most common class of the other half."""
     right = np.zeros(len(labels))
     for chosen in (half, ~half):
         if (~chosen).any():

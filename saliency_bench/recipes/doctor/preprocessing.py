@@ -1,4 +1,4 @@
-"""Checks of the preprocessing: whether another one is significantly better than the declared one."""
+"""Checks of the preprocessing: test whether an alternative is significantly better than the declared one."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ def check_preprocessing(examined: Examined) -> list[Check]:
 
 
 def judge(examined: Examined) -> dict[Variant, Gain]:
-    """Return how each other preparation that the network takes compares with the declared one."""
+    """Compare each variant that the network accepts with the declared preprocessing."""
     others = [other for other in examined.correct if other not in examined.refused]
     if not others:
         return {}
@@ -45,10 +45,10 @@ def _check(kind: str, examined: Examined, judged: dict[Variant, Gain]) -> Check:
                 kind, "undecided", f"{len(examined.rows)} images are too few to judge it", f"{ENOUGH} do", values
             )
         if examined.context.question.members is None:
-            return Check(kind, "undecided", "without labels that the network has classes for, nothing shows it")
-        reason = "the network takes no other" if refused else "there is no other to compare with"
+            return Check(kind, "undecided", "it cannot be judged without labels that are classes of the network")
+        reason = "the network accepts no alternative" if refused else "there is no alternative to compare with"
         grey = kind == "channel order" and examined.grey
-        reason = "the images are grey, so that the order of channels does not matter" if grey else reason
+        reason = "the images are grey, so the order of channels does not matter" if grey else reason
         return Check(kind, "ok", reason, values=values)
     n = next(iter(judged.values())).n
     if n < ENOUGH:
@@ -56,7 +56,7 @@ def _check(kind: str, examined: Examined, judged: dict[Variant, Gain]) -> Check:
     better = [(gain, variant) for variant, gain in judged.items() if gain.is_better]
     if better:
         gain, _ = max(better, key=lambda pair: pair[0].value)
-        # Accuracy does not tell equally good ones apart.
+        # Accuracy cannot distinguish equally good variants.
         equal = [variant for other, variant in better if other.value == gain.value]
         names, fixes = (" or ".join(texts) for texts in ([v.name for v in equal], [v.fix for v in equal]))
         return Check(kind, gain.mark, f"{names}: {gain}", fixes, values)
@@ -69,16 +69,16 @@ def _check(kind: str, examined: Examined, judged: dict[Variant, Gain]) -> Check:
 def reconciled(
     order: Check, assignment: ClassAssignment | None, preprocessing: list[Check], accuracy: Mark
 ) -> list[Check]:
-    """Return the checks with one explanation: both another order and another preparation can explain wrong answers.
+    """Return the checks with a single cause: another order and another preprocessing can explain the same mistakes.
 
-    The one with the higher accuracy is kept as wrong; the other one cannot be judged before it is fixed. If neither
-    explains an accuracy at chance, none is shown to be right.
+    The cause with the higher accuracy is marked wrong; the other cannot be judged before that is fixed. If neither
+    explains an accuracy at chance level, none of the checks is marked ok.
 
     Args:
-        order: the check of the order of classes.
-        assignment: that explains the predictions better; None if there is none.
-        preprocessing: the other checks.
-        accuracy: mark of the accuracy.
+        order: Check of the order of classes.
+        assignment: Assignment that explains the predictions better, or None.
+        preprocessing: Checks of the preprocessing.
+        accuracy: Mark of the accuracy check.
     """
     wrong = [check for check in preprocessing if check.mark == "wrong"]
     best = max((_best(check) for check in wrong), default=0.0)
@@ -97,9 +97,8 @@ def reconciled(
         fix = "" if accuracy == "undecided" else "first find out why the accuracy is no better than chance"
         return [replace(check, mark="undecided", fix=check.fix or fix) if check.mark == "ok" and check.values else check
                 for check in (order, *preprocessing)]  # fmt: skip
-    fix = "fix the order of the classes first"
-    return [order, *(Check(c.name, "undecided", "accuracy says nothing with classes in the wrong order", fix, c.values)
-                     for c in preprocessing)]  # fmt: skip
+    text, fix = "accuracy says little while the classes are in the wrong order", "fix the order of the classes first"
+    return [order, *(Check(check.name, "undecided", text, fix, check.values) for check in preprocessing)]
 
 
 def _best(check: Check) -> float:

@@ -1,4 +1,4 @@
-"""Other ways to prepare the images: what a network may expect in place of what is declared."""
+"""Variants of the preprocessing that a network may expect instead of the declared one."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,25 +25,25 @@ NORMALISATIONS: dict[str, tuple[Values, Values]] = {
     "no normalisation": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
     "values from 0 to 255": ((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)),
 }
-# As networks from Caffe take them: the mean of ImageNet is subtracted from values up to 255, in the order BGR.
+# Networks from Caffe: BGR values up to 255 minus the mean of ImageNet.
 CAFFE = "BGR values up to 255 without their mean", (IMAGENET[0][2], IMAGENET[0][1], IMAGENET[0][0]), (1 / 255,) * 3
 BGR = "BGR instead of RGB"
-SAME = 5e-3  # of mean and std, below which they are the declared ones
-FINE = 32  # pixels: sides of large images are multiples of it, as many networks need
-LARGE, LARGEST = 128, 512  # pixels; from LARGE on, no image is doubled
+SAME = 5e-3  # difference of mean and std below which they equal the declared ones
+FINE = 32  # pixels: sides of large images are multiples of this, as many networks require
+LARGE, LARGEST = 128, 512  # pixels; images of LARGE or more are not doubled
 
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """Another way to prepare the images.
+    """Variant of the preprocessing.
 
     Attributes:
         kind: "channel order", "normalisation" or "size".
-        name: what differs.
-        fix: how to declare it.
-        classifier: the same network with this preparation.
-        flipped: whether the channels are in the order BGR.
-        cost: pixels of an image, relative to those of a declared one.
+        name: Difference from the declared preprocessing.
+        fix: How to declare it.
+        classifier: The same network with this preprocessing.
+        flipped: Whether the channels are in the order BGR.
+        cost: Pixels of an image relative to the declared preprocessing.
     """
 
     kind: str
@@ -73,11 +73,11 @@ class Variant:
 
 
 def variants(classifier: Classifier, images: Images, sizes: Sequence[tuple[int, int]]) -> list[Variant]:
-    """Return other ways to prepare the images that a network could expect.
+    """Return the variants of the preprocessing that the network may expect.
 
     Args:
-        classifier: the network as declared.
-        images: (B, 3, H, W), some of them, prepared.
+        classifier: The network as declared.
+        images: (B, 3, H, W), some prepared images.
         sizes: (width, height) of the stored pictures.
     """
     return [
@@ -111,7 +111,7 @@ def _normalisations(classifier: Classifier, images: Images) -> Iterator[Variant]
 
 
 def _sizes(classifier: Classifier, images: Images, stored: Sequence[tuple[int, int]]) -> Iterator[Variant]:
-    """Yield other sizes: half to double the side, 224 and 256 nearby, the size as stored; and the other shape."""
+    """Yield other sizes: half to double the side, 224 or 256 if close, the stored size, and the other aspect."""
     height, width = images.shape[2:]
     short = min(height, width)
     pixels = float(height * width)
@@ -178,5 +178,5 @@ def _is(values: torch.Tensor, others: Values) -> bool:
 
 
 def _spelled(values: Values) -> str:
-    """Return a mean or std as it is given: a number, or one for each channel."""
+    """Return a mean or std as an argument: one number, or one per channel."""
     return f"{values[0]:g}" if len(set(values)) == 1 else f"[{','.join(f'{value:g}' for value in values)}]"

@@ -1,4 +1,4 @@
-"""How much each pixel differs from its surroundings. It does not look at the network.
+"""Measure how much each pixel differs from its surroundings. It does not look at the network.
 
 map(y, x) = mean over channels of |image - its mean over a square of `side` pixels around (y, x)|
 """

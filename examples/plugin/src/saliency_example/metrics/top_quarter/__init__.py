@@ -1,1 +1,1 @@
-"""How much of the highest quarter of a map lies in the mask."""
+"""Measure how much of the highest quarter of a map lies in the mask."""

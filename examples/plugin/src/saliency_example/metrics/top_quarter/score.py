@@ -1,4 +1,4 @@
-"""How much of the highest quarter of a map lies in the mask."""
+"""Measure how much of the highest quarter of a map lies in the mask."""
 
 from typing import Any
 
