@@ -67,29 +67,25 @@ class StoredPredictions:
 
     def table(self, batch: range, columns: list[str] | None = None) -> pa.Table:
         """Return the stored rows of a batch, in order; all columns unless some are named."""
+        return pa.concat_tables([rows for _, rows in self.tables(columns, batch)])
+
+    def tables(self, columns: list[str] | None = None, batch: range | None = None) -> Iterator[tuple[range, pa.Table]]:
+        """Yield (positions, rows) of the stored predictions of a batch, by default of all, in order, file by file."""
+        batch = range(len(self._part_at)) if batch is None else batch
         part_at = self._part_at[batch.start : batch.stop]
         edges = [0, *(np.flatnonzero(np.diff(part_at)) + 1).tolist(), len(part_at)]
-        tables = [
-            self._rows(self._parts[part_at[first]], batch.start + first, batch.start + stop, columns)
-            for first, stop in pairwise(edges)
-            if part_at[first] >= 0
-        ]
-        return pa.concat_tables(tables)
-
-    def tables(self, columns: list[str] | None = None) -> Iterator[tuple[range, pa.Table]]:
-        """Yield (positions, rows) of the stored predictions, in order, each from one file."""
-        edges = [0, *(np.flatnonzero(np.diff(self._part_at)) + 1).tolist(), len(self._part_at)]
         for first, stop in pairwise(edges):
-            if self.is_stored[first]:
-                yield range(first, stop), self._rows(self._parts[self._part_at[first]], first, stop, columns)
+            if part_at[first] >= 0:
+                positions = range(batch.start + first, batch.start + stop)
+                yield positions, self._rows(self._parts[part_at[first]], positions, columns)
 
-    def _rows(self, part: Part, first: int, stop: int, columns: list[str] | None) -> pa.Table:
-        """Return the rows of a file for the positions from `first` to before `stop`."""
+    def _rows(self, part: Part, positions: range, columns: list[str] | None) -> pa.Table:
+        """Return the rows of a file for these positions."""
         if self._read is None or self._read[0] is not part or self._read[1] != columns:
             named = None if columns is None else [POSITION, *columns]
             self._read = part, columns, part.read(GROUP, named)[GROUP]
         table = self._read[2]
-        start, end = np.searchsorted(table[POSITION].to_numpy(), [first, stop])
+        start, end = np.searchsorted(table[POSITION].to_numpy(), [positions.start, positions.stop])
         return table.slice(start, end - start).drop_columns(POSITION)
 
 

@@ -215,12 +215,12 @@ def _compute_batches(context: RunContext, share: list[tuple[range, Stored]], sho
             # Before the first explainer touches the network, on images that this process has read anyway.
             if not probes and samples is not None and of_explainers:
                 probes = [Probe(run.classifier, samples.batch.images) for run in context.of_both]
+            chosen = [] if samples is None else selected(context.selection, samples)
             for explainer, outputs in of_explainers.items():
                 start = perf_counter()
                 advance.set_postfix_str(explainer.name)
                 # Outputs that lack the same samples share their maps.
-                lacking = {} if samples is None else missing(selected(context.selection, samples), outputs, stored)
-                for positions, of_outputs in lacking.items():
+                for positions, of_outputs in missing(chosen, outputs, stored).items():
                     part = samples and samples.at(positions)
                     assert part is not None
                     # One batch shows whether the method mixes samples.

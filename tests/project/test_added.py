@@ -88,7 +88,7 @@ def test_all_kinds_go_by_their_names(example, capsys):
     assert sb.load_explainer("gradcam").version == registry.load("explainers", "gradcam").gradcam.declaration.version
     assert main(["list"]) == 0
     shown = capsys.readouterr()
-    assert "  local_contrast        How much each pixel differs" in shown.out
+    assert "  local_contrast        Measure how much each pixel differs" in shown.out
     assert shown.out.count("(saliency-example 1.0.0)") == 3  # an explainer, a metric and a dataset
     assert shown.err == ""
     with pytest.raises(UserError, match="side of local_contrast must be odd"):
@@ -144,7 +144,7 @@ def test_a_run_scores_by_them_and_says_whose_they_are(example, resnet, shapes, t
     assert run.summary["provenance"]["libraries"]["saliency-example"] == "1.0.0"
     assert "--explainers local_contrast random --metrics top_quarter saliency_miou" in run.summary["command"]
     page = run.report.read_text(encoding="utf-8")
-    assert "How much of the highest quarter of a map lies in the mask." in page
+    assert "Measure how much of the highest quarter of a map lies in the mask." in page
     assert "How much each pixel differs from its surroundings." in page
     masks = {row["image_id"]: row["mask"] for row in sb.load_dataset(str(shapes), split="test")}
     scores = run.records().filter(lambda row: row["metric"] == "top_quarter" and row["explainer"] == "local_contrast")
