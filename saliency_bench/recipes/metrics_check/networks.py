@@ -1,9 +1,11 @@
 """Convolutional networks that are built, not trained: every logit is a sum over pixels, so its evidence is known.
 
-    logit_k = sum over pixels p of e_k(p),    e = gate * head(relu(features(image)))
+    logit_k = sum over places q and features f of  c_kf(q) = gate_k(q) head_kf relu(features_f(image))(q)
+    e_k(p)  = sum over q and f of c_kf(q) |w_f(p - q)| / sum |w_f|,    so that the sum of e_k is logit_k
 
 `features` finds colours or textures, `head` says which of them speaks for which class, and `gate` where in the picture
-it counts. e_k is exactly what each pixel of the last feature map adds to the logit: the right map of class k.
+it counts. What a feature adds at a place is shared by the pixels that its filter w reads there, in proportion to the
+magnitudes of its weights: e_k is the right map of class k. A filter of colours reads a single pixel.
 """
 
 from dataclasses import dataclass
@@ -36,13 +38,18 @@ class KnownEvidence(nn.Module):
         self.features, self.head = features, head
         self.register_buffer("gate", gate)
 
-    def evidence(self, images: Tensor) -> Tensor:
-        """Return what each pixel adds to each logit, (B, K, H, W)."""
-        return self.gate * self.head(functional.relu(self.features(images)))
-
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits (B, K)."""
-        return self.evidence(images).sum((2, 3))
+        return (self.gate * self.head(functional.relu(self.features(images)))).sum((2, 3))
+
+    def evidence(self, images: Tensor) -> Tensor:
+        """Return what each pixel adds to each logit, (B, K, H, W)."""
+        active = functional.relu(self.features(images))
+        adds = self.head.weight[:, :, 0, 0, None, None] * active[:, None] * self.gate[:, None]  # (B, K, F, H, W)
+        read = self.features.weight.abs().sum(1, keepdim=True)
+        shares = read / read.sum((2, 3), keepdim=True)
+        wide = functional.conv_transpose2d(adds.flatten(0, 1), shares, groups=len(shares)).sum(1)
+        return _folded(wide, *images.shape[2:]).unflatten(0, adds.shape[:2])
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,17 @@ def network(kind: str) -> KnownEvidence:
     head.weight.data = (LOGIT / unit * weights)[:, :, None, None]
     gate = _quadrants() if entry.reads == "quadrant" else torch.ones(1, 1, 1)
     return KnownEvidence(features, head, gate).requires_grad_(False).eval()
+
+
+def _folded(wide: Tensor, height: int, width: int) -> Tensor:
+    """Return maps (N, height, width) of wider ones; what lies outside goes to the border, whose pixels are repeated."""
+    maps = wide
+    for dim, size in ((1, height), (2, width)):
+        margin = (maps.shape[dim] - size) // 2
+        places = (torch.arange(maps.shape[dim], device=maps.device) - margin).clamp(0, size - 1)
+        shape = [size if place == dim else length for place, length in enumerate(maps.shape)]
+        maps = maps.new_zeros(shape).index_add(dim, places, maps)
+    return maps
 
 
 def _contrasted(own: Tensor) -> Tensor:
