@@ -44,6 +44,8 @@ NOT_CHECKED = {
     "saliency_crowd_auc": "is made of the answers of people",
     "saliency_correctness": "has one score for all images, made of two accuracies, and none for an image",
 }
+# What is removed gets the grey of the scene in place of black.
+ON_GREY = ("saliency_insertion:reference=mean", "saliency_deletion:reference=mean")
 # Metrics of an object model and a scene model need pictures and networks of both; only this kind has them.
 PAIRED, OF_PAIRS = "colour", ("saliency_mcs", "saliency_mcr", "saliency_idr")
 FLIPS = {
@@ -59,7 +61,7 @@ class Count:
 
     Attributes:
         kind: of evidence.
-        metric: its name; "intervention" for the changes that flip a decision.
+        metric: its name, with options that are not the default; "intervention" for the changes that flip a decision.
         damage: of the map; or what was changed in the picture.
         ahead: images in which the right map has the better score, or whose decision flips.
         ties: images in which both are equal.
@@ -102,8 +104,9 @@ class Count:
 
 
 def checked_metrics(kind: str) -> list[str]:
-    """Return the metrics that can be checked with a kind of evidence."""
-    return [name for name in list_metrics() if name not in NOT_CHECKED and (kind == PAIRED or name not in OF_PAIRS)]
+    """Return the metrics that can be checked with a kind of evidence, with their default options, and `ON_GREY`."""
+    names = [name for name in list_metrics() if name not in NOT_CHECKED and (kind == PAIRED or name not in OF_PAIRS)]
+    return [*names, *ON_GREY]
 
 
 def drawings(kind: str, images: int = IMAGES, seed: int = 0) -> list[Drawing]:
@@ -171,9 +174,9 @@ def check_metrics(
 
 def counted(kind: str, run: RunData) -> list[Count]:
     """Return a count for each metric and damage of a run."""
-    by_name = {(cell.metric, cell.explainer): cell for cell in run.cells}
+    by_name = {(cell.metric_text, cell.explainer): cell for cell in run.cells}
     counts = []
-    for metric in dict.fromkeys(cell.metric for cell in run.cells):
+    for metric in dict.fromkeys(cell.metric_text for cell in run.cells):
         right = run.oriented(by_name[metric, RIGHT])
         for damage in DAMAGED:
             cell = by_name.get((metric, damage.replace(" ", "_")))

@@ -105,9 +105,9 @@ def _folded(wide: Tensor, height: int, width: int) -> Tensor:
     return maps
 
 
-def _contrasted(own: Tensor) -> Tensor:
-    """Return 1 where a class has its own evidence, and a negative number where that of the others is."""
-    return own - AGAINST * (1 - own)
+def _contrasted(speaks: Tensor) -> Tensor:
+    """Return 1 where something speaks for a class (1), and a negative number where it does not (0)."""
+    return speaks - AGAINST * (1 - speaks)
 
 
 def _colour_features() -> nn.Conv2d:

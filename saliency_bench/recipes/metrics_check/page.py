@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from saliency_bench.bound_metric import load_metric
-from saliency_bench.recipes.metrics_check.check import FLIPS, NOT_CHECKED, OF_PAIRS, PAIRED, Count
+from saliency_bench.recipes.metrics_check.check import FLIPS, NOT_CHECKED, OF_PAIRS, ON_GREY, PAIRED, Count
 from saliency_bench.recipes.metrics_check.figure import draw_figure
 from saliency_bench.recipes.metrics_check.maps import DAMAGED
 from saliency_bench.recipes.metrics_check.networks import KINDS
@@ -29,6 +29,7 @@ FAMILIES = {
 }
 PAGE = """# Which metric can be trusted for which question
 
+{smoke}\
 Every metric is asked the same thing where the answer is known: is the right map better than a damaged one? The networks
 are convolutions whose weights were written down, not trained, so that what each pixel adds to each logit is known
 exactly: that is the right map. A metric *sees* a damage if it puts the right map ahead in significantly more than half
@@ -86,7 +87,8 @@ interval is wider than it needs to be.
 
 {skipped}
 
-Options are the defaults; groups of classes are two and two.
+Options are the defaults unless a name says otherwise; groups of classes are two and two. Intervals are not adjusted for
+their number.
 
 ## Made by
 
@@ -97,6 +99,33 @@ saliency-bench suite metrics-check --out metrics-check
 
 Its counts are in `benchmarks/metrics_check.csv`, from which a test makes this page.
 """
+FEWEST = 16  # pictures, below which the page says that they show nothing
+# Why metrics are misled, shown where they are: (metrics, damages, reason).
+REASONS = (
+    (("average precision",), ("sign flipped", "other class"),
+     "where the evidence lies beside the object, a map that ranks it last is better"),
+    (("miou", "precision", "recall"), ("sign flipped",),
+     "the region of a map is what lies above the middle of its range, which of a flipped map is the whole picture but "
+     "the evidence: it holds the object"),
+    (("cauc",), ("peaked", "other class"),
+     "only pixels above half of a map's range are removed, and removing few keeps the area small whatever they show"),
+    (("insertion", "kae", "roae", "confidence"), ("blurred",),
+     "the network reads 5 x 5 pixels, and evidence without its surroundings, next to black or to another picture, has "
+     "edges that are textures too; a blurred map brings or takes the surroundings with it"),
+    (("ccs",), ("blurred",),
+     "it removes by the map of a class of the same group against this one; where neither has evidence that map is "
+     "constant and pixels leave in random order, while of a blurred map what is far from the evidence leaves first, "
+     "and with it the rival, which is in neither term"),
+    (("class sensitivity",), ("peaked", "blurred"),
+     "it compares the maps of the likeliest and the least likely class, and asks only whether they differ"),
+    (("consistency",), ("sign flipped",),
+     "maps are scaled to a sum of 1, by which a flipped map is nearly constant and differs little from another"),
+    (("max sensitivity",), ("blurred", "all object", "centre", "random"),
+     "noise changes what the network sees, so the right map has to change; a map that ignores the network need not"),
+    (("randomisation",), ("other class", "shifted", "blurred"),
+     "the map of another class, or the right one at another place, is lost with the weights as the right one is"),
+    (("mcs",), ("blurred",), "a map is scaled to its own maximum, so its mean over the object grows as it spreads"),
+)  # fmt: skip
 WHY = {
     "Alignment": "It compares with a mask of the object and never asks the network. The evidence is a part of the "
     "object, or lies beside it, so a map that covers more of the mask is better by it",
@@ -112,7 +141,9 @@ def page(counts: Sequence[Count], picture: str = "pictures/metrics-check.svg") -
     """Return the text of the page."""
     scored = [count for count in counts if count.metric != "intervention"]
     n = max(count.n for count in counts)
-    return PAGE.format(short=short(scored), picture=picture, questions=questions(scored), alignment=alignment(scored),
+    smoke = f"**{n} pictures of each network are too few to show anything.**\n\n" if n < FEWEST else ""
+    return PAGE.format(smoke=smoke, short=short(scored), picture=picture, questions=questions(scored),
+                       alignment=alignment(scored),
                        misled=misled(scored), networks=networks(), flips=flips(counts), damages=damages(), n=n,
                        tables=tables(scored), skipped=skipped(scored))  # fmt: skip
 
@@ -198,7 +229,7 @@ def short(counts: Sequence[Count]) -> str:
     never = [name for name in metrics_of(counts) if not any(count.misled for count in counts if count.metric == name)]
     count = len(metrics_of(counts))
     lines = [
-        f"- {len(every)} of {count} metrics see every damage with every network"
+        f"- {len(every)} of {count} metrics see every damage with every network that they were tried with"
         + (f": {listed(map(name_of, every))}." if every else "; so none can be reported alone."),
         f"- {len(never)} of {count} are never misled: {listed(map(name_of, never))}.",
     ]
@@ -250,8 +281,44 @@ def misled(counts: Sequence[Count]) -> str:
                     f"cannot tell {by_damage(blind, True)}"
                 ] * bool(blind)
                 lines.append(f"- {name_of(name)}: {'; '.join(texts)}.")
+        lines += because(counts, family)
         parts.append("\n\n".join(filter(None, [f"**{family}.** {reason}.", "\n".join(lines)])))
     return "\n\n".join(parts)
+
+
+def because(counts: Sequence[Count], family: str) -> list[str]:
+    """Return the reasons for which metrics of a family are misled, each with the metrics that are."""
+    lines = []
+    for names, wanted, reason in REASONS:
+        here = [name for name in metrics_of(counts) if name_of(name) in names and family_of(name) == family]
+        wrong = [name_of(name) for name in here if any(count.misled for count in counts
+                                                       if count.metric == name and count.damage in wanted)]  # fmt: skip
+        if wrong:
+            lines.append(
+                f"- Why {listed(wrong)} {'is' if len(wrong) == 1 else 'are'} misled by {either(wanted)}: {reason}."
+            )
+    return lines + on_grey(counts) * (family == "Faithfulness")
+
+
+def either(names: Sequence[str]) -> str:
+    """Return names as alternatives."""
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def on_grey(counts: Sequence[Count]) -> list[str]:
+    """Return how often the blurred map is seen, onto black and onto the grey of the scene, where black misleads."""
+    lines = []
+    for grey in ON_GREY:
+        black = grey.partition(":")[0]
+        rates = {(count.metric, count.kind): count for count in counts if count.damage == "blurred"}
+        for kind in (
+            count.kind for count in counts if count.metric == black and count.damage == "blurred" and count.misled
+        ):
+            if (grey, kind) in rates:
+                lines.append(f"- With the grey of the scene in place of black, {name_of(black)} puts the right map "
+                             f"above the blurred one in {cell(rates[grey, kind])} of the pictures of {kind}, instead "
+                             f"of {cell(rates[black, kind])}.")  # fmt: skip
+    return lines
 
 
 def by_damage(cells: Sequence[Count], ties: bool = False) -> str:
