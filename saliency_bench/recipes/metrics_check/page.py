@@ -31,8 +31,8 @@ PAGE = """# Which metric can be trusted for which question
 
 {smoke}\
 Every metric is asked the same thing where the answer is known: is the right map better than a damaged one? The networks
-are convolutions whose weights were written down, not trained, so that what each pixel adds to each logit is known
-exactly: that is the right map. A metric *sees* a damage if it puts the right map ahead in significantly more than half
+are convolutions whose weights were written down, not trained, so that what each part of a picture adds to each logit is
+known: that is the right map. A metric *sees* a damage if it puts the right map ahead in significantly more than half
 of the pictures (the 95 % interval lies above one half), and is *misled* by it if the damaged map is ahead in
 significantly more than half.
 
@@ -69,7 +69,9 @@ tried with, in the third if with some and never misled, and in the last if a dam
 The networks have no other parts: `evidence()` of `saliency_bench.recipes.metrics_check.networks` returns what each
 pixel adds. Its colour networks look at single pixels, so that a removed pixel takes its own evidence away and nothing
 else. Its texture networks look at 5 x 5 pixels, as trained networks look at surroundings: pixels removed here and there
-make textures of their own.
+make textures of their own. What a texture adds is known for each place of the filter; that the pixels under it share
+this in proportion to its weights is a choice. So blur, which hardly leaves these surroundings, says less with textures
+than with colours.
 
 ## Damaged maps
 
