@@ -4,10 +4,14 @@ example:
   saliency-bench suite p0-table2 --smoke --out smoke
   saliency-bench suite p0-table2 --data datasets --out suites --plan
   saliency-bench suite my.yaml --out suites --select dataset=pet-xai --limit 100
+  saliency-bench suite metrics-check --smoke --out smoke
 
 NAME is a paper's suite or one of its tables (`saliency-bench list suites`), or a YAML file of your own: --show prints
 an example. --smoke makes the same tables in minutes, from drawn pictures and small networks. A new start does only what
 is missing; a failed run is reported and does not stop the others.
+
+`metrics-check` asks of every metric whether it puts the right map above damaged ones, with networks whose evidence is
+known. It takes --out, --smoke, --limit (pictures of each network) and --json.
 """
 
 import json
@@ -17,6 +21,7 @@ from pathlib import Path
 from saliency_bench.push_scripts import _shared
 
 SECTION = "measure"
+METRICS_CHECK = "metrics-check"
 KEPT = "finished runs, networks and complete batches", "{out}/runs/*/scores/*.parquet"  # when it is stopped
 
 
@@ -59,6 +64,8 @@ def main(args: Namespace) -> int:
         raise UserError(
             "suite needs the name of a suite or table, or a YAML file; saliency-bench list suites shows them"
         )
+    if args.name == METRICS_CHECK:
+        return _check_metrics(args)
     path, *_ = find_suite(args.name)  # before torch is imported
     if args.show:
         print(path.read_text(encoding="utf-8").replace("../docs/_static/", ""), end="")
@@ -81,6 +88,30 @@ def main(args: Namespace) -> int:
     if empty:
         complain(f"{', '.join(empty)} has no numbers; the notes of the table say why")
     return 2 if result.failed or empty else 0
+
+
+def _check_metrics(args: Namespace) -> int:
+    """Check all metrics with networks whose evidence is known."""
+    from saliency_bench.compute.preflight import check_writable
+    from saliency_bench.errors import UserError
+
+    for name in ("plan", "train_only", "show", "compare", "select", "answers", "batch_size", "device"):
+        if getattr(args, name):
+            raise UserError(f"--{name.replace('_', '-')} is for suites of tables; leave it out for {METRICS_CHECK}")
+    check_writable(out := Path(args.out))
+    from saliency_bench.recipes.metrics_check.check import IMAGES, SMOKE_IMAGES, SMOKE_KINDS, check_metrics
+    from saliency_bench.recipes.metrics_check.networks import KINDS
+    from saliency_bench.recipes.metrics_check.page import write_page
+
+    images = min(args.limit or IMAGES, SMOKE_IMAGES if args.smoke else args.limit or IMAGES)
+    kinds = SMOKE_KINDS if args.smoke else tuple(KINDS)
+    counts = check_metrics(out, images, kinds=kinds, progress=not args.json)
+    page = write_page(counts, out)
+    if args.json:
+        print(json.dumps([vars(count) for count in counts], indent=2))
+    else:
+        print(f"counts: {out / 'metrics_check.csv'}\npage: {page}")
+    return 0
 
 
 def _print(result) -> None:

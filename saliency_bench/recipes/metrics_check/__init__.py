@@ -1,0 +1,1 @@
+"""Check metrics where the right map is known: does each rank the right map above damaged ones?"""

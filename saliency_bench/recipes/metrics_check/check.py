@@ -1,0 +1,256 @@
+"""Score the right map and damaged ones by every metric, and count the images where the right map is ahead.
+
+A run per kind of evidence, so that the check resumes as runs do; the counts of all runs are a small CSV file, from
+which page and figure are made. Interventions show that the evidence is what the network is built to use.
+"""
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import torch
+from datasets import ClassLabel, Dataset, Features, Image, Value
+
+from saliency_bench.bound_metric import list_metrics
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.compute.classifiers.loading import load_classifier
+from saliency_bench.compute.run import run
+from saliency_bench.read.run_folder import RunData, read_run
+from saliency_bench.read.statistics.intervals import wilson
+from saliency_bench.recipes.metrics_check.drawings import (
+    CELL,
+    GROUND,
+    TEXTURES,
+    Drawing,
+    draw,
+    quadrant_of,
+)
+from saliency_bench.recipes.metrics_check.maps import DAMAGED, EXPLAINERS, RIGHT
+from saliency_bench.recipes.metrics_check.networks import KINDS, network
+from saliency_bench.utils.files import write_text
+
+IMAGES, SMOKE_IMAGES = 64, 4  # pictures of each kind
+SMOKE_KINDS = ("colour", "context")
+Z = 1.959964  # 95 %
+TIE = 1e-6  # scores that differ by less, relative to the larger one, are equal
+# Metrics that cannot be checked, and why.
+NOT_CHECKED = {
+    "saliency_kar": "asks what newly trained networks learn from the marked pixels; their evidence is not known",
+    "saliency_roar": "asks what newly trained networks learn without the marked pixels; their evidence is not known",
+    "saliency_crowd_auc": "is made of the answers of people",
+    "saliency_correctness": "has one score for all images, made of two accuracies, and none for an image",
+}
+# What is removed gets the grey of the scene in place of black.
+ON_GREY = ("saliency_insertion:reference=mean", "saliency_deletion:reference=mean")
+# Metrics of an object model and a scene model need pictures and networks of both; only this kind has them.
+PAIRED, OF_PAIRS = "colour", ("saliency_mcs", "saliency_mcr", "saliency_idr")
+FLIPS = {
+    "evidence replaced": "the evidence is replaced by that of the rival class",
+    "evidence erased": "the evidence is erased, so that only the weaker rival is left",
+    "all else changed": "everything but the evidence is changed",
+}
+
+
+@dataclass(frozen=True)
+class Count:
+    """In how many images the right map is ahead of a damaged one.
+
+    Attributes:
+        kind: of evidence.
+        metric: its name, with options that are not the default; "intervention" for the changes that flip a decision.
+        damage: of the map; or what was changed in the picture.
+        ahead: images in which the right map has the better score, or whose decision flips.
+        ties: images in which both are equal.
+        behind: images in which the damaged map has the better score.
+        left_out: images without a score of one of the two.
+    """
+
+    kind: str
+    metric: str
+    damage: str
+    ahead: int
+    ties: int
+    behind: int
+    left_out: int = 0
+
+    @property
+    def n(self) -> int:
+        """Return the number of images with both scores."""
+        return self.ahead + self.ties + self.behind
+
+    @property
+    def rate(self) -> float:
+        """Return the detection rate, in which a tie counts half; NaN without images."""
+        return (self.ahead + self.ties / 2) / self.n if self.n else np.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Return Wilson's 95 % interval of the rate; where images tie, it is wider than needed."""
+        return wilson(self.rate, self.n, Z) if self.n else (0.0, 1.0)
+
+    @property
+    def sees(self) -> bool:
+        """Return whether the right map is ahead significantly more often than not."""
+        return self.interval[0] > 0.5
+
+    @property
+    def misled(self) -> bool:
+        """Return whether the damaged map is ahead significantly more often than not."""
+        return self.interval[1] < 0.5
+
+
+def checked_metrics(kind: str) -> list[str]:
+    """Return the metrics that can be checked with a kind of evidence, with their default options, and `ON_GREY`."""
+    names = [name for name in list_metrics() if name not in NOT_CHECKED and (kind == PAIRED or name not in OF_PAIRS)]
+    return [*names, *ON_GREY]
+
+
+def drawings(kind: str, images: int = IMAGES, seed: int = 0) -> list[Drawing]:
+    """Return the first drawings of a kind of evidence."""
+    return [_drawn(index, KINDS[kind].layout, seed) for index in range(images)]
+
+
+@cache
+def _drawn(index: int, layout: str, seed: int) -> Drawing:
+    return draw(index, layout, seed)
+
+
+def decided_class(kind: str, drawing: Drawing) -> int:
+    """Return the class that a network of this kind of evidence must see in a drawing."""
+    return {"colour": drawing.colour[0], "quadrant": drawing.quadrant, "stripes": (*drawing.stripes, 0)[0]}[
+        KINDS[kind].reads
+    ]
+
+
+def classifier_of(kind: str) -> Classifier:
+    """Return the network of a kind of evidence as a classifier; pixels that are removed get the grey of the scene."""
+    classes = list(KINDS[kind].classes)
+    return load_classifier(network(kind), mean=GROUND, std=1, labels=classes, layer="features", name=kind, device="cpu")
+
+
+def dataset_of(kind: str, images: int = IMAGES, seed: int = 0) -> Dataset:
+    """Return the pictures of a kind of evidence as a `datasets.Dataset`."""
+    rows = [
+        {"image_id": f"{kind}-{index:03d}", "image": drawing.picture(), "label": decided_class(kind, drawing),
+         "mask": drawing.mask.astype(np.uint8) * 255, "scene": (*drawing.stripes, 0)[0],
+         "image_without_object": drawing.without_object().picture()}
+        for index, drawing in enumerate(drawings(kind, images, seed))
+    ]  # fmt: skip
+    features = Features({"image_id": Value("string"), "image": Image(), "mask": Image(),
+                         "label": ClassLabel(names=list(KINDS[kind].classes)),
+                         "scene": ClassLabel(names=list(TEXTURES)), "image_without_object": Image()})  # fmt: skip
+    return Dataset.from_list(rows, features=features)
+
+
+def check_metrics(
+    out: Path, images: int = IMAGES, seed: int = 0, kinds: Iterable[str] = tuple(KINDS), progress: bool = True
+) -> list[Count]:
+    """Run what is missing, write `metrics_check.csv` to `out`, and return the counts.
+
+    Args:
+        out: folder of the runs and of the file.
+        images: pictures of each kind of evidence.
+        seed: other pictures for another seed.
+        kinds: of evidence.
+        progress: show bars.
+    """
+    counts = []
+    for kind in kinds:
+        classes = KINDS[kind].classes
+        folder = out / "runs" / f"{kind}-{images}-{seed}"
+        other = classifier_of("context") if kind == PAIRED else None
+        run(dataset=dataset_of(kind, images, seed), model=classifier_of(kind), explainers=EXPLAINERS,
+            metrics=checked_metrics(kind), groups={"first": list(classes[:2]), "second": list(classes[2:])},
+            other_model=other, other_label="scene" if other else None, batch_size=32, seed=seed, out=folder,
+            progress=progress)  # fmt: skip
+        counts += [*interventions(kind, images, seed), *counted(kind, read_run(folder))]
+    write_text(out / "metrics_check.csv", as_csv(counts))
+    return counts
+
+
+def counted(kind: str, run: RunData) -> list[Count]:
+    """Return a count for each metric and damage of a run."""
+    by_name = {(cell.metric_text, cell.explainer): cell for cell in run.cells}
+    counts = []
+    for metric in dict.fromkeys(cell.metric_text for cell in run.cells):
+        right = run.oriented(by_name[metric, RIGHT])
+        for damage in DAMAGED:
+            cell = by_name.get((metric, damage.replace(" ", "_")))
+            if cell is not None:
+                counts.append(Count(kind, metric, damage, *compared(right, run.oriented(cell))))
+    return counts
+
+
+def compared(right: np.ndarray, damaged: np.ndarray) -> tuple[int, int, int, int]:
+    """Return (ahead, ties, behind, left out) of scores, higher is better, NaN where there is none."""
+    both = np.isfinite(right) & np.isfinite(damaged)
+    right, damaged = right[both], damaged[both]
+    equal = np.abs(right - damaged) <= TIE * np.maximum(np.abs(right), np.abs(damaged))
+    ahead = int((~equal & (right > damaged)).sum())
+    return ahead, int(equal.sum()), int(len(right) - equal.sum() - ahead), int((~both).sum())
+
+
+def interventions(kind: str, images: int = IMAGES, seed: int = 0) -> list[Count]:
+    """Return how often each change of a picture flips the decision."""
+    counts, net = [], network(kind)
+    for change in FLIPS:
+        flips = 0
+        for number, drawing in enumerate(drawings(kind, images, seed)):
+            picture = torch.from_numpy(intervened(kind, drawing, change, number).picture()).permute(2, 0, 1)[None] / 255
+            flips += int(net(picture).argmax()) != decided_class(kind, drawing)
+        counts.append(Count(kind, "intervention", change, flips, 0, images - flips))
+    return counts
+
+
+def intervened(kind: str, drawing: Drawing, change: str, number: int) -> Drawing:
+    """Return a drawing with its evidence replaced or erased, or with everything else changed."""
+    reads, grid = KINDS[kind].reads, drawing.layout == "grid"
+    if change == "evidence erased":
+        return _without_evidence(reads, drawing)
+    if change == "evidence replaced":
+        if reads == "colour":
+            return replace(drawing, colour=(drawing.colour[1], drawing.colour[1]))
+        if reads == "stripes":
+            return replace(drawing, stripes=(drawing.stripes[1], drawing.stripes[1]))
+        return replace(drawing, coloured=(_moved(drawing.coloured[0], quadrant_of(drawing.coloured[1])),
+                                          drawing.coloured[1]))  # fmt: skip
+    # All else: no object, no rival, other noise, and the other patch or the free property of another class.
+    plain = replace(drawing, objects=(), noise=drawing.noise + 1)
+    if reads == "stripes":
+        return replace(plain, colour=((drawing.colour[0] + 1) % 4,), coloured=drawing.coloured[:1],
+                       stripes=drawing.stripes[:1], striped=drawing.striped[:1])  # fmt: skip
+    other = () if grid else ((drawing.stripes[0] + 1 + number % 3) % 4, drawing.stripes[1])
+    colour = drawing.colour[0] if reads == "colour" else (drawing.colour[0] + 1) % 4
+    return replace(plain, colour=(colour,), coloured=drawing.coloured[:1], stripes=other)
+
+
+def _without_evidence(reads: str, drawing: Drawing) -> Drawing:
+    if reads == "stripes":
+        return replace(drawing, stripes=drawing.stripes[1:], striped=drawing.striped[1:])
+    return replace(drawing, colour=drawing.colour[1:], coloured=drawing.coloured[1:])
+
+
+def _moved(box: tuple[int, int, int], quadrant: int) -> tuple[int, int, int]:
+    """Return a box at the same place of another quadrant."""
+    return quadrant // 2 * CELL + box[0] % CELL, quadrant % 2 * CELL + box[1] % CELL, box[2]
+
+
+def as_csv(counts: Iterable[Count]) -> str:
+    """Return counts as the text of a CSV file."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Count.__dataclass_fields__)
+    writer.writerows(tuple(vars(count).values()) for count in counts)
+    return text.getvalue()
+
+
+def read_counts(path: Path) -> list[Count]:
+    """Return the counts of a CSV file."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [Count(row["kind"], row["metric"], row["damage"],
+                      *(int(row[name]) for name in ("ahead", "ties", "behind", "left_out")))
+                for row in csv.DictReader(file)]  # fmt: skip

@@ -1,0 +1,97 @@
+"""The right map of a network whose evidence is known, and damaged ones, as explainers."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torchvision.transforms.functional import gaussian_blur
+
+from saliency_bench.compute.classifiers.classifier import Classifier
+from saliency_bench.recipes.metrics_check.drawings import GROUND, OBJECT, SIDE
+from saliency_bench.types import Images, Maps, Target
+
+SHIFT, SIGMA = 4, 3.0  # pixels, of pictures of 32 x 32 whose evidence is 7 x 7
+RIGHT = "right_map"
+
+
+def right_map(classifier: Classifier, images: Images, target: Target) -> Maps:
+    """Return what each pixel adds to the logits, weighted by the target."""
+    return torch.einsum("bkhw,bk->bhw", _evidence(classifier, images), target)
+
+
+def shifted(classifier: Classifier, images: Images, target: Target) -> Maps:
+    """Return the right map, four pixels to the right: half of the evidence is missed."""
+    return right_map(classifier, images, target).roll(SHIFT, dims=2)
+
+
+def blurred(classifier: Classifier, images: Images, target: Target) -> Maps:
+    """Return the right map under a Gaussian of three pixels, which spreads it over the surroundings."""
+    size = 2 * round(3 * SIGMA) + 1
+    return gaussian_blur(right_map(classifier, images, target), [size, size], [SIGMA, SIGMA])
+
+
+def half_wrong(classifier: Classifier, images: Images, target: Target) -> Maps:
+    """Return the right map, whose right half lies in another part of the picture."""
+    maps = right_map(classifier, images, target)
+    columns = torch.arange(maps.shape[2], device=maps.device)
+    weight = maps.abs().sum(1)
+    centre = (weight * columns).sum(1) / weight.sum(1).clamp(min=1e-9)
+    stays = (columns <= centre[:, None])[:, None]
+    return maps * stays + (maps * ~stays).roll((SIDE // 2, SIDE // 2), dims=(1, 2))
+
+
+def sign_flipped(classifier: Classifier, images: Images, target: Target) -> Maps:
+    """Return the right map times -1."""
+    return -right_map(classifier, images, target)
+
+
+def peaked(classifier: Classifier, images: Images, target: Target) -> Maps:
+    """Return the strongest pixel of the right map alone."""
+    maps = right_map(classifier, images, target)
+    return maps * (maps.abs() == maps.abs().amax((1, 2), keepdim=True))
+
+
+def other_class(classifier: Classifier, images: Images, target: Target) -> Maps:
+    """Return the right map of the likeliest class that the target does not hold."""
+    logits = classifier(images).masked_fill(target > 0, -torch.inf)
+    return right_map(classifier, images, functional.one_hot(logits.argmax(1), logits.shape[1]).float())
+
+
+def all_object(classifier: Classifier, images: Images, target: Target) -> Maps:
+    """Return 1 on every object and 0 elsewhere, whatever the network uses: an object is brighter than the scene."""
+    one_way = torch.tensor([1.0, 2, 1], device=images.device) / 4  # fine stripes vanish
+    kernel = torch.outer(one_way, one_way)[None, None]
+    grey = functional.pad(images.mean(1, keepdim=True), (1, 1, 1, 1), mode="replicate")
+    return (functional.conv2d(grey, kernel)[:, 0] > (GROUND + OBJECT) / 2).float()
+
+
+def _evidence(classifier: Classifier, images: Images) -> Tensor:
+    """Return (B, K, H, W); the network takes no notice of a mean that is subtracted from all pixels."""
+    network: Any = classifier.model  # a `networks.KnownEvidence`
+    return network.evidence(images)
+
+
+DAMAGED = {
+    "shifted": "four pixels to the right",
+    "blurred": "under a Gaussian whose sigma is three pixels",
+    "half wrong": "its right half lies elsewhere",
+    "sign flipped": "times -1",
+    "peaked": "its strongest pixel alone",
+    "other class": "the right map of the runner-up",
+    "all object": "every pixel of the object",
+    "centre": "a spot in the middle",
+    "random": "noise",
+}
+EXPLAINERS = (
+    right_map,
+    shifted,
+    blurred,
+    half_wrong,
+    sign_flipped,
+    peaked,
+    other_class,
+    all_object,
+    "centre",
+    "random",
+)
