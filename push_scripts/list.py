@@ -15,6 +15,7 @@ from saliency_bench import registry
 from saliency_bench.cli import SECTIONS
 from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _items, _shared
+from saliency_bench.push_scripts.suite import METRICS_CHECK
 from saliency_bench.terminal import fitted, show_help
 
 SECTION = "start here"
@@ -169,4 +170,6 @@ def _suites() -> dict[str, str]:
             listed[name] = f"cannot be used: {error}"
             continue
         listed |= {name: suite.paper} | {table: table_of.title for table, table_of in suite.tables.items()}
-    return listed | registry.unusable("suites")
+    return (
+        listed | {METRICS_CHECK: "Which metrics score a correct map above damaged maps"} | registry.unusable("suites")
+    )

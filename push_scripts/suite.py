@@ -10,8 +10,8 @@ NAME is a paper's suite or one of its tables (`saliency-bench list suites`), or 
 an example. --smoke makes the same tables in minutes, from drawn pictures and small networks. A new start does only what
 is missing; a failed run is reported and does not stop the others.
 
-`metrics-check` asks of every metric whether it puts the right map above damaged ones, with networks whose evidence is
-known. It takes --out, --smoke, --limit (pictures of each network) and --json.
+`metrics-check` tests whether each metric scores the correct map above damaged maps, on networks whose evidence is
+known. It accepts --out, --smoke, --limit (pictures of each network) and --json.
 """
 
 import json
@@ -97,7 +97,7 @@ def _check_metrics(args: Namespace) -> int:
 
     for name in ("plan", "train_only", "show", "compare", "select", "answers", "batch_size", "device"):
         if getattr(args, name):
-            raise UserError(f"--{name.replace('_', '-')} is for suites of tables; leave it out for {METRICS_CHECK}")
+            raise UserError(f"--{name.replace('_', '-')} does not apply to {METRICS_CHECK}; remove the option")
     check_writable(out := Path(args.out))
     from saliency_bench.recipes.metrics_check.check import IMAGES, SMOKE_IMAGES, SMOKE_KINDS, check_metrics
     from saliency_bench.recipes.metrics_check.networks import KINDS

@@ -1,4 +1,4 @@
-"""The check of metrics: evidence that interventions confirm, counts made a second way, sentences that follow."""
+"""Test the check of metrics: interventions, evidence, counts and the sentences of the page."""
 
 from argparse import ArgumentParser
 from pathlib import Path
@@ -23,10 +23,10 @@ def test_only_a_change_of_the_evidence_flips_a_decision(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_evidence_of_a_small_pattern_is_that_worked_out_by_hand(kind):
-    """Red above 0.1, and columns of +-0.2 above 0.125, on grey; a fifth of it counts against other classes."""
+def test_evidence_of_a_small_pattern_by_hand(kind):
+    """Compare with red above 0.1, and columns of +-0.2 above 0.125; a fifth counts against the other classes."""
     picture = torch.full((1, 3, 32, 32), 0.5)
-    if KINDS[kind].reads == "stripes":  # columns answer with 0.2, and four pixels inside all windows lie on them
+    if KINDS[kind].reads == "stripes":  # the response to columns is 0.2, and four pixels lie inside all windows
         picture[..., 18:31, 2:15] += torch.tensor([0.2, -0.2] * 6 + [0.2])
         value, place = (0.2 - 0.125) * 6 / (0.07 * 35), (slice(22, 27), slice(6, 11))
     else:
@@ -44,7 +44,7 @@ def test_evidence_of_a_small_pattern_is_that_worked_out_by_hand(kind):
 
 
 def right_maps_by_loops(rows):
-    """The right maps of the colour network, pixel by pixel, of class `label`; other colours speak against it."""
+    """Compute the right maps of the colour network for class `label`, pixel by pixel."""
     maps = np.zeros((len(rows), 32, 32))
     for number, row in enumerate(rows):
         pixels = np.asarray(row["image"], dtype=np.float64) / 255
@@ -56,7 +56,7 @@ def right_maps_by_loops(rows):
 
 
 def insertion_of_two_steps(kind, row, values):
-    """p of the label after no pixel, the top half and all pixels, the others black; the trapezoid rule."""
+    """Integrate p of the label over no pixel, the top half and all pixels by the trapezoid rule."""
     order = np.argsort(-values.ravel(), kind="stable")
     kept = np.zeros(1024, bool)
     kept[order[:512]] = True
@@ -66,7 +66,7 @@ def insertion_of_two_steps(kind, row, values):
     return (p[0] + 2 * p[1] + p[2]) / 4
 
 
-def test_counts_are_those_of_a_literal_second_computation(tmp_path, monkeypatch):
+def test_counts_equal_a_literal_second_computation(tmp_path, monkeypatch):
     metrics = ["saliency_energy", "saliency_pointing_game", "saliency_insertion:steps=2"]
     monkeypatch.setattr(check, "checked_metrics", lambda kind: metrics)
     counts = check.check_metrics(tmp_path, 6, kinds=["colour"], progress=False)
@@ -90,9 +90,9 @@ def test_counts_are_those_of_a_literal_second_computation(tmp_path, monkeypatch)
             signs = [0 if abs(a - b) < 1e-6 else 1 if a > b else -1 for a, b in pairs]
             count = by_place[metric, damage]
             assert (count.ahead, count.ties, count.behind) == tuple(signs.count(sign) for sign in (1, 0, -1)), damage
-    # A flipped map is above the middle of its range nearly everywhere, which is why regions of it hold the object.
+    # A flipped map is above the middle of its range nearly everywhere, so its region contains the object.
     assert min((values > (values.min() + values.max()) / 2).mean() for values in -right) > 0.9
-    # Half of the pixels hold all that is evidence, if the right map orders them, and none, if it is turned around.
+    # The top half of the pixels holds all evidence in the order of the right map, and none in the reversed order.
     ahead = sum(insertion_of_two_steps("colour", row, a) > insertion_of_two_steps("colour", row, -a) + 1e-6
                 for row, a in zip(rows, right, strict=True))  # fmt: skip
     assert by_place["saliency_insertion:steps=2", "sign flipped"].ahead == ahead == 6
@@ -117,17 +117,17 @@ def test_ties_count_half_and_images_without_a_score_are_left_out():
     count = check.Count("colour", "saliency_energy", "shifted", *check.compared(*scores))
     assert (count.ahead, count.ties, count.behind, count.left_out, count.n, count.rate) == (1, 1, 1, 2, 3, 0.5)
     assert not count.sees
-    assert not count.misled  # Wilson's interval of 1.5 of 3 holds one half
+    assert not count.misled  # Wilson's interval of 1.5 of 3 contains one half
 
 
 @pytest.mark.parametrize(("ahead", "column"), [(32, 2), (16, None), (0, 4)])
 def test_sentences_of_the_page_follow_from_its_counts(ahead, column):
     counts = [check.Count("context", "saliency_energy", "all object", ahead, 0, 32 - ahead)]
     text = page([check.Count("context", "intervention", change, 32, 0, 0) for change in check.FLIPS] + counts)
-    row = next(line for line in text.splitlines() if line.startswith("| Does it show what the network uses"))
+    row = next(line for line in text.splitlines() if line.startswith("| Does the map show what the network uses"))
     assert [number for number, cell in enumerate(row.split("|")) if "energy" in cell] == ([column] if column else [])
     assert ("1 of 1 alignment metrics prefer the wrong map: energy" in text) == (ahead == 0)
-    assert ("with every network that they were tried with: energy" in text) == (ahead == 32)
+    assert ("with every network they were tested on: energy" in text) == (ahead == 32)
 
 
 def test_the_published_page_is_made_of_the_published_counts():

@@ -1,7 +1,7 @@
-"""Score the right map and damaged ones by every metric, and count the images where the right map is ahead.
+"""Score the right map and damaged maps by every metric, and count the images in which the right map scores higher.
 
-A run per kind of evidence, so that the check resumes as runs do; the counts of all runs are a small CSV file, from
-which page and figure are made. Interventions show that the evidence is what the network is built to use.
+Each kind of evidence is one run, so an interrupted check resumes. The counts of all runs are written to a small CSV
+file, from which the page and the figure are made. Interventions verify that the network uses the intended evidence.
 """
 
 import csv
@@ -37,36 +37,36 @@ IMAGES, SMOKE_IMAGES = 64, 4  # pictures of each kind
 SMOKE_KINDS = ("colour", "context")
 Z = 1.959964  # 95 %
 TIE = 1e-6  # scores that differ by less, relative to the larger one, are equal
-# Metrics that cannot be checked, and why.
+# Metrics that cannot be checked, with the reason.
 NOT_CHECKED = {
-    "saliency_kar": "asks what newly trained networks learn from the marked pixels; their evidence is not known",
-    "saliency_roar": "asks what newly trained networks learn without the marked pixels; their evidence is not known",
-    "saliency_crowd_auc": "is made of the answers of people",
-    "saliency_correctness": "has one score for all images, made of two accuracies, and none for an image",
+    "saliency_kar": "retrains networks on the marked pixels, and the evidence of a retrained network is unknown",
+    "saliency_roar": "retrains networks without the marked pixels, and the evidence of a retrained network is unknown",
+    "saliency_crowd_auc": "needs the answers of people",
+    "saliency_correctness": "has one score for all images and no score for a single image",
 }
-# What is removed gets the grey of the scene in place of black.
+# Removed pixels get the grey of the scene instead of black.
 ON_GREY = ("saliency_insertion:reference=mean", "saliency_deletion:reference=mean")
-# Metrics of an object model and a scene model need pictures and networks of both; only this kind has them.
+# Metrics that compare an object model with a scene model need a second network and picture; only this kind has both.
 PAIRED, OF_PAIRS = "colour", ("saliency_mcs", "saliency_mcr", "saliency_idr")
 FLIPS = {
-    "evidence replaced": "the evidence is replaced by that of the rival class",
-    "evidence erased": "the evidence is erased, so that only the weaker rival is left",
-    "all else changed": "everything but the evidence is changed",
+    "evidence replaced": "the evidence is replaced by the evidence of the rival class",
+    "evidence erased": "the evidence is erased, and only the weaker rival is left",
+    "all else changed": "everything except the evidence is changed",
 }
 
 
 @dataclass(frozen=True)
 class Count:
-    """In how many images the right map is ahead of a damaged one.
+    """Number of images in which the right map scores above a damaged map.
 
     Attributes:
-        kind: of evidence.
-        metric: its name, with options that are not the default; "intervention" for the changes that flip a decision.
-        damage: of the map; or what was changed in the picture.
-        ahead: images in which the right map has the better score, or whose decision flips.
-        ties: images in which both are equal.
-        behind: images in which the damaged map has the better score.
-        left_out: images without a score of one of the two.
+        kind: name of the kind of evidence.
+        metric: name with the options that are not the default; "intervention" for changes of the picture.
+        damage: name of the damage of the map, or of the change of the picture.
+        ahead: number of images in which the right map has the better score, or in which the decision changes.
+        ties: number of images in which both maps have the same score.
+        behind: number of images in which the damaged map has the better score.
+        left_out: number of images in which one of the two maps has no score.
     """
 
     kind: str
@@ -89,17 +89,17 @@ class Count:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return Wilson's 95 % interval of the rate; where images tie, it is wider than needed."""
+        """Return Wilson's 95 % interval of the rate, which is wider than necessary where images tie."""
         return wilson(self.rate, self.n, Z) if self.n else (0.0, 1.0)
 
     @property
     def sees(self) -> bool:
-        """Return whether the right map is ahead significantly more often than not."""
+        """Return whether the right map scores higher in significantly more than half of the images."""
         return self.interval[0] > 0.5
 
     @property
     def misled(self) -> bool:
-        """Return whether the damaged map is ahead significantly more often than not."""
+        """Return whether the damaged map scores higher in significantly more than half of the images."""
         return self.interval[1] < 0.5
 
 
@@ -120,14 +120,14 @@ def _drawn(index: int, layout: str, seed: int) -> Drawing:
 
 
 def decided_class(kind: str, drawing: Drawing) -> int:
-    """Return the class that a network of this kind of evidence must see in a drawing."""
+    """Return the class that a network of this kind of evidence must predict for a drawing."""
     return {"colour": drawing.colour[0], "quadrant": drawing.quadrant, "stripes": (*drawing.stripes, 0)[0]}[
         KINDS[kind].reads
     ]
 
 
 def classifier_of(kind: str) -> Classifier:
-    """Return the network of a kind of evidence as a classifier; pixels that are removed get the grey of the scene."""
+    """Return the network of a kind of evidence as a classifier, with the grey of the scene as mean."""
     classes = list(KINDS[kind].classes)
     return load_classifier(network(kind), mean=GROUND, std=1, labels=classes, layer="features", name=kind, device="cpu")
 
@@ -149,14 +149,14 @@ def dataset_of(kind: str, images: int = IMAGES, seed: int = 0) -> Dataset:
 def check_metrics(
     out: Path, images: int = IMAGES, seed: int = 0, kinds: Iterable[str] = tuple(KINDS), progress: bool = True
 ) -> list[Count]:
-    """Run what is missing, write `metrics_check.csv` to `out`, and return the counts.
+    """Run the missing part of the check, write `metrics_check.csv` to `out`, and return the counts.
 
     Args:
-        out: folder of the runs and of the file.
-        images: pictures of each kind of evidence.
-        seed: other pictures for another seed.
-        kinds: of evidence.
-        progress: show bars.
+        out: folder for the runs and the file.
+        images: number of pictures of each kind of evidence.
+        seed: seed of the pictures.
+        kinds: names of the kinds of evidence.
+        progress: whether to show progress bars.
     """
     counts = []
     for kind in kinds:
@@ -186,7 +186,7 @@ def counted(kind: str, run: RunData) -> list[Count]:
 
 
 def compared(right: np.ndarray, damaged: np.ndarray) -> tuple[int, int, int, int]:
-    """Return (ahead, ties, behind, left out) of scores, higher is better, NaN where there is none."""
+    """Return (ahead, ties, behind, left out) of two arrays of scores; higher is better, NaN is a missing score."""
     both = np.isfinite(right) & np.isfinite(damaged)
     right, damaged = right[both], damaged[both]
     equal = np.abs(right - damaged) <= TIE * np.maximum(np.abs(right), np.abs(damaged))
@@ -195,7 +195,7 @@ def compared(right: np.ndarray, damaged: np.ndarray) -> tuple[int, int, int, int
 
 
 def interventions(kind: str, images: int = IMAGES, seed: int = 0) -> list[Count]:
-    """Return how often each change of a picture flips the decision."""
+    """Count, for each change of a picture, the pictures in which the decision of the network changes."""
     counts, net = [], network(kind)
     for change in FLIPS:
         flips = 0

@@ -1,11 +1,11 @@
-"""Pictures for networks whose evidence is known: an object, a coloured patch, a striped patch, and weaker rivals.
+"""Pictures for networks with known evidence: an object, a coloured patch, a striped patch, and weaker rivals.
 
     object layout   both patches lie on the object
     scene layout    the coloured patch lies on the object, the striped one beside it
-    grid layout     four cells with an object each; the coloured patch lies on one, and its cell is the mask
+    grid layout     four cells with an object each; one of them has the coloured patch, and its cell is the mask
 
-Colour, stripes and place are independent of each other. Colours leave a pixel's mean over the channels unchanged, and
-stripes and noise are grey, so that a network of one of them cannot see the other.
+Colour, stripes and position are independent of each other. A colour does not change a pixel's mean over the channels,
+and stripes and noise are grey, so a network that reads one property is blind to the others.
 """
 
 from collections.abc import Iterator
@@ -31,16 +31,16 @@ Box = tuple[int, int, int]  # top, left, side
 
 @dataclass(frozen=True)
 class Drawing:
-    """What a picture shows.
+    """Description of a picture.
 
     Attributes:
         layout: one of `LAYOUTS`.
-        objects: boxes of objects; the first has the coloured patch.
-        colour: class of the coloured patch, and that of the rival.
-        coloured: boxes of both.
-        stripes: class of the striped patch, and that of the rival; () without.
-        striped: boxes of both; () without.
-        noise: seed of what differs from pixel to pixel.
+        objects: boxes of the objects; the first has the coloured patch.
+        colour: classes of the coloured patch and of its rival.
+        coloured: boxes of the coloured patch and of its rival.
+        stripes: classes of the striped patch and of its rival; () without stripes.
+        striped: boxes of the striped patch and of its rival; () without stripes.
+        noise: seed of the noise.
     """
 
     layout: str
@@ -53,18 +53,18 @@ class Drawing:
 
     @property
     def quadrant(self) -> int:
-        """Return the class of the place of the coloured patch."""
+        """Return the quadrant of the coloured patch."""
         return quadrant_of(self.coloured[0])
 
     @property
     def mask(self) -> np.ndarray:
-        """Return the object that people would mark, Bool (H, W): the cell that holds it in a grid."""
+        """Return the mask of the object, bool (H, W); in a grid, the mask of its cell."""
         top, left, _ = self.coloured[0]
         cell = (top // CELL * CELL, left // CELL * CELL, CELL)
         return inside([cell] if self.layout == "grid" else self.objects[:1])
 
     def without_object(self) -> "Drawing":
-        """Return the same scene without objects, and without what lies on them."""
+        """Return the same scene without the objects and their patches."""
         beside = slice(1, None) if self.layout != "scene" else slice(None)
         return replace(self, objects=(), colour=self.colour[1:], coloured=self.coloured[1:],
                        stripes=self.stripes[beside], striped=self.striped[beside])  # fmt: skip

@@ -1,4 +1,4 @@
-"""The figure of the page on metrics: a heat map of detection rates, metrics by damage."""
+"""Heat map of detection rates, metrics by damages."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +11,13 @@ from saliency_bench.read.report.plots import COLOURS, STYLE, write_figure
 from saliency_bench.recipes.metrics_check.check import Count
 from saliency_bench.recipes.metrics_check.maps import DAMAGED
 
-WIDTH, ROW = 3.75, 0.19  # inches; 375 pixels of a phone hold the figure as it is
-# From "prefers the damaged map" by "cannot tell" to "sees the damage".
+WIDTH, ROW = 3.75, 0.19  # inches; the figure fits a phone of 375 pixels
+# From "prefers the damaged map" over "no preference" to "prefers the right map".
 MAP = LinearSegmentedColormap.from_list("detection", ["#b3541e", "#fdfdfb", COLOURS["accent"]])
 
 
 def draw_figure(rates: Sequence[tuple[str, Sequence[Count | None]]], path: Path) -> None:
-    """Draw rows of (name of a metric, its count for each damage) as a heat map, with rates in percent in its cells."""
+    """Draw rows (name of a metric, count for each damage) as a heat map whose cells hold rates in percent."""
     with rc_context(STYLE | {"font.size": 7}):
         figure = Figure(figsize=(WIDTH, ROW * len(rates) + 0.95), layout="constrained")
         axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""The right map of a network whose evidence is known, and damaged ones, as explainers."""
+"""Explainers that return the right map of a network with known evidence, and damaged versions of this map."""
 
 from typing import Any
 
@@ -16,23 +16,23 @@ RIGHT = "right_map"
 
 
 def right_map(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return what each pixel adds to the logits, weighted by the target."""
+    """Return the contribution of each pixel to the logits, weighted by the target."""
     return torch.einsum("bkhw,bk->bhw", _evidence(classifier, images), target)
 
 
 def shifted(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the right map, four pixels to the right: half of the evidence is missed."""
+    """Return the right map moved four pixels to the right, so that it misses half of the evidence."""
     return right_map(classifier, images, target).roll(SHIFT, dims=2)
 
 
 def blurred(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the right map under a Gaussian of three pixels, which spreads it over the surroundings."""
+    """Return the right map blurred by a Gaussian with a standard deviation of three pixels."""
     size = 2 * round(3 * SIGMA) + 1
     return gaussian_blur(right_map(classifier, images, target), [size, size], [SIGMA, SIGMA])
 
 
 def half_wrong(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the right map, whose right half lies in another part of the picture."""
+    """Return the right map with its right half moved to another part of the picture."""
     maps = right_map(classifier, images, target)
     columns = torch.arange(maps.shape[2], device=maps.device)
     weight = maps.abs().sum(1)
@@ -53,13 +53,13 @@ def peaked(classifier: Classifier, images: Images, target: Target) -> Maps:
 
 
 def other_class(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the right map of the likeliest class that the target does not hold."""
+    """Return the right map of the likeliest class that is not in the target."""
     logits = classifier(images).masked_fill(target > 0, -torch.inf)
     return right_map(classifier, images, functional.one_hot(logits.argmax(1), logits.shape[1]).float())
 
 
 def all_object(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return 1 on every object and 0 elsewhere, whatever the network uses: an object is brighter than the scene."""
+    """Return 1 on every object and 0 elsewhere. An object is brighter than the scene."""
     one_way = torch.tensor([1.0, 2, 1], device=images.device) / 4  # fine stripes vanish
     kernel = torch.outer(one_way, one_way)[None, None]
     grey = functional.pad(images.mean(1, keepdim=True), (1, 1, 1, 1), mode="replicate")
@@ -67,21 +67,21 @@ def all_object(classifier: Classifier, images: Images, target: Target) -> Maps:
 
 
 def _evidence(classifier: Classifier, images: Images) -> Tensor:
-    """Return (B, K, H, W); the network takes no notice of a mean that is subtracted from all pixels."""
+    """Return the evidence (B, K, H, W), which does not change when a mean is subtracted from all pixels."""
     network: Any = classifier.model  # a `networks.KnownEvidence`
     return network.evidence(images)
 
 
 DAMAGED = {
-    "shifted": "four pixels to the right",
-    "blurred": "under a Gaussian whose sigma is three pixels",
-    "half wrong": "its right half lies elsewhere",
-    "sign flipped": "times -1",
-    "peaked": "its strongest pixel alone",
+    "shifted": "the right map, moved four pixels to the right",
+    "blurred": "the right map, blurred by a Gaussian with a standard deviation of three pixels",
+    "half wrong": "the right map, with its right half moved elsewhere",
+    "sign flipped": "the right map times -1",
+    "peaked": "only the strongest pixel of the right map",
     "other class": "the right map of the runner-up",
-    "all object": "every pixel of the object",
-    "centre": "a spot in the middle",
-    "random": "noise",
+    "all object": "1 on every pixel of the object, 0 elsewhere",
+    "centre": "a Gaussian spot in the middle of the picture",
+    "random": "random noise",
 }
 EXPLAINERS = (
     right_map,

@@ -1,11 +1,11 @@
-"""Convolutional networks that are built, not trained: every logit is a sum over pixels, so its evidence is known.
+"""Convolutional networks with weights written by hand: every logit is a sum over pixels, so its evidence is known.
 
     logit_k = sum over places q and features f of  c_kf(q) = gate_k(q) head_kf relu(features_f(image))(q)
     e_k(p)  = sum over q and f of c_kf(q) |w_f(p - q)| / sum |w_f|,    so that the sum of e_k is logit_k
 
-`features` finds colours or textures, `head` says which of them speaks for which class, and `gate` where in the picture
-it counts. What a feature adds at a place is shared by the pixels that its filter w reads there, in proportion to the
-magnitudes of its weights: e_k is the right map of class k. A filter of colours reads a single pixel.
+`features` detects colours or textures, `head` weights each feature for each class, and `gate` weights each position.
+The contribution of a feature at a position is shared among the pixels that its filter w reads there, in proportion to
+the magnitudes of the filter's weights; e_k is the right map of class k. A colour filter reads a single pixel.
 """
 
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from torch.nn import functional
 
 from saliency_bench.recipes.metrics_check.drawings import CELL, CLASSES, COLOURS, QUADRANTS, SIDE, TEXTURES
 
-# A pixel must be this much more of a colour, or of a texture, than grey. Noise and the edge of an object stay below.
+# Thresholds of the features, above the responses to noise and to the edge of an object.
 COLOUR_FROM, TEXTURE_FROM = 0.1, 0.125
-LOGIT = 6.0  # about what the evidence for a class comes to; that of the rival is about half
-AGAINST = 0.2  # how much what speaks for a class speaks against each other one
+LOGIT = 6.0  # approximate logit of the decided class; the rival has about half of it
+AGAINST = 0.2  # weight of a feature against each other class, relative to its own
 
 
 class KnownEvidence(nn.Module):
@@ -43,7 +43,7 @@ class KnownEvidence(nn.Module):
         return (self.gate * self.head(functional.relu(self.features(images)))).sum((2, 3))
 
     def evidence(self, images: Tensor) -> Tensor:
-        """Return what each pixel adds to each logit, (B, K, H, W)."""
+        """Return the contribution of each pixel to each logit, (B, K, H, W)."""
         active = functional.relu(self.features(images))
         adds = self.head.weight[:, :, 0, 0, None, None] * active[:, None] * self.gate[:, None]  # (B, K, F, H, W)
         read = self.features.weight.abs().sum(1, keepdim=True)
@@ -57,10 +57,10 @@ class Kind:
     """A kind of evidence.
 
     Attributes:
-        layout: of the pictures.
-        reads: "colour", "quadrant" or "stripes": what the network decides by, a property of the drawing.
-        classes: their names.
-        about: the evidence in a few words.
+        layout: layout of the pictures.
+        reads: property of the drawing that decides the class: "colour", "quadrant" or "stripes".
+        classes: names of the classes.
+        about: description of the evidence in a few words.
     """
 
     layout: str
@@ -87,7 +87,7 @@ def network(kind: str) -> KnownEvidence:
         features, unit = _colour_features(), 0.2 * (25 if entry.layout == "grid" else 49)
     head = nn.Conv2d(features.out_channels, CLASSES, 1, bias=False)
     weights = _contrasted(torch.eye(CLASSES)).repeat(1, features.out_channels // CLASSES)
-    if entry.reads == "quadrant":  # any colour speaks for the quadrant it is in
+    if entry.reads == "quadrant":  # any colour is evidence for its quadrant
         weights = torch.ones(CLASSES, CLASSES)
     head.weight.data = (LOGIT / unit * weights)[:, :, None, None]
     gate = _quadrants() if entry.reads == "quadrant" else torch.ones(1, 1, 1)
@@ -95,7 +95,7 @@ def network(kind: str) -> KnownEvidence:
 
 
 def _folded(wide: Tensor, height: int, width: int) -> Tensor:
-    """Return maps (N, height, width) of wider ones; what lies outside goes to the border, whose pixels are repeated."""
+    """Crop maps to (N, height, width), and add the margin to the border pixels, which the padding replicates."""
     maps = wide
     for dim, size in ((1, height), (2, width)):
         margin = (maps.shape[dim] - size) // 2
@@ -106,12 +106,12 @@ def _folded(wide: Tensor, height: int, width: int) -> Tensor:
 
 
 def _contrasted(speaks: Tensor) -> Tensor:
-    """Return 1 where something speaks for a class (1), and a negative number where it does not (0)."""
+    """Return 1 where a feature is evidence for a class (1), and `-AGAINST` elsewhere (0)."""
     return speaks - AGAINST * (1 - speaks)
 
 
 def _colour_features() -> nn.Conv2d:
-    """Return four channels, red - green, green - red, yellow - blue and blue - yellow, beyond a threshold."""
+    """Return four channels above a threshold: red - green, green - red, yellow - blue and blue - yellow."""
     directions = torch.tensor([[1.0, -1, 0], [-1, 1, 0], [0.5, 0.5, -1], [-0.5, -0.5, 1]])
     features = nn.Conv2d(3, CLASSES, 1)
     features.load_state_dict({"weight": directions[:, :, None, None], "bias": torch.full((CLASSES,), -COLOUR_FROM)})
@@ -119,7 +119,7 @@ def _colour_features() -> nn.Conv2d:
 
 
 def _texture_features() -> nn.Conv2d:
-    """Return eight channels: the response to each texture and its negative, beyond a threshold."""
+    """Return eight channels above a threshold: the response to each texture and the negative response."""
     fine, wide = torch.tensor([0, -1, 2, -1, 0]) / 4, torch.tensor([-1, 0, 2, 0, -1]) / 4
     smooth = torch.tensor([0, 1, 2, 1, 0]) / 4
     filters = torch.stack([torch.outer(smooth, fine), torch.outer(fine, smooth), torch.outer(fine, fine),
@@ -131,6 +131,6 @@ def _texture_features() -> nn.Conv2d:
 
 
 def _quadrants() -> Tensor:
-    """Return the gate of quadrants, each of which speaks for a class, (K, H, W)."""
+    """Return the gate (K, H, W) with which each quadrant is evidence for one class."""
     cells = torch.arange(SIDE) // CELL
     return _contrasted((cells[:, None] * 2 + cells == torch.arange(CLASSES)[:, None, None]).float())

@@ -12,13 +12,13 @@ from saliency_bench.utils.files import write_text
 
 # Questions, and the damages that a metric must see to answer them.
 QUESTIONS = {
-    "Does it lie where the evidence is, neither shifted nor half elsewhere?": ("shifted", "half wrong"),
-    "Is it sharp, without what merely surrounds the evidence?": ("blurred",),
-    "Is it complete, more than its strongest pixel?": ("peaked",),
-    "Has it the right sign?": ("sign flipped",),
-    "Does it explain this class and not the runner-up?": ("other class",),
-    "Does it show what the network uses and not the whole object?": ("all object",),
-    "Does it look at the network and the picture at all?": ("centre", "random"),
+    "Does the map lie where the evidence is, neither shifted nor half elsewhere?": ("shifted", "half wrong"),
+    "Is the map sharp, without the surroundings of the evidence?": ("blurred",),
+    "Is the map complete, and not only its strongest pixel?": ("peaked",),
+    "Does the map have the right sign?": ("sign flipped",),
+    "Does the map explain this class and not the runner-up?": ("other class",),
+    "Does the map show what the network uses, and not the whole object?": ("all object",),
+    "Does the map depend on the network and the picture at all?": ("centre", "random"),
 }
 FAMILIES = {
     "Alignment": lambda inputs: "masks" in inputs and "explain" not in inputs,
@@ -30,11 +30,11 @@ FAMILIES = {
 PAGE = """# Which metric can be trusted for which question
 
 {smoke}\
-Every metric is asked the same thing where the answer is known: is the right map better than a damaged one? The networks
-are convolutions whose weights were written down, not trained, so that what each part of a picture adds to each logit is
-known: that is the right map. A metric *sees* a damage if it puts the right map ahead in significantly more than half
-of the pictures (the 95 % interval lies above one half), and is *misled* by it if the damaged map is ahead in
-significantly more than half.
+A metric should score a correct saliency map above a damaged one. This page tests every metric on networks for which
+the correct map is known: small convolutional networks with weights written by hand, so that the contribution of each
+pixel to each logit is known. These contributions are the *right map*. A metric *detects* a damage if the right map
+scores higher in significantly more than half of the pictures (the 95 % interval lies above one half). A damage
+*misleads* a metric if the damaged map scores higher in significantly more than half of the pictures.
 
 ## In short
 
@@ -42,13 +42,15 @@ significantly more than half.
 
 ![Share of pictures in which a metric puts the right map above a damaged one]({picture})
 
-The share of pictures, in percent, over all networks, in which a metric puts the right map ahead; ties count half. Blue
-is right, white cannot tell, brown prefers the damaged map.
+The figure shows the percentage of pictures, over all networks, in which the right map has the better score. A tie
+counts as half. Blue: the metric prefers the right map. White: no preference. Brown: the metric prefers the damaged
+map.
 
 ## Which metric for which question
 
-A metric stands in the second column if it sees the damages that belong to the question with every network that it was
-tried with, in the third if with some and never misled, and in the last if a damaged map is ahead with at least one.
+Each question belongs to one or two damages. The second column lists the metrics that detect these damages with every
+network they were tested on. The third column lists the metrics that detect them with some networks and are never
+misled. The last column lists the metrics that are misled with at least one network.
 
 {questions}
 
@@ -66,12 +68,12 @@ tried with, in the third if with some and never misled, and in the last if a dam
 
 {flips}
 
-The networks have no other parts: `evidence()` of `saliency_bench.recipes.metrics_check.networks` returns what each
-pixel adds. Its colour networks look at single pixels, so that a removed pixel takes its own evidence away and nothing
-else. Its texture networks look at 5 x 5 pixels, as trained networks look at surroundings: pixels removed here and there
-make textures of their own. What a texture adds is known for each place of the filter; that the pixels under it share
-this in proportion to its weights is a choice. So blur, which hardly leaves these surroundings, says less with textures
-than with colours.
+`evidence()` in `saliency_bench.recipes.metrics_check.networks` computes the right map. The colour networks read single
+pixels, so removing a pixel removes its own evidence and nothing else. The texture networks read 5 x 5 pixels, as
+trained networks read neighbourhoods, so removing scattered pixels creates new textures. The contribution of a texture
+is known for each position of the filter. Sharing this contribution among the 25 pixels in proportion to the filter's
+weights is a choice. A blurred map differs from the right map mostly within these neighbourhoods, so its results are
+less conclusive for textures than for colours.
 
 ## Damaged maps
 
@@ -79,9 +81,10 @@ than with colours.
 
 ## All numbers
 
-The detection rate, its interval (Wilson, 95 %) and ties, per network. n is {n} pictures; where it is smaller, the
-others have no score. **Bold**: the damage is seen. *Italic*: the metric is misled. Where many pictures tie, Wilson's
-interval is wider than it needs to be.
+Each cell holds the detection rate, its 95 % interval (Wilson) and the number of ties. The detection rate is the share
+of pictures in which the right map has the better score; a tie counts as half. n is {n} pictures, or fewer where a
+metric has no score for some pictures. **Bold**: the metric detects the damage. *Italic*: the damage misleads the
+metric. Where many pictures tie, Wilson's interval is wider than necessary.
 
 {tables}
 
@@ -89,8 +92,8 @@ interval is wider than it needs to be.
 
 {skipped}
 
-Options are the defaults unless a name says otherwise; groups of classes are two and two. Intervals are not adjusted for
-their number.
+Metrics use their default options unless the name shows another one. Metrics that need groups of classes get two groups
+of two classes. The intervals are not corrected for multiple comparisons.
 
 ## Made by
 
@@ -99,43 +102,46 @@ their number.
 saliency-bench suite metrics-check --out metrics-check
 ```
 
-Its counts are in `benchmarks/metrics_check.csv`, from which a test makes this page.
+This command writes the counts in `benchmarks/metrics_check.csv`. A test checks that this page follows from that file.
 """
-FEWEST = 16  # pictures, below which the page says that they show nothing
-# Why metrics are misled, shown where they are: (metrics, damages, reason).
+FEWEST = 16  # pictures, below this number the page warns that the results are not conclusive
+# Why metrics are misled: (metrics, damages, reason). The page shows a reason only where the counts show the effect.
 REASONS = (
     (("average precision",), ("sign flipped", "other class"),
-     "where the evidence lies beside the object, a map that ranks it last is better"),
+     "where the evidence lies beside the object, a map that ranks the evidence last scores higher"),
     (("miou", "precision", "recall"), ("sign flipped",),
-     "the region of a map is what lies above the middle of its range, which of a flipped map is the whole picture but "
-     "the evidence: it holds the object"),
+     "the region of a map holds the pixels above the middle of the map's range; for a flipped map, this is the whole "
+     "picture except for the evidence, and so it contains the object"),
     (("cauc",), ("peaked", "other class"),
-     "only pixels above half of a map's range are removed, and removing few keeps the area small whatever they show"),
+     "the metric removes only pixels above half of a map's range; the area stays small if few pixels are removed, "
+     "whichever they are"),
     (("insertion", "kae", "roae", "confidence"), ("blurred",),
-     "the network reads 5 x 5 pixels, and evidence without its surroundings, next to black or to another picture, has "
-     "edges that are textures too; a blurred map brings or takes the surroundings with it"),
+     "the texture network reads 5 x 5 pixels; evidence that is cut out and placed on black or on another picture gets "
+     "edges, which are textures too, and a blurred map keeps some of the surroundings and so avoids these edges"),
     (("ccs",), ("blurred",),
-     "it removes by the map of a class of the same group against this one; where neither has evidence that map is "
-     "constant and pixels leave in random order, while of a blurred map what is far from the evidence leaves first, "
-     "and with it the rival, which is in neither term"),
+     "the metric removes pixels in the order of a contrastive map of two classes of the same group; where neither "
+     "class has evidence, the right map is constant and pixels are removed in random order, while a blurred map "
+     "removes pixels far from the evidence first, and with them the rival, which is in neither term"),
     (("class sensitivity",), ("peaked", "blurred"),
-     "it compares the maps of the likeliest and the least likely class, and asks only whether they differ"),
+     "the metric compares the maps of the likeliest and the least likely class, and checks only whether they differ"),
     (("consistency",), ("sign flipped",),
-     "maps are scaled to a sum of 1, by which a flipped map is nearly constant and differs little from another"),
+     "the metric scales maps to a sum of 1, which makes flipped maps nearly constant and so similar to each other"),
     (("max sensitivity",), ("blurred", "all object", "centre", "random"),
-     "noise changes what the network sees, so the right map has to change; a map that ignores the network need not"),
+     "noise changes the evidence, so the right map changes; a map that ignores the network can stay the same"),
     (("randomisation",), ("other class", "shifted", "blurred"),
-     "the map of another class, or the right one at another place, is lost with the weights as the right one is"),
-    (("mcs",), ("blurred",), "a map is scaled to its own maximum, so its mean over the object grows as it spreads"),
+     "randomising the weights changes the map of another class, or a shifted map, as much as the right map"),
+    (("mcs",), ("blurred",),
+     "the metric scales a map to its own maximum, so its mean over the object grows as the map spreads"),
 )  # fmt: skip
-WHY = {
-    "Alignment": "It compares with a mask of the object and never asks the network. The evidence is a part of the "
-    "object, or lies beside it, so a map that covers more of the mask is better by it",
-    "Faithfulness": "It orders pixels or cuts regions by the map, and asks the network about pictures with parts "
-    "removed",
-    "Contrast of classes": "It removes pixels by a map of another target than the run's, and reads the lead of a class",
-    "Sensitivity and sanity": "It compares maps with maps, and no map with what the network uses",
-    "Object and scene models": "It asks how much of a map lies on the object, not where on it",
+ABOUT = {
+    "Alignment": "These metrics compare a map with a mask of the object and do not use the network. The evidence is "
+    "a part of the object or lies beside it, so a map that covers more of the mask scores higher",
+    "Faithfulness": "These metrics rank or select pixels by the map, and measure how the output of the network changes "
+    "when pixels are removed",
+    "Contrast of classes": "These metrics remove pixels by a contrastive map of two classes, and measure the lead of "
+    "one class over another",
+    "Sensitivity and sanity": "These metrics compare maps with other maps, and never with the evidence of the network",
+    "Object and scene models": "These metrics measure how much of a map lies on the object, not where on it",
 }
 
 
@@ -143,7 +149,7 @@ def page(counts: Sequence[Count], picture: str = "pictures/metrics-check.svg") -
     """Return the text of the page."""
     scored = [count for count in counts if count.metric != "intervention"]
     n = max(count.n for count in counts)
-    smoke = f"**{n} pictures of each network are too few to show anything.**\n\n" if n < FEWEST else ""
+    smoke = f"**{n} pictures of each network are too few for conclusions.**\n\n" if n < FEWEST else ""
     return PAGE.format(smoke=smoke, short=short(scored), picture=picture, questions=questions(scored),
                        alignment=alignment(scored),
                        misled=misled(scored), networks=networks(), flips=flips(counts), damages=damages(), n=n,
@@ -214,7 +220,7 @@ def sorted_out(counts: Sequence[Count], wanted: Sequence[str]) -> tuple[list[str
 def questions(counts: Sequence[Count]) -> str:
     """Return the table of questions."""
     lines = [
-        "| is the map right in this? | seen with every network | with some | misled with at least one |",
+        "| question about the map | detected with every network | with some networks | misled with at least one |",
         "|---|---|---|---|",
     ]
     for question, wanted in QUESTIONS.items():
@@ -231,9 +237,9 @@ def short(counts: Sequence[Count]) -> str:
     never = [name for name in metrics_of(counts) if not any(count.misled for count in counts if count.metric == name)]
     count = len(metrics_of(counts))
     lines = [
-        f"- {len(every)} of {count} metrics see every damage with every network that they were tried with"
-        + (f": {listed(map(name_of, every))}." if every else "; so none can be reported alone."),
-        f"- {len(never)} of {count} are never misled: {listed(map(name_of, never))}.",
+        f"- {len(every)} of {count} metrics detect every damage with every network they were tested on"
+        + (f": {listed(map(name_of, every))}." if every else ", so no metric should be reported alone."),
+        f"- {len(never)} of {count} are never misled by any damage: {listed(map(name_of, never))}.",
     ]
     for damage in DAMAGED:
         wrong = sorted_out(counts, [damage])[2]
@@ -246,9 +252,9 @@ def alignment(counts: Sequence[Count]) -> str:
     """Return where a map of the object beats the right map."""
     names = [name for name in metrics_of(counts) if family_of(name) == "Alignment"]
     cells = {count.metric: count for count in counts if count.kind == "context" and count.damage == "all object"}
-    lines = ["The context network decides by stripes beside the object; its right map lies outside of the mask. The "
-             "share of pictures in which it scores above a map of the whole object, which this network ignores, and "
-             "the same with the colour network, which looks at a part of the object:", "",
+    lines = ["The context network decides by stripes beside the object and ignores the object, so its right map lies "
+             "outside the mask. The table shows the share of pictures in which the right map scores above a map of the "
+             "whole object, for the context network and for the colour network, which reads a part of the object:", "",
              "| metric | context | colour |", "|---|---|---|"]  # fmt: skip
     colour = {count.metric: count for count in counts if count.kind == "colour" and count.damage == "all object"}
     for name in names:
@@ -258,20 +264,21 @@ def alignment(counts: Sequence[Count]) -> str:
     tied = [name_of(name) for name in names if name in cells and not cells[name].misled and not cells[name].sees]
     lines += [
         "",
-        f"With context, {len(wrong)} of {len(names)} alignment metrics prefer the wrong map: {listed(wrong)}.",
+        f"With the context network, {len(wrong)} of {len(names)} alignment metrics prefer the wrong map: "
+        f"{listed(wrong)}.",
     ]
     if tied:
-        lines.append(f"{listed(tied).capitalize()} cannot tell.")
+        lines.append(f"{listed(tied).capitalize()} have no preference.")
     by_network = [name_of(count.metric) for count in counts if count.kind == "context" and count.damage == "all object"
                   and family_of(count.metric) == "Faithfulness" and count.sees]  # fmt: skip
-    lines.append(f"Metrics of faithfulness that see it there: {listed(by_network)}.")
+    lines.append(f"With the same network, these faithfulness metrics prefer the right map: {listed(by_network)}.")
     return "\n".join(lines)
 
 
 def misled(counts: Sequence[Count]) -> str:
     """Return, family by family, the damages that mislead a metric, with the networks and rates."""
     parts = []
-    for family, reason in WHY.items():
+    for family, reason in ABOUT.items():
         lines = []
         for name in (name for name in metrics_of(counts) if family_of(name) == family):
             wrong = [count for count in counts if count.metric == name and count.misled]
@@ -280,7 +287,7 @@ def misled(counts: Sequence[Count]) -> str:
             ]
             if wrong or blind:
                 texts = [f"misled by {by_damage(wrong)}"] * bool(wrong) + [
-                    f"cannot tell {by_damage(blind, True)}"
+                    f"no preference for {by_damage(blind, True)}"
                 ] * bool(blind)
                 lines.append(f"- {name_of(name)}: {'; '.join(texts)}.")
         lines += because(counts, family)
@@ -318,8 +325,8 @@ def on_grey(counts: Sequence[Count]) -> list[str]:
         ):
             if (grey, kind) in rates:
                 lines.append(f"- With the grey of the scene in place of black, {name_of(black)} puts the right map "
-                             f"above the blurred one in {cell(rates[grey, kind])} of the pictures of {kind}, instead "
-                             f"of {cell(rates[black, kind])}.")  # fmt: skip
+                             f"above the blurred map in {cell(rates[grey, kind])} of the pictures of the {kind} "
+                             f"network, instead of {cell(rates[black, kind])}.")  # fmt: skip
     return lines
 
 
@@ -346,9 +353,9 @@ def flips(counts: Sequence[Count]) -> str:
     by_place = {(count.kind, count.damage): count for count in counts if count.metric == "intervention"}
     kinds = list(dict.fromkeys(kind for kind, _ in by_place))
     lines = [
-        "Decisions that flip:",
+        "Pictures in which the decision of the network changes, so that the evidence is where the page claims it is:",
         "",
-        f"| what is done to the picture | {' | '.join(kinds)} |",
+        f"| change of the picture | {' | '.join(kinds)} |",
         "|---|" + "---|" * len(kinds),
     ]
     for change, about in FLIPS.items():
@@ -392,6 +399,7 @@ def tables(counts: Sequence[Count]) -> str:
 def skipped(counts: Sequence[Count]) -> str:
     """Return the metrics that were not checked, and why."""
     lines = [f"- {name_of(name)} {why}." for name, why in NOT_CHECKED.items()]
-    lines.append(f"- {listed(map(name_of, OF_PAIRS))} compare an object model with a scene model: only the {PAIRED} "
-                 "network was paired with one, the context network.")  # fmt: skip
+    lines.append(f"- {listed(map(name_of, OF_PAIRS))} compare an object model with a scene model, so they were tested "
+                 f"only with the {PAIRED} network as the object model and the context network as the scene "
+                 "model.")  # fmt: skip
     return "\n".join(lines)
