@@ -82,7 +82,7 @@ def settings(folder: Path, explainers: int, metrics: int) -> dict:
     """Return the settings of the run."""
     from saliency_bench import registry
 
-    known = [name for name in registry.names("metrics") if not BESIDES & set(needs(name))]
+    known = [name for name in registry.names("metrics") if can_be_drawn(name)]
     more = (f"saliency_miou:threshold={number / 100}" for number in range(1, 50))
     return {
         "explainers": registry.names("explainers")[:explainers],
@@ -95,10 +95,12 @@ def settings(folder: Path, explainers: int, metrics: int) -> dict:
     }
 
 
-def needs(metric: str) -> tuple[str, ...]:
+def can_be_drawn(name: str) -> bool:
+    """Return whether random numbers can replace the scores of a metric: it has a score per image and needs no other network or images."""
     from saliency_bench.bound_metric import load_metric
 
-    return load_metric(metric).inputs
+    metric = load_metric(name)
+    return metric.aggregate is None and metric.declaration.plan is None and not BESIDES & set(metric.inputs)
 
 
 def network():
