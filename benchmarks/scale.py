@@ -96,7 +96,7 @@ def settings(folder: Path, explainers: int, metrics: int) -> dict:
 
 
 def can_be_drawn(name: str) -> bool:
-    """Return whether random numbers can replace the scores of a metric: it has a score per image and needs no other network or images."""
+    """Return whether random numbers can replace the scores: one per image, without another network or other images."""
     from saliency_bench.bound_metric import load_metric
 
     metric = load_metric(name)

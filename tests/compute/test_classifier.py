@@ -75,6 +75,18 @@ def test_a_classifier_prints_what_must_be_known_of_it_in_a_few_lines(resnet):
     )
 
 
+def test_logits_that_are_a_view_of_a_parameter_need_no_gradients():
+    class Constant(nn.Linear):
+        def forward(self, images):
+            return self.bias.expand(len(images), -1)
+
+    classifier = load_classifier(Constant(3, 2), mean=0, std=1, labels=["a", "b"], device="cpu")
+    images = torch.rand(3, 3, 8, 8)
+    with torch.no_grad():
+        assert not classifier(images).requires_grad
+    assert classifier(images).requires_grad
+
+
 def test_a_network_of_tokens_is_refused():
     """Stand for ImageGPT, which `transformers` loads as an image classifier."""
     network = nn.Sequential(nn.Flatten(), nn.Embedding(16, 4), nn.Flatten(), nn.LazyLinear(3))

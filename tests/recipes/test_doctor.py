@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from dataclasses import replace
 from itertools import permutations
 from math import inf
 
@@ -86,6 +87,17 @@ def half(index, mask):
     return mask[:12] if index % 2 else mask
 
 
+def corner(index, mask):
+    corner = mask * 0
+    corner[:3, :3] = 255
+    return corner
+
+
+def cropping(network):
+    network.geometry = replace(network.geometry, resize=24, crop=(16, 16))
+    return network
+
+
 FAULTS = {
     "permuted": (pictures, lambda: classifier(Colours([2, 0, 4, 1, 3])), "order of classes", "permuted .*100%"),
     "shifted": (pictures, lambda: classifier(Colours([4, 0, 1, 2, 3])), "order of classes", "1 logit later"),
@@ -99,6 +111,7 @@ FAULTS = {
     "constant": (pictures, lambda: classifier(nn.Sequential(Colours(), Constant())), "outputs", "same"),
     "sizes of masks": (lambda: pictures(mask=half), classifier, "images", "mask is 24 x 12"),
     "full masks": (lambda: pictures(mask=lambda index, mask: mask | 255), classifier, "mask area", "40 of 40 cover"),
+    "crop": (lambda: pictures(mask=corner), lambda: cropping(classifier()), "masks", "centre crop removes"),
     "empty masks": (lambda: pictures(mask=lambda index, mask: mask * 0), classifier, "masks", "none of 40 .*empty"),
 }  # fmt: skip
 

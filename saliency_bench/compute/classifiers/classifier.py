@@ -170,7 +170,9 @@ class Classifier(nn.Module):
         if not self._gives_logits and not self.training:
             self._check_labels(logits.shape[1])
             self._refuse_probabilities(images, logits)
-        return (two_classes(logits) if logits.shape[1] == 1 else logits).float()
+        logits = (two_classes(logits) if logits.shape[1] == 1 else logits).float()
+        # A view of a parameter requires gradients even where they are switched off.
+        return logits if torch.is_grad_enabled() else logits.detach()
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:

@@ -15,6 +15,16 @@ FULL = 0.99  # share of the image above which a mask counts as full
 LARGE = 0.7  # median mask share above which alignment is uninformative
 EASY = 0.8  # pointing game score of `centre` above which nearly all objects are central
 DRAW = "draw masks with `saliency-bench annotate`, or use metrics that need none"
+CROP = (
+    "the network's centre crop removes these objects: use a network that does not crop, or load this one without the "
+    "crop (size=(height, width) of load_classifier), if it was trained so"
+)
+SKIPPED = "alignment metrics skip the other images"
+FIXES = {
+    "no mask": SKIPPED,
+    "empty mask": "correct these masks if the images show an object; otherwise metrics skip these images",
+    "mask emptied by the crop": CROP,
+}
 POINTING = "saliency_pointing_game"
 
 
@@ -27,7 +37,8 @@ def check_masks(examined: Examined) -> list[Check]:
     if not len(shares):
         reason = reasons.most_common(1)[0][0]
         text = f"none of {len(rows)} images has a usable mask ({reason}): alignment metrics show nothing"
-        return [Check("masks", "look" if set(reasons) == {"no mask"} else "wrong", text, DRAW, values)]
+        fix = CROP if FIXES.get(reason) == CROP else DRAW
+        return [Check("masks", "look" if set(reasons) == {"no mask"} else "wrong", text, fix, values)]
     return [_usable(rows, shares, reasons, values), _area(shares), _baselines(examined)]
 
 
@@ -38,8 +49,9 @@ def _usable(rows: Sequence[Mapping], shares: np.ndarray, reasons: Counter, value
     listed = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common(3))
     expected = reasons["no mask"] == reasons.total()
     mark: Mark = "wrong" if not expected and 2 * len(shares) < len(rows) else "look"
-    fix = "the other images are left out by alignment metrics"
-    return Check("masks", mark, f"{text} ({listed})", fix if expected else "correct these masks", values)
+    unexpected = [reason for reason, _ in reasons.most_common() if reason != "no mask"]
+    fix = FIXES.get(unexpected[0], "correct these masks") if unexpected else SKIPPED
+    return Check("masks", mark, f"{text} ({listed})", fix, values)
 
 
 def _area(shares: np.ndarray) -> Check:
