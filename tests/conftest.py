@@ -25,6 +25,7 @@ from local_hub.pets import closed, model, pets, source  # noqa: F401
 from saliency_bench.utils.messages import LOGGER, ShownLines
 
 TESTS = Path(__file__).parent
+PRODUCT = "saliency_bench", "explainers", "metrics", "hub_builders", "push_scripts", "spaces"
 # {marker: files of its tests}, so that `pytest -m "slow and hub"` runs the slow tests of an area.
 AREAS = {
     "browser": ("board/test_board_browser.py", "board/test_board_submission.py", "read/test_pairs.py",
@@ -79,6 +80,29 @@ def pytest_collection_finish():
 def pytest_sessionfinish():
     """Give them back, or libraries say at the end that they were leaked."""
     gc.unfreeze()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print the seconds and tests of each part, and the lines of tests per line of product, after a run of several."""
+    reports = [report for reports in terminalreporter.stats.values() for report in reports if hasattr(report, "duration")]
+    parts = {}
+    for report in reports:
+        part = report.nodeid.removeprefix("tests/").partition("/")[0]
+        seconds, tests = parts.get(part, (0, 0))
+        parts[part] = seconds + report.duration, tests + (report.when == "call")
+    if len(parts) < 5:
+        return
+    terminalreporter.section("seconds and tests of each part")
+    for part, (seconds, tests) in sorted(parts.items(), key=lambda entry: -entry[1][0]):
+        terminalreporter.line(f"{seconds:7.0f} s  {tests:5}  {part}")
+    product, tests = lines_of(*PRODUCT), lines_of("tests")
+    terminalreporter.line(f"{tests:,} lines of tests, {tests / product:.2f} for each of {product:,} lines of product")
+
+
+def lines_of(*folders):
+    """Count the lines of the Python files in folders of the checkout."""
+    files = (file for folder in folders for file in (TESTS.parent / folder).rglob("*.py"))
+    return sum(file.read_bytes().count(b"\n") for file in files)
 
 
 def _without(items, count, marker):
