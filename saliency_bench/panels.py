@@ -14,6 +14,7 @@ from PIL import Image
 
 from saliency_bench.bound_explainer import Explainer
 from saliency_bench.bound_metric import registered_metric
+from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.maps.map_provider import ExplainerRaisedError
 from saliency_bench.compute.preflight import DRAWN_FIRST, PICTURE_FORMS, check_drawing
@@ -234,7 +235,7 @@ def _classes(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[di
     logits = torch.tensor([sample.row["logits"]])
     p = probabilities(logits.double(), sample.context.classifier.activation)[0]
     ends = [int(logits[0].argmax()), int(logits[0].argmin())]
-    words = [f"{end} likely: {_label(sample.context, end_class)} ({p[end_class]:.3f})"
+    words = [f"{end} likely: {_label(sample.context.classifier, end_class)} ({p[end_class]:.3f})"
              for end, end_class in zip(("most", "least"), ends, strict=True)]  # fmt: skip
     rows: Rows = [[(sample.picture, [sample.name, text])] for text in words]
     scores = []
@@ -253,7 +254,10 @@ def _models(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dic
     """Return two rows: the maps of the run's model for the label, and of the other model for its own."""
     assert sample.other is not None
     labels, other = sample.labels, sample.other
-    words = [f"model: {_name(sample.context, labels)}", f"other model: {_name(_other(sample), other.labels)}"]
+    words = [
+        f"model: {_name(sample.context.classifier, labels)}",
+        f"other model: {_name(_other(sample).classifier, other.labels)}",
+    ]
     rows: Rows = [[(sample.picture, [sample.name, text])] for text in words]
     scores = []
     for explainer in sample.context.explainers:
@@ -273,7 +277,7 @@ def _object(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dic
     if column is None or column.lacking[0] or not isinstance(column.values, torch.Tensor):
         raise UserError(f"{sample.name} has no {OBJECT}; draw a sample that has a picture without its object")
     pictures = sample.images, column.values
-    scene, rows = _name(_other(sample), other.labels), []
+    scene, rows = _name(_other(sample).classifier, other.labels), []
     for image, text in zip(pictures, ("with the object", "without"), strict=True):
         rows.append([(Image.fromarray(eight_bit(image[0])), [sample.name, f"{scene}, {text}"])])
     scores = []
@@ -315,12 +319,12 @@ def _other(sample: SuiteSample) -> RunContext:
     return sample.context.other
 
 
-def _name(context: RunContext, right: np.ndarray) -> str:
-    return ", ".join(_label(context, number) for number in np.flatnonzero(right[0]).tolist())
+def _name(classifier: Classifier, right: np.ndarray) -> str:
+    return ", ".join(_label(classifier, number) for number in np.flatnonzero(right[0]).tolist())
 
 
-def _label(context: RunContext, number: int) -> str:
-    return context.classifier.labels[number] if context.classifier.labels else str(number)
+def _label(classifier: Classifier, number: int) -> str:
+    return classifier.labels[number] if classifier.labels else str(number)
 
 
 def _about(sample: SuiteSample, explainer: Explainer) -> dict[str, Any]:

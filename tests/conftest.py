@@ -84,7 +84,9 @@ def pytest_sessionfinish():
 
 def pytest_terminal_summary(terminalreporter):
     """Print the seconds and tests of each part, and the lines of tests per line of product, after a run of several."""
-    reports = [report for reports in terminalreporter.stats.values() for report in reports if hasattr(report, "duration")]
+    reports = [
+        report for reports in terminalreporter.stats.values() for report in reports if hasattr(report, "duration")
+    ]
     parts = {}
     for report in reports:
         part = report.nodeid.removeprefix("tests/").partition("/")[0]

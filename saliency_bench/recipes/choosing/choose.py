@@ -7,11 +7,13 @@ from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
+import datasets
 import torch
 
 from saliency_bench import __version__, notebook_views, registry
 from saliency_bench.bound_explainer import Explainer, as_explainer
 from saliency_bench.bound_metric import as_metric
+from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.layers import cam_layer
 from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.loading.load import load
@@ -212,7 +214,7 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
     _check_folder(folder)
     with without_bars(not progress):
         context = load(spec, objects)
-    questions = questions_of(request.names, [as_metric(metric) for metric in request.metrics], has_masks(context))
+    questions = questions_of(request.names, [as_metric(metric) for metric in request.metrics], has_masks(context.rows))
     metrics = metrics_of(questions)
     first = FIRST * (4 if spec.only else 1)  # only some of them are explained
     if progress:
@@ -223,6 +225,7 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
     models = {
         name: entry for name in ("model", "other_model") if isinstance(entry := getattr(spec, name), PythonObject)
     }
+    clusters = _clusters(context)
     laboratory = RunLaboratory(
         folder=folder,
         settings={key: value for key, value in settings.items() if key not in ("out", "limit")} | models,
@@ -236,10 +239,10 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
         laboratory=laboratory,
         names=_names_by_metric(field.chosen, questions),
         baselines=field.baselines,
-        images=max(1, _first(context, context.data.count // 2)),
+        images=max(1, _first(clusters, context.data.count // 2)),
         budget=field.budget,
         margin=request.margin,
-        largest=max(Counter(_clusters(context)).values()),
+        largest=max(Counter(clusters).values()),
         first=first,
     )
     narrowing.narrow()
@@ -249,9 +252,10 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
         for metric, contest in narrowing.contests.items()
     }
     answered = [question_answer(item, [answers[name] for name in metrics_of([item])], questions) for item in questions]
-    content = _about(context, spec, request) | {
+    layer = _layer(context.classifier, _images(context)[:1])
+    content = _about(context, spec, request, layer) | {
         "seconds": field.budget.spent,
-        "candidates": [_describe(item, _layer(context)) for item in field.chosen],
+        "candidates": [_describe(item, layer) for item in field.chosen],
         "may_decide": narrowing.images,
         "later_images": 0 if later is None else len(later.ids),
         "not_tried": field.not_tried,
@@ -274,7 +278,7 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
     return choice
 
 
-def _about(context: RunContext, spec: RunSpec, request: _Request) -> dict[str, Any]:
+def _about(context: RunContext, spec: RunSpec, request: _Request, layer: str) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "saliency_bench": __version__,
@@ -283,9 +287,9 @@ def _about(context: RunContext, spec: RunSpec, request: _Request) -> dict[str, A
             "id": context.dataset,
             "split": context.spec.split,
             "images": context.data.count,
-            "masks": has_masks(context),
+            "masks": has_masks(context.rows),
         },
-        "model": {"id": context.model, "layer": _layer(context)},
+        "model": {"id": context.model, "layer": layer},
         "setup": setup(spec, context.classifier.labels),
         "device": provenance(context.classifier.device, [])["device"],
         "within": request.within,
@@ -308,7 +312,7 @@ def _describe(candidate: Candidate, layer: str) -> dict[str, Any]:
 
 def _field(context: RunContext, request: _Request, folder: Path, metrics: Sequence[str], first: int) -> _Field:
     """Return the candidates with enough time for their first rounds."""
-    chosen, not_tried = _candidates(context, request.explainers)
+    chosen, not_tried = _candidates(context.classifier, _images(context)[:1], request.explainers)
     given = {str(metric): metric for metric in map(as_metric, request.metrics)}
     decisive = [given.get(name) or as_metric(name) for name in metrics]
     maps, scoring = costs(chosen, decisive, max(_images(context).shape[2:]))
@@ -342,22 +346,20 @@ def _check_folder(folder: Path) -> None:
     check_writable(folder)
 
 
-def has_masks(context: RunContext) -> bool:
-    """Return whether the dataset has masks."""
-    rows = context.rows
+def has_masks(rows: datasets.Dataset) -> bool:
+    """Return whether a dataset has masks."""
     return "mask" in rows.column_names and rows.data.column("mask").null_count < len(rows.data)
 
 
-def _candidates(context: RunContext, given: Sequence[Any]) -> tuple[list[Candidate], dict[str, str]]:
+def _candidates(classifier: Classifier, image: Images, given: Sequence[Any]) -> tuple[list[Candidate], dict[str, str]]:
     """Return (candidates including baselines, {explainer: why it is not a candidate})."""
-    image = _images(context)[:1]
-    predicted = _predicted(context, image)
+    predicted = _predicted(classifier, image)
     if not given:
-        return candidates(context.classifier, image, predicted)
+        return candidates(classifier, image, predicted)
     explainers, misfits = [], {}
     for explainer in map(as_explainer, given):
         try:
-            check_fits(explainer, context.classifier, image, predicted)
+            check_fits(explainer, classifier, image, predicted)
             explainers.append(explainer)
         except UserError as error:
             misfits[str(explainer)] = one_line(error).partition(";")[0]
@@ -378,14 +380,16 @@ def _maps(context: RunContext, explainer: Explainer) -> Maps | None:
     images = _images(context)[:SAME_ON]
     try:
         seeds = [context.seed_for(str(place), "explain") for place in range(len(images))]
-        return explainer.seeded(context.spec.seed)(context.classifier, images, _predicted(context, images), seeds=seeds)
+        return explainer.seeded(context.spec.seed)(
+            context.classifier, images, _predicted(context.classifier, images), seeds=seeds
+        )
     except Exception:  # the run reports the error
         return None
 
 
-def _predicted(context: RunContext, images: Images) -> Target:
+def _predicted(classifier: Classifier, images: Images) -> Target:
     with torch.no_grad():
-        logits = context.classifier(images)
+        logits = classifier(images)
     return one_hot(logits.argmax(dim=1), logits.shape[1]).to(images)
 
 
@@ -487,9 +491,8 @@ def _passes(
     return {"spent": int(counted.spent), "all": int(whole)}
 
 
-def _first(context: RunContext, images: int) -> int:
-    """Return that many images in whole clusters; clusters that do not fit are left out."""
-    names = _clusters(context)
+def _first(names: Sequence[str], images: int) -> int:
+    """Return the number of first images in whole clusters, at most `images`; `names` is the cluster of each image."""
     while 0 < images < len(names) and names[images] == names[images - 1]:
         images -= 1
     return images
@@ -512,10 +515,10 @@ def _images(context: RunContext) -> Images:
     return samples.batch.images
 
 
-def _layer(context: RunContext) -> str:
+def _layer(classifier: Classifier, image: Images) -> str:
     """Return the layer that Grad-CAM reads, or "" if the network has none."""
     try:
-        return cam_layer(context.classifier, _images(context)[:1])
+        return cam_layer(classifier, image)
     except UserError:
         return ""
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from saliency_bench.compute.context import RunContext
+from saliency_bench.compute.loaded import RunQuestion
 from saliency_bench.read.accuracy import quality
 from saliency_bench.read.cell import Interval
 from saliency_bench.read.statistics.clusters import cluster_codes
@@ -22,11 +23,11 @@ FIX_ORDER = (
 )
 
 
-def check_images(context: RunContext, rows: Sequence[Mapping]) -> Check:
-    """Return how many images were looked at, and which of them cannot be used."""
+def check_images(count: int, rows: Sequence[Mapping]) -> Check:
+    """Check that the images can be used; `count` is the number of images of the split."""
     unreadable = [row for row in rows if row["logits"] is None]
-    values = {"images": len(rows), "of": context.data.count, "unreadable": len(unreadable)}
-    text = f"{len(rows)} of {context.data.count} images were looked at"
+    values = {"images": len(rows), "of": count, "unreadable": len(unreadable)}
+    text = f"{len(rows)} of {count} images were looked at"
     if unreadable:
         first = unreadable[0]
         text += f"; {len(unreadable)} cannot be used, such as {first['image_id']}: {first['left_out']}"
@@ -37,8 +38,8 @@ def check_images(context: RunContext, rows: Sequence[Mapping]) -> Check:
     return Check("images", "ok", text, values=values)
 
 
-def check_outputs(context: RunContext, rows: Sequence[Mapping]) -> Check:
-    """Return whether the logits are finite and depend on the image."""
+def check_outputs(class_names: Sequence[str] | None, rows: Sequence[Mapping]) -> Check:
+    """Check that the logits are finite and depend on the image."""
     known = [row for row in rows if row["logits"] is not None]
     logits = np.array([row["logits"] for row in known])
     without = sum(row["prediction"] is None for row in known)
@@ -54,22 +55,23 @@ def check_outputs(context: RunContext, rows: Sequence[Mapping]) -> Check:
     values = {"predicted_classes": len(predicted), "mean_confidence": float(np.mean([r["confidence"] for r in known]))}
     labels = {row["label"] for row in known if row["label"] is not None}
     if len(predicted) == 1 and len(labels) > 1 and len(known) >= ENOUGH:
-        name = _name(context, next(iter(predicted)))
+        prediction = next(iter(predicted))
+        name = class_names[prediction] if class_names else f"class {prediction}"
         text = f"the network predicts {name} for all {len(known)} images"
         return Check("outputs", "wrong", text, "check its weights and its preprocessing", values)
     text = f"{len(predicted)} classes are predicted, with a mean confidence of {values['mean_confidence']:.0%}"
     return Check("outputs", "ok", text, values=values)
 
 
-def check_classes(context: RunContext, refusal: str, rows: Sequence[Mapping]) -> Check:
-    """Return whether the classes of dataset and network match.
+def check_classes(question: RunQuestion, label_map: bool, refusal: str, rows: Sequence[Mapping]) -> Check:
+    """Check that the classes of the dataset and the network match.
 
     Args:
-        context: the run.
+        question: Classes of the dataset and the network.
+        label_map: Whether a label map connects them.
         refusal: Why a run with these settings is refused; "" if it is accepted.
-        rows: the predictions.
+        rows: The predictions.
     """
-    question = context.question
     if refusal or question.members is None:
         reason = refusal or f"the labels cannot be used: {question.unlabelled}"
         return Check(
@@ -79,7 +81,7 @@ def check_classes(context: RunContext, refusal: str, rows: Sequence[Mapping]) ->
     shown = sorted({row["label"] for row in rows if row["label"] is not None})
     values: dict[str, Any] = {"dataset": len(names), "network": question.classes, "shown": len(shown)}
     how = "by position, as the network has no class names" if question.by_position else "by name"
-    how = "by the label map" if context.spec.label_map else how
+    how = "by the label map" if label_map else how
     text = f"the {len(names)} classes of the dataset are found among the {question.classes} of the network {how}"
     if lacking := [names[index] for index, members in enumerate(question.members) if not members]:
         values["without"] = lacking
@@ -103,7 +105,7 @@ def check_accuracy(context: RunContext, rows: Sequence[Mapping]) -> list[Check]:
     if accuracy.value is None:
         return [Check("accuracy", "undecided", "no image has a label that the network has a class for")]
     judged = [row for row in rows if row["correct"] is not None]
-    chance = _chance(context, judged)
+    chance = _chance(question, judged)
     low, high = accuracy.ends or (0.0, 1.0)
     by_class = {
         question.names[label] if question.names else str(label): [sum(right), len(right)]
@@ -115,7 +117,7 @@ def check_accuracy(context: RunContext, rows: Sequence[Mapping]) -> list[Check]:
     if kind != "accuracy":
         return [Check("accuracy", "ok" if accuracy.n >= ENOUGH else "undecided", text, values=values)]
     text += f", chance {chance:.1%}"
-    if len(by_class) == 1 and high >= 1 / context.question.classes:
+    if len(by_class) == 1 and high >= 1 / question.classes:
         return [Check("accuracy", "undecided", f"{text}: with one class it says little", values=values)]
     if accuracy.n < ENOUGH or not accuracy.ends:
         fix = f"at least {ENOUGH} labelled images decide it"
@@ -169,12 +171,12 @@ def check_order(context: RunContext, rows: Sequence[Mapping]) -> tuple[Check, Cl
     return Check(name, "wrong", text, FIX_ORDER, better.as_dict(names)), better
 
 
-def _chance(context: RunContext, rows: Sequence[Mapping]) -> float:
+def _chance(question: RunQuestion, rows: Sequence[Mapping]) -> float:
     """Return the chance level: the accuracy of random predictions with the same class frequencies, at least 1 / K."""
-    members = context.question.members or []
+    members = question.members or []
     predicted = Counter(row["prediction"] for row in rows)
     hits = sum(predicted[member] for row in rows if row["label"] is not None for member in members[row["label"]])
-    return max(1 / context.question.classes, hits / len(rows) ** 2 if rows else 0.0)
+    return max(1 / question.classes, hits / len(rows) ** 2 if rows else 0.0)
 
 
 def _by_label(rows: Sequence[Mapping]) -> dict[int, list[bool]]:
@@ -187,8 +189,3 @@ def _by_label(rows: Sequence[Mapping]) -> dict[int, list[bool]]:
 
 def _accuracy(rows: Sequence[Mapping]) -> float:
     return float(np.mean([row["correct"] for row in rows]))
-
-
-def _name(context: RunContext, prediction: int) -> str:
-    names = context.class_names
-    return names[prediction] if names else f"class {prediction}"

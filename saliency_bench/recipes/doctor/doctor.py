@@ -188,9 +188,9 @@ def _of_classes(examined: Examined, refusal: str) -> list[Check]:
     accuracy = check_accuracy(context, rows)
     order, assignment = check_order(context, rows)
     return [
-        check_images(context, rows),
-        check_outputs(context, rows),
-        check_classes(context, refusal, rows),
+        check_images(context.data.count, rows),
+        check_outputs(context.class_names, rows),
+        check_classes(context.question, context.spec.label_map is not None, refusal, rows),
         *accuracy,
         *reconciled(order, assignment, check_preprocessing(examined), accuracy[0].mark),
     ]

@@ -13,6 +13,7 @@ from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.compute.context import RunContext
 from saliency_bench.compute.explain import explain
+from saliency_bench.compute.loading.table import SplitTable
 from saliency_bench.compute.predictions import answers
 from saliency_bench.compute.reading import ReadBatch
 from saliency_bench.compute.targets.rules import stack
@@ -21,6 +22,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.recipes.choosing.candidates import seconds_per_pass
 from saliency_bench.recipes.doctor.checks import ENOUGH
 from saliency_bench.recipes.doctor.variants import Variant, is_grey, variants
+from saliency_bench.spec import RunSpec
 from saliency_bench.types import Batch, Images
 from saliency_bench.utils.pictures import UnreadableError, opened
 
@@ -81,12 +83,12 @@ def examine(context: RunContext, seconds: float) -> Examined:
     images = first.samples.batch.images
     predicted = _predict(context, first)
     pass_seconds = seconds_per_pass(context.classifier, images)
-    sizes = _sizes(context, len(first.rows))
+    sizes = _sizes(context.data, len(first.rows))
     others = variants(context.classifier, images, sizes) if context.question.members is not None else []
     examined = Examined(context, first, predicted, sizes, is_grey(images), pass_seconds)
     resized = sum(other.kind == "size" for other in others)
     per_image = reading * (1 + resized) + pass_seconds * (1 + sum(other.cost for other in others))
-    batches = _count(context, (seconds - (perf_counter() - start)) / max(per_image, 1e-9))
+    batches = _count(context.spec, context.data.count, (seconds - (perf_counter() - start)) / max(per_image, 1e-9))
     is_enough = min(batches * context.spec.batch_size, context.data.count) >= ENOUGH
     examined.correct = {other: [] for other in others if is_enough}
     for number in range(batches):
@@ -147,10 +149,10 @@ def _predict(context: RunContext, read: ReadBatch) -> list[dict]:
     return answers(context.classifier, context.question, read, context.schema.names)
 
 
-def _count(context: RunContext, affordable: float) -> int:
-    """Return how many batches to predict if `affordable` images fit into the time."""
-    size = context.spec.batch_size
-    most = context.data.count if context.spec.limit else min(context.data.count, MOST)
+def _count(spec: RunSpec, images: int, affordable: float) -> int:
+    """Return how many batches of these images to predict if `affordable` images fit into the time."""
+    size = spec.batch_size
+    most = images if spec.limit else min(images, MOST)
     batches = ceil(most / size)
     if affordable == inf or affordable >= most:
         return batches
@@ -158,9 +160,9 @@ def _count(context: RunContext, affordable: float) -> int:
     return min(batches, 2 ** (fitting.bit_length() - 1))
 
 
-def _sizes(context: RunContext, count: int) -> list[tuple[int, int]]:
+def _sizes(data: SplitTable, count: int) -> list[tuple[int, int]]:
     """Return (width, height) of the first pictures that can be read."""
-    return list(islice(_readable_sizes(context.data.samples.at(range(count))), count))
+    return list(islice(_readable_sizes(data.samples.at(range(count))), count))
 
 
 def _readable_sizes(samples: Sequence[dict]) -> list[tuple[int, int]]:

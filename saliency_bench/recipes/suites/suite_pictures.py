@@ -204,10 +204,11 @@ def _false_positives(context: RunContext, run: RunData, metrics: Sequence[str], 
     table = pq.read_table(run.folder / "predictions.parquet", columns=columns)
     rows = {row["image_id"]: row for row in table.to_pylist()}
     image_ids = [run.ids[position] for position in _clever_hans(run, metrics, explainer)]
-    suspects = {index for image_id in image_ids for index in _classes_in(context, rows[image_id] | {"labels": None})}
+    members = context.question.members
+    suspects = {index for image_id in image_ids for index in _classes_in(members, rows[image_id] | {"labels": None})}
     images: dict[int, tuple[float, str]] = {}
     for image_id, code in zip(run.ids, run.codes(), strict=True):
-        if (absent := _likeliest_absent(context, rows[image_id])) in suspects:
+        if (absent := _likeliest_absent(members, rows[image_id])) in suspects:
             logits = torch.tensor([rows[image_id]["logits"]], dtype=torch.float64)
             p = float(probabilities(logits, context.classifier.activation)[0, absent])
             if p > 0.5:
@@ -215,16 +216,15 @@ def _false_positives(context: RunContext, run: RunData, metrics: Sequence[str], 
     return [image_id for _, image_id in sorted(images.values())]
 
 
-def _classes_in(context: RunContext, row: Mapping[str, Any]) -> set[int]:
+def _classes_in(members: Sequence[Sequence[int]] | None, row: Mapping[str, Any]) -> set[int]:
     """Return the classes of the model that correspond to the labels of an image."""
     labels = row["labels"] or ([] if row["label"] is None else [row["label"]])
-    members = context.question.members
     return {index for label in labels for index in members[label]} if members is not None else set()
 
 
-def _likeliest_absent(context: RunContext, row: Mapping[str, Any]) -> int | None:
+def _likeliest_absent(members: Sequence[Sequence[int]] | None, row: Mapping[str, Any]) -> int | None:
     """Return the most probable class that an image lacks, or None if its classes or predictions are unknown."""
-    present = _classes_in(context, row)
+    present = _classes_in(members, row)
     if not present or row["logits"] is None:
         return None
     order = np.argsort(-np.asarray(row["logits"]), kind="stable")
@@ -346,7 +346,7 @@ def _terms(sample: SuiteSample, rule: str) -> TargetTerms | None:
     ordered = [int(index) for index in np.argsort(-logits, kind="stable")]
     first = ordered[0]
     if rule == "false positive":
-        absent = _likeliest_absent(sample.context, sample.row)
+        absent = _likeliest_absent(sample.context.question.members, sample.row)
         return None if absent is None else TargetTerms((absent,))
     if rule in ("most likely", "least likely"):
         return TargetTerms((ordered[0 if rule == "most likely" else -1],))
