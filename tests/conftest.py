@@ -19,13 +19,13 @@ import hypothesis
 import pytest
 
 sys.path.extend(str(path) for path in sorted(Path(__file__).parent.iterdir()) if path.is_dir())  # what files share
+import budget
 from local_hub.fixtures import here, hub, shared_hub  # noqa: F401
 from local_hub.pets import closed, model, pets, source  # noqa: F401
 
 from saliency_bench.utils.messages import LOGGER, ShownLines
 
 TESTS = Path(__file__).parent
-PRODUCT = "saliency_bench", "explainers", "metrics", "hub_builders", "push_scripts", "spaces"
 # {marker: files of its tests}, so that `pytest -m "slow and hub"` runs the slow tests of an area.
 AREAS = {
     "browser": ("board/test_board_browser.py", "board/test_board_submission.py", "read/test_pairs.py",
@@ -33,8 +33,8 @@ AREAS = {
                 "studies/test_other_sites.py"),
     "hub": ("hub/*", "publishing/test_publishing.py", "board/test_submitting.py", "board/test_review.py",
             "push_scripts/test_launch.py"),
-    "kills": ("compute/test_kill_and_continue.py", "compute/test_interrupts.py", "compute/test_processes.py",
-              "compute/test_start_again.py", "compute/test_torn_files.py", "compute/test_partners.py",
+    "kills": ("compute/test_kill_and_continue.py", "compute/test_interrupts.py", "compute/test_disturbances.py",
+              "compute/test_torn_files.py", "compute/test_partners.py",
               "compute/test_part_files.py"),
     "studies": ("studies/*",),
     "suites": ("recipes/test_suites*", "compute/test_retraining.py", "compute/test_training*"),
@@ -97,14 +97,7 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.section("seconds and tests of each part")
     for part, (seconds, tests) in sorted(parts.items(), key=lambda entry: -entry[1][0]):
         terminalreporter.line(f"{seconds:7.0f} s  {tests:5}  {part}")
-    product, tests = lines_of(*PRODUCT), lines_of("tests")
-    terminalreporter.line(f"{tests:,} lines of tests, {tests / product:.2f} for each of {product:,} lines of product")
-
-
-def lines_of(*folders):
-    """Count the lines of the Python files in folders of the checkout."""
-    files = (file for folder in folders for file in (TESTS.parent / folder).rglob("*.py"))
-    return sum(file.read_bytes().count(b"\n") for file in files)
+    terminalreporter.line(budget.sentence())
 
 
 def _without(items, count, marker):
