@@ -195,7 +195,7 @@ def test_a_picture_that_changes_during_the_run_stops_it(shapes, resnet, tmp_path
             Image.new("RGB", (32, 32)).save(path)
         return images.mean(dim=1)
 
-    with pytest.raises(UserError, match="changed while the run was at work"):
+    with pytest.raises(UserError, match="changed during the run"):
         sb.run(**settings(rows, resnet, explainers=[meddling], limit=None), out=tmp_path / "run")
 
 

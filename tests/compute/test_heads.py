@@ -403,7 +403,7 @@ def test_classes_at_minus_infinity_leave_the_numbers_of_the_others(saved, tmp_pa
         run(data, sb.load_classifier(Absent(logit), mean=0, std=1, device="cpu"), tmp_path / str(logit), **settings)
         for logit in (-torch.inf, -1e4)
     )
-    assert not [message for message in caplog.messages if "finite answer" in message]
+    assert not [message for message in caplog.messages if "finite logits" in message]
     columns = ("image_id", "explainer", "metric", "part", "target", "reason")
     rows, others = (
         {tuple(str(row[name]) for name in columns): row["value"] for row in result.records()}

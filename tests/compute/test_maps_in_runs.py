@@ -339,8 +339,8 @@ def test_files_that_are_not_as_they_should_be(run, by_id, tmp_path):
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ("nowhere", "does not say where maps are; write NAME=FOLDER"),
-        ("mine=", "does not say where"),
+        ("nowhere", "names no folder of maps; write NAME=FOLDER"),
+        ("mine=", "names no folder of maps"),
         ("mine=nowhere", "there are no maps nowhere; give a folder of .npy, .npz, .pt or grey .png files, or one .npy"),
         ("two words=.", "cannot be the name"),
         ("gradcam=.", "gradcam is the name of an explainer"),

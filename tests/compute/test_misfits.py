@@ -45,7 +45,8 @@ def test_an_explainer_with_a_contrast_of_its_own_takes_no_other_one(by, run, tmp
 def test_a_misfit_is_left_out_by_name_and_the_others_score_as_without_it(run, capsys, tmp_path):
     result = run("gradcam", "gae", "random")
     assert (
-        "gradcam is left out, as it does not fit the network: no convolutional block found" in capsys.readouterr().err
+        "gradcam is left out, because it does not fit the network: no convolutional block found"
+        in capsys.readouterr().err
     )
     assert [cell.explainer_text for cell in result.cells] == ["gae", "random"]
     assert result.summary["misfits"].keys() == {"gradcam"}
