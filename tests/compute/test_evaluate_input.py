@@ -384,7 +384,7 @@ def test_options_beside_a_metric_that_has_its_own_are_refused():
     from saliency_bench.compute.scoring.samples import score_samples
 
     metric = load_metric("saliency_max_sensitivity")
-    with pytest.raises(ValueError, match="saliency_max_sensitivity has its options already; got draws"):
+    with pytest.raises(ValueError, match="saliency_max_sensitivity already has its options; leave out draws"):
         score_samples(metric, images(2), Plain(), occluded, draws=3)
 
 
