@@ -574,9 +574,9 @@ def test_accuracy_is_against_the_label_whatever_class_is_explained(saved, tmp_pa
     metric = {"metric": "saliency_roae", "exposure": 0.0}
     by_score = score_samples(**metric, images=images, classifier=model, explainer="gradient", labels=labels)
     assert by_score.tolist() == right
-    with pytest.raises(UserError, match="saliency_roae asks for accuracy: give labels"):
+    with pytest.raises(UserError, match="saliency_roae needs the accuracy: give labels"):
         score_samples("saliency_roae", images, model, "gradient", target=labels)
-    with pytest.raises(UserError, match="saliency_deletion asks for no labels"):
+    with pytest.raises(UserError, match="saliency_deletion needs no labels"):
         score_samples("saliency_deletion", images, model, "gradient", labels=labels)
 
 

@@ -127,7 +127,7 @@ class OfAKind(torch.Tensor):
     [
         (lambda: Opened(), "(it holds posix.mkdir, not one dense tensor of numbers)"),
         (lambda: np.zeros((2, 3)), "it holds numpy"),
-        (lambda: {"map": torch.zeros(2, 3)}, "(it holds a dict, not one tensor); save the maps alone"),
+        (lambda: {"map": torch.zeros(2, 3)}, "(it holds a dict, not one tensor); save only the maps"),
         (lambda: torch.zeros(2, 3).to_sparse(), "_rebuild_sparse_tensor, not one dense tensor"),
         (lambda: torch.zeros(2, 3, device="meta"), "_rebuild_meta_tensor_no_storage, not one dense tensor"),
         (lambda: torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8), "_rebuild_qtensor, not one dense"),

@@ -128,7 +128,7 @@ REFUSED = {
     "FILE:make:weights=trained.ckpt,mean=0,std=1": r"has 0\.weight of shape \(6, 3, 3, 3\), but the network has \(8, 3",
     "FILE:make:weights=none.pth": "weights=none.pth is not a file",
     "FILE:make:weights=classes.txt": "weights=classes.txt cannot be read|holds more than tensors",
-    "FILE:make:weights=code.pth": r"is not opened, because it could run code; save .*\.save\(network\.state_dict\(\), NEW",
+    "FILE:make:weights=code.pth": r"because it could run code; save .*\.save\(network\.state_dict\(\), NEW",
     "FILE:make:weights=code.ckpt": r"save only the weights: torch\.save\(torch\.load\(.*\)\['state_dict'\], NEW",
     "FILE:make:weights=other.pth": r"lacks 0\.bias \(1 of 4 weights match\); the weights belong to another network",
     "timm:resnet18": "timm:resnet18 has no weights; give .*; for weights from the Hub, give timm/resnet18",
@@ -214,10 +214,10 @@ def test_command_line_and_python_give_the_same_run(own, tmp_path, capsys):
     "text", ["./evil.py:make", "timm:resnet18:weights=a.pt", "torchvision:resnet18:weights=a.pt", "a.pt"]
 )
 def test_names_in_the_files_of_others_are_not_opened(own, tmp_path, text):
-    with pytest.raises(UserError, match="is not opened by its name; give the network itself"):
+    with pytest.raises(UserError, match="is never loaded by name; give the network itself"):
         refuse_own(text)
     common = {"dataset": "shapes-xai", "explainers": ["random"], "metrics": ["saliency_miou"], "out": tmp_path / "run"}
-    with pytest.raises(UserError, match="is not opened by its name; run it first with --model, and give predicted-by:"):
+    with pytest.raises(UserError, match="is never loaded by name; run it first with --model, and give predicted-by:"):
         sb.run(**common, model=f"{own[0]}:make:{PLAIN},size=32", target=f"predicted-by:{text}", progress=False)
     with pytest.raises(UserError, match="is never loaded by name"):
         load(RunSpec.read({**common, "model": text, "out": "run"}), {})

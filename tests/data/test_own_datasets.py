@@ -268,7 +268,7 @@ def test_columns_that_are_missing_are_named_with_those_there_are(rows, run, caps
     with pytest.raises(UserError, match='no column "image" with images; its columns are: picture, label, mask'):
         run(rows.rename_column("image", "picture"))
     numbered = rows.remove_columns("label").add_column("label", [1, 0, 0, 1, 1, 0])
-    with pytest.raises(UserError, match=r"holds int64 without names of classes; give them with dataset\.cast_column"):
+    with pytest.raises(UserError, match=r"holds int64 without class names; add them with dataset\.cast_column"):
         run(numbered)
 
 
