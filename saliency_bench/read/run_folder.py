@@ -1,4 +1,4 @@
-"""A finished run read back from its folder, every file checked."""
+"""Read a finished run back from its folder, checking every file."""
 
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -32,15 +32,15 @@ from saliency_bench.utils.messages import complain
 NEEDED = {"dataset", "model", "masks", "target", "cells", "comparisons", "command", "provenance", "faults",
           "halved_chunks"}  # fmt: skip
 SCORES = ["image_id", "group", "part", "value"]
-PICTURES = ("ids", "kinds", "images", "masks")  # of examples.npz, beside a thumbnail per explainer
+PICTURES = ("ids", "kinds", "images", "masks")  # arrays of examples.npz, besides thumbnails per explainer
 RESUME = "start the run again to complete it"
 CHANGED = "start the run again to write it anew"
-SAME = 1e-9  # relative: a mean of the same scores
+SAME = 1e-9  # relative difference between two means of the same scores
 
 
 @dataclass(frozen=True)
 class ExplainerRow:
-    """An explainer with its options: a row of tables and plots. `name`: `text`, with the version where two share it."""
+    """An explainer with its options, a row of tables and plots; `name` is `text`, with the version if two share it."""
 
     explainer_id: str
     text: str
@@ -50,7 +50,7 @@ class ExplainerRow:
 
 @dataclass(frozen=True)
 class MetricColumn:
-    """A metric with its options: a column of tables, a plot of its own."""
+    """A metric with its options: a column of tables, and one plot."""
 
     metric_id: tuple[str, int | str]
     name: str
@@ -58,12 +58,12 @@ class MetricColumn:
 
     @property
     def arrow(self) -> str:
-        """Return the arrow of the metric's direction."""
+        """Return an arrow for the better direction of the metric."""
         return "↑" if self.higher_is_better else "↓"
 
     @property
     def direction(self) -> str:
-        """Return which scores are better, in words."""
+        """Return in words which scores are better."""
         return "higher is better" if self.higher_is_better else "lower is better"
 
 
@@ -71,16 +71,20 @@ class MetricColumn:
 class RunData:
     """A finished run.
 
-    groups      the cluster of each of `ids`; None where it stands for itself
-    values      {cell id: one number per entry of `ids`, NaN for what was left out, and everywhere of an aggregate}
-    parts       {cell id: (n, P), the parts of the scores} of the cells that are aggregates
-    summary     summary.json without its cells
-    timings     timings.json
-    examples    the arrays of examples.npz
-    samples     {image id: label, prediction and mask} of the examples
-    explained   {cell id: samples explained}, if not `samples_explained` for all, as in merged runs
-    folders     {cell id: the folder with its records}, if not `folder` for all, as in merged runs
-    identity    what all cells have in common, of run.json; None in a folder without it
+    Attributes:
+        folder: Folder of the run.
+        cells: Cells with their results.
+        ids: Ids of the images.
+        groups: Cluster of each of `ids`; None if the image is its own cluster.
+        values: {cell id: score of each of `ids`}, NaN for samples left out, and for all samples of an aggregate.
+        summary: summary.json without its cells.
+        timings: timings.json.
+        examples: Arrays of examples.npz.
+        samples: {image id: label, prediction and mask} of the examples.
+        explained: {cell id: samples explained}, if not `samples_explained` for all, as in merged runs.
+        identity: What all cells share, from run.json; None in a folder without it.
+        parts: {cell id: (n, P), the parts of the scores} of the cells that are aggregates.
+        folders: {cell id: folder with its records}, if not `folder` for all, as in merged runs.
     """
 
     folder: Path
@@ -102,26 +106,26 @@ class RunData:
         return self.summary | {"cells": as_json(self.cells)}
 
     def oriented(self, cell: CellResult) -> np.ndarray:
-        """Return the scores of a cell, negated where lower is better."""
+        """Return the scores of a cell, negated if lower is better."""
         return self.values[cell.cell_id] if cell.higher_is_better else -self.values[cell.cell_id]
 
     @property
     def subject(self) -> tuple[str, str]:
-        """Return (dataset, model), as tables name what a run is about."""
+        """Return (dataset, model), the subject of a run in tables."""
         return self.summary["dataset"]["id"], self.summary["model"]["id"]
 
     def codes(self, ids: Sequence[str] | None = None) -> np.ndarray:
-        """Return the number of the cluster of each of these images, by default all (`cluster_codes`)."""
+        """Return the number of the cluster of each of these images, by default of all (`cluster_codes`)."""
         ids = self.ids if ids is None else ids
         return cluster_codes(ids, [self.groups[self.position[image_id]] for image_id in ids])
 
     @property
     def all_folders(self) -> list[Path]:
-        """Return the folder of the run; of several runs as one, those that its cells come from."""
+        """Return the folders that contributed cells: one for a single run, several for a merged run."""
         return list(dict.fromkeys([self.folder, *self.folders.values()]))
 
     def values_by_part(self, cell_ids: Collection[str]) -> dict[str, dict[str, np.ndarray]]:
-        """Return {cell id: {part: (n,) its values of `ids` or NaN}}; each file of records is read once."""
+        """Return {cell id: {part: (n,) values for `ids`, or NaN}}; each file of records is read once."""
         of_folder: dict[Path, list[str]] = {}
         for cell_id in cell_ids:
             of_folder.setdefault(self.folders.get(cell_id, self.folder), []).append(cell_id)
@@ -132,9 +136,9 @@ class RunData:
 
     @cached_property
     def predictions(self) -> dict[str, list[Any]]:
-        """Return {column: values in the order of `ids`, None if unknown} of `correct` and `target_confidence`.
+        """Return {column: values in the order of `ids`, None if unknown} for `correct` and `target_confidence`.
 
-        A column that a folder lacks, as those of earlier versions do, is missing.
+        A column that a folder lacks, as in earlier versions, is left out.
         """
         files = [folder / "predictions.parquet" for folder in self.all_folders]
         there = [set(pq.read_schema(file).names) if file.is_file() else set() for file in files]
@@ -150,7 +154,7 @@ class RunData:
         return {name: [by_id.get(image_id, {}).get(name) for image_id in self.ids] for name in columns}
 
     def takes_part(self, cell: CellResult) -> np.ndarray:
-        """Return Bool (n,), the samples that count in the value of a cell; of an aggregate those with a part."""
+        """Return Bool (n,), whether each sample counts in a cell's value; for an aggregate, whether it has a part."""
         columns = self.parts.get(cell.cell_id)
         if not cell.aggregate or columns is None:
             return np.isfinite(self.values[cell.cell_id])
@@ -158,7 +162,7 @@ class RunData:
 
     @cached_property
     def contrasts(self) -> list[Contrast]:
-        """Return every two explainers compared."""
+        """Return the comparisons of all pairs of explainers."""
         return read_contrasts(self.summary.get("comparisons", []))
 
     @cached_property
@@ -168,7 +172,7 @@ class RunData:
 
     @cached_property
     def position(self) -> dict[str, int]:
-        """Return {image id: its place in `ids`}."""
+        """Return {image id: its index in `ids`}."""
         return {image_id: index for index, image_id in enumerate(self.ids)}
 
     @cached_property
@@ -188,7 +192,7 @@ class RunData:
 
     @property
     def samples_explained(self) -> int:
-        """Return how many samples were explained: batches are computed whole, also the last."""
+        """Return how many samples were explained. Batches are computed whole, including the last one."""
         dataset, size = self.summary["dataset"], self.summary["batch_size"]
         if only := self.summary.get("only"):
             return only["samples"]
@@ -196,7 +200,7 @@ class RunData:
 
     @cached_property
     def rows(self) -> list[ExplainerRow]:
-        """Return the rows of the table by the mean of the first metric, the best first; baselines last."""
+        """Return the rows of the table, sorted by the mean of the first metric, best first, with baselines last."""
         names = explainer_names(self.cells)
         rows = {
             cell.explainer_id: ExplainerRow(

@@ -256,9 +256,7 @@ def test_unknown_files_links_and_empty_folders_are_refused(blank, values, tmp_pa
     with pytest.raises(UserError, match="is not a regular file"):
         score(blank, maps)
     np.save(tmp_path / "one.npy", np.zeros((32, 32)))
-    with pytest.raises(
-        UserError, match=r"one\.npy holds one map, 32 x 32; a \.npy file must hold the maps of all samples"
-    ):
+    with pytest.raises(UserError, match=r"one\.npy holds one map, 32 x 32; a \.npy file must hold the maps of all"):
         score(blank, tmp_path / "one.npy")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no map"):
