@@ -174,7 +174,7 @@ CALLS = {
         captum.attr.NoiseTunnel(captum.attr.Saliency(net)), nt_sample=5
     ),
     "captum.Occlusion needs the option sliding_window_shapes": lambda net: peers.captum(captum.attr.Occlusion(net)),
-    "captum.Saliency: target is given by the run": lambda net: peers.captum(captum.attr.Saliency(net), target=1),
+    "captum.Saliency: the run passes target": lambda net: peers.captum(captum.attr.Saliency(net), target=1),
     "unknown option 'eigensmooth' of pytorch_grad_cam.GradCAM": lambda net: peers.grad_cam(
         GradCAM(net, [net[2]]), eigensmooth=True
     ),
