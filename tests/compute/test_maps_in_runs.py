@@ -180,7 +180,7 @@ def of_pickle(change):
          "unpack to more than 268,435,456 bytes"),
         (lambda name, content: content, {"again": ("data.pkl",)}, "2 members called 'a/data.pkl'"),
         (lambda name, content: content, {"again": ("0",)}, "2 members called 'a/data/0'"),
-        (lambda name, content: content[: 5 if name.endswith("/0") else None], {}, "smaller than its description says"),
+        (lambda name, content: content[: 5 if name.endswith("/0") else None], {}, "smaller than its description"),
         (lambda name, content: b"big" if name.endswith("byteorder") else content, {}, "not little-endian"),
         (of_pickle(lambda content: content + bytes(10**6)), {}, "description has more than 100,000 bytes"),
         (of_pickle(lambda content: b""), {}, "description cannot be read"),
