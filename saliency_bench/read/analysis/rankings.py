@@ -150,7 +150,7 @@ def means_of(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def order_of(means: np.ndarray) -> np.ndarray:
-    """Return the sign (draws, k, k) of each mean minus each other; means equal up to their last digits are tied."""
+    """Return the sign (draws, k, k) of each mean minus each other one; means equal up to their last digits are tied."""
     gaps = means[:, :, None] - means[:, None, :]
     equal = np.abs(gaps) <= 1e-12 * np.nanmax(np.abs(means), axis=1, initial=0)[:, None, None]
     return np.where(equal, 0, np.sign(gaps))
@@ -162,21 +162,22 @@ def kendall_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def spearman_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return Pearson's correlation of ranks: how many are below minus how many above is twice the centred rank."""
+    """Return Pearson's correlation of ranks; the number below minus the number above is twice the centred rank."""
     return _cosine(first.sum(axis=2), second.sum(axis=2))
 
 
 def _cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the cosine of rows; NaN where one is all zeros."""
+    """Return the cosine of rows; NaN if one is all zeros."""
     scale = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
     return (first * second).sum(axis=1) / np.where(scale > 0, scale, np.nan)
 
 
 def sensitivity(runs: Sequence[RunData]) -> Findings:
-    """Rank each explainer over all settings of a metric: mean and worst rank, and whether it survives.
+    """Rank each explainer over all settings of a metric: mean rank, worst rank, and whether it survives.
 
-    Ranks are those of the means, ties at their mean, among the explainers that have all settings. An explainer survives
-    if in no setting another one is significantly better (its rank set holds 1); None where nothing is ranked.
+    Ranks are those of the means, with ties at their mean, among the explainers that have all settings. An explainer
+    survives if no other one is significantly better in any setting (its rank set contains 1); None if nothing is
+    ranked.
     """
     rows: list[tuple] = []
     details: list[dict[str, Any]] = []
@@ -200,7 +201,7 @@ def sensitivity(runs: Sequence[RunData]) -> Findings:
             rows += sorted(of_metric, key=lambda entry: (entry[4], entry[5]))
     if not rows:
         raise UserError(
-            "no metric has several settings in these runs; name one with other options as well, for example "
+            "no metric has several settings in these runs; add one with other options, for example "
             "--metrics saliency_miou saliency_miou:threshold=0.3"
         )
     header = ("dataset", "model", "metric", "explainer", "setting", "rank", "rank set", "value")
@@ -216,7 +217,7 @@ def sensitivity(runs: Sequence[RunData]) -> Findings:
 
 
 def _settings(run: RunData) -> dict[str, list[MetricColumn]]:
-    """Return {metric: its columns} of the metrics with several options."""
+    """Return {metric: its columns} for metrics with several sets of options."""
     columns_of: dict[str, list[MetricColumn]] = {}
     for column in run.columns:
         (_, cell), *_ = run.cells_of_column(column)
@@ -234,6 +235,6 @@ def _complete(run: RunData, columns: Sequence[MetricColumn]) -> list[tuple[Expla
 
 
 def _ranks(values: Sequence[float]) -> np.ndarray:
-    """Return the rank of each value: 1 for the greatest; ties at their mean."""
+    """Return the rank of each value: 1 for the greatest; ties get their mean rank."""
     order = order_of(np.array([values], dtype=float))[0]
     return (len(values) + 1 - order.sum(axis=1)) / 2
