@@ -50,7 +50,9 @@ def test_a_misfit_is_left_out_by_name_and_the_others_score_as_without_it(run, ca
     )
     assert [cell.explainer_text for cell in result.cells] == ["gae", "random"]
     assert result.summary["misfits"].keys() == {"gradcam"}
-    with pytest.raises(UserError, match=r"^gradcam was left out of .*run, as it does not fit the network: no convolut"):
+    with pytest.raises(
+        UserError, match=r"^gradcam was left out of .*run, because it does not fit the network: no convolut"
+    ):
         sb.load_run(result.folder).check("gradcam:saliency_miou>=0.1")
     assert main(["submit", str(result.folder), "--to", str(tmp_path / "board"), "--by", "ada", "--dry-run"]) == 0
     assert "left out: gradcam (no convolutional block" in capsys.readouterr().out
