@@ -43,10 +43,11 @@ LISTED = 3  # names of ignored files that a message lists
 class StoredResult:
     """Rows that were computed together, from samples of one batch.
 
-    group: Id of the explainer; any constant for predictions.
-    positions: Positions of the samples in the run, ascending.
-    tables: {key: rows, sorted by `position`}; for scores, keys are ids of cells.
-    about: Further notes, as JSON data.
+    Attributes:
+        group: Id of the explainer; any constant for predictions.
+        positions: Positions of the samples in the run, ascending.
+        tables: {key: rows, sorted by `position`}; for scores, keys are ids of cells.
+        about: Further notes, as JSON data.
     """
 
     group: str
@@ -64,11 +65,12 @@ class StoredResult:
 class PartNote:
     """Note of a part file on its results. Results that differ only in their start share a note.
 
-    group: As in `StoredResult`.
-    keys: Keys of the results' tables.
-    starts: Position in the run of the first sample of each result.
-    offsets: Positions of a result's samples relative to its start.
-    about: As in `StoredResult`.
+    Attributes:
+        group: As in `StoredResult`.
+        keys: Keys of the results' tables.
+        starts: Position in the run of the first sample of each result.
+        offsets: Positions of a result's samples relative to its start.
+        about: As in `StoredResult`.
     """
 
     group: str
@@ -93,9 +95,10 @@ class PartNote:
 class Part:
     """A part file whose notes match its folder and name.
 
-    path: The file.
-    groups: {group: {key: number of its rows}}, in the order of the file.
-    entries: Notes on results that were computed together.
+    Attributes:
+        path: The file.
+        groups: {group: {key: number of its rows}}, in the order of the file.
+        entries: Notes on results that were computed together.
     """
 
     path: Path

@@ -15,7 +15,7 @@ Choice = Literal["all", "right", "left", "down", "up", "rotate-15", "rotate-10",
 
 @dataclass(frozen=True)
 class Transform:
-    """Change of pictures, Float (B, C, H, W), and its inverse; pixels from outside the frame are 0."""
+    """Change of pictures, `there`, and its inverse, `back`: Float (B, C, H, W); pixels from outside the frame are 0."""
 
     there: Callable[[Tensor], Tensor]
     back: Callable[[Tensor], Tensor]
