@@ -34,7 +34,7 @@ NEEDED = {"dataset", "model", "masks", "target", "cells", "comparisons", "comman
 SCORES = ["image_id", "group", "part", "value"]
 PICTURES = ("ids", "kinds", "images", "masks")  # arrays of examples.npz, besides thumbnails per explainer
 RESUME = "start the run again to complete it"
-CHANGED = "start the run again to write it anew"
+CHANGED = "start the run again to rewrite it"
 SAME = 1e-9  # relative difference between two means of the same scores
 
 

@@ -130,7 +130,7 @@ class Changed:
         return sent(self.pictures.images(self.split.name, places), self.device)
 
     def changed(self, places: np.ndarray) -> Images:
-        """Return the images at these positions of the split, changed."""
+        """Return the changed images at these positions of the split."""
         images = self.plain(places)
         first = None
         if self.first is not None:

@@ -159,7 +159,7 @@ class MapShell:
         name, inputs = self.name, [np.asarray(given.pop(feature)) for feature in self.info.features]
         options = self.read_options(given)
         if not isinstance(per_sample, bool):
-            raise UserError(f"per_sample of {name} is True or False; got {per_sample!r}")
+            raise UserError(f"per_sample of {name} must be True or False; got {per_sample!r}")
         if len(inputs[0]) == 0:
             raise ValueError(f"{name}: there is no sample to score")
         scores = self.scores(*inputs, **options)

@@ -258,7 +258,7 @@ def _other(
         )
     given = np.asarray(labels)
     if given.ndim not in (1, 2) or len(given) != count:
-        raise UserError(f"give one of other_labels for each of the {count} images; got {given.shape}")
+        raise UserError(f"give one entry of other_labels per image, for {count} images; got {given.shape}")
     return load_classifier(other), given
 
 

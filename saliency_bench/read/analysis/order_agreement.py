@@ -284,7 +284,7 @@ def _checked(row: dict[str, Any], where: str) -> tuple[float, bool]:
     except ValueError:
         exposure = np.nan
     if not 0 < exposure <= 1:
-        raise UserError(f"{where}: exposure is a share above 0 and at most 1; got {row['exposure']}")
+        raise UserError(f"{where}: exposure must be a share above 0 and at most 1; got {row['exposure']}")
     if (right := RIGHT.get(str(row["right"]).lower())) is None:
-        raise UserError(f"{where}: right is true or false; got {row['right']}")
+        raise UserError(f"{where}: right must be true or false; got {row['right']}")
     return exposure, right

@@ -249,7 +249,7 @@ def _sentence(names: list[str], signs: dict[str, int | None], other: str) -> str
 def many_shapes(explainers: int, samples: float) -> list[str]:
     """Return [a warning] if the error rate is higher for this many explainers and independent samples, else []."""
     lines = [
-        f"It may reach {percent} % where more than {many} explainers with scores of different shapes (rare events "
+        f"It may reach {percent} % if more than {many} explainers with scores of different shapes (rare events "
         f"beside smooth scores) are compared{f' on fewer than {few} independent samples' if few < inf else ''}."
         for many, few, percent in MANY_SHAPES
         if explainers > many and samples < few

@@ -32,7 +32,7 @@ def sentences(content: dict[str, Any]) -> list[str]:
     if len(named) > 1:
         lines.append("The questions have different answers; use the one to your question, an average answers none.")
     if excluded := content["survive_random_weights"]:
-        lines.append(f"Excluded, as their maps stay the same when all weights are random: {listed(excluded)}.")
+        lines.append(f"Excluded, because their maps stay the same when all weights are random: {listed(excluded)}.")
     lines += not_counted(content)
     silent = list(dict.fromkeys(question["silent"] for question in content["questions"] if question["silent"]))
     return [*lines, f"This does not say {'; nor '.join(silent)}."] if silent else lines
