@@ -1,6 +1,6 @@
-"""New transformers checkpoints: a network with one logit per class, its image processor, and the folder of both.
+"""Write transformers checkpoints: a network with one logit per class, its image processor, and their folder.
 
-The processor squashes images to a square, so that no mask loses foreground to a crop.
+The processor squashes images to a square instead of cropping them, so no mask loses foreground.
 """
 
 import os
@@ -24,7 +24,7 @@ LOG = "training_log.json"
 
 
 def start_of(model: Any) -> Any:
-    """Return where the pretrained weights of a Hub id or folder are; a transformers config is returned unchanged.
+    """Return the source of the pretrained weights named by a Hub id or folder; return a transformers config unchanged.
 
     Raises:
         UserError: The model cannot be found, or transformers cannot save it.
@@ -38,10 +38,10 @@ def start_of(model: Any) -> Any:
 
 
 def base_of(model: object) -> Classifier:
-    """Load the checkpoint that the training of a model started from, as the log in its folder names it, on the CPU.
+    """Load onto the CPU the checkpoint that a model's training started from, as named by the log in the model's folder.
 
     Raises:
-        UserError: It is not the folder of a trained model, or was trained from random weights.
+        UserError: `model` is not the folder of a trained model, or it was trained from random weights.
     """
     path = Path(model).expanduser() / LOG if isinstance(model, str) else Path(LOG)
     if not isinstance(model, str) or not path.is_file():
@@ -57,16 +57,16 @@ def base_of(model: object) -> Classifier:
     repo, revision = base.get("repo"), base.get("revision")
     weights = (f"{repo}@{revision}" if revision else repo) if repo else name
     if not isinstance(weights, str):
-        raise UserError(f"{path} does not say where the pretrained weights are; leave out initial=base")
+        raise UserError(f"{path} does not name the pretrained weights; leave out initial=base")
     return load_classifier(weights, device="cpu")
 
 
 def new_network(model: Any, names: list[str], size: int) -> tuple[Any, Any]:
-    """Return a network with one logit per class name, and the processor that squashes images to size x size.
+    """Return a network with one logit per class name, and a processor that squashes images to size x size.
 
     Args:
-        model: Hub id or folder of pretrained weights, whose head is replaced; or a transformers config (an object or a
-            `config.json`), which starts from random weights; or what `start_of` makes of these.
+        model: Hub id or folder of pretrained weights, whose head is replaced; a transformers config (an object or a
+            `config.json`), which starts from random weights; or the result of `start_of` for one of these.
         names: Names of the classes.
         size: Side of the images in pixels.
 
@@ -106,12 +106,12 @@ def new_network(model: Any, names: list[str], size: int) -> tuple[Any, Any]:
 
 def _name_classes(config: Any, names: list[str]) -> None:
     config.id2label, config.label2id = dict(enumerate(names)), {name: index for index, name in enumerate(names)}
-    if getattr(config, "label_names", None):  # where timm's wrapper keeps them
+    if getattr(config, "label_names", None):  # timm's wrapper keeps the names here
         config.label_names = list(names)
 
 
 def _timm_processor(network: nn.Module, pretrained: Any, size: int) -> Any:
-    """Return the processor of a timm network; its settings go into the model's config, where the wrapper keeps them."""
+    """Return the processor of a timm network, and store its settings in the model's config for timm's wrapper."""
     settings = {"input_size": [3, size, size], "crop_mode": "squash", "crop_pct": 1.0}
     config: Any = network.config
     config.pretrained_cfg = {**pretrained.data_config, **(config.pretrained_cfg or {}), **settings}

@@ -1,4 +1,4 @@
-"""The folder of a run: locked for one run at a time, and its run.json."""
+"""Lock the folder of a run, so that one run at a time writes to it, and write its run.json."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,16 +15,16 @@ from saliency_bench.read.network_answers import NetworkAnswers, Role
 
 
 def write_manifest(context: RunContext, *, ask: bool = False) -> Manifest:
-    """Write run.json, the manifest of this start and all earlier ones, and return it.
+    """Write run.json, the manifest of this start merged with all earlier starts, and return it.
 
-    Cells whose partners are not known yet are left out.
+    Cells are left out while their partners are unknown.
 
     Args:
-        context: the run.
-        ask: whether to compute the networks' answers to fixed pictures and compare them with earlier starts.
+        context: The run.
+        ask: Whether to compute the networks' answers to fixed pictures and compare them with earlier starts.
 
     Raises:
-        UserError: The folder holds another run, or a network has other answers than before.
+        UserError: The folder holds another run, or a network's answers differ from an earlier start.
     """
     objects, other = context.spec.python_objects(), context.other
     manifest = Manifest(
@@ -45,7 +45,7 @@ def write_manifest(context: RunContext, *, ask: bool = False) -> Manifest:
 
 
 def _answers_in(context: RunContext) -> dict[Role, NetworkAnswers]:
-    """Return the answers of a run's networks, except answers that cannot be compared."""
+    """Return the answers of the run's networks to fixed pictures, without answers that cannot be compared."""
     samples = context.data.samples
     answers: dict[Role, NetworkAnswers | None] = {
         "model": answers_of(context.classifier, samples),
@@ -57,18 +57,18 @@ def _answers_in(context: RunContext) -> dict[Role, NetworkAnswers]:
 
 @contextmanager
 def locked(out: Path, name: str) -> Iterator[None]:
-    """Let one run at a time write to a folder; the lock ends with its process.
+    """Lock a folder against other runs; the lock ends with its process.
 
     Args:
-        out: the folder.
-        name: the folder as it was given, for messages.
+        out: The folder.
+        name: The folder as the user wrote it, for messages.
 
     Raises:
-        UserError: Another run writes to it, or it cannot be written to.
+        UserError: Another run writes to the folder, or it is not writable.
     """
     check_run_folder(out)
     if (path := out / ".lock").is_symlink() or (path.exists() and not path.is_file()):
-        raise UserError(f"{path} is a link or no regular file, so that {out} cannot be locked; delete it")
+        raise UserError(f"{path} is a link or not a regular file, so {out} cannot be locked; delete it")
     lock = FileLock(path, timeout=0)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def locked(out: Path, name: str) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"cannot write to {name}: {error.strerror or error}; choose another --out") from error
     try:
-        for stale in out.rglob(".*.tmp"):  # of a run that was killed while it wrote
+        for stale in out.rglob(".*.tmp"):  # left by a run that was killed while writing
             stale.unlink(missing_ok=True)
         yield
     finally:

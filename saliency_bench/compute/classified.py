@@ -10,14 +10,15 @@ from saliency_bench.types import Images
 from saliency_bench.utils.devices import is_out_of_memory
 from saliency_bench.utils.messages import complain
 
-# What a network raises for a picture. A refusal in our own words, a UserError, which is a ValueError, ends the run.
+# Exceptions that a network may raise for a picture. Our own UserError, a ValueError, is not among them: it ends the
+# run.
 RAISED = (RuntimeError, ArithmeticError, AssertionError, LookupError, TypeError, AttributeError, MemoryError)
 
 
 def classified(classifier: Classifier, images: Images) -> tuple[list[torch.Tensor], dict[int, str]]:
-    """Return (logits (K,) of each image that the classifier takes, {index: what it raised for another image}).
+    """Return (logits (K,) of each image that the classifier accepts, {index: exception of each other image}).
 
-    Where the classifier raises, it gets the images one by one.
+    If the classifier raises for the batch, it gets the images one by one.
     """
     with torch.no_grad(), suppress(RefusedImagesError, *RAISED):
         return list(_logits(classifier, images)), {}
@@ -32,7 +33,7 @@ def classified(classifier: Classifier, images: Images) -> tuple[list[torch.Tenso
 
 
 def _logits(classifier: Classifier, images: Images) -> torch.Tensor:
-    """Return the logits of a batch; if it does not fit in memory, compute its halves one after the other."""
+    """Return the logits of a batch; if it does not fit in memory, compute its two halves one after the other."""
     try:
         return classifier(images).cpu()
     except (RuntimeError, MemoryError) as error:

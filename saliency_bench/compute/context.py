@@ -32,7 +32,7 @@ from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.mask_values import spelled
 from saliency_bench.utils.seeds import seed_of
 
-TRAINED_ON, INITIAL = "set of training images", "initial weights"  # in the ids of cells
+TRAINED_ON, INITIAL = "set of training images", "initial weights"  # keys that enter the ids of cells
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Cell:
     """One explainer scored by one metric: a number of the leaderboard.
 
     Attributes:
-        id: a hash of everything that its scores depend on.
-        explainer: makes the maps.
-        metric: scores them.
-        target: the range of the target's value, which bounds some metrics.
-        asked_for: {what the metric asks for besides: its hash}.
+        id: Hash of everything that the cell's scores depend on.
+        explainer: Explainer that makes the maps.
+        metric: Metric that scores the maps.
+        target: Range of the target's value, which bounds some metrics.
+        asked_for: {further input of the metric: its hash}.
     """
 
     id: str
@@ -55,15 +55,15 @@ class Cell:
 
     @property
     def is_planned(self) -> bool:
-        """Return whether its id is known: the partners of samples are, if its metric asks for them."""
+        """Return whether the cell's id is known. If the metric needs partner samples, the id depends on their plan."""
         return self.metric.declaration.plan is None or PARTNERS in self.asked_for
 
     @cached_property
     def key(self) -> CellKey:
-        """Return the cell as files describe it.
+        """Return the cell's description in files.
 
         Raises:
-            UserError: No file of results can hold a name, such as one with a line break.
+            UserError: A name cannot be stored in a results file, for example because of a line break.
         """
         try:
             return CellKey(
@@ -92,13 +92,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class KeptMaps:
-    """The maps of an explainer, of a run that keeps them: planned and resumed like a cell."""
+    """The maps of an explainer in a run that stores maps. They are planned and resumed like a cell."""
 
     explainer: Explainer
 
     @cached_property
     def id(self) -> str:
-        """Return what the maps are called in plans."""
+        """Return the id of these maps in plans."""
         return hash_of("maps", self.explainer.identity)
 
 
@@ -107,23 +107,23 @@ Output = Cell | KeptMaps
 
 @dataclass(frozen=True)
 class RunContext:
-    """Hold what a run works on, loaded once.
+    """Everything that a run works on, loaded once.
 
     Attributes:
-        spec: the settings.
-        out: the run's folder, absolute: an explainer may change the working directory.
-        explainers: those to run.
-        metrics: those to score with.
-        data: the split of its dataset, with its samples in the order of the run.
-        question: what it asks of each of them.
-        classifier: the network.
-        columns: {column that metrics ask for: a hash of what it holds}.
-        selection: the samples that are explained; None: all.
+        spec: Settings of the run.
+        out: Absolute path of the run's folder; an explainer may change the working directory.
+        explainers: Explainers to run.
+        metrics: Metrics to score with.
+        data: Split of the dataset, with its samples in the order of the run.
+        question: Question that the run asks the network of each sample.
+        classifier: The network.
+        columns: {dataset column that a metric needs: hash of its content}.
+        selection: Samples to explain; None for all.
         maps: {explainer id: its entry in `spec.maps`} of precomputed maps.
-        other: the same run of the other model, whose label is another column; None where there is none.
-        folder: the folder in `out` of what the classifier says.
-        plans: of the metrics that ask for partners; none before all samples are predicted.
-        retraining: what networks are retrained on.
+        other: The same run for the other model, which has its own label column; None without another model.
+        folder: Folder of the classifier's predictions, inside `out`.
+        plans: {metric that needs partners: its plan}; empty until all samples are predicted.
+        retraining: Data that networks are retrained on.
         misfits: {explainer that does not fit the network: the reason}; these are not among `explainers`.
     """
 
@@ -206,7 +206,7 @@ class RunContext:
 
     @cached_property
     def batches(self) -> list[range]:
-        """Return the positions of each batch. Batches are computed whole, also the last one, which a limit may cut."""
+        """Return the positions of each batch. The last batch is computed whole, even if a limit ends within it."""
         size = self.spec.batch_size
         return [range(start, min(start + size, len(self.rows))) for start in range(0, self.data.count, size)]
 
@@ -222,7 +222,7 @@ class RunContext:
 
     @cached_property
     def identity(self) -> Identity:
-        """Return what all cells have in common."""
+        """Return the settings that all cells share."""
         entries = {
             "fingerprint": self.data.fingerprint,
             "label_column": self.spec.label_column,
@@ -242,7 +242,7 @@ class RunContext:
 
     @cached_property
     def target_range(self) -> TargetRange:
-        """Return the range of the target's value; of a file of targets, as wide as the widest of them."""
+        """Return the range of the target's value; for a file of targets, the range of the widest one."""
         if (known := self.identity.target_range) is not None:
             return known
         terms = (self.question.rule.by_id or {}).values()
@@ -260,11 +260,11 @@ class RunContext:
         return self.store.predictions(self.folder, self.schema)
 
     def predictions(self, *, check: bool = False) -> StoredPredictions:
-        """Return the predictions that files hold.
+        """Return the predictions in the part files.
 
         Args:
-            check: delete damaged files and, if the run is strict, files with a sample that has no prediction; for the
-                main process, under the lock.
+            check: Delete damaged files and, if the run is strict, files with a sample without a prediction. Only the
+                main process may do so, while it holds the lock.
         """
 
         def redo(entry: PartNote) -> bool:
@@ -297,15 +297,15 @@ class RunContext:
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """Return every explainer by every metric.
+        """Return a cell for every pair of explainer and metric.
 
         Raises:
-            UserError: A metric needs groups of classes, and none are known.
+            UserError: A metric needs groups of classes, and none are known for this model.
         """
         for metric in self.metrics:
             if "groups" in metric.inputs and self.question.groups is None:
                 raise UserError(
-                    f"{metric.name} needs groups of classes, and none are known for these; "
+                    f"{metric.name} needs groups of classes, and none are known for this model; "
                     "give --groups FILE, JSON {group: [class, ...]} or CSV with class,group, or leave the metric out"
                 )
         return [
@@ -329,28 +329,28 @@ class RunContext:
 
     @cached_property
     def outputs(self) -> list[Output]:
-        """Return the cells, and the maps that the run keeps."""
+        """Return the cells, and the maps that the run stores."""
         return [*self.cells, *(KeptMaps(explainer) for explainer in self.explainers if self.spec.keep_maps)]
 
     def seed_for(self, image_id: str, purpose: str) -> int:
-        """Return the seed of a sample for a purpose, which does not depend on its batch."""
+        """Return a sample's seed for one purpose; it does not depend on the batch."""
         return seed_of(self.spec.seed, image_id, purpose)
 
     def read(self, positions: Sequence[int]) -> ReadBatch:
         """Read and prepare the samples at these positions.
 
         Raises:
-            UserError: One cannot be read, and the run is strict.
+            UserError: A sample cannot be read, and the run is strict.
         """
         return read_batch(self.data.samples, self.classifier, positions, self.spec.strict)
 
     def partners(self, positions: Sequence[int]) -> PartnerSamples:
-        """Return the samples at these positions, to go with others."""
+        """Return the samples at these positions as partners of other samples."""
         positions = tuple(positions)
         if positions not in self._loaded:
             self._loaded.clear()  # explainers follow each other on the same batch
             read = read_batch(self.data.samples, self.classifier, positions, strict=False)
-            for position, reason in read.faults.items():  # it could be read when it was predicted
+            for position, reason in read.faults.items():  # it was readable when it was predicted
                 raise UserError(f"image {self.data.samples.ids[position]}: {reason}")
             assert read.samples is not None
             batch, right = read.samples.batch, [self.question.right(row) for row in read.rows]
@@ -365,10 +365,10 @@ class RunContext:
 
     @cached_property
     def _loaded(self) -> dict[tuple[int, ...], PartnerSamples]:
-        """The partners that were read last, by their positions; filled by `partner_samples`."""
+        """Return the partners that were read last, {their positions: samples}; `partners` fills it."""
         return {}
 
 
 def starts_from_base(metric: Metric) -> bool:
-    """Return whether the networks of a metric start from the weights that the classifier's training started from."""
+    """Return whether a metric's networks start from the weights that the classifier's own training started from."""
     return bool(metric.declaration.keeps) and dict(metric.options).get("initial") == "base"

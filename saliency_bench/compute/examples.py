@@ -1,4 +1,4 @@
-"""Samples worth looking at: best, worst and most disputed, kept with their images and small maps."""
+"""Choose samples worth looking at (best, worst, most disputed) and store their images and small maps."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,18 +23,18 @@ THUMBNAILS = pa.schema([(POSITION, pa.int64()), ("height", pa.int32()), ("levels
 
 
 def thumbnail_rows(maps: Maps, positions: Sequence[int]) -> pa.Table:
-    """Return maps reduced to `SIDE` and the levels of `heat_map`: for pictures only, never for scores.
+    """Return maps shrunk to `SIDE` pixels, in the levels of `heat_map`. They are for pictures only, never for scores.
 
     Args:
-        maps: (n, H, W).
-        positions: of their samples in the run.
+        maps: Float (n, H, W).
+        positions: Positions of their samples in the run.
     """
     height, width = maps.shape[1:]
     scale = min(1.0, SIDE / max(height, width))
     size = max(1, round(height * scale)), max(1, round(width * scale))
     values = torch.from_numpy(np.stack([scaled(values) for values in maps.cpu().numpy()]))[:, None]
     small = F.interpolate(values, size=size, mode="area")[:, 0].numpy()
-    # Means of values of both signs are smaller than these.
+    # Averaging values of both signs makes them smaller, so they are scaled again.
     small = np.stack([scaled(values) if (values < 0).any() else values for values in small])
     levels = [values.tobytes() for values in np.round(LEVELS * small).astype("<i2")]
     columns = [list(positions), [size[0]] * len(small), levels]
@@ -42,9 +42,10 @@ def thumbnail_rows(maps: Maps, positions: Sequence[int]) -> pa.Table:
 
 
 def choose(folder: Path, cells: Sequence[CellResult]) -> list[tuple[str, str]]:
-    """Return [(image id, kind)], by the first metric's mean score over explainers, and by how much explainers differ.
+    """Return [(image id, kind)] of the best, worst and most disputed samples.
 
-    Baselines do not count. Where no metric scores single samples, the first that take part.
+    Samples are ranked by the first metric's mean score over explainers, and by how much the explainers differ.
+    Baselines do not count. If no metric scores single samples, the first samples that are scored are returned.
     """
     scoring = of_samples(cells)
     if not scoring:
@@ -72,9 +73,9 @@ def write_examples(store: RunStore, cells: Sequence[CellResult], prepared: Calla
     """Write examples.npz: ids, kinds, images (n, H, W, 3) and masks of chosen samples, and thumbnails per explainer.
 
     Args:
-        store: part files of the run.
-        cells: of the run.
-        prepared: position of a sample in the run -> a batch of it alone.
+        store: Part files of the run.
+        cells: Cells of the run.
+        prepared: Function that turns a sample's position in the run into a batch of that sample alone.
     """
     folder = store.out
     chosen = choose(folder, cells)

@@ -1,6 +1,7 @@
-"""Explain: the maps of a batch by one explainer, and whether they depend on what else is in the batch.
+"""Compute an explainer's maps for a batch, and check whether they depend on the rest of the batch.
 
-A map that is not finite, and an explainer that raises, become the reason why samples have no score; a strict run stops.
+If a map is not finite or the explainer raises, its samples get that as the reason for a missing score; a strict run
+stops instead.
 """
 
 from collections.abc import Sequence
@@ -22,11 +23,11 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.untouched import untouched
 
-# Relative to the contrast of a map. The batch size changes only the last bits, 1e-5 of a map's norm; but these decide
-# whether a ReLU lets values near zero pass, which changed the gradient of one photograph by 4e-3.
+# Relative to the contrast of a map. The batch size changes only the last bits, 1e-5 of a map's norm. But these bits
+# decide whether a ReLU passes values near zero, which changed the gradient of one photograph by 4e-3.
 BATCH_TOLERANCE, FAR = 1e-3, 0.1
 FLAT = 1e-2  # lower bound of the contrast, relative to the norm of a map
-MIXING = 1e-4  # relative to the norm of logits or a gradient; the batch size changes less than 1e-5 in float32
+MIXING = 1e-4  # relative to the norm of logits or a gradient; in float32, batch size changes less than 1e-5
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,12 @@ class Explained:
     """The maps of a batch.
 
     Attributes:
-        maps: (B, H, W), zeros where a map is not finite; None if the explainer raised.
+        maps: Float (B, H, W), zeros where a map is not finite; None if the explainer raised.
         faults: {index in the batch: what is wrong with its map}.
-        passes: images that went through the classifier.
-        halved: how often a batch was halved because it did not fit in memory.
-        reliability: reliability of each map, as in `MadeMaps`.
-        draws: number of random draws that each map averages, as in `MadeMaps`.
+        passes: Number of images that went through the classifier.
+        halved: How often the batch was halved because it did not fit in memory.
+        reliability: Reliability of each map, as in `MadeMaps`.
+        draws: Number of random draws that each map averages, as in `MadeMaps`.
         cells: (height, width) of the maps before enlargement, as in `MadeMaps`.
     """
 
@@ -53,13 +54,13 @@ class Explained:
 
     @property
     def about(self) -> dict[str, object]:
-        """Return what part files store about the maps: their size before enlargement and any negative values."""
+        """Return what part files store about maps: size before enlargement, and whether any value is negative."""
         if self.maps is None:
             return {}
         return {"cells": self.cells and list(self.cells), "negative": bool((self.maps < 0).any())}
 
     def reliability_of(self, index: int | None) -> float | None:
-        """Return the reliability of the map of a sample in the batch; None if it is unknown or there is no map."""
+        """Return the reliability of the map at an index of the batch; None if it is unknown or there is no map."""
         return None if index is None or self.maps is None or index in self.faults else self.reliability[index]
 
 
@@ -69,15 +70,15 @@ def explain(
     """Return the maps of a batch.
 
     Args:
-        classifier: the network.
-        batch: the samples.
-        explainer: makes the maps.
-        target: (B, K) or (1, K).
-        seed: of the run.
-        strict: whether to stop at the first map that is wrong.
+        classifier: The network.
+        batch: The samples.
+        explainer: Explainer that makes the maps.
+        target: Weights of the classes, (B, K) or (1, K).
+        seed: Seed of the run.
+        strict: Whether to raise for the first faulty map.
 
     Raises:
-        UserError: The explainer refuses the network or its options; in a strict run also any fault of a map.
+        UserError: The explainer rejects the network or its options, or a map is faulty and the run is strict.
     """
     seeds = [seed_of(seed, image_id, "explain") for image_id in batch.ids]
     before = classifier.passes
@@ -109,20 +110,20 @@ def depends_on_batch(
     logits: Sequence[float],
     seed: int,
 ) -> bool:
-    """Return whether images of a batch get other maps when they are explained without the rest of it.
+    """Return whether the maps of some images change when they are explained without the rest of the batch.
 
     An explainer from outside this package explains the first half again. The package's own explainers are tested not to
-    mix images, so they are checked only if the network mixes them: on single images, and with one pass for each picture
-    that the explainer makes of an image, because the network would mix these too.
+    mix images, so they are checked only if the network mixes images. They then explain single images, with a batch size
+    of 1, because the network would also mix the pictures that the explainer makes of an image.
 
     Args:
-        classifier: the network.
-        batch: the samples.
-        explainer: that made the maps.
-        target: (B, K) or (1, K).
-        maps: (B, H, W), of the whole batch; None if there are none.
-        logits: (K,), of the last image within the batch.
-        seed: of the run.
+        classifier: The network.
+        batch: The samples.
+        explainer: Explainer that made the maps.
+        target: Weights of the classes, (B, K) or (1, K).
+        maps: Maps (B, H, W) of the whole batch; None if there are none.
+        logits: Logits (K,) of the last image, computed within the batch.
+        seed: Seed of the run.
     """
     again, groups = _alone(explainer, len(batch)) if explainer.is_bundled else (explainer, [range(len(batch) // 2)])
     if maps is None or explainer.baseline or isinstance(explainer.function, PrecomputedMaps):
@@ -142,16 +143,16 @@ def depends_on_batch(
                 again(classifier, batch.images[chosen], target[chosen], seeds=[seeds[index] for index in chosen])
                 for chosen in map(list, groups)
             ]
-        except Exception:  # what an explainer raises for fewer images says nothing about its maps
+        except Exception:  # an exception for fewer images says nothing about the maps
             return False
     return differ(torch.cat(others), maps[list(chain(*groups))])
 
 
-_mixing: WeakSet[Classifier] = WeakSet()  # classifiers that a message was printed about
+_mixing: WeakSet[Classifier] = WeakSet()  # classifiers for which the message was printed
 
 
 def _complain_once(classifier: Classifier) -> None:
-    """Print, once, that a network mixes the images of a batch."""
+    """Print, once per network, that it mixes the images of a batch."""
     if classifier not in _mixing:
         _mixing.add(classifier)
         complain(
@@ -161,28 +162,28 @@ def _complain_once(classifier: Classifier) -> None:
 
 
 def _alone(explainer: Explainer, images: int) -> tuple[Explainer, list[range]]:
-    """Return (explainer that passes the pictures of an image one by one, groups of images to explain with it).
+    """Return (explainer with a batch size of 1, groups of images to explain with it).
 
-    An explainer without `batch_size` is returned itself, with each image as a group.
+    An explainer without a `batch_size` is returned unchanged, with each image as a group.
     """
     chosen = dict(explainer.options)
     if "batch_size" not in chosen:
         return explainer, [range(index, index + 1) for index in range(images)]
-    few = dict.fromkeys((0, images - 1))  # many passes take long
+    few = dict.fromkeys((0, images - 1))  # first and last image only: single passes are slow
     options = tuple(sorted((chosen | {"batch_size": 1}).items()))
     return replace(explainer, options=options), [range(index, index + 1) for index in few]
 
 
 def mixes_images(classifier: Classifier, images: Images, logits: Sequence[float]) -> bool:
-    """Return whether the network's answer to an image, or its gradient, depends on what else is in the batch.
+    """Return whether the logits or the gradient of an image depend on the other images of its batch.
 
-    The logits of the last image alone are compared with its logits beside the others, and beside a darker copy, which
-    explainers may make. Also, the logits of one of two images must have no gradient at the other.
+    The logits of the last image alone are compared with its logits in the batch, and in a batch with a darker copy, as
+    explainers may make. In addition, the logits of each of two images must have no gradient at the other image.
 
     Args:
-        classifier: the network.
-        images: (B, 3, H, W).
-        logits: (K,), of the last image beside the others.
+        classifier: The network.
+        images: Images (B, 3, H, W).
+        logits: Logits (K,) of the last image, computed within the batch.
     """
     last = images[-1:]
     copies = torch.cat([last, last / 2])
@@ -191,7 +192,7 @@ def mixes_images(classifier: Classifier, images: Images, logits: Sequence[float]
             with torch.no_grad():
                 alone = torch.cat([classifier(image) for image in copies.split(1)])
                 beside = classifier(copies)
-        except Exception:  # networks may raise anything for one image
+        except Exception:  # networks may raise anything for a single image
             return True
         known = torch.tensor(logits).to(alone)
         if _changes(alone[0], known) or _changes(alone, beside):
@@ -222,14 +223,14 @@ def _gradients_mix(classifier: Classifier, pair: Images) -> bool:
 
 
 def _changes(alone: Tensor, together: Tensor) -> bool:
-    """Return whether logits differ by more than `MIXING` of their norm, or are NaN."""
+    """Return whether logits differ by more than `MIXING` of their norm or are NaN."""
     counts = together.isfinite() | (alone != together)  # a masked-out class has -infinity in both
     change = (alone - together)[counts].norm() / together[counts].norm().clamp(min=1e-30)
     return not bool(change <= MIXING)
 
 
 def differ(alone: Maps, together: Maps) -> bool:
-    """Return whether most maps (B, H, W) differ by more than `BATCH_TOLERANCE` of their contrast, or one by `FAR`.
+    """Return whether most maps (B, H, W) differ by more than `BATCH_TOLERANCE` of their contrast, or any map by `FAR`.
 
     The contrast is the norm of a map minus its mean: RISE maps are a large constant with small deviations.
     """
@@ -241,6 +242,6 @@ def differ(alone: Maps, together: Maps) -> bool:
 
 
 def images_text(batch: Batch) -> str:
-    """Name the images of a batch in a message; a range of ids would not, as they are in the order of the run."""
+    """Describe a batch by its first and last image id and its size."""
     first, *rest = batch.ids
     return f"images {first} ... {rest[-1]} ({len(batch)} images)" if rest else f"image {first}"

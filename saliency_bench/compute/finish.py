@@ -1,7 +1,7 @@
-"""Finish: part files become tables, summary, examples and page.
+"""Finish a run: turn part files into tables, summary, examples and report page.
 
-OUT/written.json notes what these files were made of, with their hashes: a start that finds the same again, and the
-files as they were written, writes nothing.
+OUT/written.json notes the hashes of the part files and of the written files. If a later start finds all of them
+unchanged, it writes nothing.
 """
 
 import time
@@ -28,22 +28,22 @@ from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of, sha256_of
 from saliency_bench.utils.provenance import provenance
 
-FORMAT = 2  # of the note; another one writes everything anew
+FORMAT = 2  # of written.json; a new number makes every run write its files again
 TABLES = ("records.parquet", "predictions.parquet", "other_predictions.parquet", RELIABILITY)
 FILES = (*TABLES, "summary.json", "timings.json", "examples.npz", "report.html")
 PACKAGE = Path(saliency_bench.__file__).parent
 
 
 def finish(context: RunContext, seconds: float, timings: dict) -> dict:
-    """Write all that follows from the part files unless it is there, and return the summary.
+    """Write all files that are derived from the part files, unless they exist, and return the summary.
 
     Args:
-        context: what the run works on.
-        seconds: since the start.
-        timings: what else timings.json says.
+        context: What the run works on.
+        seconds: Seconds since the start.
+        timings: Further entries of timings.json.
 
     Raises:
-        UserError: No sample fits the selection, or a part was damaged or lost since the run computed it.
+        UserError: No sample fits the selection, or a part file was damaged or lost after the run computed it.
     """
     out, parts = context.out, Parts.read(context)
     if not parts.shown.any():
@@ -52,7 +52,7 @@ def finish(context: RunContext, seconds: float, timings: dict) -> dict:
     origin = made_of(parts, facts)
     if is_written(out, origin):
         return read_json(out / "summary.json")
-    from saliency_bench.read.report.report_page import report  # which imports what draws plots
+    from saliency_bench.read.report.report_page import report  # slow to import: it imports the plotting library
 
     merge(context, parts)
     summary = summarise(out, facts)
@@ -68,12 +68,12 @@ def finish(context: RunContext, seconds: float, timings: dict) -> dict:
 
 
 def made_of(parts: Parts, facts: dict[str, Any]) -> str:
-    """Return a hash of all that the files follow from."""
+    """Return a hash of everything that the derived files depend on."""
     return hash_of(FORMAT, parts.identity, facts, _code())
 
 
 def is_written(out: Path, origin: str) -> bool:
-    """Return whether a finished start wrote all files from the same parts and no file was changed since."""
+    """Return whether a finished start wrote all files from the same parts, and no file has changed since."""
     try:
         return read_json(out / WRITTEN) == _note(out, origin)
     except (UserError, OSError):
@@ -81,25 +81,25 @@ def is_written(out: Path, origin: str) -> bool:
 
 
 def note_written(out: Path, origin: str) -> None:
-    """Note that all files are written, and what they were made of."""
+    """Note in written.json that all files are written, and from what."""
     write_json(out / WRITTEN, _note(out, origin))
 
 
 def _note(out: Path, origin: str) -> dict:
-    """Return the content of the note: the hashes of the files that are there."""
+    """Return the content of written.json: the origin, and the hashes of the existing files."""
     names = [name for name in FILES if (out / name).is_file()]
     return {"format": FORMAT, "of": origin, "files": {name: sha256_of(out / name) for name in names}}
 
 
 def _code() -> str:
-    """Return a hash of the code of the core, which makes summary and page, and of the texts about methods on a page."""
+    """Return a hash of the core's code and of the plugins whose texts appear on the page."""
     core = (path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".css", ".js", ".j2"})
     metrics = (registry.score_file("metrics", name) for name in registry.names("metrics"))
     return hash_of([sha256_of(path) for path in sorted({*core, *metrics, *registry.files("explainers").values()})])
 
 
 def run_facts(context: RunContext, explained: int) -> dict[str, Any]:
-    """Return what summary.json says of a run besides its records, in its layout; `explained` samples are explained."""
+    """Return the entries of summary.json that are not from records; `explained` samples were explained."""
     spec, groups, other = context.spec, context.question.groups, context.other
     return {
         "dataset": {
@@ -126,7 +126,7 @@ def run_facts(context: RunContext, explained: int) -> dict[str, Any]:
 
 
 def _model(context: RunContext) -> dict[str, Any]:
-    """Return what summary.json says of a classifier besides its accuracy."""
+    """Return the entry of a classifier in summary.json, without its accuracy."""
     classifier = context.classifier
     return {
         **context.loaded_model.model_dump(),
@@ -141,5 +141,5 @@ def _model(context: RunContext) -> dict[str, Any]:
 
 
 def _plugins(items: Iterable[Explainer | Metric]) -> list[str]:
-    """Return the names of the other packages that add some of these."""
+    """Return the names of other packages that provide some of these explainers and metrics."""
     return sorted({owner_of(item.version).partition(" ")[0] for item in items if owner_of(item.version)})

@@ -1,4 +1,4 @@
-"""A finished run as Python users see it: what `run` returns, and `load_run` gives again later."""
+"""Results of a finished run for Python users, returned by `run` and `load_run`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +30,9 @@ class Run(PaperTables):
     """A finished run; when printed, it shows the same text as the command.
 
     Attributes:
-        folder: where it was written.
-        summary: the contents of summary.json; {} in a process that is not the main one.
-        complete: whether the folder already held every score, so that nothing was computed.
+        folder: Folder of the run.
+        summary: Contents of summary.json; {} in a process other than the main one.
+        complete: Whether the folder already held every score, so that nothing was computed.
     """
 
     folder: Path
@@ -41,32 +41,32 @@ class Run(PaperTables):
 
     @property
     def report(self) -> Path:
-        """Return the path of the page of this run."""
+        """Return the path of the report page."""
         return self.folder / "report.html"
 
     def records(self) -> datasets.Dataset:
-        """Return the records: a row per sample, explainer and metric, and per named part of a score."""
+        """Return the records: one row per sample, explainer and metric, and one per named part of a score."""
         return self._rows("records")
 
     def predictions(self) -> datasets.Dataset:
-        """Return the classifier's prediction for each sample: logits, predicted class, whether it is right."""
+        """Return the classifier's prediction for each sample: logits, predicted class, and whether it is correct."""
         return self._rows("predictions")
 
     def _rows(self, name: str) -> datasets.Dataset:
         return datasets.Dataset(pq.read_table(self.folder / f"{name}.parquet"))
 
     def maps(self) -> dict[str, StoredMaps]:
-        """Return {explainer: {image id: map (H, W)}} of a run with `keep_maps`, as `load_maps` does."""
+        """Return {explainer: {image id: map (H, W)}} of a run with `keep_maps`; the same as `load_maps`."""
         return load_maps(self)
 
     @property
     def verdict(self) -> list[str]:
-        """Return who beats the baselines and who is best, in sentences."""
+        """Return sentences that say which explainers beat the baselines and which is best."""
         return Verdict(self.cells, read_contrasts(self.summary["comparisons"])).sentences()
 
     @property
     def cells(self) -> list[CellResult]:
-        """Return a result per explainer and metric, with value, interval, ranks, n and what was left out."""
+        """Return one result per explainer and metric: value, interval, ranks, n and omitted samples."""
         return read_cells(self.summary["cells"])
 
     @property
@@ -78,21 +78,21 @@ class Run(PaperTables):
 
     @property
     def doubt(self) -> str:
-        """Return what is probably wrong with the run as a whole; mostly ""."""
+        """Return a warning about the run as a whole, such as accuracy below chance; usually ""."""
         other = self.summary["other_model"]
         doubt_of_other = below_chance(other) if other else ""
         return below_chance(self.summary["model"]) or (doubt_of_other and f"other model: {doubt_of_other}")
 
     def compare(self, other: "Run | str | Path") -> "pd.DataFrame":
-        """Compare the explainers and metrics that two runs share, sample by sample.
+        """Compare two runs sample by sample, on the explainers and metrics that they share.
 
         Args:
-            other: a run over the same dataset and split, or its folder.
+            other: A run over the same dataset and split, or its folder.
 
         Returns:
-            A row per explainer and metric, with the `mean` of the other run minus this one over the `n` samples that
-            both have scored, its 95 % interval `low` to `high`, `p` of a paired test adjusted over all rows (from 50
-            clusters on), and the shares of samples on which the other is `better`, `equal` or `worse`.
+            A row per explainer and metric. `mean` is the other run minus this one over the `n` samples that both runs
+            scored, with the 95 % interval `low` to `high`. `p` is from a paired test, adjusted over all rows (from 50
+            clusters on). `better`, `equal` and `worse` are the shares of samples on which the other run is so.
 
         Raises:
             UserError: The runs are over different datasets or share no explainer and metric, or a folder holds no
@@ -106,7 +106,7 @@ class Run(PaperTables):
     def check(
         self, *requirements: str, against: "Run | str | Path | None" = None, strict: bool = False
     ) -> "pd.DataFrame":
-        """Return a row per requirement, judged together, as `sb.check` does.
+        """Return a row per requirement; all are tested jointly, as in `sb.check`.
 
         run.check("gradcam:saliency_miou>=0.3", "gradcam:saliency_miou>random")["passed"].all()
         """
@@ -117,9 +117,9 @@ class Run(PaperTables):
 
         `best` is as in the printed table. `beats_baselines` is None if the run has no baseline to compare with.
         `rare_failures` is True if the interval is wider because the samples do not rule out rare failures.
-        A number that is not known is NaN: no value where no sample has a score, no rank for a baseline or few samples.
-        Your own function has one row per version, as text in `explainer_version` or `metric_version`; `cell_id` is that
-        of the records. `reliability` is the median over the maps of an explainer that averages random draws.
+        Unknown numbers are NaN: the value if no sample has a score, the rank of a baseline or with too few samples.
+        Your own function has one row per version, as text in `explainer_version` or `metric_version`; `cell_id` is the
+        same as in the records. `reliability` is the median over the maps of an explainer that averages random draws.
         """
         import pandas as pd
 
@@ -149,7 +149,7 @@ class Run(PaperTables):
         return pd.DataFrame(columns).astype(kinds)
 
     def by_correct(self) -> "pd.DataFrame":
-        """Return the mean scores of images that the classifier gets `right` and of images that it gets `wrong`.
+        """Return mean scores separately for images that the classifier gets `right` and `wrong`.
 
         Returns:
             A row per explainer, metric and group of `images`: `value`, its 95 % interval `low` to `high`, and `n`.
@@ -165,7 +165,7 @@ class Run(PaperTables):
         )
 
     def paper_table(self) -> PaperTable:
-        """Return the table of `to_latex` and `to_markdown`."""
+        """Return the table that `to_latex` and `to_markdown` write."""
         names = (self.summary[kind]["id"] for kind in ("model", "dataset"))
         return table_of_cells(self.cells, covered(self.summary), " on ".join(names))
 
@@ -177,7 +177,7 @@ class Run(PaperTables):
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """Return the table and the lines below it as HTML, for notebooks."""
+        """Return the printed table and the lines below it as HTML, for notebooks."""
         header, *rows = table_rows(self.cells, covered(self.summary))
         best_at = [
             (row, place) for row, cells in enumerate(rows) for place, text in enumerate(cells) if " best" in text
@@ -190,14 +190,14 @@ class Run(PaperTables):
 
 
 def load_run(folder: str | Path) -> Run:
-    """Return a finished run again, as `run` returned it; every file that it was made of is checked.
+    """Load a finished run as `run` returned it, after checking every file that it consists of.
 
         run = sb.load_run("runs/first")
         print(run)
         run.to_pandas().pivot(index="explainer", columns="metric", values="value")
 
     Args:
-        folder: the `out` of the run.
+        folder: The `out` of the run.
 
     Raises:
         UserError: The folder holds no finished run, or a file in it is damaged.

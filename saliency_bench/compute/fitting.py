@@ -1,14 +1,13 @@
-"""Fits a classifier by a recipe: Adam, keeping the epoch with the best validation accuracy (P0).
+"""Train a classifier by a recipe: Adam, keeping the epoch with the best validation accuracy (P0).
 
-Where images have several classes, each logit is trained by itself, and the mean average precision takes the place of
-accuracy.
+If images have several classes, each logit is trained separately, and mean average precision replaces accuracy.
 
     recipe = Recipe(epochs=5)
     train, validation = Rows(classifier, train_rows), Rows(classifier, validation_rows)
     log = fit(recipe, classifier, train, validation)   # the classifier then has the best weights
 
-The order of the samples and dropout depend on the recipe's seed alone, so equal recipes, rows and initial weights give
-equal weights to the bit, also when the training was interrupted.
+Sample order and dropout depend on the recipe's seed alone. Equal recipes, rows and initial weights therefore give
+bit-identical weights, even if the training was interrupted and resumed.
 """
 
 import json
@@ -33,13 +32,13 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.progress import bar
 from saliency_bench.utils.seeds import random_bits, seed_of
 
-KEPT = 1 << 27  # bytes of prepared images that are kept from epoch to epoch
+KEPT = 1 << 27  # largest size in bytes of prepared images that are kept from epoch to epoch
 MASKED = 1e4  # sigmoid(-MASKED) is 0
 SMALLEST = 16  # pixels; networks halve an image several times
 
 
 class DivergedError(UserError):
-    """A training whose loss is not a number; its state leads nowhere."""
+    """A training diverged: its loss is not a finite number, and its state is of no use."""
 
 
 class LabelledImages(Protocol):
@@ -48,19 +47,20 @@ class LabelledImages(Protocol):
     def __len__(self) -> int: ...
 
     def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
-        """Return images in the prepared frame, and labels, of these samples on the classifier's device.
+        """Return the prepared images and the labels of these samples on the classifier's device.
 
-        Labels are Int (B,); of images with several classes Float (B, K), 1 for each of theirs and 0 for the others.
+        Labels are Int (B,). For images with several classes they are Float (B, K): 1 for each class of the image, else
+        0.
         """
 
 
 class Rows:
-    """The rows of a dataset, prepared anew for each batch; once and for all where all of them take little memory.
+    """Rows of a dataset, prepared for each batch; prepared only once if all of them need little memory.
 
     Args:
-        classifier: The classifier that prepares them.
+        classifier: Classifier that prepares the rows.
         rows: The rows.
-        labels: Class numbers of each row, where images have several classes and rows are images.
+        labels: Class numbers of each row, if each row is an image with several classes.
     """
 
     def __init__(self, classifier: Classifier, rows: Dataset, labels: list[list[int]] | None = None):
@@ -84,7 +84,7 @@ class Rows:
         else:
             batch = self.classifier.prepare(self.rows[positions])
             images, numbers = batch.images, batch.labels
-            # An image is prepared alike in any batch, so that what is kept is what would be prepared again.
+            # An image is prepared alike in any batch, so a kept image equals a newly prepared one.
             if len(self.rows) * images[0].numel() * images.element_size() <= KEPT:
                 self._kept |= dict(zip(wanted, zip(images, numbers, strict=True), strict=True))
         labels = numbers if self.classes is None else self.classes[torch.from_numpy(positions)]
@@ -108,7 +108,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Recipe of a training.
+    """Settings of a training.
 
     Attributes:
         epochs: Passes over the training images.
@@ -119,7 +119,7 @@ class Recipe:
         limit: Number of training images, drawn by the seed as whole groups; None for all.
 
     Raises:
-        UserError: A value cannot be trained with.
+        UserError: A value is invalid.
     """
 
     epochs: int = 30
@@ -142,7 +142,7 @@ class Recipe:
 
 @dataclass
 class Training:
-    """A training between two epochs: optimizer state, weights of the best epoch so far, and log of the epochs."""
+    """State of a training between two epochs: optimizer state, weights of the best epoch, and log of the epochs."""
 
     recipe: Recipe
     classifier: Classifier
@@ -153,7 +153,7 @@ class Training:
         self.optimizer = torch.optim.Adam(self.classifier.parameters(), lr=self.recipe.learning_rate)
 
     def next_epoch(self, train: LabelledImages, validation: LabelledImages) -> dict[str, Any]:
-        """Train one epoch, validate, and return its entry in the log."""
+        """Train for one epoch, validate, and return the new log entry."""
         recipe, epoch = self.recipe, len(self.log)
         seed = seed_of(recipe.seed, "epoch", epoch)
         loss = one_epoch(self.classifier, self.optimizer, train, recipe.batch_size, seed)
@@ -165,21 +165,21 @@ class Training:
         return self.log[-1]
 
     def write(self, state_file: Path, settings: dict[str, Any]) -> None:
-        """Write the state atomically; `settings` tell later whose state it is."""
+        """Write the state atomically; a later `resume` compares `settings` with its own."""
         state = {"settings": json.dumps(settings), "model": self.classifier.model.state_dict(), "best": self.best,
                  "log": self.log, "optimizer": self.optimizer.state_dict()}  # fmt: skip
 
         def save(temporary: Path) -> None:
-            with temporary.open("wb") as file:  # given a path, torch does not say why it cannot write
+            with temporary.open("wb") as file:  # given a path, torch hides why it cannot write
                 torch.save(state, file)
 
         write_with(state_file, save)
 
     def resume(self, state_file: Path, settings: dict[str, Any]) -> None:
-        """Continue an interrupted training, if `state_file` exists and is whole.
+        """Resume an interrupted training, if `state_file` exists and is intact.
 
         Raises:
-            UserError: The state is from a training with other settings.
+            UserError: The state belongs to a training with other settings.
         """
         if not state_file.exists():
             return
@@ -207,16 +207,16 @@ def fit(
     settings: dict[str, Any] | None = None,
     progress: bool = True,
 ) -> list[dict[str, Any]]:
-    """Train a classifier in place; it ends with the weights of the epoch that is best on `validation`.
+    """Train a classifier in place and load the weights of the epoch that is best on `validation`.
 
     Args:
-        recipe: How to train.
+        recipe: Settings of the training.
         classifier: The classifier.
         train: Images to train on.
         validation: Images that choose the epoch.
-        state_file: Written after each epoch; a later call with equal `settings` resumes from it.
-        settings: What the state depends on, by default the recipe.
-        progress: Whether a bar is shown.
+        state_file: File written after each epoch; a later call with equal `settings` resumes from it.
+        settings: Everything that the state depends on; by default the recipe.
+        progress: Whether to show a progress bar.
 
     Returns:
         Number, mean training loss and validation accuracy of each epoch.
@@ -267,7 +267,7 @@ def one_epoch(
 
 
 def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy of a softmax or, where images have several classes, of each logit's sigmoid.
+    """Return the mean cross-entropy of the softmax or, if images have several classes, of each logit's sigmoid.
 
     Raises:
         UserError: The logit of a label is minus infinity, which training cannot change.
@@ -286,7 +286,7 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def check_loss(loss: float, learning_rate: float) -> float:
-    """Return the loss; DivergedError if it is NaN or infinite."""
+    """Return the loss; raise DivergedError if it is NaN or infinite."""
     if not math.isfinite(loss):
         raise DivergedError(f"the loss became {loss}; use a smaller --learning-rate than {learning_rate:g}")
     return loss
@@ -294,7 +294,7 @@ def check_loss(loss: float, learning_rate: float) -> float:
 
 @torch.no_grad()
 def accuracy_of(classifier: Classifier, source: LabelledImages, batch_size: int) -> float:
-    """Return the accuracy, or the mean average precision where images have several classes."""
+    """Return the accuracy, or the mean average precision if images have several classes."""
     classifier.eval()
     every = batches(source, np.arange(len(source)), batch_size)
     outputs = [(classifier(images).cpu(), labels.cpu()) for images, labels in every]
@@ -305,6 +305,6 @@ def accuracy_of(classifier: Classifier, source: LabelledImages, batch_size: int)
 
 
 def batches(source: LabelledImages, order: np.ndarray, batch_size: int) -> Iterator[tuple[Images, Tensor]]:
-    """Yield (images, labels) of a source in this order."""
+    """Yield (images, labels) in batches, in this order."""
     for start in range(0, len(order), batch_size):
         yield source.batch(order[start : start + batch_size])

@@ -1,4 +1,4 @@
-"""Compute a network's logits for fixed pictures, by which later starts recognise it (`read.network_answers`)."""
+"""Compute a network's logits for fixed pictures, by which later starts recognise it (see `read.network_answers`)."""
 
 from contextlib import suppress
 
@@ -18,11 +18,11 @@ TRIED = 8  # samples to try until one can be read
 
 
 def answers_of(classifier: Classifier, samples: SplitRows | None = None) -> NetworkAnswers | None:
-    """Return the answers of a network; None, with a message, if they cannot be compared.
+    """Return a network's answers to fixed pictures; print why and return None if they cannot be compared.
 
     Args:
         classifier: The network.
-        samples: Samples that give the size of the pictures if the classifier has none.
+        samples: Samples whose size the pictures take if the classifier has no fixed size.
     """
     size = classifier.geometry.frame or _size_of(classifier, samples)
     if size is None:
@@ -42,7 +42,7 @@ def answers_of(classifier: Classifier, samples: SplitRows | None = None) -> Netw
 
 
 def fixed_pictures(height: int, width: int) -> Images:
-    """Return pictures of randomly coloured tiles of several sizes, Float (4, 3, H, W), equal on every machine."""
+    """Return pictures of randomly coloured tiles of several sizes, Float (4, 3, H, W), identical on every machine."""
     pictures = []
     for number, cells in enumerate(CELLS):
         tall, wide = (height, width) if cells is None else (min(cells, height), min(cells, width))
@@ -60,7 +60,7 @@ def _logits(classifier: Classifier, images: Images) -> torch.Tensor:
 
 
 def _size_of(classifier: Classifier, samples: SplitRows | None) -> tuple[int, int] | None:
-    """Return the height and width of the first sample that can be read."""
+    """Return the height and width of the first readable sample."""
     for row in samples.rows.select(range(min(TRIED, len(samples.rows)))) if samples is not None else ():
         with suppress(Exception):  # a row may hold anything
             height, width = classifier.prepare([row]).images.shape[2:]

@@ -1,4 +1,4 @@
-"""Loaded parts of a run: the question that it asks of each sample, and the data of retraining."""
+"""Loaded parts of a run: the question that the run asks of each sample, and the data of retraining metrics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,15 +22,15 @@ class RunQuestion:
     """Question that a run asks the network of each sample.
 
     Attributes:
-        names: of the dataset's classes; None of a dataset without labels.
-        classes: the number of the network's classes.
-        activation: of the network's logits.
-        members: for each class of the dataset, the classes of the model that stand for it; None where none do.
-        unlabelled: why `members` is None, in a few words.
-        groups: groups of the model's classes; None where none are known.
-        rule: gives each sample its target.
-        named_by: answers to fixed pictures of the model that names the targets; None without such a model.
-        by_position: whether the model has no class names, so its classes are assumed to be in the dataset's order.
+        names: Class names of the dataset; None without labels.
+        classes: Number of the network's classes.
+        activation: Activation of the network's logits.
+        members: For each class of the dataset, the matching classes of the model; None without a match.
+        unlabelled: Why `members` is None, in a few words.
+        groups: Groups of the model's classes; None if unknown.
+        rule: Rule that gives each sample its target.
+        named_by: Answers to fixed pictures of the model that chooses the targets; None without such a model.
+        by_position: Whether the model has no class names, so its classes are assumed to be in the dataset's order.
     """
 
     names: list[str] | None
@@ -44,10 +44,10 @@ class RunQuestion:
     by_position: bool = False
 
     def right(self, row: Mapping) -> np.ndarray | None:
-        """Return bool (K,), the classes that are right for a sample; None where no label is known.
+        """Return bool (K,), the correct classes of a sample; None if no labels are known.
 
-        These are the classes of its label, and none without a label. Of an image with several labels, the classes of
-        all of them are right for a softmax, which can name only one.
+        These are the classes of the sample's label; all are False without a label. For an image with several labels and
+        a softmax, which predicts one class, the classes of all labels are correct.
         """
         if self.members is None:
             return None
@@ -58,10 +58,10 @@ class RunQuestion:
         return right
 
     def target_of(self, row: Mapping, logits: np.ndarray) -> TargetTerms:
-        """Return the target of a sample whose logits (K,) the network gives.
+        """Return the target of a sample, given the network's logits (K,) for it.
 
         Raises:
-            UserError: It has none.
+            UserError: The sample has no target.
         """
         return self.rule.terms(row["image_id"], row["label"], logits, self.members)
 
@@ -80,10 +80,10 @@ class Retraining:
 
     Attributes:
         rows: {split: rows} that networks are retrained on.
-        base: what the training of the classifier started from; None where no metric starts from it.
-        controls: explainers that retraining metrics are compared with, which no other metric scores.
-        classes: {cell id: (N, P), the classes that its networks give the samples}; filled by `retraining.stage` before
-            batches are computed.
+        base: Checkpoint that the classifier's training started from; None if no metric starts from it.
+        controls: Explainers that retraining metrics use as controls and that no other metric scores.
+        classes: {cell id: (N, P) classes that the retrained networks predict for the samples}; `retraining.stage`
+            fills it before batches are computed.
     """
 
     rows: dict[str, TrainingRows] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Part files become records.parquet and predictions.parquet: the same bytes, however the parts were computed."""
+"""Merge part files into records.parquet and predictions.parquet; the bytes do not depend on how parts were computed."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
 
 PREDICTIONS_AT_ONCE = 2048  # rows
-RECORDS_AT_ONCE = 2**20  # rows in memory, unless a cell has more
+RECORDS_AT_ONCE = 2**20  # rows in memory; a single cell may have more
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Parts:
     """Contents of the tables of a run.
 
     Attributes:
-        scores: the part files of the scores.
-        predictions: the predictions of the classifier, and of the other model where there is one.
-        cells: those that have all samples.
-        shown: Bool (samples of all batches,), which of them have records: also samples that could not be read, which
-            have a reason and no score.
+        scores: Part files of the scores.
+        predictions: Predictions of the classifier and, if there is one, of the other model.
+        cells: Cells that cover all samples.
+        shown: Bool (samples of all batches,), which samples have records. Samples that could not be read also have
+            records, with a reason instead of a score.
     """
 
     scores: list[Part]
@@ -46,12 +46,12 @@ class Parts:
 
     @classmethod
     def read(cls, context: RunContext) -> "Parts":
-        """Return what the folder of a run holds; their bytes are not checked.
+        """Read the tables' contents from the folder of a run, without checking the bytes.
 
-        Cells of an earlier start that cover fewer samples than this one are named and left out.
+        Cells of an earlier start that cover fewer samples than this start are reported and left out.
 
         Raises:
-            UserError: A part was lost since the run computed it.
+            UserError: A part file was lost after the run computed it.
         """
         predictions = [run.predictions() for run in context.of_both]
         if not all(known.is_stored.all() for known in predictions):
@@ -64,7 +64,7 @@ class Parts:
 
     @property
     def identity(self) -> str:
-        """Return a hash of all that the tables depend on; the names of part files hold the hashes of their contents."""
+        """Return a hash of everything that the tables depend on; names of part files include hashes of contents."""
         files = [part.path for part in chain(self.scores, *(stored.parts for stored in self.predictions))]
         names = [f"{path.parent.name}/{path.name}" for path in files]
         cells = [key.model_dump(mode="json") for key in self.cells]
@@ -72,13 +72,13 @@ class Parts:
 
 
 def merge(context: RunContext, parts: Parts) -> None:
-    """Make records.parquet and predictions.parquet of the part files, cut to the run's samples.
+    """Merge the part files into records.parquet and predictions.parquet, cut to the run's samples.
 
-    records.parquet is sorted by the ids of explainer and cell, the sample's place in the run, and part, the score
-    first. A few cells are in memory at once: it grows with the samples, not with the cells.
+    Rows of records.parquet are sorted by explainer id, cell id, the sample's position in the run, and part, the score
+    first. Only a few cells are in memory at once, so memory grows with the number of samples, not of cells.
 
     Raises:
-        UserError: A part was damaged since the run computed it.
+        UserError: A part file was damaged after the run computed it.
     """
     folders = [context.store.scores, *(run.prediction_parts for run in context.of_both)]
     if not all(folder.is_whole() for folder in folders):
@@ -107,15 +107,15 @@ def merge(context: RunContext, parts: Parts) -> None:
 
 
 def _keep_reliability(of_maps: dict[str, pa.Table], key: CellKey, rows: pa.Table, ids: pa.Array) -> None:
-    """Store the reliability of an explainer's maps from the rows of a cell, if they cover more maps than stored rows.
+    """Store the reliability of an explainer's maps from a cell's rows, if they cover more maps than the stored rows.
 
     Cells computed by an earlier version have no reliability.
 
     Args:
         of_maps: {explainer id: rows of `records.RELIABILITY`}; changed in place.
-        key: the cell.
-        rows: rows of the cell's samples.
-        ids: ids of the images of the run.
+        key: The cell.
+        rows: Rows of the cell's samples.
+        ids: Ids of the run's images.
     """
     rows = rows.filter(pc.is_valid(rows["draws"]))
     before = of_maps.get(key.explainer_id)
@@ -133,9 +133,9 @@ def _keep_reliability(of_maps: dict[str, pa.Table], key: CellKey, rows: pa.Table
 
 
 def _rows_of_cells(parts: Sequence[Part], keys: Iterable[CellKey]) -> Iterator[tuple[CellKey, pa.Table]]:
-    """Yield (cell, its rows in all parts) by the ids of explainer and cell.
+    """Yield (cell, its rows in all parts), sorted by the ids of explainer and cell.
 
-    An explainer's rows are read for as many of its cells at once as fit into `RECORDS_AT_ONCE`.
+    Each pass over an explainer's rows serves as many of its cells as fit into `RECORDS_AT_ONCE`.
     """
     by_ids = sorted(keys, key=lambda key: (key.explainer_id, key.cell_id))
     for explainer_id, of_explainer in groupby(by_ids, key=lambda key: key.explainer_id):
@@ -143,32 +143,32 @@ def _rows_of_cells(parts: Sequence[Part], keys: Iterable[CellKey]) -> Iterator[t
         counts = Counter[str]()
         for part in parts:
             counts.update(part.groups.get(explainer_id, {}))
-        # A part is a row group per explainer, so that one reading serves several cells; memory decides how many.
+        # A part file has one row group per explainer, so one read serves several cells; memory limits how many.
         at_once = max(1, RECORDS_AT_ONCE // max(1, *(counts[key.cell_id] for key in cells)))
         for first in range(0, len(cells), at_once):
             tables: dict[str, list[pa.Table]] = {key.cell_id: [] for key in cells[first : first + at_once]}
             for part in parts:
                 for cell_id, rows in part.read(explainer_id).items():
                     if cell_id in tables:
-                        # A copy, or else the rows of all other cells stay in memory as well.
+                        # A copy; a slice would keep the rows of all other cells in memory.
                         tables[cell_id].append(records.stored(pa.concat_tables([rows]).combine_chunks()))
             for key in cells[first : first + at_once]:
-                # No rows where no sample of the run could be read.
+                # There are no rows if no sample of the run could be read.
                 yield key, in_order(tables.pop(key.cell_id) or [records.STORED.empty_table()])
 
 
 def _first(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
-    """Yield tables until there are so many rows."""
+    """Yield tables until they have this many rows in total, cutting the last one."""
     for table in tables:
         yield table.slice(0, rows)
         rows -= min(rows, len(table))
 
 
 def _show(out: Path, key: CellKey, table: pa.Table, parts: Parts) -> pa.Table:
-    """Return the rows of a cell in the part files, for samples that have records.
+    """Return a cell's rows from the part files, for the samples that have records.
 
     Raises:
-        UserError: A sample that could be read has no rows.
+        UserError: A readable sample has no rows.
     """
     shown = parts.shown & parts.predictions[0].is_readable
     positions = table[POSITION].to_numpy()
@@ -180,7 +180,7 @@ def _show(out: Path, key: CellKey, table: pa.Table, parts: Parts) -> pa.Table:
 
 
 def _unread(parts: Parts) -> dict[int, str]:
-    """Return {position: why the sample could not be read or predicted}, of samples that have records."""
+    """Return {position: why the sample could not be read or predicted} for samples that have records."""
     predictions = parts.predictions[0]
     without = np.flatnonzero(parts.shown & ~predictions.is_readable).tolist()
     return {
@@ -190,10 +190,10 @@ def _unread(parts: Parts) -> dict[int, str]:
 
 
 def _with_unread(table: pa.Table, unread: dict[int, str], names: Sequence[str] | None) -> pa.Table:
-    """Add the samples that could not be read to the rows of a cell: without scores, with the reason.
+    """Add rows for unreadable samples to a cell, with the reason instead of scores.
 
     Args:
-        table: rows of the samples that could be read.
+        table: Rows of the readable samples.
         unread: {position: the reason}.
         names: Names of the parts of the cell's scores; None to take them from the rows of an earlier start.
     """
@@ -228,12 +228,12 @@ def _cell(recorded: dict[str, str], key: CellKey, table: pa.Table, samples: dict
 
 
 def _samples(predictions: StoredPredictions, names: list[str] | None, classes: list[str] | None) -> dict[str, pa.Array]:
-    """Return the columns of records that are the same for all cells: a value per sample.
+    """Return the columns of records that all cells share, with one value per sample.
 
     Args:
-        predictions: of the classifier.
-        names: of the dataset's classes.
-        classes: names of the network's classes.
+        predictions: Predictions of the classifier.
+        names: Class names of the dataset.
+        classes: Class names of the network.
     """
     columns = ["image_id", "group", "label", "prediction"]
     tables = (table for _, table in predictions.tables(columns))
@@ -244,11 +244,11 @@ def _samples(predictions: StoredPredictions, names: list[str] | None, classes: l
 
 
 def _complete_cells(context: RunContext, parts: Sequence[Part], chosen: np.ndarray) -> list[CellKey]:
-    """Return the cells that have all samples; for others a line on standard error says how to complete them.
+    """Return the cells that cover all samples; print how to complete each of the others.
 
     Args:
-        context: what the run works on.
-        parts: the part files of the scores.
+        context: What the run works on.
+        parts: Part files of the scores.
         chosen: Bool (samples,), whether each sample is explained.
 
     Raises:
@@ -269,5 +269,5 @@ def _complete_cells(context: RunContext, parts: Sequence[Part], chosen: np.ndarr
 
 
 def _lost(out: Path, content: str) -> UserError:
-    """Return the error for a part file that no longer exists."""
+    """Return the error for a part file that was damaged or lost during the run."""
     return UserError(f"a part of {content} in {out} was damaged or lost during the run; start it again")

@@ -22,15 +22,15 @@ from saliency_bench.utils.mask_values import words_of
 
 Sample = tuple[Tensor, Tensor, Tensor]
 READ = ("image", "mask", "label", "image_id")
-PAIR = "a transform takes (image, mask) and returns both, as those of torchvision.transforms.v2 do"
+PAIR = "a transform takes (image, mask) and returns both, like the transforms of torchvision.transforms.v2"
 
 
 class TorchDataset(data.Dataset[Sample]):
     """The samples of a split as (image, mask, label), made by `torch_dataset`.
 
     Attributes:
-        rows: the split, as `load_dataset` returns it.
-        classes: names of the classes in the order of the labels; None for labels without names.
+        rows: The split, as `load_dataset` returns it.
+        classes: Class names in the order of the labels; None for labels without names.
     """
 
     def __init__(self, rows: datasets.Dataset, transform: Callable[..., Any] | None, foreground: str) -> None:
@@ -51,7 +51,7 @@ class TorchDataset(data.Dataset[Sample]):
         """Return the sample at this position.
 
         Raises:
-            UserError: Its image or mask cannot be read, it has no label, or the transform fails.
+            UserError: The image or mask cannot be read, the sample has no label, or the transform fails.
         """
         row = {"image_id": index(position)} | self._stored[index(position)]
         name = str(row["image_id"])
@@ -67,10 +67,10 @@ class TorchDataset(data.Dataset[Sample]):
         return image, mask, batch.labels[0]
 
     def __getitems__(self, positions: Sequence[int]) -> list[Sample]:
-        """Return the samples of a batch, which a `DataLoader` stacks.
+        """Return the samples of a batch; the `DataLoader` stacks them.
 
         Raises:
-            UserError: Their images differ in size; or as for one sample.
+            UserError: The images differ in size, or a sample cannot be returned (see `__getitem__`).
         """
         samples = [self[position] for position in positions]
         if len(sizes := sorted({tuple(image.shape) for image, _, _ in samples})) > 1:
@@ -93,27 +93,27 @@ def torch_dataset(
 ) -> TorchDataset:
     """Return a split as a torch dataset of (image, mask, label) tensors, which a `DataLoader` batches.
 
-    An image is Float (3, H, W) in [0, 1], in RGB and upright; a mask Bool (H, W); a label Int64 (). A sample without a
-    mask, or whose object the transform moves out of the frame, has a mask that is False everywhere, so `mask.any()`
-    tells whether there is an object. A row is a sample: an image of several rows comes several times.
+    An image is Float (3, H, W) in [0, 1], in RGB and upright; a mask is Bool (H, W); a label is Int64 (). If a sample
+    has no mask, or the transform moves its object out of the frame, its mask is False everywhere, so `mask.any()` shows
+    whether there is an object. Each row is a sample, so an image with several rows occurs several times.
 
     Args:
-        dataset: as in `load_dataset`; also what `datasets.load_dataset` returns, in any format.
-        split: name of the split; by default "train", or the split of a given `datasets.Dataset`.
-        transform: called with (image, mask), a `tv_tensors.Image` and a `tv_tensors.Mask` of 0 and 1, to return both.
-            Transforms of `torchvision.transforms.v2` move both alike and resize masks by nearest neighbour. Pixels that
-            they add, by turning or padding, are not part of the object, whatever their `fill` is.
-        label_column: the column that is the label: class labels, text or whole numbers.
-        mask_values: which pixels of a mask are the object, as in `run`.
+        dataset: As in `load_dataset`; also an object returned by `datasets.load_dataset`, in any format.
+        split: Name of the split; by default "train", or the split of the given `datasets.Dataset`.
+        transform: Function of (image, mask), a `tv_tensors.Image` and a `tv_tensors.Mask` of 0 and 1, that returns
+            both. Transforms of `torchvision.transforms.v2` move both alike and resize masks by nearest neighbour.
+            Pixels that they add by rotating or padding are not part of the object, whatever their `fill` is.
+        label_column: Column that is the label: class labels, text or whole numbers.
+        mask_values: Which pixels of a mask are the object, as in `run`.
         **options: `source`, `revision` and options of drawn datasets, as in `load_dataset`.
 
     Raises:
-        UserError: The dataset cannot be loaded, has no masks or no such labels, or the transform takes no masks.
+        UserError: The dataset cannot be loaded, has no masks or no usable labels, or the transform takes no masks.
     """
     if type(transform).__module__ == "torchvision.transforms.transforms":
         raise UserError(
-            f"{type(transform).__name__} of torchvision.transforms does not move masks with their images; take that of "
-            "torchvision.transforms.v2"
+            f"{type(transform).__name__} of torchvision.transforms does not move masks with their images; use the one "
+            "in torchvision.transforms.v2"
         )
     foreground = " ".join(words_of(mask_values))
     source = find(dataset, **options)
@@ -125,15 +125,15 @@ def torch_dataset(
 
 
 def _labelled(rows: datasets.Dataset, label_column: str, name: str) -> datasets.Dataset:
-    """Return rows with masks, and with this column as `label`.
+    """Return the rows, which must have masks, with this column as `label`.
 
     Raises:
         UserError: A column is missing, or the labels are neither classes, text nor whole numbers.
     """
     if "mask" not in rows.features:
         raise UserError(
-            f"{name} has no column mask (it has: {', '.join(rows.column_names)}); if another one holds the masks, call "
-            "it mask, and if there are none, add a column mask of None"
+            f"{name} has no column mask (it has: {', '.join(rows.column_names)}); rename the column that holds the "
+            "masks to mask, or add a column mask of None if there are no masks"
         )
     if label_column not in rows.features:
         raise unknown(f"column of {name}", label_column, rows.column_names)
@@ -155,10 +155,10 @@ def _pixels(picture: Image.Image) -> Tensor:
 def _transformed(transform: Callable[..., Any], image: Tensor, mask: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """Return image and mask, Bool (H, W), after a transform.
 
-    A transform of torchvision gets the mask together with an empty one, which shows what it fills in.
+    A transform of torchvision gets the mask together with an empty mask, which shows the pixels that it fills in.
 
     Raises:
-        UserError: The transform fails, or what it returns is not an image and its mask.
+        UserError: The transform fails, or does not return an image and its mask.
     """
     from torchvision import tv_tensors
     from torchvision.transforms import v2
@@ -180,7 +180,7 @@ def _transformed(transform: Callable[..., Any], image: Tensor, mask: Tensor, nam
         moved = (moved[0] != 0) & (moved[1] == 0)
     elif not ((moved == 0) | (moved == 1)).all():
         raise UserError(
-            f"the transform returns a mask with other values than 0 and 1 for image {name}; resize and turn masks by "
+            f"the transform returns a mask with values other than 0 and 1 for image {name}; resize and rotate masks by "
             "nearest neighbour, and fill with 0"
         )
     return v2.functional.to_dtype(changed, torch.float32, scale=True), moved.bool()

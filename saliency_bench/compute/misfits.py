@@ -1,4 +1,4 @@
-"""Leave explainers that do not fit the network out of a run before it starts, and report each with the reason."""
+"""Leave out explainers that do not fit the network before a run starts, and report each with the reason."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -17,11 +17,11 @@ from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.processes import ProcessGroup, agreed
 
-COUNTS = ("steps", "samples", "masks")  # options that set how much is spent on a map
+COUNTS = ("steps", "samples", "masks")  # options that set how much computation a map takes
 
 
 def check_fits(explainer: Explainer, classifier: Classifier, images: Images, target: Target) -> None:
-    """Check that an explainer of the package fits the network, by explaining an image as cheaply as possible.
+    """Check that a bundled explainer fits the network, by explaining one image as cheaply as possible.
 
     Raises:
         UserError: The network or an option, such as a layer, does not fit.
@@ -48,12 +48,12 @@ def check_contrast(context: RunContext) -> None:
 
 
 def without_misfits(context: RunContext, group: ProcessGroup) -> RunContext:
-    """Return the run without explainers that do not fit the network, and print a warning about each of these.
+    """Return the run without explainers that do not fit the network, and print a warning about each.
 
-    The main process decides. Explainers that already have cells in the folder are not tried again.
+    The main process decides. Explainers that already have cells in the folder are not tested again.
 
     Raises:
-        UserError: No explainer except baselines fits, or one does not and the run is strict; or see `check_contrast`.
+        UserError: Only baselines fit, or an explainer does not fit and the run is strict; or see `check_contrast`.
     """
     check_contrast(context)
     misfits = agreed(group, lambda: _misfits(context))
@@ -76,7 +76,7 @@ def _misfits(context: RunContext) -> dict[str, str]:
         return {}
     misfits: dict[Explainer, str] = {}
     for explainer in asking:
-        with suppress(Exception):  # errors that concern one image only are recorded with its score
+        with suppress(Exception):  # an error that concerns one image only is recorded with its score
             try:
                 check_fits(explainer, context.classifier, image, predicted)
             except UserError as error:
@@ -88,7 +88,7 @@ def _misfits(context: RunContext) -> dict[str, str]:
     if context.spec.strict or all(item.baseline for item in fitting):
         raise UserError(f"{first} does not fit the network: {reason}")
     for explainer, reason in misfits.items():
-        complain(f"{explainer} is left out, as it does not fit the network: {reason}")
+        complain(f"{explainer} is left out, because it does not fit the network: {reason}")
     return {str(item): reason for item, reason in misfits.items()}
 
 

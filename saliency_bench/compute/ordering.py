@@ -1,7 +1,7 @@
-"""The one order of a run's samples: whole clusters, drawn by a hash.
+"""Order a run's samples: whole clusters, sorted by a hash.
 
-Any first part of it is a fair sample of the dataset and a first part of any longer one, so that a limited run computes
-the first batches of the full one.
+Any initial part of the order is a fair sample of the dataset, and the start of every longer part. A limited run
+therefore computes the first batches of the full run.
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ class Order:
     """The order of a run's samples.
 
     Attributes:
-        positions: of the rows in the dataset, in the run's order.
-        clusters: the name of the cluster of each.
+        positions: Positions of the rows in the dataset, in the run's order.
+        clusters: Name of each row's cluster, in the same order.
     """
 
     positions: list[int]
     clusters: list[str]
 
     def first(self, limit: int | None) -> int:
-        """Return how many samples a limit takes: the first whole clusters until there are as many."""
+        """Return the number of samples within a limit: whole clusters until there are at least `limit` samples."""
         count = len(self.clusters)
         if limit is None or limit >= count:
             return count
@@ -37,13 +37,13 @@ class Order:
 
 
 def order_of(ids: Sequence[str], groups: Sequence[str | None], seed: int, fingerprint: str) -> Order:
-    """Order clusters by hash(seed, fingerprint, cluster), the samples of each together and in the dataset's order.
+    """Order clusters by hash(seed, fingerprint, cluster); samples of a cluster stay together, in the dataset's order.
 
     Args:
-        ids: of the dataset's rows.
-        groups: of the rows; a sample without group is a cluster of its own.
-        seed: of the run.
-        fingerprint: of the dataset.
+        ids: Ids of the dataset's rows.
+        groups: Groups of the rows; a sample without a group is its own cluster.
+        seed: Seed of the run.
+        fingerprint: Fingerprint of the dataset.
     """
     names = cluster_names(ids, groups)
     drawn = {name: (seed_of(seed, fingerprint, name), name) for name in names}
@@ -52,7 +52,7 @@ def order_of(ids: Sequence[str], groups: Sequence[str | None], seed: int, finger
 
 
 def first_positions(rows: datasets.Dataset, limit: int | None, seed: int, fingerprint: str) -> list[int]:
-    """Return the positions of the rows that a limit takes, in the dataset's own order."""
+    """Return the positions of the rows within a limit, in the dataset's own order."""
     if limit is None or limit >= len(rows):
         return list(range(len(rows)))
     order = order_of(sample_ids(rows), group_names(rows), seed, fingerprint)
@@ -60,6 +60,6 @@ def first_positions(rows: datasets.Dataset, limit: int | None, seed: int, finger
 
 
 def first_rows(rows: datasets.Dataset, limit: int | None, seed: int, fingerprint: str) -> datasets.Dataset:
-    """Return the rows that a limit takes, in the dataset's own order."""
+    """Return the rows within a limit, in the dataset's own order."""
     positions = first_positions(rows, limit, seed, fingerprint)
     return rows if len(positions) == len(rows) else rows.select(positions)

@@ -1,6 +1,6 @@
-"""Plan of a run: the batches that lack something, from its cells and from what the folder already holds.
+"""Plan a run: find the incomplete batches from the run's cells and the files in its folder.
 
-plan            every incomplete batch, with the samples of each output that files hold
+plan            every incomplete batch, with the samples of each output that files already hold
 missing         within a batch: which outputs of an explainer lack which samples
 chosen_samples  the samples that fit `--only`
 """
@@ -21,25 +21,25 @@ from saliency_bench.types import Samples
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
 
-UNSHOWN = 10  # cells that are listed
-Stored = dict[str, list[int]]  # {cell, or maps that are kept: positions of the samples of a batch that files hold}
+UNSHOWN = 10  # most cells that a message lists
+Stored = dict[str, list[int]]  # {id of a cell or of kept maps: positions of a batch's samples that files hold}
 
 
 def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[range, Stored]]:
     """Return [(batch, {output id: positions already on disk})] for every incomplete batch.
 
-    To be called from the main process only, under the lock. Damaged files are deleted first; so are those with batches
-    in which one of the run's own explainers raised, which may have been a temporary failure, and if the run is strict
-    those with any fault.
+    Call from the main process only, while it holds the lock. Damaged files are deleted first, as are files in which one
+    of the run's own explainers raised, because that may have been temporary. A strict run also deletes files with any
+    fault.
 
     Args:
-        context: what the run works on.
-        keys: the cells of all starts.
+        context: What the run works on.
+        keys: Cells of all starts.
     """
     of_this_start = {hash_of(explainer.identity) for explainer in context.explainers}
 
     def redo(entry: PartNote) -> bool:
-        # What raised may work now (less memory in use, a function that was mended), so that its file is made anew.
+        # The explainer may succeed now (more free memory, a fixed function), so its file is computed again.
         failed = entry.about["raised"] or (context.spec.strict and entry.about["faults"])
         return bool(failed) and entry.group in of_this_start
 
@@ -51,7 +51,7 @@ def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[range, Sto
     wanted = chosen_samples(context.selection, predicted[0]) & predicted[0].is_readable
     size = context.spec.batch_size
     todo: dict[int, Stored] = {number: {} for known in predicted for number in _batches_with(~known.is_stored, size)}
-    # Parts name the samples that they hold, so another --only or batch size computes the rest of a batch alone.
+    # Parts list the samples that they hold, so another --only or batch size computes only the rest of a batch.
     stored = stored_samples(parts, [output.id for output in context.outputs], context.end)
     for output in context.outputs:
         stored_here = stored[output.id]
@@ -63,14 +63,14 @@ def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[range, Sto
 
 
 def _batches_with(samples: np.ndarray, size: int) -> list[int]:
-    """Return the numbers of the batches of this size with at least one of these samples, Bool (n,)."""
+    """Return the numbers of the batches of this size that contain at least one True of `samples`, Bool (n,)."""
     return np.unique(np.flatnonzero(samples) // size).tolist()
 
 
 def _name_unshown(out: Path, cells: Collection[str], keys: dict[str, CellKey]) -> None:
-    """Print one line about cells that an earlier start has computed and no start names.
+    """Print one line about computed cells that no start of this run names any more.
 
-    Those that were computed anew with other partners are named by the table.
+    Cells that were recomputed with other partners are left out, because the table names them.
     """
     names = summarised_names(out)
     shown = {f"{key.explainer_text} by {key.metric_text}" for key in keys.values()}
@@ -95,12 +95,12 @@ def by_explainer(outputs: Iterable[Output]) -> dict[Explainer, list[Output]]:
 def missing(
     chosen: Sequence[int], outputs: list[Output], stored: Mapping[str, Collection[int]]
 ) -> dict[tuple[int, ...], list[Output]]:
-    """Return {positions of samples: the outputs that no file holds of them}.
+    """Return {positions of samples: outputs that no file holds for them}.
 
     Args:
-        chosen: positions of the samples of a batch that are explained.
-        outputs: cells and kept maps of one explainer.
-        stored: {output id: the positions that files hold}.
+        chosen: Positions of the batch's samples that are explained.
+        outputs: Cells and kept maps of one explainer.
+        stored: {output id: positions that files hold}.
     """
     lacking: dict[tuple[int, ...], list[Output]] = {}
     for output in outputs:
@@ -120,7 +120,7 @@ def selected(selection: Selection | None, samples: Samples) -> list[int]:
 
 
 def chosen_samples(selection: Selection | None, predictions: StoredPredictions) -> np.ndarray:
-    """Return Bool (samples,), whether each fits `--only`; samples without a stored prediction are taken to."""
+    """Return Bool (samples,), whether each sample fits `--only`; True for samples without a stored prediction."""
     chosen = np.ones(len(predictions.is_stored), bool)
     if selection is not None:
         for positions, table in predictions.tables(selection.columns):

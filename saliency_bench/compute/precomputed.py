@@ -1,7 +1,7 @@
-"""Precomputed saliency maps, checked and scored like the maps of any explainer.
+"""Check precomputed saliency maps and score them like the maps of any explainer.
 
-All maps (`compute/maps/map_files.py` says in which forms) are checked before anything is scored, and copied, so that
-what is scored is what was checked.
+All maps are checked and copied before anything is scored, so the scored maps are exactly the checked ones.
+`compute/maps/map_files.py` lists the accepted forms.
 """
 
 import tempfile
@@ -25,13 +25,13 @@ from saliency_bench.utils.seeds import seed_of
 
 
 class PrecomputedMaps:
-    """Checked maps, in the order of `ids`; called like an explainer, it returns the map of each image.
+    """Checked maps in the order of `ids`. Called like an explainer, it returns the map of each image.
 
-    Images are identified by their seeds, which are hashes of their ids. A map is for one picture and one target, so a
-    call for the same image with other pixels or another target is refused.
+    Images are identified by their seeds, which are hashes of their ids. A map belongs to one picture and one target, so
+    a call for the same image with other pixels or another target raises UserError.
     """
 
-    not_finite = NO_MAP  # every map is finite: NaN means that there is none
+    not_finite = NO_MAP  # every stored map is finite, so NaN means that an image has no map
 
     def __init__(self, ids: Sequence[str], maps: np.ndarray, seed: int):
         self.ids, self.maps = ids, maps
@@ -39,20 +39,20 @@ class PrecomputedMaps:
         self.seen: dict[int, bytes] = {}
 
     def items(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield (image id, its map (H, W)) of each."""
+        """Yield (image id, map (H, W)) pairs."""
         return zip(self.ids, self.maps, strict=True)
 
     def __call__(self, classifier: object, images: Images, target: Target, *, seeds: Sequence[int]) -> Maps:
-        """Return the maps (B, H, W) of images by their seeds, NaN where there is none."""
+        """Return the maps (B, H, W) of images, looked up by seed; NaN for images without a map."""
         maps = np.full((len(images), *images.shape[2:]), np.nan, dtype=np.float32)
         for index, seed in enumerate(seeds):
             content = _content(images[index], target[index])
             if self.seen.setdefault(seed, content) != content:
-                raise UserError("precomputed maps are of the images as they are; there are no further maps")
+                raise UserError("precomputed maps are for unchanged images only; there are no further maps")
             if (place := self.place.get(seed)) is not None:
                 if self.maps.shape[1:] != maps.shape[1:]:
                     frame, given = (" x ".join(map(str, values.shape[1:])) for values in (maps, self.maps))
-                    raise UserError(f"the prepared frame of an image is {frame}, and its precomputed map {given}")
+                    raise UserError(f"the prepared frame of an image is {frame}, but its precomputed map is {given}")
                 maps[index] = self.maps[place]
         return torch.from_numpy(maps)
 
@@ -67,23 +67,23 @@ def explainer_of(
     fix: str = "add them",
     change: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Explainer:
-    """Return an explainer called `name` that gives the maps in `source`.
+    """Return an explainer called `name` that returns the maps in `source`.
 
-    Its version is a hash of ids and values, so that maps that differ never mix.
+    Its version is a hash of ids and values, so different maps are never mixed.
 
     Args:
-        name: of the explainer.
-        source: the maps, or the file or folder that holds them.
-        files: {image id: the name of its .npy file, "" for none}, in the order of the dataset.
+        name: Name of the explainer.
+        source: The maps, or the file or folder that holds them.
+        files: {image id: name of its .npy file, "" for none}, in the order of the dataset.
         size: (H, W) of the prepared frame.
-        seed: the run's.
-        needed: images that must have a map.
-        fix: what to do where one has none.
-        change: is applied to each map (H, W), before anything else.
+        seed: Seed of the run.
+        needed: Images that must have a map.
+        fix: Advice in the error for an image without a map.
+        change: Function applied to each map (H, W) first.
 
     Raises:
-        UserError: Something is no map of `size` finite numbers, an image is unknown or comes twice, or one of `needed`
-            is missing; the file is named.
+        UserError: A map is not of `size` or not finite, an image is unknown or occurs twice, or a needed map is
+            missing. The message names the file.
     """
     check_method_name(name)
     where = source if isinstance(source, Path) else f"maps {name}"
@@ -116,7 +116,7 @@ FURTHER = "asks for further maps of the same explainer"
 
 
 def refuse(metrics: Sequence[Metric], name: str) -> None:
-    """Raise UserError naming a metric that asks for more than one map of each image."""
+    """Raise UserError naming the first metric that needs more than one map of each image."""
     for metric in metrics:
         check_without_people(metric)
         if wants_more(metric):
@@ -133,12 +133,12 @@ def wants_more(metric: Metric) -> bool:
 
 
 def file_of(image_id: str, position: int) -> str:
-    """Return the name of the file of an image's map: its id, quoted so that it cannot lead out of the folder."""
+    """Return the file name of an image's map: its id, quoted so that the path cannot leave the folder."""
     return f"{quoted_id(image_id) or f'number-{position}'}.npy"
 
 
 def quoted_id(image_id: str) -> str:
-    """Return an image's id, quoted so that it cannot lead out of a folder; "" for one too long for a file."""
+    """Return an image's id, quoted so that a path cannot leave its folder; "" if it is too long for a file name."""
     quoted = quote(image_id, safe="")
     quoted = f"%2D{quoted[1:]}" if quoted.startswith("-") else quoted  # could be read as an option or formula
     return quoted if len(quoted) <= 200 and not quoted.startswith(".") else ""

@@ -1,7 +1,7 @@
-"""Predict: the network's prediction of each sample, batch by batch.
+"""Predict: compute the network's prediction for each sample, batch by batch.
 
-`predict` passes a batch through the network; `StoredPredictions` are the rows that part files hold; `with_predictions`
-adds the rows to the samples, from which explaining and scoring start.
+`predict` passes a batch through the network. `StoredPredictions` are the rows in part files. `with_predictions` adds
+the rows to the samples that explaining and scoring start from.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,13 +26,13 @@ from saliency_bench.target_weights import no_probabilities, probabilities, recog
 from saliency_bench.types import Samples
 
 GROUP = "predictions"  # the only group and key of the part files
-BEST = 5  # classes that top-5 accuracy looks at
+BEST = 5  # classes that top-5 accuracy counts
 
 
 def prediction_schema(features: datasets.Features) -> pa.Schema:
     """Return the columns of predictions: `records.PREDICTIONS` and the scalar columns of the dataset.
 
-    A column of the dataset whose name is taken gets "dataset_" in front.
+    A column of the dataset whose name is already used gets the prefix "dataset_".
     """
     scalars = scalar_columns(features)
     return pa.schema(
@@ -41,11 +41,11 @@ def prediction_schema(features: datasets.Features) -> pa.Schema:
 
 
 class StoredPredictions:
-    """The predictions in part files; one file at a time is in memory.
+    """Predictions in part files; one file at a time is in memory.
 
     Attributes:
         is_stored: Bool (samples,), whether a file holds the prediction.
-        is_readable: Bool (samples,), False where the sample could not be read or the network raised for it.
+        is_readable: Bool (samples,), False if the sample could not be read or the network raised for it.
     """
 
     def __init__(self, parts: Sequence[Part], count: int):
@@ -66,11 +66,11 @@ class StoredPredictions:
         return [self._parts[number] for number in np.unique(self._part_at[self.is_stored])]
 
     def table(self, batch: range, columns: list[str] | None = None) -> pa.Table:
-        """Return the stored rows of a batch, in order; all columns unless some are named."""
+        """Return the stored rows of a batch, in order; with all columns by default."""
         return pa.concat_tables([rows for _, rows in self.tables(columns, batch)])
 
     def tables(self, columns: list[str] | None = None, batch: range | None = None) -> Iterator[tuple[range, pa.Table]]:
-        """Yield (positions, rows) of the stored predictions of a batch, by default of all, in order, file by file."""
+        """Yield (positions, rows) of the stored predictions, in order, file by file; by default of all batches."""
         batch = range(len(self._part_at)) if batch is None else batch
         part_at = self._part_at[batch.start : batch.stop]
         edges = [0, *(np.flatnonzero(np.diff(part_at)) + 1).tolist(), len(part_at)]
@@ -92,12 +92,12 @@ class StoredPredictions:
 def predict(
     classifier: Classifier, question: RunQuestion, read: ReadBatch, schema: pa.Schema
 ) -> tuple[list[dict], StoredResult]:
-    """Return the classifier's predictions for a batch, as rows and as they are stored.
+    """Return the classifier's predictions for a batch, as rows and as the result to store.
 
-    A sample that could not be read has nulls, and a sample without probabilities has no prediction.
+    A sample that could not be read has nulls. A sample without probabilities has no prediction.
     """
     table = pa.Table.from_pylist(answers(classifier, question, read, schema.names), schema=schema)
-    rows = table.to_pylist()  # as the file returns them, so that it does not matter who predicted
+    rows = table.to_pylist()  # as read back from the file, so it does not matter which process predicted
     first = read.positions[0]
     without = [place - first for place, row in zip(read.positions, rows, strict=True) if row["logits"] is None]
     table = table.add_column(0, POSITION, pa.array(read.positions, pa.int64()))
@@ -105,7 +105,7 @@ def predict(
 
 
 def answers(classifier: Classifier, question: RunQuestion, read: ReadBatch, names: Sequence[str]) -> list[dict]:
-    """Return these columns of the classifier's prediction for each row of a batch."""
+    """Return the named columns of the classifier's prediction for each row of a batch."""
     samples = read.samples
     columns: dict[int, dict] = {position: {"left_out": reason} for position, reason in read.faults.items()}
     if samples is not None:
@@ -123,13 +123,13 @@ def answers(classifier: Classifier, question: RunQuestion, read: ReadBatch, name
 def with_predictions(
     samples: Samples, rows: Mapping[int, dict], of_other: Mapping[int, dict] | None, *, strict: bool
 ) -> Samples | None:
-    """Return the samples that the network has predicted, with the rows of the predictions; None if there are none.
+    """Return the samples that the network has predicted, together with their predictions; None if there are none.
 
     Args:
         samples: The readable samples.
         rows: {position in the run: the classifier's prediction}.
-        of_other: the same of the other model; None without one.
-        strict: whether to stop at a sample for which the network raised.
+        of_other: The same for the other model; None without one.
+        strict: Whether to raise if the network raised for a sample.
 
     Raises:
         UserError: The network raised for a sample, and the run is strict.
@@ -146,7 +146,7 @@ def with_predictions(
 
 
 def _predicted(activation: str, question: RunQuestion, samples: Samples, index: int, logits: torch.Tensor) -> dict:
-    """Return the columns of a sample that follow from its logits (K,)."""
+    """Return the columns of a sample's prediction that follow from its logits (K,)."""
     batch, about = samples.batch, samples.rows[index]
     reason, right = batch.left_out[index], question.right(about)
     row = {
@@ -160,7 +160,7 @@ def _predicted(activation: str, question: RunQuestion, samples: Samples, index: 
         return row
     best = ordered_classes(logits.numpy())[0]  # probabilities may both round to 1, logits differ
     row |= {"prediction": best, "confidence": float(p[best])}
-    if right is None or not right.any():  # no label, or one that is no class of the model
+    if right is None or not right.any():  # no label, or a label that is not a class of the model
         return row
     five = activation == "softmax" and len(p) > BEST
     first = np.argsort(-p.numpy(), kind="stable")[:BEST]
@@ -173,7 +173,8 @@ def _predicted(activation: str, question: RunQuestion, samples: Samples, index: 
 def _target_confidence(activation: str, question: RunQuestion, about: Mapping, logits: torch.Tensor) -> float | None:
     """Return the confidence in the target that a sample's maps explain; None without a target or probabilities.
 
-    It is the probability of the target classes minus that of the contrasted classes, as in perturbation curves.
+    The confidence is the probability of the target classes minus that of the contrasted classes, as in perturbation
+    curves.
     """
     p = probabilities(logits[None].double(), activation)[0]
     if p.isnan().any() or not question.has_target(about):
@@ -201,7 +202,7 @@ def for_plans(
 
 
 def probabilities_of(classifier: Classifier, logits: torch.Tensor) -> np.ndarray:
-    """Return the probabilities (n, K) of logits (n, K), NaN for a sample without."""
+    """Return the probabilities (n, K) of logits (n, K), NaN for a sample without probabilities."""
     p = probabilities(logits.double(), classifier.activation).numpy()
     p[no_probabilities(logits, classifier.activation)] = np.nan
     return p

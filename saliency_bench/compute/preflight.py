@@ -1,6 +1,7 @@
-"""Checks of settings that are text, before anything is loaded for them: names, files and folders.
+"""Check settings that are text (names, files and folders) before anything is loaded.
 
-What is right here may still be wrong in itself (a class that the model does not have); whoever reads it says so.
+A setting that passes may still be wrong in its content, such as a class that the model does not have. The code that
+reads the content reports that.
 """
 
 import os
@@ -26,12 +27,12 @@ from saliency_bench.utils.storage import check_output_file
 OTHER = ("other_model", "other_label")
 DRAWINGS = ("maps", "insertion", "classes", "models", "object")
 PICTURE_FORMS = (".pdf", ".svg", ".png", ".jpg", ".jpeg", ".webp")
-DRAWN_FIRST = 2  # samples of a run that are drawn if none are named
-KINDS = {"explainers": "metrics", "metrics": "explainers"}  # {what is named: what it may be mistaken for}
+DRAWN_FIRST = 2  # number of samples that `draw` shows by default
+KINDS = {"explainers": "metrics", "metrics": "explainers"}  # {kind of a name: kind that it may be mistaken for}
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Raise UserError for the first setting of a run that cannot be meant; objects are not looked at."""
+    """Raise UserError for the first setting of a run that is certainly wrong; Python objects are not checked."""
     for kind in KINDS:
         check_items(kind, settings.get(kind))
     check_maps([entry for entry in settings.get("maps") or () if isinstance(entry, str)])
@@ -50,7 +51,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 
 
 def check_other(settings: Mapping[str, Any]) -> None:
-    """Raise UserError unless another model and the column of its labels come together."""
+    """Raise UserError unless another model and the column of its labels are given together."""
     given = [name for name in OTHER if settings.get(name) is not None]
     if len(given) == 1:
         (missing,) = set(OTHER) - set(given)
@@ -58,7 +59,7 @@ def check_other(settings: Mapping[str, Any]) -> None:
 
 
 def check_items(kind: str, given: Any) -> None:
-    """Check names of explainers or metrics and of their options; values are checked when these are loaded."""
+    """Check names of explainers or metrics and of their options; option values are checked when these are loaded."""
     items = [given] if isinstance(given, str) else given if isinstance(given, Iterable) else []
     for text in items if not isinstance(items, Mapping) else []:
         if isinstance(text, str):
@@ -71,7 +72,7 @@ def check_maps(entries: Iterable[str]) -> None:
     for entry in entries:
         name, equals, path = entry.partition("=")
         if not (equals and path):
-            raise UserError(f"'{entry}' does not say where maps are; write NAME=FOLDER")
+            raise UserError(f"'{entry}' names no folder of maps; write NAME=FOLDER")
         check_method_name(name)
         place = Path(path).expanduser()
         if place.exists() and not (place.is_dir() or place.is_file()):
@@ -86,7 +87,7 @@ def check_maps(entries: Iterable[str]) -> None:
 
 
 def check_method_name(name: str) -> None:
-    """Raise UserError for what cannot be the name of precomputed maps."""
+    """Raise UserError if precomputed maps cannot have this name."""
     if not public_label(name):
         raise UserError(f"'{name}' cannot be the name of a method: up to 100 letters, digits, '.', '_' and '-'")
     if name in registry.names("explainers"):
@@ -117,7 +118,7 @@ def _a(noun: str) -> str:
 
 
 def check_dataset(name: str) -> None:
-    """Raise UserError for what cannot be the name of a dataset."""
+    """Raise UserError if this cannot be the name of a dataset."""
     path, given = Path(name).expanduser(), hub_name(name)
     if given.forced or path.is_dir() or (text := short_name(given.name)) in list_datasets():
         return
@@ -142,7 +143,7 @@ def check_dataset(name: str) -> None:
 
 
 def check_model(name: str) -> None:
-    """Raise UserError for what cannot be the name of a model."""
+    """Raise UserError if this cannot be the name of a model."""
     if own_networks.is_own(name):
         own_networks.check(name)
         return
@@ -156,7 +157,7 @@ def check_model(name: str) -> None:
 
 
 def check_start(name: str) -> None:
-    """Raise UserError for what no training can start from: it needs a model, or a config.json."""
+    """Raise UserError unless a training can start from this: a model or a config.json."""
     folder = Path(name).expanduser()
     if (folder / "config.json").is_file() and not any(folder.glob("*.safetensors")):
         raise UserError(
@@ -170,7 +171,7 @@ def check_start(name: str) -> None:
 
 
 def check_target(text: str) -> None:
-    """Raise UserError for what cannot be a target."""
+    """Raise UserError if this is not a target."""
     if text in TARGETS or Path(text).is_file():
         return
     if text.startswith(PREDICTED_BY):
@@ -187,13 +188,13 @@ def check_target(text: str) -> None:
 
 
 def check_device(text: str) -> None:
-    """Check the spelling of a device; torch knows whether this machine has it."""
+    """Check that the device string is well-formed. Torch checks later whether the device exists."""
     if not re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", text):
         raise UserError(f"unknown device '{text}'; use cpu, cuda or cuda:N")
 
 
 def check_table(name: str, text: str) -> None:
-    """Raise UserError unless there is such a file of a label map or of groups, or a label map of the package."""
+    """Raise UserError unless `text` is a readable file of a label map or of groups, or a bundled label map."""
     path, option = Path(text).expanduser(), flag(name)
     if not path.is_file():
         from saliency_bench.compute.targets.known_maps import known_maps  # imports torch
@@ -212,7 +213,7 @@ def check_table(name: str, text: str) -> None:
 
 
 def check_writable(out: Path) -> None:
-    """Raise UserError unless a folder or file could be written there; nothing is left behind."""
+    """Raise UserError unless the folder or file `out` can be written. Leaves no files."""
     existing = next(path for path in (out, *out.absolute().parents) if path.exists() or path.is_symlink())
     if existing != out and not existing.is_dir():
         raise UserError(f"cannot write to {out}: {existing} is not a folder; choose another --out")
@@ -226,16 +227,16 @@ def check_writable(out: Path) -> None:
 
 
 def check_empty(out: Path) -> None:
-    """Raise UserError unless the folder is empty or new, for what needs one to itself."""
+    """Raise UserError unless the folder is new or empty and can be written."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not empty; choose another --out")
     check_writable(out)
 
 
 def check_run_folder(out: Path) -> None:
-    """Raise UserError unless `out` is new, or holds a run: its run.json, or else parts of it.
+    """Raise UserError unless `out` is new or the folder of a run, with a run.json or part files.
 
-    A run that was killed at once leaves only files that begin with a dot.
+    A run that was killed right after its start leaves only files whose names begin with a dot; these are accepted.
     """
     foreign = out.exists() and (not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir()))
     if foreign and not (out / MANIFEST).exists() and not has_parts(out):
@@ -244,7 +245,7 @@ def check_run_folder(out: Path) -> None:
 
 
 def check_drawing(runs: Sequence[Path], drawing: str, explainers: Sequence[str] | None, out: Path | None) -> None:
-    """Raise UserError for arguments of `draw` that do not fit, before anything is loaded."""
+    """Raise UserError for invalid arguments of `draw`, before anything is loaded."""
     if drawing not in DRAWINGS:
         raise unknown("picture", drawing, DRAWINGS)
     if out is not None and out.suffix.lower() not in PICTURE_FORMS:

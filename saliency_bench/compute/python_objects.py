@@ -1,7 +1,7 @@
-"""Python objects in the place of names: what a spec says of them, and which object it meant.
+"""Python objects as settings of a run: their description in a spec, and the lookup of the object.
 
-A function, a network or a dict cannot be written to a file. The spec holds its kind, name and a hash of its content
-(`PythonObject`); the object itself is carried beside the spec.
+A function, a network or a dict cannot be written to a file. The spec stores its kind, name and a hash of its content
+(`PythonObject`). The objects are passed along with the spec.
 """
 
 import ast
@@ -41,14 +41,14 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.source_code import code_hash, file_of, name_of
 
 Objects = Mapping[PythonObject, object]
-LITERAL = 1000  # characters of a dict that is shown in full
+LITERAL = 1000  # characters of the longest dict that is shown in full
 
 
 def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject, object]]:
-    """Return (the spec of the settings of a run, the Python objects among them).
+    """Return (the spec of a run's settings, the Python objects among them).
 
-    Explainers, metrics, dataset, model, label map and groups may be Python objects. Of explainers and metrics nothing
-    but their names and options is loaded.
+    Explainers, metrics, dataset, model, label map and groups may be Python objects. For explainers and metrics given by
+    name, only names and options are loaded.
 
     Raises:
         UserError: A setting, name or option is not allowed.
@@ -81,7 +81,7 @@ def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject
         about = f"dataset: a datasets.Dataset of {len(rows)} rows, fingerprint {digest}"
         plain["dataset"] = _noted(objects, dataset, "dataset", "in-memory", digest, "dataset", about)
     elif "dataset" in plain and not isinstance(dataset, str | PathLike | PythonObject):
-        find(dataset)  # which says what is wrong with it
+        find(dataset)  # raises an error that explains what is wrong with it
     for name in ("model", "other_model"):
         model = plain.get(name)
         if isinstance(model, nn.Module) or is_pipeline(model):
@@ -93,22 +93,22 @@ def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject
 
 
 def entries_of(setting: str, given: Any, resolve: Callable[[Any], Explainer | Metric], objects: dict) -> Any:
-    """Return explainers or metrics as a spec holds them: names where these give the same, else Python objects.
+    """Return explainers or metrics as a spec stores them: by name if the name gives the same item, else as an object.
 
     Args:
         setting: "explainers" or "metrics".
-        given: names, functions or what they were loaded as.
-        resolve: loads one of them.
-        objects: to which the objects are added.
+        given: Names, functions, or loaded explainers or metrics.
+        resolve: Function that loads one of them.
+        objects: Dict that receives the Python objects.
 
     Raises:
-        UserError: One cannot be loaded, or two have the same name, options and code.
+        UserError: An item cannot be loaded, or two items have the same name, options and code.
     """
     if isinstance(given, Mapping):
         raise UserError(f"{setting} must be a list; options follow a name as in rise:masks=1000, not as a dict")
     listed = [given] if isinstance(given, str) or callable(given) else given
     if not isinstance(listed, Iterable):
-        return given  # for the spec to refuse
+        return given  # the spec rejects it
     pairs = [(item, resolve(item)) for item in listed]
     if len({resolved.identity for _, resolved in pairs}) < len({resolved for _, resolved in pairs}):
         raise UserError(f"two {setting} have the same name, options and code; give one of them another name")
@@ -118,9 +118,9 @@ def entries_of(setting: str, given: Any, resolve: Callable[[Any], Explainer | Me
 def _entry(
     item: object, resolved: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric], objects: dict
 ) -> str | PythonObject:
-    """Return one of these as a spec holds it.
+    """Return one explainer or metric as a spec stores it.
 
-    A function in a file is an object too: whoever reads a spec that somebody else has written must not import a file.
+    A function in a file becomes an object too, so that reading somebody else's spec never imports a file.
     """
     if not isinstance(item, str):
         return _name(resolved, resolve, objects)
@@ -131,14 +131,14 @@ def _entry(
 
 
 def _noted(objects: dict, given: object, kind: str, name: str, digest: str, code: str, about: str = "") -> PythonObject:
-    """Return the text that represents an object in a spec, and store the object under it."""
+    """Return the description of an object in a spec, and store the object under it in `objects`."""
     written = PythonObject(kind=kind, name=name, digest=digest, code=code, about=about)
     objects[written] = given
     return written
 
 
 def _maps(given: Any, metrics: Sequence[Metric], objects: dict) -> tuple[str | PythonObject, ...]:
-    """Return precomputed maps as a spec holds them: NAME=PATH, or a Python object for arrays."""
+    """Return precomputed maps as a spec stores them: NAME=PATH, or a Python object for arrays."""
     if not isinstance(given, Mapping):
         listed = [given] if isinstance(given, str) else () if given is None else given
         if not isinstance(listed, list | tuple) or not all(isinstance(entry, str) for entry in listed):
@@ -161,7 +161,7 @@ def _maps_entry(name: str, source: object, metrics: Sequence[Metric], objects: d
 
 
 def _name(item: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric], objects: dict) -> str | PythonObject:
-    with suppress(UserError):  # no such name, or no such option of it
+    with suppress(UserError):  # there is no such name or no such option
         if resolve(str(item)) == item:
             return str(item)
     named = "metric" if isinstance(item, Metric) else "explainer"
@@ -175,13 +175,13 @@ def _name_assumed_direction(item: Explainer | Metric) -> None:
     """Print a line about a metric for which higher is only assumed to be better."""
     if isinstance(item, Metric) and not is_direction_declared(item):
         complain(
-            f"metric {item} does not say which direction is better, so higher is assumed to be better; declare it with "
-            "@sb.metric(higher_is_better=..., range=(low, high))"
+            f"metric {item} does not declare which direction is better, so higher is assumed to be better; declare it "
+            "with @sb.metric(higher_is_better=..., range=(low, high))"
         )
 
 
 def _written(item: Explainer | Metric) -> tuple[str, str]:
-    """Return (the expression that gives an explainer or metric, what a variable in it must hold)."""
+    """Return (code that creates an explainer or metric, description of the variable in that code)."""
     function = item.function
     if isinstance(function, Composed):
         within = function.explainer
@@ -201,8 +201,8 @@ def _written(item: Explainer | Metric) -> tuple[str, str]:
     file = f"of {file}" if file else "that has no source file"
     unhashable = code_hash(function).unhashable
     if unhashable:
-        source = f"{file}, which cannot be hashed ({unhashable}), so that every start computes it"
-        complain(f"{item.name} cannot be hashed ({unhashable}): every start computes its cells anew")
+        source = f"{file}, which cannot be hashed ({unhashable}), so every start recomputes it"
+        complain(f"{item.name} cannot be hashed ({unhashable}), so every start recomputes its cells")
     else:
         source = f"{file}, code hash {item.version}"
     code = name if function is inner and name == item.name and name.isidentifier() and inspect.isroutine(inner) else ""
@@ -211,9 +211,9 @@ def _written(item: Explainer | Metric) -> tuple[str, str]:
 
 
 def name_changed(items: Iterable[Explainer | Metric]) -> None:
-    """Print a line about each Python function or object whose state, which its hash covers, has changed.
+    """Print a line about each Python function or object whose hashed state has changed.
 
-    It is resumed as another explainer, and what it gives may depend on the order of the batches.
+    A later start treats it as another explainer, and its results may depend on the order of the batches.
     """
     for item in items:
         inner = item
@@ -224,8 +224,8 @@ def name_changed(items: Iterable[Explainer | Metric]) -> None:
         now = code_hash(inner.function)
         if not now.unhashable and now.version != inner.version:
             complain(
-                f"the state of {item} changed while it ran, so that an interrupted or extended run may differ from a "
-                f"whole one; compute each {'score' if isinstance(item, Metric) else 'map'} from its arguments alone"
+                f"the state of {item} changed during the run, so an interrupted or extended run may differ from "
+                f"a whole one; compute each {'score' if isinstance(item, Metric) else 'map'} from its arguments alone"
             )
 
 
@@ -243,10 +243,10 @@ def _table(name: str, given: object, objects: dict[PythonObject, object]) -> obj
 
 
 def _prompts(given: object, model: object, objects: dict[PythonObject, object]) -> object:
-    """Return prompts in the form that a spec stores: templates as texts, also from a file; {label: texts} as a table.
+    """Return prompts in the form that a spec stores: templates as texts, even from a file; {label: texts} as a table.
 
     Raises:
-        UserError: The prompts cannot be read, or the model is an object, which is loaded with its own prompts.
+        UserError: The prompts cannot be read, or the model is an object, which must be loaded with its prompts.
     """
     if isinstance(given, PythonObject):
         return given
@@ -261,7 +261,7 @@ def _prompts(given: object, model: object, objects: dict[PythonObject, object]) 
 
 
 def _literal(given: Mapping) -> str:
-    """Return a dict as Python reads it back; "" where it does not, or is too long to be shown."""
+    """Return a dict as a Python literal; "" if it has no literal form or is too long to show."""
     text = repr(given)
     with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
         if len(text) <= LITERAL and ast.literal_eval(text) == given:
@@ -270,12 +270,12 @@ def _literal(given: Mapping) -> str:
 
 
 def _module(setting: str, model: Any, objects: dict[PythonObject, object]) -> PythonObject:
-    """Return a model as a spec holds it.
+    """Return a model as a spec stores it.
 
     Args:
-        setting: its name, which is also the variable where no call gives the model again.
-        model: the object.
-        objects: to which it is added.
+        setting: Name of the setting; also the variable name if no call can load the model again.
+        model: The object.
+        objects: Dict that receives the object.
     """
     kind = "classifier" if isinstance(model, Classifier) else "module"
     classifier = load_classifier(model)
@@ -296,7 +296,7 @@ def _module(setting: str, model: Any, objects: dict[PythonObject, object]) -> Py
 
 
 def _settings(classifier: Classifier) -> str:
-    """Return how a classifier was loaded, as further arguments of `load_classifier`."""
+    """Return the settings that a classifier was loaded with, as further arguments of `load_classifier`."""
     precision = None if classifier.precision == "fp32" else classifier.precision
     given: dict[str, Any] = {
         "layer": classifier.layer,
@@ -313,7 +313,7 @@ def _settings(classifier: Classifier) -> str:
 
 @contextmanager
 def modes_kept(settings: Mapping[str, object]) -> Iterator[None]:
-    """Set modules among the settings back to train or evaluate as before; a run changes nothing else of them."""
+    """Restore the training mode of modules among the settings afterwards; a run changes nothing else in them."""
     given = [getattr(value, "model", None) if is_pipeline(value) else value for value in settings.values()]
     modules = [module for value in given if isinstance(value, nn.Module) for module in value.modules()]
     modes = [(module, module.training) for module in modules]
@@ -325,13 +325,13 @@ def modes_kept(settings: Mapping[str, object]) -> Iterator[None]:
 
 
 def object_of(entry: str | PythonObject | None, objects: Objects) -> Any:
-    """Return the object that a spec mentions, or the name it holds.
+    """Return the object that a spec describes; a plain name is returned unchanged.
 
     Raises:
-        UserError: The object is not there.
+        UserError: The object is missing.
     """
     if not isinstance(entry, PythonObject):
         return entry
     if entry not in objects:
-        raise UserError(f"{entry} was a Python object, which no file holds; give it to saliency_bench.run again")
+        raise UserError(f"{entry} is a Python object, which no file stores; pass it to saliency_bench.run again")
     return objects[entry]

@@ -1,4 +1,4 @@
-"""The rows of a dataset as batches of samples in the prepared frame."""
+"""Read the rows of a dataset as batches of samples in the prepared frame."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,17 +21,17 @@ from saliency_bench.score_notes import is_expected
 from saliency_bench.types import Batch, Samples
 
 PREPARED = ("image", "mask", "label", "image_id")  # columns that `prepare` reads
-OURS = ("image_id", "group", "label", "labels")  # columns of the predictions that are the dataset's
-OWN_LABEL = "dataset_label"  # where another column is the label
-ALL = "labels"  # the column of all classes of an image that has several
+OURS = ("image_id", "group", "label", "labels")  # columns of the predictions that come from the dataset
+OWN_LABEL = "dataset_label"  # column of the dataset's own label if a run uses another label column
+ALL = "labels"  # column of all classes of an image that has several
 
 
 def readable(rows: datasets.Dataset, further: Collection[str] = ()) -> datasets.Dataset:
-    """Return the columns that a run reads, with pictures as they are stored.
+    """Return the columns that a run reads, with pictures in their stored encoding.
 
     Args:
-        rows: of a split.
-        further: columns that metrics ask for.
+        rows: Rows of a split.
+        further: Columns that metrics need.
     """
     scalars = scalar_columns(rows.features)
     pictures = [name for name in further if name not in scalars]
@@ -47,12 +47,12 @@ class SplitRows:
     """Rows of a split; pictures are read on demand.
 
     Attributes:
-        rows: as `readable` gives them.
-        ids: of their images.
-        digests: of the pictures that the fingerprint was made of (`fingerprints.picture_digest`); None before there is
-            one.
-        further: {column that metrics ask for: the digests of its pictures, none of a column without}.
-        mask_values: which pixels of a mask are the object, as in `Classifier.prepare`.
+        rows: Rows as `readable` returns them.
+        ids: Ids of the images.
+        digests: Digests of the pictures from which the fingerprint was computed (`fingerprints.picture_digest`); None
+            before there is a fingerprint.
+        further: {column that metrics need: digests of its pictures, empty for a column without pictures}.
+        mask_values: Which pixels of a mask are the object, as in `Classifier.prepare`.
     """
 
     rows: datasets.Dataset
@@ -65,7 +65,7 @@ class SplitRows:
         """Return the rows at these positions.
 
         Raises:
-            UserError: A picture is no longer the same.
+            UserError: A picture has changed.
         """
         columns = self.rows[positions]
         samples = [{name: columns[name][index] for name in columns} for index in range(len(columns["image"]))]
@@ -82,10 +82,10 @@ class SplitRows:
 
 
 def _check_unchanged(sample: dict, columns: Sequence[str], digest: str) -> None:
-    """Read the pictures that a row names, once, so that what is checked is what is used.
+    """Read the pictures of a row once into memory, so that the checked bytes are the ones that are used.
 
     Raises:
-        UserError: A picture is not the one with this digest.
+        UserError: A picture does not have this digest.
     """
     try:
         pictures = {name: stored_bytes(sample[name]) for name in columns if sample.get(name) is not None}
@@ -93,7 +93,7 @@ def _check_unchanged(sample: dict, columns: Sequence[str], digest: str) -> None:
         pictures = {}
     if picture_digest(*map(pictures.get, columns)) != digest:
         raise UserError(
-            f"image {sample['image_id']} changed while the run was at work, whose fingerprint is that of the old one; "
+            f"image {sample['image_id']} changed during the run, so the dataset no longer has the run's fingerprint; "
             "start again with another --out"
         )
     for name, data in pictures.items():
@@ -101,13 +101,13 @@ def _check_unchanged(sample: dict, columns: Sequence[str], digest: str) -> None:
 
 
 class ReadBatch(NamedTuple):
-    """Batch of a run as it was read: all its rows, and the samples that are left.
+    """Batch of a run after reading: all its rows, and its readable samples.
 
     Attributes:
-        positions: places of the rows in the run.
+        positions: Positions of the rows in the run.
         rows: {image_id, label, labels, group and every scalar column of the dataset} of each row.
         samples: The readable samples, or None.
-        faults: {position in the run: why the row there could not be read}.
+        faults: {position in the run: why its row could not be read}.
     """
 
     positions: Sequence[int]
@@ -116,7 +116,7 @@ class ReadBatch(NamedTuple):
     faults: dict[int, str]
 
     def at(self, positions: Collection[int]) -> "ReadBatch":
-        """Return the rows at these positions of the run alone."""
+        """Return the batch reduced to the rows at these positions of the run."""
         kept = [index for index, position in enumerate(self.positions) if position in positions]
         if len(kept) == len(self.rows):
             return self
@@ -132,7 +132,7 @@ def read_batch(data: SplitRows, classifier: Classifier, positions: Sequence[int]
     """Read and prepare the samples at these positions.
 
     Raises:
-        UserError: One cannot be read, and the run is strict.
+        UserError: A sample cannot be read, and the run is strict.
     """
     features, part = data.rows.features, data.at(positions)
     scalars = scalar_columns(features)
@@ -165,7 +165,7 @@ def read_batch(data: SplitRows, classifier: Classifier, positions: Sequence[int]
 
 
 def _check_usable(batch: Batch, strict: bool) -> None:
-    """Raise UserError, if strict, for a mask or an entry of a further column that cannot be used."""
+    """In a strict run, raise UserError for an unusable mask or an unusable entry of a further column."""
     for reasons in (batch.left_out, *(column.lacking for column in batch.columns.values())) if strict else ():
         for image_id, reason in zip(batch.ids, reasons, strict=True):
             if reason is not None and not is_expected(reason):
@@ -173,7 +173,7 @@ def _check_usable(batch: Batch, strict: bool) -> None:
 
 
 def _faults(classifier: Classifier, samples: list[dict]) -> dict[int, str]:
-    """Return {index: why this sample cannot be prepared}, one by one."""
+    """Return {index: why this sample cannot be prepared}, preparing the samples one by one."""
     faults = {}
     for index, sample in enumerate(samples):
         try:
@@ -184,9 +184,9 @@ def _faults(classifier: Classifier, samples: list[dict]) -> dict[int, str]:
 
 
 def scalar_columns(features: datasets.Features) -> dict[str, pa.DataType]:
-    """Return {column: its type in the predictions} of what holds one number or text per sample, `group` first.
+    """Return {column: its type in the predictions} for columns with one number or text per sample, `group` first.
 
-    A class label becomes its name, a group text.
+    A class label is stored as its name, a group as text.
     """
     kinds: dict[str, pa.DataType] = {"group": pa.string()} if "group" in features else {}
     for name, feature in features.items():
@@ -200,7 +200,7 @@ def scalar_columns(features: datasets.Features) -> dict[str, pa.DataType]:
 
 
 def group_names(rows: datasets.Dataset) -> list[str | None]:
-    """Return the group of each sample, as the predictions hold it."""
+    """Return the group of each sample as text, as in the predictions; None without a group."""
     if "group" not in rows.features:
         return [None] * len(rows)
     kinds = {"group": pa.string()}
@@ -208,15 +208,15 @@ def group_names(rows: datasets.Dataset) -> list[str | None]:
 
 
 def labelled(rows: datasets.Dataset, column: str, names: list[str] | None = None) -> datasets.Dataset:
-    """Return rows whose `label` is this column; the dataset's own label, if another, is kept as `dataset_label`.
+    """Return rows with this column as `label`; another column that was the label becomes `dataset_label`.
 
     Args:
-        rows: of a split.
-        column: that holds the labels.
-        names: of the classes of a column of text; None: its values, sorted.
+        rows: Rows of a split.
+        column: Column that holds the labels.
+        names: Class names of a text column; None for its sorted values.
 
     Raises:
-        UserError: The column is not there, or holds neither classes nor text.
+        UserError: The column does not exist, or holds neither classes nor text.
     """
     if column == "label":
         return with_classes(rows, names)
@@ -239,13 +239,13 @@ def check_further(rows: datasets.Dataset, columns: Collection[str]) -> None:
     for name in columns:
         if name not in scalars and not isinstance(rows.features[name], datasets.Image):
             raise UserError(
-                f"the column {name} holds {rows.features[name]}; a metric can ask for pictures (datasets.Image()) and "
-                "for one number or text per sample"
+                f"the column {name} holds {rows.features[name]}; a metric can use pictures (datasets.Image()) and one "
+                "number or text per sample"
             )
 
 
 def relabelled(read: ReadBatch, column: str, names: list[str]) -> ReadBatch:
-    """Return a batch with the classes in this column, numbered as in `names`, as labels."""
+    """Return a batch whose labels are the classes in this column, numbered as in `names`."""
     numbers = {name: number for number, name in enumerate(names)}
 
     def with_label(rows: list[dict]) -> list[dict]:
@@ -260,12 +260,12 @@ def relabelled(read: ReadBatch, column: str, names: list[str]) -> ReadBatch:
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """Hold the rows of a split that networks are trained on.
+    """Rows of a split that networks are trained on.
 
     Attributes:
-        rows: the samples.
-        content: a hash of them, as `content_of` gives it.
-        digests: of their pictures, as `content_of` gives them.
+        rows: The samples.
+        content: Hash of the samples, from `content_of`.
+        digests: Digests of their pictures, from `content_of`.
     """
 
     rows: datasets.Dataset
@@ -274,10 +274,10 @@ class TrainingRows:
 
 
 def training_splits(dataset: FoundDataset, column: str, names: list[str] | None) -> dict[str, TrainingRows]:
-    """Return {"train", "validation": rows}, labelled as those of a run are.
+    """Return {"train": rows, "validation": rows}, labelled like the samples of a run.
 
     Raises:
-        UserError: The dataset has no such splits.
+        UserError: The dataset lacks one of these splits.
     """
     try:
         loaded = dataset.load_all(("train", "validation"))
@@ -288,13 +288,13 @@ def training_splits(dataset: FoundDataset, column: str, names: list[str] | None)
 
 
 def label_names(rows: datasets.Dataset) -> list[str] | None:
-    """Return the names of the classes in the order of the labels; None of a dataset without labels that have names."""
+    """Return the class names in the order of the labels; None for a dataset whose labels have no names."""
     kind = rows.features.get("label")
     return list(kind.names) if isinstance(kind, datasets.ClassLabel) else None
 
 
 def classes_of(sample: Mapping, features: datasets.Features) -> list[int] | None:
-    """Return the numbers of all classes of an image, held as names or numbers; None where the dataset has none."""
+    """Return the numbers of all classes of an image, which are stored as names or numbers; None without `labels`."""
     kind = features.get("label")
     if sample.get(ALL) is None or not isinstance(kind, datasets.ClassLabel):
         return None
@@ -302,20 +302,20 @@ def classes_of(sample: Mapping, features: datasets.Features) -> list[int] | None
 
 
 def stored(name: str) -> str:
-    """Return the column of the predictions that holds a column of the dataset."""
+    """Return the name of the predictions' column that stores a column of the dataset."""
     return f"dataset_{name}" if name in records.PREDICTIONS.names and name not in OURS else name
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The samples that `--only` lets through: those that meet all conditions.
+    """Samples selected by `--only`: those that meet all conditions.
 
     Attributes:
-        correct: whether the classifier must have them right.
-        masked: whether they must have a usable mask.
-        values: {column of the predictions: what it may hold, as text}.
-        names: of the labels.
-        without: labels without a class of the model, of which a run that explains labels has no target.
+        correct: Whether the classifier must predict them correctly.
+        masked: Whether they must have a usable mask.
+        values: {column of the predictions: its allowed values, as text}.
+        names: Names of the labels.
+        without: Labels without a class of the model. A run that explains labels has no target for them.
     """
 
     correct: bool
@@ -330,7 +330,7 @@ class Selection:
         return list(dict.fromkeys(["label", "correct", "mask_share", *self.values]))
 
     def keeps(self, row: Mapping) -> bool:
-        """Return whether a row of the predictions fits."""
+        """Return whether a row of the predictions meets all conditions."""
         if row["label"] in self.without:
             return False
         if (self.correct and row["correct"] is not True) or (self.masked and row["mask_share"] is None):
@@ -338,16 +338,16 @@ class Selection:
         return all(self._text(row, column) in wanted for column, wanted in self.values.items())
 
     def _text(self, row: Mapping, column: str) -> str | None:
-        """Return what a column of a row holds, as text; a label by its name."""
+        """Return the value of a row's column as text; a label by its name."""
         named = column == "label" and row[column] is not None and self.names is not None
         return self.names[row[column]] if named and self.names else _text(row[column])
 
 
 def selection_of(only: tuple[str, ...] | None, rows: datasets.Dataset, names: list[str] | None) -> Selection | None:
-    """Return the selection of a run's conditions; None where there are none.
+    """Return the selection for a run's conditions; None without conditions.
 
     Raises:
-        UserError: The dataset does not have a column, or none of the rows has a value.
+        UserError: The dataset lacks a column, or no row has a value that a condition names.
     """
     if only is None:
         return None
@@ -369,7 +369,7 @@ def selection_of(only: tuple[str, ...] | None, rows: datasets.Dataset, names: li
 
 
 def _text(value: object) -> str | None:
-    """Return a value as `--only` writes it: true, 2."""
+    """Return a value in the notation of `--only`, such as true or 2."""
     if value is None or isinstance(value, str):
         return value
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
@@ -383,7 +383,7 @@ def _is_scalar(kind: pa.DataType) -> bool:
 
 
 def _scalars(sample: dict, scalars: dict[str, pa.DataType], features: datasets.Features) -> dict:
-    """Return the scalar columns of a sample, class labels by their names."""
+    """Return the scalar columns of a sample, with class labels as names."""
     values: dict[str, object] = {"group": None}
     for name, kind in scalars.items():
         feature, value = features[name], sample[name]
@@ -396,12 +396,12 @@ def _scalars(sample: dict, scalars: dict[str, pa.DataType], features: datasets.F
 def ahead(
     read: Callable[[range], ReadBatch], batches: Sequence[range], waited: Callable[[float], None]
 ) -> Iterator[tuple[range, ReadBatch]]:
-    """Yield (positions, batch) in order; a thread reads each batch while the caller works on the one before.
+    """Yield (positions, batch) in order; a thread reads each batch while the caller works on the previous one.
 
     Args:
-        read: reads the batch at these positions.
-        batches: positions of each batch.
-        waited: receives the seconds that the caller waited for each batch.
+        read: Function that reads the batch at these positions.
+        batches: Positions of each batch.
+        waited: Function that receives the seconds that the caller waited for each batch.
     """
     with ThreadPoolExecutor(max_workers=1) as reader:
         coming = deque(reader.submit(read, positions) for positions in batches[:1])

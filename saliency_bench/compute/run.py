@@ -1,32 +1,32 @@
-"""A run: every explainer and metric over a dataset, as a folder of cells. This file is the pipeline.
+"""Run every explainer and metric over a dataset, as a folder of cells. This file is the pipeline.
 
     load     what the settings name: dataset, network, explainers, metrics (`loading/`), as a `RunContext`
-    plan     the batches that lack something, from the cells and from what the folder holds (`plan.py`)
-    retrain  the networks that retraining metrics ask for (`retraining/stage.py`), if there are such metrics
-    predict  the network's predictions of each batch (`predictions.py`), of all samples first if metrics need partners
+    plan     the incomplete batches, from the cells and the contents of the folder (`plan.py`)
+    retrain  the networks of retraining metrics (`retraining/stage.py`), if there are such metrics
+    predict  the network's predictions for each batch (`predictions.py`); for all samples first if metrics need partners
     explain  the maps of a batch by one explainer (`explain.py`)
     score    these maps by all metrics (`score.py`)
-             Both are called by `work.py`, which writes no file and then tries the network again (`probe.py`).
+             Both are called by `work.py`, which writes no file and then checks the network again (`probe.py`).
     store    results of about half a minute as part files, while the next batches are computed (`writing.py`)
     finish   tables of the parts (`merging.py`), summary, examples and page (`finish.py`)
 
     OUT/run.json           settings, identity and cells: `Manifest` (`run_folder.py`)
     OUT/predictions/       part files of the classifier   -> predictions.parquet
-    OUT/other_predictions/ the same of the other model, if there is one
+    OUT/other_predictions/ the same for the other model, if there is one
     OUT/scores/            part files of scores           -> records.parquet
-    OUT/maps/EXPLAINER/    the maps, of a run that keeps them
+    OUT/maps/EXPLAINER/    the maps, in a run that keeps them
     OUT/thumbnails/        small maps for the report      -> examples.npz
     OUT/retraining/        maps and networks of retraining metrics
     OUT/summary.json  timings.json  report.html
-    OUT/written.json       what tables, summary, examples and page were made of
+    OUT/written.json       hashes of the inputs of tables, summary, examples and page
 
 The unit of work is a batch: `batch_size` consecutive samples, explained by one explainer and scored by all metrics that
-lack them. Results are written as part files (`read/parts.py`), each once, under a temporary name and then renamed, so
-that every file is complete; its name has a hash of its bytes. A start deletes damaged files, ignores files of other
-runs, and computes what is missing: after a kill, about half a minute of work or the batch that was under way. A start
-may use another batch size than the one before; the summary then names both. Adding an explainer or a metric adds cells
-and redoes none. What a run makes per explainer and batch is an `Output` (`context.py`), a cell or kept maps: a new kind
-of output is planned and resumed like the others.
+lack them. Results are written as part files (`read/parts.py`). Each is written once, under a temporary name, and then
+renamed, so every file is complete; its name contains a hash of its bytes. A start deletes damaged files, ignores files
+of other runs, and computes what is missing. A kill loses about half a minute of work, or the current batch. A start may
+use another batch size than the previous one; the summary then names both. Adding an explainer or a metric adds cells
+and recomputes none. What a run makes per explainer and batch is an `Output` (`context.py`), a cell or kept maps: a new
+kind of output is planned and resumed like the others.
 """
 
 from contextlib import ExitStack
@@ -69,20 +69,20 @@ def run(*, progress: bool = True, **settings: Unpack[RunSettings]) -> Run:
     """Score every explainer by every metric and write records, summary and report to the folder `out`.
 
     Args:
-        progress: show a bar.
+        progress: Whether to show a progress bar.
         **settings: SETTINGS
 
-    Python objects may stand in the place of names: an explainer, or any function (classifier, images, target) -> maps;
-    a metric, or a function such as f(maps, masks), of which `sb.metric` says what its scores mean; a model object or
-    what `load_classifier` gives, which stays as it is; a dict as label map or groups.
+    Python objects may replace names. An explainer may be any function (classifier, images, target) -> maps. A metric
+    may be a function such as f(maps, masks), whose scores `sb.metric` describes. A model may be an object or the result
+    of `load_classifier`, and stays unchanged. A label map and groups may be dicts.
     `precision`, `channels_last` and `compile` are part of a cell's identity; limit, batch_size, strict, device and out
-    are not. Where `limit` cuts the last batch, `forward_passes` of the summary count all of it, and the scores its
-    first samples only. `summary["faults"]` counts what was left out because it failed.
+    are not. If `limit` cuts the last batch, `forward_passes` of the summary counts the whole batch, but the scores only
+    its first samples. `summary["faults"]` counts the scores that are missing because something failed.
 
-    Started again with the same `out`, it computes what is missing.
+    Another start with the same `out` computes only what is missing.
 
     Raises:
-        UserError: Anything the caller can fix; what was computed until then stays in `out`, complete.
+        UserError: The caller can fix the problem; results computed so far stay complete in `out`.
     """
     with modes_kept(settings):
         return start(*describe(settings), progress=progress)
@@ -91,13 +91,13 @@ def run(*, progress: bool = True, **settings: Unpack[RunSettings]) -> Run:
 @handlers_end_work()
 @untouched()
 def start(spec: RunSpec, objects: Objects, *, progress: bool = True, group: ProcessGroup | None = None) -> Run:
-    """Run settings that are written down.
+    """Run the settings of a spec.
 
     Args:
-        spec: the settings.
-        objects: the Python objects that they mention.
-        progress: whether to show a bar.
-        group: the processes that share the batches; None: all that were launched.
+        spec: The settings.
+        objects: The Python objects that the spec mentions.
+        progress: Whether to show a progress bar.
+        group: Processes that share the batches; None for all that were launched.
     """
     started = perf_counter()
     if not (spec.explainers or spec.maps) or not spec.metrics:
@@ -112,19 +112,19 @@ def start(spec: RunSpec, objects: Objects, *, progress: bool = True, group: Proc
 
 
 def compute(context: RunContext, accelerator: ProcessGroup, started: float, *, progress: bool = True) -> Run:
-    """Compute what is missing of all cells, each process its share; then write records, summary and report.
+    """Compute the missing cells, split over the processes; then write records, summary and report.
 
     Args:
-        context: what the run works on.
-        accelerator: the processes that share the batches.
+        context: What the run works on.
+        accelerator: Processes that share the batches.
         started: `perf_counter()` when loading began.
-        progress: whether to show a bar.
+        progress: Whether to show a progress bar.
     """
     shown = progress and accelerator.is_local_main_process
     summary: dict = {}
     with ExitStack() as lock:
         agreed(accelerator, lambda: _claim(context, lock))
-        # Ids of cells depend on these plans, so what is missing is only known afterwards.
+        # Ids of cells depend on these plans, so the missing cells are only known afterwards.
         context = _with_partner_plans(context, accelerator, shown)
         todo = agreed(accelerator, lambda: plan(context, write_manifest(context).cells))
         computing = perf_counter()
@@ -151,19 +151,19 @@ def _claim(context: RunContext, lock: ExitStack) -> None:
         UserError: The folder is in use, holds something else or results of a network with other logits for fixed
             pictures, or a cell cannot be serialised.
     """
-    _ = [cell.key for cell in context.cells]  # before anything is written: no file can hold a name with a line break
+    _ = [cell.key for cell in context.cells]  # raises before anything is written if a name has a line break
     lock.enter_context(locked(context.out, context.spec.out))
     write_manifest(context, ask=True)
 
 
 def _share(batches: list[Item], accelerator: ProcessGroup) -> list[Item]:
-    """Return which of these batches this process computes: neighbours, so that later one file at a time is read."""
+    """Return the batches for this process: consecutive ones, so that later one file at a time is read."""
     index, processes = accelerator.process_index, accelerator.num_processes
     return batches[len(batches) * index // processes : len(batches) * (index + 1) // processes]
 
 
 def _with_partner_plans(context: RunContext, accelerator: ProcessGroup, shown: bool) -> RunContext:
-    """Add the plans of the metrics that ask for partners; for these, all samples are predicted first."""
+    """Add the plans of the metrics that need partners; if there are any, all samples are predicted first."""
     if all(metric.declaration.plan is None for metric in context.metrics):
         return context
 
@@ -185,13 +185,13 @@ def _with_partner_plans(context: RunContext, accelerator: ProcessGroup, shown: b
 
 
 def _compute_batches(context: RunContext, share: list[tuple[range, Stored]], shown: bool, processes: int) -> dict:
-    """Predict, explain and score what is missing of these batches, store it, and return the seconds it took.
+    """Predict, explain and score what these batches lack, store it, and return the seconds that it took.
 
     Args:
-        context: what the run works on.
+        context: What the run works on.
         share: [(batch, {output: positions that files hold})] of this process.
-        shown: whether to show a bar.
-        processes: how many compute.
+        shown: Whether to show a progress bar.
+        processes: Number of processes that compute.
 
     Returns:
         {"explainers": {explainer id: seconds}, "waiting_for_data": seconds}.
@@ -212,7 +212,7 @@ def _compute_batches(context: RunContext, share: list[tuple[range, Stored]], sho
         for batch, read in ahead(context.read, list(todo), waited.append):
             stored, of_explainers = todo[batch]
             samples = _predicted(context, batch, read, known, writer)
-            # Before the first explainer touches the network, on images that this process has read anyway.
+            # Before the first explainer uses the network, on images that this process reads anyway.
             if not probes and samples is not None and of_explainers:
                 probes = [Probe(run.classifier, samples.batch.images) for run in context.of_both]
             chosen = [] if samples is None else selected(context.selection, samples)
@@ -235,7 +235,7 @@ def _compute_batches(context: RunContext, share: list[tuple[range, Stored]], sho
 def _predicted(
     context: RunContext, batch: range, read: ReadBatch, known: dict[str, StoredPredictions], writer: Writer
 ) -> Samples | None:
-    """Return the samples of a batch that can be explained, with the predictions of the run's networks.
+    """Return the explainable samples of a batch, with the predictions of the run's networks.
 
     Raises:
         UserError: A network raised for a sample, and the run is strict.
@@ -253,7 +253,7 @@ def _predicted(
 def _predictions(
     context: RunContext, batch: range, read: ReadBatch, known: StoredPredictions, writer: Writer
 ) -> dict[int, dict]:
-    """Return {position: prediction} of a batch, read from files or predicted now and written."""
+    """Return {position: prediction} of a batch, read from files or else computed and written."""
     there = [position for position in batch if known.is_stored[position]]
     rows = dict(zip(there, known.table(batch).to_pylist(), strict=True)) if there else {}
     if len(rows) < len(batch):

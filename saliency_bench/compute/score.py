@@ -1,7 +1,7 @@
-"""Score: the maps of a batch by every metric, and the rows that records are made of.
+"""Score the maps of a batch by every metric, and make the rows of the records.
 
-What a metric asks for is resolved in `compute/scoring/inputs.py`, which `evaluate` modules use as well. This module
-adds what only a run has: right classes, groups, the other model, partners, retrained networks.
+`compute/scoring/inputs.py` provides the inputs of metrics, also for `evaluate` modules. This module adds the inputs
+that only a run has: correct classes, groups, the other model, partners and retrained networks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from saliency_bench.read.parts import POSITION
 from saliency_bench.score_notes import NO_PROBABILITIES, lacks
 from saliency_bench.types import Batch, Samples, Target
 
-Scores = dict[str, tuple[ScoredBatch, int]]  # {cell id: (its scores, images that went through the classifier)}
+Scores = dict[str, tuple[ScoredBatch, int]]  # {cell id: (its scores, number of images passed through the classifier)}
 
 
 def score(
@@ -37,15 +37,15 @@ def score(
     """Return the scores of all cells of an explainer, and how often a batch was halved for further maps.
 
     Args:
-        context: what the run works on.
-        samples: that are scored.
-        explainer: made the maps; metrics may ask for further ones.
-        target: (B, K), of the maps.
-        explained: the maps.
-        cells: of the explainer.
+        context: What the run works on.
+        samples: Samples to score.
+        explainer: Explainer that made the maps; metrics may need further maps.
+        target: Weights (B, K) of the classes that the maps explain.
+        explained: The maps.
+        cells: Cells of the explainer.
 
     Raises:
-        UserError: The run is strict, and a sample has no score for a reason that it should not have.
+        UserError: The run is strict, and a score is missing for an unexpected reason.
     """
     batch = samples.batch
     if explained.maps is None:
@@ -71,7 +71,7 @@ def inputs_of(
     explained: Explained,
     cells: Sequence[Cell] = (),
 ) -> MetricInputs:
-    """Return the inputs that metrics may need; the arguments are those of `score`."""
+    """Return the inputs that metrics may need. The arguments are the same as for `score`."""
     batch = samples.batch
     return MetricInputs(
         classifier=context.classifier,
@@ -100,7 +100,7 @@ def inputs_of(
 
 
 def left_out(classifier: Classifier, cell: Cell, reasons: dict[int, str]) -> ScoredBatch:
-    """Return a batch without scores: of each sample the reason why."""
+    """Return a batch without scores, with the reason for each sample."""
     listed: list[str | None] = [reasons[index] for index in range(len(reasons))]
     empty: list[Value] = [None] * len(listed)
     names = cell.metric.parts(classifier)
@@ -120,7 +120,7 @@ def _without_probabilities(batch: Batch, rows: list[dict], strict: bool) -> dict
 
 
 def _right_classes(question: RunQuestion, rows: list[dict]) -> np.ndarray | None:
-    """Return Bool (B, K), the classes that are right for each sample; None where no labels are known."""
+    """Return Bool (B, K), the correct classes of each sample; None if no labels are known."""
     right = [classes for classes in map(question.right, rows) if classes is not None]
     return np.stack(right) if right else None
 
@@ -141,7 +141,7 @@ def other_of(context: RunContext, batch: Batch, rows: list[dict]) -> OtherModel:
 
 
 def _lacking(row: dict, column: str, *, labelled: bool) -> str | None:
-    """Return why the other model has no prediction or label of a sample, else None; `column` holds its labels."""
+    """Return why the other model has no prediction or label for a sample, else None; `column` holds its labels."""
     if row["prediction"] is None:
         return f"other model: {row['left_out'] if row['logits'] is None else NO_PROBABILITIES}"
     return None if labelled else lacks(column)
@@ -159,13 +159,13 @@ def target_texts(context: RunContext, cell: Cell, samples: Samples, terms: Seque
 def rows_of(
     samples: Samples, targets: Sequence[str | None], scores: ScoredBatch, explained: Explained
 ) -> Iterator[dict]:
-    """Yield a row per sample, each followed by the rows of its parts.
+    """Yield a row for each sample, followed by the rows of its parts.
 
     Args:
-        samples: of the batch.
-        targets: the target of each sample, as text.
-        scores: of the samples.
-        explained: the maps; each row of a score includes the reliability of its map.
+        samples: Samples of the batch.
+        targets: Target of each sample, as text.
+        scores: Scores of the samples.
+        explained: The maps; each row of a score includes the reliability of its map.
     """
     for index, position in enumerate(samples.positions):
         of_sample: dict[str, object] = {POSITION: position, "target": targets[index]}

@@ -30,7 +30,7 @@ from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.untouched import untouched
 
 BUILDERS = "hub_builders"
-TRAINED_IN = ("fp32", "bf16")  # gradients in float16 would need a scaled loss
+TRAINED_IN = ("fp32", "bf16")  # float16 gradients would need loss scaling
 
 
 @untouched()
@@ -53,7 +53,7 @@ def train(
 ) -> Path:
     """Train on the split "train", keep the epoch that is best on "validation", and evaluate on "test".
 
-    A training that was killed resumes after the last complete epoch and ends with the same weights.
+    An interrupted training resumes after the last complete epoch and ends with the same weights.
 
     Args:
         dataset: Name, folder or DatasetDict with the three splits.
@@ -66,14 +66,14 @@ def train(
         size: Side of the square that images are squashed to, in pixels.
         seed: Seed of the initial weights, the order of the samples and dropout.
         limit: Number of training images, drawn by the seed as whole groups.
-        label_column: The column that is the label.
-        activation: "softmax", one class for each image; or "sigmoid", all classes of each image, for datasets with a
-            column `labels`: the loss is the binary cross-entropy of every class, the accuracy the mean average
-            precision, and an image with several rows counts once.
-        precision: "fp32"; or "bf16", mixed precision: passes in bfloat16; weights, loss, steps and the final test in
+        label_column: Column that is the label.
+        activation: "softmax" for one class per image, or "sigmoid" for all classes of each image. Sigmoid needs a
+            dataset with a column `labels`: the loss is the binary cross-entropy of every class, the accuracy is the
+            mean average precision, and an image with several rows counts once.
+        precision: "fp32", or "bf16" for mixed precision: passes in bfloat16; weights, loss, steps and the final test in
             float32.
-        device: Device, by default the best one there is.
-        progress: Whether a bar is shown.
+        device: Device; by default the best available.
+        progress: Whether to show a progress bar.
 
     Returns:
         `out`.
@@ -108,7 +108,7 @@ def train(
     if (out / WEIGHTS).exists():
         if read_json(out / LOG)["settings"] != settings:
             raise _has_model(out)
-        state_file.unlink(missing_ok=True)  # of a training that was killed after its last rename
+        state_file.unlink(missing_ok=True)  # left by a training that was killed after its last rename
         complain(f"{out} already holds the model of this training")
         return out
     sources = {name: Rows(classifier, rows, labels.get(name)) for name, rows in splits.items()}
@@ -118,7 +118,7 @@ def train(
     except DivergedError:
         state_file.unlink(missing_ok=True)
         raise
-    classifier.computing("fp32", None)  # as runs use the checkpoint
+    classifier.computing("fp32", None)  # runs use the checkpoint in float32
     content = {
         "model": model if isinstance(model, str) else None,
         "base": {"repo": start.repo, "revision": start.revision} if isinstance(start, ModelSource) else None,
@@ -134,7 +134,7 @@ def train(
 
 
 def _check_inputs(dataset: str | Path | DatasetDict, model: Any, activation: str, precision: str) -> None:
-    """Raise UserError for settings and names that cannot be right; this is checked before anything is loaded."""
+    """Raise UserError for settings and names that are certainly wrong, before anything is loaded."""
     if activation not in ("softmax", "sigmoid"):
         raise unknown("activation", activation, ("softmax", "sigmoid"))
     if precision not in TRAINED_IN:
@@ -153,7 +153,7 @@ def new_classifier(
         torch.manual_seed(seed_of(recipe.seed, "weights"))
         network, processor = new_network(model, names, recipe.size)
     if activation == "sigmoid":
-        network.config.problem_type = "multi_label_classification"  # by which the checkpoint is known
+        network.config.problem_type = "multi_label_classification"  # marks the checkpoint as sigmoid
     geometry, frame, mean, std = processors.frame_of(processor, id)
     classifier = Classifier(network, id=id, geometry=geometry, frame=frame, mean=mean, std=std, labels=names,
                             activation=activation)  # fmt: skip
@@ -161,21 +161,21 @@ def new_classifier(
 
 
 def _one_row_per_image(rows: Dataset, source: FoundDataset) -> tuple[Dataset, list[list[int]]]:
-    """Return the first row of each image, and the classes of each; UserError for rows without the column `labels`."""
+    """Return (first row of each image, classes of each image); UserError for rows without the column `labels`."""
     if "labels" not in rows.column_names:
         raise UserError(
-            f"{source.text} has no column labels with all classes of each image, which a sigmoid is trained on; leave "
-            "out --activation"
+            f"{source.text} has no column labels with all classes of each image, which training with a sigmoid needs; "
+            "leave out --activation"
         )
     keys = zip(group_names(rows), sample_ids(rows), strict=True)
-    # Reversed, so that the first row of an image is the one that remains.
+    # Reversed, so that the first row of an image overwrites its later ones.
     first = {group or sample: position for position, (group, sample) in reversed(list(enumerate(keys)))}
     rows = rows.select(sorted(first.values()))
     return rows, [classes_of({"labels": labels}, rows.features) or [] for labels in rows["labels"]]
 
 
 def _splits(source: FoundDataset, recipe: Recipe, label_column: str) -> dict[str, Dataset]:
-    """Return the labelled rows of each split, the training images limited as the recipe says."""
+    """Return the labelled rows of each split; the recipe's limit applies to the training images."""
     try:
         splits = source.load_all(SPLITS)
     except UnknownSplitError as error:
@@ -191,7 +191,7 @@ def _splits(source: FoundDataset, recipe: Recipe, label_column: str) -> dict[str
 
 
 def _missing_splits(source: FoundDataset, available: list[str]) -> UserError:
-    """Return the error for splits that a dataset lacks, with the command that makes them of one's own data."""
+    """Return the error for missing splits, with the command that makes them."""
     builder = read_report(source.folder).get("dataset", "folder") if source.folder else ""
     fix = "give a dataset that has them"
     if isinstance(source.rows, DatasetDict):
@@ -204,7 +204,7 @@ def _missing_splits(source: FoundDataset, available: list[str]) -> UserError:
 
 
 def _check_output(out: Path, recipe: Recipe) -> None:
-    """Raise UserError if the folder cannot become the checkpoint; this is checked before anything is loaded."""
+    """Raise UserError if the folder cannot become the checkpoint, before anything is loaded."""
     has_model = (out / WEIGHTS).exists()
     if has_model and not _has_log(out, asdict(recipe)):
         raise _has_model(out)
@@ -212,11 +212,11 @@ def _check_output(out: Path, recipe: Recipe) -> None:
 
 
 def _has_log(out: Path, settings: dict[str, Any]) -> bool:
-    """Return whether the log beside a model names these settings, among others."""
+    """Return whether the training log in the folder of a model contains these settings."""
     log = read_json(out / LOG) if (out / LOG).is_file() else {}
     return settings.items() <= log.get("settings", {}).items()
 
 
 def _has_model(out: Path) -> UserError:
-    """Return the error for a folder that already is a checkpoint."""
+    """Return the error for a folder that already holds a checkpoint."""
     return UserError(f"{out} already holds a model that was trained with other settings; choose another --out")

@@ -1,7 +1,7 @@
-"""The work on a batch: its samples explained by one explainer, and their maps scored by all its metrics.
+"""Explain the samples of a batch with one explainer, and score the maps by all its metrics.
 
-`work` is a function of the networks, the samples and the seed; it writes no file, and reads only pictures that metrics
-ask for as partners. A fault of a sample or a batch becomes the reason in its records; a strict run stops instead.
+`work` is a function of the networks, the samples and the seed. It writes no file, and reads only pictures that metrics
+use as partners. A fault of a sample or a batch becomes the reason in its records; a strict run stops instead.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,12 +36,12 @@ class BatchResult:
     """Result of one explainer and its metrics for samples of a batch.
 
     Attributes:
-        explainer_id: hash of the explainer's identity.
-        positions: of the samples in the run.
+        explainer_id: Hash of the explainer's identity.
+        positions: Positions of the samples in the run.
         scores: {cell id: rows of `records.STORED`}.
-        about: forward passes, halved batches, faults, and whether something raised.
+        about: Forward passes, halved batches, faults, and whether something raised.
         maps: {id of the kept maps: their rows}; {} for a run that keeps none.
-        thumbnails: rows of `examples.THUMBNAILS`; None where there are no maps.
+        thumbnails: Rows of `examples.THUMBNAILS`; None if there are no maps.
     """
 
     explainer_id: str
@@ -60,19 +60,19 @@ def work(
     *,
     check_mixing: bool = False,
 ) -> BatchResult:
-    """Explain samples by one explainer and score their maps by all its cells; write no file.
+    """Explain samples with one explainer and score their maps by all its cells. Writes no file.
 
     Args:
-        context: what the run works on.
-        samples: to be explained.
-        outputs: the cells, and the kept maps, of one explainer.
-        probes: of the networks; where one finds another network than at the start of the run, it is set back, and the
-            scores of the batch are not believed.
-        check_mixing: whether to test that the explainer gives each sample the same map in another batch.
+        context: What the run works on.
+        samples: Samples to explain.
+        outputs: Cells and kept maps of one explainer.
+        probes: Probes of the networks. If a probe finds that its network has changed since the start of the run, the
+            network is restored and the scores of the batch are discarded.
+        check_mixing: Whether to test that the explainer gives each sample the same map in another batch.
 
     Raises:
-        UserError: What holds for every batch, such as an explainer that the network does not fit; in a strict run also
-            what is wrong with a sample.
+        UserError: The fault concerns every batch, such as an explainer that does not fit the network; in a strict run
+            also a fault of a single sample.
     """
     explainer, batch = outputs[0].explainer, samples.batch
     cells = [output for output in outputs if isinstance(output, Cell)]
@@ -93,7 +93,7 @@ def work(
     raised = explained.maps is None or any(scored.raised for scored, _ in scores.values())
     passes = {"explain": explained.passes} | {key: count for key, (_, count) in scores.items()}
     halved += explained.halved + sum(network.halved for network in networks) - halved_before
-    # The change happened at some sample of this batch, and it is not known which: none of its scores is believed.
+    # Some sample of this batch changed the network, but it is unknown which one, so all its scores are discarded.
     if _set_back(probes, explainer, strict):
         reasons = dict.fromkeys(range(len(batch)), CHANGES_NETWORK)
         explained, scores = Explained(), {cell.id: (left_out(classifier, cell, reasons), 0) for cell in cells}
@@ -119,8 +119,8 @@ def work(
 def _terms(question: RunQuestion, row: dict, *, is_cut_off: bool) -> TargetTerms:
     """Return the target of a sample.
 
-    One that the limit cuts off may have none, and gets its predicted class: its batch is computed whole, so that the
-    maps of the others do not depend on the limit.
+    A sample beyond the limit may have no target; its predicted class is used instead. It is computed because batches
+    are computed whole, so that the maps of the other samples do not depend on the limit.
     """
     logits = np.asarray(row["logits"])
     if is_cut_off and not question.has_target(row):
@@ -129,7 +129,7 @@ def _terms(question: RunQuestion, row: dict, *, is_cut_off: bool) -> TargetTerms
 
 
 def _without_infinite(samples: Samples, target: Target, explained: Explained, strict: bool) -> Explained:
-    """Return maps, except maps of targets with an infinite logit, which no image changes.
+    """Return the maps without those whose target has an infinite logit, which no image changes.
 
     Raises:
         UserError: A target has an infinite logit, and the run is strict.
@@ -145,10 +145,10 @@ def _without_infinite(samples: Samples, target: Target, explained: Explained, st
 
 
 def _set_back(probes: Sequence[Probe], explainer: Explainer, strict: bool) -> bool:
-    """Return whether an explainer or one of its metrics has changed a network; each is then as at the start again.
+    """Return whether an explainer or one of its metrics has changed a network, and restore each changed network.
 
     Raises:
-        UserError: The run is strict, or a network cannot be set back.
+        UserError: The run is strict, or a network cannot be restored.
     """
     changed = [probe for probe in probes if probe.differs()]
     for probe in changed:
@@ -159,19 +159,19 @@ def _set_back(probes: Sequence[Probe], explainer: Explainer, strict: bool) -> bo
 
 
 def _mark(scores: Scores, reason: str) -> None:
-    """Note beside all scores what must be known about them."""
+    """Add a remark to all scores."""
     for scored, _ in scores.values():
         scored.mark(reason)
 
 
 def _faults(rows: Iterable[dict]) -> int:
-    """Return how many samples have no score where they should have one."""
+    """Return the number of samples without a score that should have one."""
     scores = (row for row in rows if row["part"] is None)
     return sum(row["value"] is None and not is_expected(row["reason"]) for row in scores)
 
 
 def _kept(explained: Explained, samples: Samples) -> pa.Table | None:
-    """Return a row per sample with its map, null where it has none; None without any maps."""
+    """Return a row per sample with its map, null for a missing map; None if there are no maps at all."""
     if explained.maps is None:
         return None
     values = explained.maps.cpu().numpy().copy()

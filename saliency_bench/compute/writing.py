@@ -1,9 +1,9 @@
-"""Write: what was computed is written as part files.
+"""Write computed results as part files.
 
-Nothing else writes `scores/`, `maps/`, `predictions/`, `other_predictions/` and `thumbnails/` of a run's folder;
-`merging.py` makes tables of them, and `plan.py` asks what is there and deletes what is damaged. Parts are written once,
-by each process its own: what about half a minute of work has given, as one file. So a kill loses that half minute, or
-the batch that was under way if that takes longer; what is complete is never written again.
+Only this module writes `scores/`, `maps/`, `predictions/`, `other_predictions/` and `thumbnails/` of a run's folder.
+`merging.py` makes tables of them; `plan.py` checks which parts exist and deletes damaged ones. Each process writes its
+own parts, each part once, with the results of about half a minute of work. A kill therefore loses that half minute, or
+the current batch if that takes longer; complete results are never written again.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,25 +13,25 @@ from time import perf_counter
 from saliency_bench.compute.work import BatchResult
 from saliency_bench.read.parts import PartFolder, RunStore, StoredResult, files_in
 
-SECONDS = 30.0  # of work that a kill loses, at first
-FILES = 64  # of a folder before each file holds more work than the one before
-GROWTH = 1.02  # by which it does: a kill loses no more than 2 % of the work, and a month is a few hundred files
-BYTES = 2**24  # of results that wait to be written
+SECONDS = 30.0  # work per file at first, which is the most that a kill loses
+FILES = 64  # number of files in a folder after which each further file holds more work
+GROWTH = 1.02  # factor per file: a kill loses at most 2 % of the work, and a month makes a few hundred files
+BYTES = 2**24  # of results in memory that trigger a write
 
 
 class Writer:
-    """Collects results and writes them as part files, in a thread, while the next are computed.
+    """Collect results and write them as part files, in a thread, while the next results are computed.
 
-    Used as a context manager, which writes what is left at the end, also of a run that is stopped. An error of the
-    thread is raised by the next call, or at the end; then nothing further is written.
+    Use it as a context manager. At the end it writes the remaining results, even if the run is interrupted. An error of
+    the thread is raised by the next call or at the end; nothing is written after that.
     """
 
     def __init__(self, store: RunStore, processes: int = 1):
-        """Begin with nothing.
+        """Create a writer without results.
 
         Args:
-            store: part files of the run.
-            processes: how many write to the folder at the same time.
+            store: Part files of the run.
+            processes: Number of processes that write to the folder at the same time.
         """
         self.store, self.processes = store, processes
         self._files = len(files_in(store.scores.path))
@@ -46,20 +46,20 @@ class Writer:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of work that a file holds, which grow with the number of files."""
+        """Return the seconds of work per file, which grow with the number of files."""
         return SECONDS * GROWTH ** max(0, self._files - FILES)
 
     def add(self, folder: PartFolder, result: StoredResult, kind: str = "") -> None:
-        """Take a result that belongs to a folder; those of another kind go to another file."""
+        """Add a result for a folder; each `kind` of result goes to a file of its own."""
         self._waiting.setdefault((folder, kind), []).append(result)
         self._bytes += result.nbytes
         if self._bytes > BYTES or perf_counter() - self._since >= self.seconds:
             self.write()
 
     def add_batch(self, result: BatchResult) -> None:
-        """Take what an explainer and its metrics give for a batch: pictures first, so that no score lacks its own.
+        """Add the results of an explainer and its metrics for a batch; pictures first, so no score lacks one.
 
-        What may have to be computed again goes to files of its explainer alone, which can be deleted as a whole.
+        Results that may have to be recomputed go to files of their explainer alone, which can be deleted as a whole.
         """
         group, positions = result.explainer_id, result.positions
         if result.thumbnails is not None:
@@ -68,13 +68,13 @@ class Writer:
         if result.maps:
             self.add(self.store.maps(group), StoredResult(group, positions, result.maps))
         if result.scores:
-            # A file that may have to be deleted holds no work of others.
+            # A file that may have to be deleted must not contain results of other explainers.
             kind = "raised" if result.about["raised"] else "faults" if result.about["faults"] else ""
             scores = StoredResult(group, positions, result.scores, result.about)
             self.add(self.store.scores, scores, kind and f"{kind} {group}")
 
     def write(self) -> None:
-        """Begin to write what was taken, once what was taken before is written: memory holds two such lots."""
+        """Start writing the collected results after the previous write; memory holds at most two such lots."""
         self.wait()
         waiting = self._waiting
         self._files += self.processes * sum(folder == self.store.scores for folder, _ in waiting)
@@ -91,7 +91,7 @@ class Writer:
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
-        # Where the run ends with an error, one of the disk hides nothing.
+        # If the run ends with an error, an error of the disk must not hide it.
         with self._thread, nullcontext() if kind is None else suppress(OSError):
             self.write()
             self.wait()

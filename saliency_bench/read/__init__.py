@@ -1,14 +1,14 @@
-"""Read results: records, cells, identities, statistics, analyses and reports, all without torch.
+"""Read results (records, cells, identities, statistics, analyses and reports), all without torch.
 
-The names of the files by which a run's folder is recognised are defined here.
+This module also defines the names of the files that identify a run's folder.
 """
 
 import re
 from pathlib import Path
 
 MANIFEST = "run.json"
-WRITTEN = "written.json"  # the hashes of the files that follow from the records, and what they were made of
-DIGITS = 16  # of the hash in the name of a part file
+WRITTEN = "written.json"  # hashes of the files derived from the records, and of their inputs
+DIGITS = 16  # length of the hash in the name of a part file
 PART = re.compile(rf"[0-9]{{6,}}-[0-9a-f]{{{DIGITS}}}\.parquet")
 
 

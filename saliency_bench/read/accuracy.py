@@ -1,4 +1,4 @@
-"""Quality of the classifier of a run: accuracy, or mean average precision of a multi-label head."""
+"""Quality of a run's classifier: accuracy, or the mean average precision of a multi-label head."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,23 +11,23 @@ from saliency_bench.read.statistics.intervals import cluster_bootstrap, interval
 from saliency_bench.target_weights import BINARY
 
 COLUMNS = ("image_id", "group", "label", "labels", "correct", "top5", "mask_share", "left_out", "logits")
-JUDGED_FROM = 20  # samples; fewer say nothing about the order of classes
-DRAWS = 500  # of the bootstrap of a mean average precision, which sorts every class
+JUDGED_FROM = 20  # samples; fewer cannot show that the order of classes is wrong
+DRAWS = 500  # bootstrap draws for a mean average precision, which sorts every class
 Members = Sequence[Sequence[int]]
 
 
 def quality(predictions: pa.Table, members: Members, activation: str, seed: int) -> dict:
-    """Return facts on a summary's model: `accuracy` with its kind, and `top5` for a softmax over more than 5 classes.
+    """Return entries of a summary's model: `accuracy` with its kind, and `top5` for a softmax over more than 5 classes.
 
-    If labels have no class of the model, `no_class` is the number of their images. An image with several rows counts
-    once. For a sigmoid, and for a single logit if images have several labels, the accuracy is the mean average
-    precision over the classes that occur.
+    `no_class` is the number of images whose labels have no class of the model, if there are any. An image with several
+    rows counts once. The accuracy is the mean average precision over the classes that occur if the activation is a
+    sigmoid, or if it is a single logit and images have several labels.
 
     Args:
-        predictions: with `COLUMNS`; logits are not needed for a softmax.
-        members: for each class of the dataset, the classes of the model that belong to it.
+        predictions: Table with `COLUMNS`; logits are not needed for a softmax.
+        members: For each class of the dataset, the matching classes of the model.
         activation: "softmax", "sigmoid" or "binary".
-        seed: of the bootstrap.
+        seed: Seed of the bootstrap.
     """
     rows = _images(predictions)
     codes = cluster_codes(rows["image_id"].to_pylist(), rows["group"].to_pylist())
@@ -46,10 +46,10 @@ def quality(predictions: pa.Table, members: Members, activation: str, seed: int)
 
 
 def below_chance(model: Mapping) -> str:
-    """Say what an accuracy below chance suggests; "" where its interval is not all below chance.
+    """Return a warning about accuracy below chance; "" unless its interval lies entirely below chance.
 
     Args:
-        model: `model` of a summary.
+        model: Entry `model` of a summary.
     """
     accuracy, classes = Interval.model_validate(model["accuracy"]), model.get("classes") or 1
     is_accuracy = model.get("accuracy_kind") in ("", "accuracy", None)
@@ -73,14 +73,14 @@ def _share(column: pa.ChunkedArray, codes: np.ndarray) -> Interval:
 def mean_average_precision(scores: np.ndarray, truth: np.ndarray, codes: np.ndarray, seed: int) -> Interval:
     """Return the mean over classes of the average precision of ranking images by score, with its bootstrap interval.
 
-    AP = sum_i (R_i - R_(i-1)) P_i over distinct scores, images of equal score together (as scikit-learn). A class that
-    no image has does not count.
+    AP = sum_i (R_i - R_(i-1)) P_i over distinct scores; images with equal scores count together, as in scikit-learn. A
+    class that no image has does not count.
 
     Args:
-        scores: (n, C).
-        truth: bool (n, C).
-        codes: (n,) the cluster of each image.
-        seed: of the bootstrap.
+        scores: Scores (n, C).
+        truth: Bool (n, C), whether each image has each class.
+        codes: Cluster (n,) of each image.
+        seed: Seed of the bootstrap.
     """
     if not truth.any():
         return Interval(value=None, low=None, high=None, n=0, clusters=0)
@@ -88,14 +88,14 @@ def mean_average_precision(scores: np.ndarray, truth: np.ndarray, codes: np.ndar
 
 
 def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
-    """Return the mean average precision alone, without interval; NaN where no image has a class."""
+    """Return the mean average precision without an interval; NaN if no image has a class."""
     if not truth.any():
         return float("nan")
     return float(_mean_of_classes(scores, truth)(np.ones((1, len(scores))))[0])
 
 
 def _mean_of_classes(scores: np.ndarray, truth: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function of weights (draws, n): the mean AP (draws,) over the classes that some image has."""
+    """Return a function from weights (draws, n) to the mean AP (draws,) over the classes that some image has."""
     present = np.flatnonzero(truth.any(axis=0))
     orders = [np.argsort(-scores[:, index], kind="stable") for index in present]
     ends = [
@@ -105,17 +105,17 @@ def _mean_of_classes(scores: np.ndarray, truth: np.ndarray) -> Callable[[np.ndar
     sorted_truth = [truth[order, index] for order, index in zip(orders, present, strict=True)]
 
     def weighted(weights: np.ndarray) -> np.ndarray:
-        """Return (draws,) for weights (draws, n)."""
+        """Return the mean AP (draws,) for weights (draws, n)."""
         classes = zip(orders, ends, sorted_truth, strict=True)
         each = np.array([_average_precision(weights[:, order], end, right) for order, end, right in classes])
-        with np.errstate(invalid="ignore"):  # NaN where no class was drawn
+        with np.errstate(invalid="ignore"):  # NaN for a draw without any class
             return np.nansum(each, axis=0) / np.isfinite(each).sum(axis=0)
 
     return weighted
 
 
 def _average_precision(weights: np.ndarray, end: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return AP (draws,) for weights (draws, n) in falling order of score; NaN where no hit was drawn."""
+    """Return AP (draws,) for weights (draws, n), ordered by falling score; NaN for a draw without hits."""
     hits = np.cumsum(weights * right, axis=1)[:, end]
     seen = np.cumsum(weights, axis=1)[:, end]
     gained = np.diff(hits, axis=1, prepend=0)
@@ -125,7 +125,7 @@ def _average_precision(weights: np.ndarray, end: np.ndarray, right: np.ndarray) 
 
 
 def _images(predictions: pa.Table) -> pa.Table:
-    """Return the first row of each image: rows with several labels that share a group are of one image."""
+    """Return the first row of each image. Rows that share a group and have several labels belong to one image."""
     if predictions["labels"].null_count == len(predictions):
         return predictions
     pairs = zip(predictions["group"].to_pylist(), predictions["image_id"].to_pylist(), strict=True)
@@ -136,7 +136,7 @@ def _images(predictions: pa.Table) -> pa.Table:
 
 
 def _scores_and_truth(rows: pa.Table, codes: np.ndarray, members: Members) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return scores, truth and clusters of the images whose labels and logits are known.
+    """Return scores, truth and clusters of the images with known labels and logits.
 
     Returns:
         (highest logit among each class's members (n, C), whether the image has the class (n, C), its cluster (n,)).

@@ -1,7 +1,7 @@
-"""A cell: one explainer scored by one metric. What is planned is a `CellKey`, what comes out a `CellResult`.
+"""A cell: one explainer scored by one metric. A `CellKey` describes a planned cell, a `CellResult` its result.
 
-Both are flat in JSON: run.json holds keys, summary.json and submissions hold results. Submissions come from strangers,
-so every field is checked when it is read.
+Both are flat in JSON: run.json holds keys, summary.json and submissions hold results. Submissions come from unknown
+authors, so every field is checked when it is read.
 """
 
 import json
@@ -36,28 +36,28 @@ Key = TypeVar("Key", bound="CellKey")
 Cell = TypeVar("Cell", bound="CellResult")
 Count = Annotated[int, Field(ge=0, le=2**53)]  # whole numbers that JSON, floats and tables hold exactly
 Rank = Annotated[int, Field(ge=1)]
-BEST_FROM = 0.95  # of the samples must be scored
+BEST_FROM = 0.95  # smallest share of scored samples for a best explainer
 UNCOMPARED = "not compared with a baseline"  # follows "best" in a run without baselines
 
 
 class StrictModel(BaseModel):
-    """No unknown fields, no conversion of types, no NaN or infinity."""
+    """Base model without unknown fields, type conversion, NaN or infinity."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-FEWEST_TRAININGS = 5  # with fewer a score is marked, and its explainer is not ranked
-RARE = "rare failures possible"  # mark of an interval that was widened for them
-FEW = 20  # effective clusters; with fewer an interval is marked
+FEWEST_TRAININGS = 5  # with fewer, a score is marked and its explainer is not ranked
+RARE = "rare failures possible"  # mark of an interval that was widened for rare failures
+FEW = 20  # effective clusters; with fewer, an interval is marked
 
 
 class Interval(StrictModel):
-    """A mean over `n` samples in `clusters` clusters with its 95 % interval; None where it is not defined.
+    """Mean over `n` samples in `clusters` clusters, with its 95 % interval; None if undefined.
 
     Attributes:
-        effective: clusters of equal size that would say as much; None: all of `clusters`. With fewer than 10 there is
-            no interval.
-        rare: whether the interval was widened because the samples do not rule out rare, very different scores.
+        effective: Number of clusters of equal size with the same information; None if it equals `clusters`. With fewer
+            than 10 there is no interval.
+        rare: Whether the interval was widened because the samples do not rule out rare, very different scores.
     """
 
     value: float | None
@@ -70,18 +70,18 @@ class Interval(StrictModel):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        """Check that the value lies in its interval."""
+        """Check that the numbers are consistent."""
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ValueError(f"low ({self.low}) is above high ({self.high})")
         if self.n == 0 and self.value is not None:
-            raise ValueError(f"value ({self.value}) of no samples")
+            raise ValueError(f"value ({self.value}) without samples")
         if self.clusters > self.n:
             raise ValueError(f"clusters ({self.clusters}) are more than n ({self.n})")
         return self
 
     @classmethod
     def from_estimate(cls, estimate: Estimate) -> Self:
-        """Return it from an estimate, whose NaN become None."""
+        """Return the interval of an estimate, whose NaN become None."""
         value, low, high = estimate.known
         effective = None if estimate.effective == estimate.clusters else estimate.effective
         return cls(
@@ -96,28 +96,28 @@ class Interval(StrictModel):
 
     @property
     def few(self) -> bool:
-        """Return whether the interval rests on few samples."""
+        """Return whether the interval is based on few samples."""
         return self.ends is not None and self.independent < FEW
 
     @property
     def small(self) -> bool:
-        """Return whether the value itself rests on so few samples that their number belongs beside it."""
+        """Return whether the value is based on so few samples that their number must be shown with it."""
         return self.n > 0 and self.independent < FEW
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """Return (low, high); None where a mean has no interval, as that of a few samples."""
+        """Return (low, high); None if the mean has no interval, for example with few samples."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
 
 class PartResult(Interval):
-    """One named part of a metric's score, such as an exposure or a transform."""
+    """Result of one named part of a metric's score, such as an exposure or a transform."""
 
 
 class ForwardPasses(StrictModel):
-    """Images put through the classifier: to explain, and by the metric beyond what earlier metrics shared.
+    """Number of images passed through the classifier: to explain, and by the metric beyond passes that metrics share.
 
-    Batches are computed whole, so both count whole batches, also where a limit cuts the last one.
+    Batches are computed whole, so both count whole batches, even if a limit cuts the last one.
     """
 
     explain: Count = 0
@@ -128,7 +128,7 @@ RankSet = tuple[int, int] | None
 
 
 def rank_text(rank: RankSet) -> str:
-    """Return a rank set as text: "1-3" or "2"; "" where there is none."""
+    """Return a rank set as text: "1-3" or "2"; "" for None."""
     if rank is None:
         return ""
     low, high = rank
@@ -139,15 +139,17 @@ class CellKey(StrictModel):
     """Planned cell: an explainer and a metric, each with its options and version.
 
     Attributes:
-        cell_id: hash of everything the scores depend on.
-        explainer_id: names the folder of the explainer's maps; equal explainers have equal ids in every run.
-        explainer_text, metric_text: what people read: the name with the options that differ from their defaults.
-        baseline: whether the explainer ignores the network.
-        range: (low, high) of the metric, None where it has no bound.
-        explainer_about, metric_about: the first line of the docstring of a Python function; empty for packaged ones.
-        aggregate: whether the value is a function of the means of the parts (`aggregate` of the metric).
-        note: what must be known about the values of the metric.
-        asked_for: hashes of further inputs that the metric asks for and the scores depend on (`identity`).
+        cell_id: Hash of everything that the scores depend on.
+        explainer_id: Name of the folder of the explainer's maps; equal explainers have equal ids in every run.
+        explainer_text: Name for display, with the options that differ from their defaults.
+        metric_text: Name for display, in the same form.
+        baseline: Whether the explainer ignores the network.
+        range: (low, high) of the metric, None for an end without a bound.
+        explainer_about: First line of the docstring of a Python function; empty for bundled explainers.
+        metric_about: First line of the docstring of a Python function; empty for bundled metrics.
+        aggregate: Whether the value is a function of the means of the parts (`aggregate` of the metric).
+        note: Remark on all values of the metric.
+        asked_for: {further input of the metric that the scores depend on: its hash} (`identity`).
     """
 
     cell_id: Hash
@@ -177,25 +179,25 @@ class CellKey(StrictModel):
 
     @property
     def metric_id(self) -> tuple[str, int | str]:
-        """Return what the cells of one metric share within a run."""
+        """Return the identifier that all cells of one metric share within a run."""
         return self.metric_text, self.metric_version
 
 
 class CellResult(Interval, CellKey):
-    """Result of a cell: the score with its interval and marks.
+    """Result of a cell: its score with an interval and marks.
 
     Attributes:
-        rank: the ranks it may have among the explainers of the run: from 1 plus the number that are significantly
-            better, to the number of all minus those significantly worse; None where nothing is ranked.
-        unranked: why there is no rank.
-        scored: samples scored / samples that any explainer has scored by this metric.
-        median: of an unbounded score.
-        parts: {name: its own mean and interval}; empty for a metric without parts.
+        rank: Possible ranks among the explainers of the run: from 1 plus the number of significantly better ones, to
+            the number of all minus the significantly worse ones; None if nothing is ranked.
+        unranked: Why there is no rank.
+        scored: Samples scored / samples that any explainer has scored by this metric.
+        median: Median of an unbounded score.
+        parts: {name: mean and interval of the part}; empty for a metric without parts.
         left_out: {reason: samples without a score}.
-        flat: scores of constant maps.
-        marked: {reason: scores that stand but are counted for this reason of the metric's own}.
-        trainings: of a score of networks that were trained anew, how many there were per exposure.
-        beats_baselines: whether it is significantly better than every ranked baseline of the run; None without one.
+        flat: Number of scores of constant maps.
+        marked: {remark of the metric: number of valid scores with it}.
+        trainings: Number of trained networks per exposure, for a retraining metric.
+        beats_baselines: Whether it is significantly better than every ranked baseline of the run; None without one.
     """
 
     rank: Annotated[tuple[Rank, Rank], Strict(False)] | None
@@ -221,12 +223,12 @@ class CellResult(Interval, CellKey):
 
     @property
     def ranks(self) -> str:
-        """Return the rank as text, "1-3" or "2"; "" where there is none."""
+        """Return the rank as text, "1-3" or "2"; "" without a rank."""
         return rank_text(self.rank)
 
     @property
     def unbeaten(self) -> bool:
-        """Return whether it is ranked and none is significantly better."""
+        """Return whether the explainer is ranked and none is significantly better."""
         return self.rank is not None and self.rank[0] == 1
 
     @property
@@ -236,18 +238,18 @@ class CellResult(Interval, CellKey):
 
     @property
     def oriented(self) -> float:
-        """Return the value, negated where lower is better; NaN where there is none."""
+        """Return the value, negated if lower is better; NaN if there is none."""
         value = nan if self.value is None else self.value
         return value if self.higher_is_better else -value
 
     @property
     def without(self) -> str:
-        """Return why it has no value, the most frequent reason; "" where it has one."""
+        """Return the most frequent reason for a missing value; "" if there is a value."""
         return "" if self.value is not None else max(self.left_out, key=self.left_out.__getitem__, default="no samples")
 
     @property
     def few_trainings(self) -> bool:
-        """Return whether the score rests on few trainings."""
+        """Return whether the score is based on few trainings."""
         return self.trainings is not None and self.value is not None and self.trainings < FEWEST_TRAININGS
 
     @property
@@ -260,12 +262,12 @@ CELLS = TypeAdapter(list[CellResult])
 
 
 def read_cells(content: object) -> list[CellResult]:
-    """Return the cells of a summary's JSON. Raise UserError that names the field that does not fit."""
+    """Return the cells in a summary's JSON; UserError that names the first invalid field."""
     return read_list("cells", CELLS, content)
 
 
 def read_list(name: str, kind: TypeAdapter[list[Model]], content: object) -> list[Model]:
-    """Return a list in a summary's JSON. Raise UserError that names the field that does not fit."""
+    """Return a list in a summary's JSON; UserError that names the first invalid field."""
     try:
         return kind.validate_json(json.dumps(content))
     except ValidationError as error:
@@ -287,9 +289,9 @@ def of_samples(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def best(cells: Iterable[CellResult]) -> frozenset[str]:
-    """Return the ids of the cells to mark as best, by each metric for which any two explainers differ.
+    """Return the ids of the cells to mark as best, for each metric by which any two explainers differ.
 
-    Without a ranked baseline in the run, cells are only compared with each other (`CellResult.best_mark`).
+    If the run has no ranked baseline, cells are only compared with each other (`CellResult.best_mark`).
     """
     return frozenset(
         cell.cell_id
@@ -305,36 +307,36 @@ def is_best(rank: RankSet, scored: float, beats_baselines: bool | None) -> bool:
     """Return whether an explainer other than a baseline is best, given that any two explainers differ.
 
     Three conditions must hold. No explainer is significantly better. It is significantly better than every baseline,
-    as otherwise a map that ignores the network would do. Nearly all samples are scored, so that no explainer is best by
-    leaving out hard samples.
+    because otherwise a map that ignores the network would be as good. Nearly all samples are scored, so that no
+    explainer is best by leaving out hard samples.
     """
     return rank is not None and rank[0] == 1 and scored >= BEST_FROM and beats_baselines is not False
 
 
 def explainer_names(cells: Iterable[CellKey]) -> dict[str, str]:
-    """Return {explainer_id: its text}, with the version where two share a text, as functions may."""
+    """Return {explainer_id: its text}, with the version if two share a text, as functions may."""
     return _distinct_names({cell.explainer_id: (cell.explainer_text, cell.explainer_version) for cell in cells})
 
 
 def metric_names(cells: Iterable[CellKey]) -> dict[tuple[str, int | str], str]:
-    """Return {metric_id: its text}, with the version where two metrics share a text."""
+    """Return {metric_id: its text}, with the version if two share a text."""
     return _distinct_names({cell.metric_id: (cell.metric_text, cell.metric_version) for cell in cells})
 
 
 def bounds(limits: tuple[float, float]) -> tuple[float | None, float | None]:
-    """Return a range as JSON holds it: None for an infinite end."""
+    """Return a range in JSON form: None for an infinite end."""
     low, high = (end if isfinite(end) else None for end in limits)
     return low, high
 
 
 def with_version(text: str, version: int | str) -> str:
-    """Return a name that two items share with its version; a hash, as of a function, is cut short."""
+    """Return a name that two items share, with the version; a hash, such as that of a function, is shortened."""
     shown = str(version) if is_named(version) else str(version).removeprefix(PRECOMPUTED)[:6]
     return f"{text} (version {shown})"
 
 
 def _distinct_names(texts: dict[Name, tuple[str, int | str]]) -> dict[Name, str]:
-    """Return {key: text} of {key: (text, version)}, with the version where two keys share a text."""
+    """Return {key: text} from {key: (text, version)}, with the version if two keys share a text."""
     times = Counter(text for text, _ in texts.values())
     return {key: with_version(*both) if times[both[0]] > 1 else both[0] for key, both in texts.items()}
 
@@ -345,7 +347,7 @@ def as_json(models: Iterable[StrictModel]) -> list[dict]:
 
 
 def field_line(error: ValidationError) -> str:
-    """Describe the first field that does not fit its schema, and why."""
+    """Return which field is the first that does not fit its schema, and why."""
     first, *more = error.errors(include_url=False)
     field = ".".join(map(str, first["loc"]))
     message = " ".join(first["msg"].removeprefix("Value error, ").split())

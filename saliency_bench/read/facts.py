@@ -1,4 +1,4 @@
-"""Types of the parts of a summary that a run's page reads besides cells: a stranger may have written the file."""
+"""Schema of the parts of a summary that a run's page reads besides cells; the author of the file may be unknown."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from saliency_bench.read.statistics.reliability import Reliability
 
 
 class Facts(StrictModel):
-    """Base of the models below: other fields may be there and are not read."""
+    """Base of the models below; other fields are allowed and ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -55,7 +55,7 @@ class OtherModelFacts(ModelFacts):
 
 
 class OnlyFacts(Facts):
-    """The samples that `--only` chose."""
+    """The samples that `--only` selected."""
 
     conditions: list[str]
     samples: Count
@@ -122,7 +122,7 @@ class Timings(Facts):
 
 
 def check_facts(content: dict, kind: type[Facts]) -> None:
-    """Raise UserError that names the first field of another type."""
+    """Raise UserError that names the first field with another type."""
     try:
         kind.model_validate(content)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Components of a cell's id: one table for runs, their `run.json` and the check of submissions."""
+"""Components of a cell's id, used by runs, their `run.json` and the check of submissions."""
 
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain, product
@@ -13,38 +13,40 @@ from saliency_bench.utils.hashing import canonical, hash_of_text
 
 Versioned = tuple[str, str, int | str]  # name, options as canonical JSON, version
 NOTHING: Mapping[str, str] = {}
-PARTNERS = "partners"  # of `asked_for`
+PARTNERS = "partners"  # key of `asked_for`
 
-# Entries that came later count only where they have another value, so that ids made before stay as they are.
+# Entries that were added later count only if they differ from these values, so that earlier ids stay valid.
 LATER = {"activation": "softmax", "label_column": "label", "mask_values": ""}
 
 
 class Identity(StrictModel):
-    """Everything but explainer and metric that all scores of a run depend on; any other value is another cell.
+    """Everything except explainer and metric that all scores of a run depend on; another value gives another cell.
 
-    fingerprint   content of the dataset's split (`data.loading.fingerprint`)
-    split         its name
-    classifier    digest of the weights, normalisation and structure
-    geometry      how images are prepared
-    layer         the layer Grad-CAM reads; null: the last feature map before any pooling
-    target        the target rule; of a file its content, with groups their members, of predictions of another model
-                  a hash of that model; no part of the cells of a metric that asks a question of its own
-    labels        for each class of the dataset, the classes of the model that stand for it; counts where the target is
-                  the label, and for metrics that ask for labels
-    label_column  the column of the dataset that is the label; counts as `labels`
-    activation    what turns logits into probabilities; "binary": a sigmoid of a single logit, with two classes
-    precision     arithmetic, and the memory layout where it is not the usual one
-    seed          of whatever is drawn at random
-    groups        hash of the groups of classes; counts for metrics that ask for groups
-    mask_values   which pixels of masks are the object, if the user chose; counts for metrics that need masks
+    Attributes:
+        fingerprint: Content of the dataset's split (`data.loading.fingerprint`).
+        split: Name of the split.
+        classifier: Digest of the weights, normalisation and structure.
+        geometry: How images are prepared.
+        layer: Layer that Grad-CAM reads; null for the last feature map before any pooling.
+        target: Target rule. For a file it includes the content, for groups their members, for predictions of another
+            model a hash of that model. It does not count for a metric with a question of its own.
+        labels: For each class of the dataset, the matching classes of the model. It counts if the target is the label,
+            and for metrics that need labels.
+        label_column: Column of the dataset that is the label; counts like `labels`.
+        activation: Activation that turns logits into probabilities; "binary" is a sigmoid of a single logit, with two
+            classes.
+        precision: Arithmetic, and the memory layout if it is not the usual one.
+        seed: Seed of all random draws.
+        groups: Hash of the groups of classes; counts for metrics that need groups.
+        mask_values: Which pixels of masks are the object, if the user chose them; counts for metrics that need masks.
 
-    What else a metric asks for is in `asked_for` of its cells, by its name with a hash, and counts for these alone:
+    Further inputs of a metric are in `asked_for` of its cells, as {name: hash}, and count only for these cells:
 
-    column NAME   what this column of the dataset holds
-    other model   the entries above of a run of the other model, and what the column of its labels holds
-    partners      which samples go with which, by the metric's plan over the samples of the run: another `limit` may
+    column NAME   content of this column of the dataset
+    other model   the entries above for a run of the other model, and the content of its label column
+    partners      which samples are combined, by the metric's plan over the samples of the run: another `limit` may
                   give another plan and so another cell, `only` does not
-    set of training images  what networks are retrained on
+    set of training images  images that networks are retrained on
     """
 
     fingerprint: Hash
@@ -68,7 +70,7 @@ class Identity(StrictModel):
         inputs: Collection[str] = (),
         asked_for: Mapping[str, str] = NOTHING,
     ) -> str:
-        """Return the id of the cell of an explainer and a metric that takes these inputs: 16 hexadecimal digits."""
+        """Return the id of the cell of an explainer and a metric with these inputs: 16 hexadecimal digits."""
         return CellIds(self).id_of(explainer, metric, inputs, asked_for)
 
     @model_serializer(mode="wrap")
@@ -78,7 +80,7 @@ class Identity(StrictModel):
 
     @property
     def target_range(self) -> TargetRange | None:
-        """Return the range of the targets of the rule; None of a file, of which only the hash is known here."""
+        """Return the range of the rule's targets; None for a file, of which only the hash is known here."""
         rule = self.target.partition(" ")[0]
         if rule == "label":
             return TargetRange.of_classes(max(map(len, [[0], *self.labels])), 0, self.activation)
@@ -87,10 +89,10 @@ class Identity(StrictModel):
 
 
 class CellIds:
-    """The ids of the cells of one identity, whose entries are written once for all of them."""
+    """Ids of the cells of one identity, whose entries are serialised once for all of them."""
 
     def __init__(self, identity: Identity):
-        """Take the identity that all these cells have."""
+        """Store the identity that all these cells share."""
         self.identity = identity
         self._common: dict[tuple[bool, ...], str] = {}
 
@@ -101,14 +103,14 @@ class CellIds:
         inputs: Collection[str] = (),
         asked_for: Mapping[str, str] = NOTHING,
     ) -> str:
-        """Return `Identity.cell_id`."""
+        """Return the same id as `Identity.cell_id`."""
         of_target = bool(OF_TARGET & set(inputs))
         of_labels = "labels" in inputs or (of_target and self.identity.target == "label")
         needs = (of_target, of_labels, "masks" in inputs)
         common = self._common.get(needs) or self._written(*needs)
         more = [self.identity.groups] if "groups" in inputs else []
         rest = canonical([explainer, metric, *more, *([dict(asked_for)] if asked_for else [])])
-        return hash_of_text(f"[{common}, {rest[1:]}")  # as `hash_of` all of them
+        return hash_of_text(f"[{common}, {rest[1:]}")  # equals `hash_of` of all entries
 
     def _written(self, of_target: bool, of_labels: bool, of_masks: bool) -> str:
         """Return the entries of the identity that count for a metric, as canonical JSON."""
@@ -124,7 +126,7 @@ class CellIds:
     def possible(
         self, explainer: Versioned, metric: Versioned, asked_for: Mapping[str, str] = NOTHING
     ) -> Iterator[str]:
-        """Yield the ids of a cell whose metric's inputs are not known: one for each thing that it may ask for."""
+        """Yield the possible ids of a cell if its metric's inputs are unknown: one per combination of inputs."""
         groups = [[], ["groups"]] if self.identity.groups is not None else [[]]
         masks = [[], ["masks"]] if self.identity.mask_values else [[]]
         for inputs in product((["target"], []), ([], ["labels"]), groups, masks):

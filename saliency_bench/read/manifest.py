@@ -1,4 +1,4 @@
-"""`run.json`, the manifest of a run's folder: its settings, the identity its cells share, and the cells."""
+"""`run.json`, the manifest of a run's folder: its settings, the identity that its cells share, and the cells."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -33,26 +33,26 @@ class Loaded(StrictModel):
 
 
 class OtherIdentity(StrictModel):
-    """The other model of a run, and what its predictions depend on."""
+    """The other model of a run, and everything that its predictions depend on."""
 
     model: Loaded
     identity: Identity
 
 
 class Manifest(BaseModel):
-    """Hold the content of `run.json`.
+    """Content of `run.json`.
 
     Attributes:
-        spec: settings of the latest start; earlier ones may have had other explainers, metrics and limits.
-        identity: what the scores of all starts depend on.
-        cells: of all starts.
-        dataset: where the latest start loaded it from.
-        model: where the latest start loaded it from.
-        class_names: of the model; None if it has none. Readers need not open the model to know them.
-        other: another model; once given, every start must give it.
+        spec: Settings of the latest start; earlier ones may have had other explainers, metrics and limits.
+        identity: Everything that the scores of all starts depend on.
+        cells: Cells of all starts.
+        dataset: Origin of the dataset in the latest start.
+        model: Origin of the model in the latest start.
+        class_names: Class names of the model; None if it has none. They are stored so that readers need not load it.
+        other: The other model; once given, every start must give it.
         answers: {role of a network: its answers to fixed pictures, from the first start that used it}.
         network: {part of the model: its hash}, as in `Classifier.hashes`.
-        objects: the explainers and metrics of all starts that were Python objects.
+        objects: Explainers and metrics of all starts that were Python objects.
         maps: {explainer_id: NAME=PATH} of the precomputed maps of all starts that were files.
     """
 
@@ -76,12 +76,13 @@ class Manifest(BaseModel):
         write_json(folder / MANIFEST, self.model_dump(mode="json"))
 
     def after(self, earlier: "Manifest | None") -> "Manifest":
-        """Return this manifest with the cells of an earlier start, those of a metric of this one with its range.
+        """Merge in an earlier start's cells; for metrics in both starts, use the new range.
 
-        Cells whose samples had other partners, as with another limit, are left out: they cannot be compared.
+        Cells whose samples had other partners, for example because of another limit, cannot be compared and are left
+        out.
 
         Raises:
-            UserError: The earlier start was a run of something else, which is named.
+            UserError: The earlier start was a run of something else; the message names the difference.
         """
         if earlier is None:
             return self
@@ -124,16 +125,16 @@ class Manifest(BaseModel):
         return f" ({', '.join(words)})" if words else ""
 
     def _has_other_partners(self, cell: CellKey) -> bool:
-        """Return whether a cell of an earlier start goes by other partners than this one's cells of the same metric."""
+        """Return whether an earlier cell used another partner plan than this start's cells of the same metric."""
         plans = {partners.metric_id: partners.asked_for.get(PARTNERS) for partners in self.cells.values()}
         partners = cell.asked_for.get(PARTNERS)
         return plans.get(cell.metric_id, partners) != partners
 
     def commands(self, cells: Iterable[CellKey]) -> str:
-        """Return what computes these cells in a new folder: a line, or a Python call where a Python object was given.
+        """Return the commands that compute these cells in a new folder, or Python calls if an object was given.
 
-        Where not all explainers go by the same metrics, there are several, one for each set of metrics, in the order of
-        `cells`.
+        If not all explainers are scored by the same metrics, there are several, one for each set of metrics, in the
+        order of `cells`.
         """
         objects = {entry.digest: entry for entry in self.objects}
         explainers: dict[str, str | PythonObject] = {}
@@ -168,12 +169,12 @@ class Manifest(BaseModel):
         return one_after_the_other(spec.call() if in_python else spec.command() for spec in specs)
 
     def _are_maps(self, explainer_id: str, objects: Mapping[str, PythonObject]) -> bool:
-        """Return whether this is what `maps` of a run was given, not an explainer."""
+        """Return whether an id belongs to precomputed maps, not to an explainer."""
         return explainer_id in self.maps or (explainer_id in objects and objects[explainer_id].kind == ARRAYS)
 
 
 def _name(name: str, text: str, version: int | str, digest: str) -> str | PythonObject:
-    """Return an explainer or metric as a run names it; of a Python function no more than this may be known."""
+    """Return an explainer or metric in the form that a run accepts; for a Python function this may be only a hash."""
     if is_named(version):
         return text
     about = f"{(code := variable(name))}: {text}, code hash {version}"
@@ -181,12 +182,12 @@ def _name(name: str, text: str, version: int | str, digest: str) -> str | Python
 
 
 def _asked_for(cells: Iterable[CellKey]) -> dict[str, str]:
-    """Return {what the metrics of these cells ask for besides: its hash}."""
+    """Return {further input of these cells' metrics: its hash}, without partners."""
     return {name: content for cell in cells for name, content in cell.asked_for.items() if name != PARTNERS}
 
 
 def differing_settings(first: Identity, other: Identity) -> list[str]:
-    """Return what two identities differ in, as a person calls it; of a label map also the first class that differs."""
+    """Return readable names of the settings in which two identities differ; for a label map with the first class."""
     names = [NAMED.get(name, name) for name, value in first if getattr(other, name) != value]
     if NAMED["labels"] in names:
         names[names.index(NAMED["labels"])] += _first_difference(first.labels, other.labels)
@@ -194,7 +195,7 @@ def differing_settings(first: Identity, other: Identity) -> list[str]:
 
 
 def _first_difference(first: list[list[int]], other: list[list[int]]) -> str:
-    """Name, for a message, the classes of the dataset that are mapped to other classes of the model."""
+    """Return text that names the first class of the dataset that is mapped to other classes of the model."""
     if len(first) != len(other):
         return f" ({len(first)} classes of the dataset, not {len(other)})"
     pairs = [(place, *pair) for place, pair in enumerate(zip(first, other, strict=True)) if pair[0] != pair[1]]
@@ -220,13 +221,13 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_earlier(folder: Path) -> Manifest | None:
-    """Return the manifest of an earlier start, if there was one.
+    """Return the manifest of an earlier start, if there is one.
 
-    Return None also where it is torn or missing and parts are there, which is said: each part knows what run it is of,
-    so that those of the present start are found again, and no others.
+    If it is damaged or missing but part files exist, print a message and return None. Each part names its run, so the
+    parts of the present start are recognised again, and no others.
 
     Raises:
-        UserError: As `read_manifest`.
+        UserError: As for `read_manifest`.
     """
     path = folder / MANIFEST
     parts_there = has_parts(folder)
@@ -235,14 +236,12 @@ def read_earlier(folder: Path) -> Manifest | None:
         return read_manifest(folder)
     if parts_there:
         why = "cannot be read" if torn else "is missing"
-        complain(
-            f"{path} {why} and is rebuilt from the settings of this start; what others left in {folder} is not used"
-        )
+        complain(f"{path} {why} and is rebuilt from the settings of this start; other results in {folder} are not used")
     return None
 
 
 def _is_torn(path: Path) -> bool:
-    """Return whether it is no manifest at all: no JSON, or none of a manifest's fields but the format."""
+    """Return whether a file is not a manifest at all: not JSON, or without any required field except the format."""
     try:
         content = read_json(path)
     except UserError:
@@ -252,8 +251,8 @@ def _is_torn(path: Path) -> bool:
 
 
 def check_format(path: Path, content: object, expected: int, fix: str) -> None:
-    """Raise UserError for a file of another format than this version writes."""
+    """Raise UserError unless a file has the format that this version writes."""
     actual = content.get("format") if isinstance(content, dict) else None
     if actual != expected:
         had = "no format" if actual is None else f"format {actual}"
-        raise UserError(f"{path} has {had}, this version reads {expected}; {fix}")
+        raise UserError(f"{path} has {had}, but this version reads {expected}; {fix}")

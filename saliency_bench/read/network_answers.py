@@ -1,9 +1,9 @@
-"""Logits for fixed pictures, to check that two starts of a run, or two runs, used the same network.
+"""Check by logits for fixed pictures that two starts of a run, or two runs, used the same network.
 
-A digest covers everything that is known to affect a network. Answers, its logits for fixed pictures, also show what the
-digest misses: a file, an environment variable or a changed library. Results are joined only if the answers differ by no
-more than arithmetic explains (`TOLERANCE`). They are computed without autocast, so a run in bfloat16 is compared as
-strictly as one in float32.
+A digest covers everything that is known to affect a network. Answers, which are logits for fixed pictures, also show
+what the digest misses: a file, an environment variable or a changed library. Results are joined only if the answers
+differ by no more than arithmetic explains (`TOLERANCE`). Answers are computed without autocast, so a run in bfloat16 is
+compared as strictly as one in float32.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from pydantic import Field, model_validator
 from saliency_bench.errors import UserError
 from saliency_bench.read.cell import StrictModel
 
-# Largest difference of two logits, as a share of the range of all. For nine networks, another batch size, memory layout
-# or CPU kernel, or float64, changed logits by at most 2e-6 of their range, and a GPU by at most 1e-4. A change of the
-# pictures by one of 255 levels of brightness changes them by 2e-3 or more.
+# Largest allowed difference of two logits, as a share of the range of all. For nine networks, another batch size,
+# memory layout or CPU kernel, or float64, changed logits by at most 2e-6 of their range, and a GPU by at most 1e-4.
+# Changing the pictures by one of 255 levels of brightness changes logits by 2e-3 or more.
 TOLERANCE = 5e-4
 COARSE = 5e-2  # for weights in half precision; bfloat16 changed the logits of these networks by up to 2.2e-2
 HALF = ("bf16 weights", "fp16 weights")
@@ -25,7 +25,7 @@ Role = Literal["model", "other model", "model of the targets"]
 FLAT = 1e-2  # lower bound of the range, as a share of the largest absolute logit
 
 
-PICTURES, MOST = 4, 1000  # pictures, and logits of each
+PICTURES, MOST = 4, 1000  # number of pictures, and most logits of each
 Logits = Annotated[list[float | None], Field(min_length=1, max_length=MOST)]
 
 
@@ -67,7 +67,7 @@ def check_same_network(
 
     Args:
         first: Answers of the network of earlier results; None if there are none.
-        second: Answers of the current network, likewise.
+        second: Answers of the current network; None if there are none.
         arithmetic: Arithmetic of both networks (`Classifier.arithmetic`).
         difference: Start of the message: which network differs.
         fix: End of the message: what to do.
@@ -89,7 +89,7 @@ def joined(
     """Return the answers of all networks of a run by role.
 
     Raises:
-        UserError: A network has other answers than at an earlier start.
+        UserError: A network's answers differ from an earlier start.
     """
     for role in earlier.keys() & now.keys():
         difference = f"{out} holds results of another {role}"

@@ -1,20 +1,20 @@
-"""Part files: what a run has computed so far. Each file is written once, and used only if its content matches its name.
+"""Part files, the results that a run has computed so far. Each is written once, and used only if it matches its name.
 
     scores/000000272-HASH.parquet           scores of some samples, the first of which is sample 272 of the run
     predictions/000000272-HASH.parquet      predictions of the classifier
-    maps/EXPLAINER/000000272-HASH.parquet   maps of one explainer, of a run that keeps them
+    maps/EXPLAINER/000000272-HASH.parquet   maps of one explainer, in a run that keeps maps
     thumbnails/000000272-HASH.parquet       small maps for the report
 
-HASH is of the file's bytes, so that no bit flips unseen. Which results share a file depends on the time that they took,
-so that these files differ between two runs, and what is made of them does not. The rows of a group, such as an
-explainer, are one row group, sorted by key, such as a cell, and by `position`, the sample's place in the run. The
-notes, JSON in the file's metadata:
+HASH is the hash of the file's bytes, so any damage is noticed. Which results share a file depends on the time that they
+took, so these files differ between two runs, but the tables made from them do not. The rows of a group, such as an
+explainer, are one row group, sorted by key, such as a cell, and by `position`, the sample's position in the run. The
+file's metadata has notes in JSON:
 
-    format    of part files
+    format    format of part files
     run       hash of what all parts of a run share, `RunStore.run`
-    folder    the name of the folder
-    groups    {group: {key: its rows}} in the order of the file
-    entries   what was computed at once: `PartNote`
+    folder    name of the folder
+    groups    {group: {key: number of its rows}} in the order of the file
+    entries   results that were computed together: `PartNote`
 """
 
 import json
@@ -35,19 +35,19 @@ from saliency_bench.utils.messages import complain
 
 FORMAT = 3
 NOTES = b"saliency-bench"
-POSITION = "position"  # the column of a sample's place in the run
+POSITION = "position"  # column of a sample's position in the run
 LISTED = 3  # names of ignored files that a message lists
 
 
 @dataclass(frozen=True)
 class StoredResult:
-    """Rows that were computed at once, from samples of one batch.
+    """Rows that were computed together, from samples of one batch.
 
     Attributes:
-        group: the explainer's id; of predictions any constant.
-        positions: places of the samples in the run, ascending.
-        tables: {key: rows, sorted by `position`}; keys of scores are ids of cells.
-        about: whatever else must be known, as JSON holds it.
+        group: Id of the explainer; any constant for predictions.
+        positions: Positions of the samples in the run, ascending.
+        tables: {key: rows, sorted by `position`}; for scores, keys are ids of cells.
+        about: Further notes, as JSON data.
     """
 
     group: str
@@ -57,20 +57,20 @@ class StoredResult:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of its rows in memory."""
+        """Return the size of its rows in memory, in bytes."""
         return sum(table.nbytes for table in self.tables.values())
 
 
 @dataclass(frozen=True)
 class PartNote:
-    """Note of a part file on its results; results that differ only in where they start share a note.
+    """Note of a part file on its results. Results that differ only in their start share a note.
 
     Attributes:
-        group: as in `StoredResult`.
-        keys: of the results' tables.
-        starts: position in the run of the first sample of each result.
-        offsets: of the samples of a result from its start.
-        about: as in `StoredResult`.
+        group: As in `StoredResult`.
+        keys: Keys of the results' tables.
+        starts: Position in the run of the first sample of each result.
+        offsets: Positions of a result's samples relative to its start.
+        about: As in `StoredResult`.
     """
 
     group: str
@@ -81,7 +81,7 @@ class PartNote:
 
     @classmethod
     def read(cls, notes: dict) -> "PartNote":
-        """Return an entry as JSON gives it back, with lists in the place of tuples."""
+        """Return an entry read from JSON, with tuples instead of lists."""
         lists = {name: tuple(value) for name, value in notes.items() if isinstance(value, list)}
         return cls(**(notes | lists))
 
@@ -93,12 +93,12 @@ class PartNote:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A part file whose notes fit its place.
+    """A part file whose notes match its folder and name.
 
     Attributes:
-        path: the file.
-        groups: {group: {key: its rows}}, in the order of the file.
-        entries: what was computed at once.
+        path: The file.
+        groups: {group: {key: number of its rows}}, in the order of the file.
+        entries: Notes on results that were computed together.
     """
 
     path: Path
@@ -106,7 +106,7 @@ class Part:
     entries: list[PartNote]
 
     def read(self, group: str, columns: list[str] | None = None) -> dict[str, pa.Table]:
-        """Return {key: its rows} of a group; {} where the file has no such group."""
+        """Return {key: its rows} of a group; {} if the file has no such group."""
         if group not in self.groups:
             return {}
         with pq.ParquetFile(self.path) as file:
@@ -124,10 +124,10 @@ class Part:
 
 @dataclass(frozen=True)
 class PartFolder:
-    """The part files in a folder.
+    """Part files in one folder.
 
     Attributes:
-        path: the folder.
+        path: The folder.
         run: `RunStore.run` of the run.
     """
 
@@ -135,7 +135,7 @@ class PartFolder:
     run: str
 
     def write(self, results: Sequence[StoredResult]) -> Path:
-        """Write one file of some results, which must have rows."""
+        """Write one file with some results, which must have rows."""
         groups: dict[str, dict[str, pa.Table]] = {}
         for group in sorted({result.group for result in results}):
             tables: dict[str, list[pa.Table]] = {}
@@ -164,11 +164,11 @@ class PartFolder:
         return path
 
     def parts(self) -> list[Part]:
-        """Return all files whose notes fit their place, in the order of their names. Their bytes are not checked."""
+        """Return all files whose notes match their folder and name, sorted by name. Their bytes are not checked."""
         return [part for part in map(self._part, self._paths()) if part is not None]
 
     def is_whole(self) -> bool:
-        """Return whether no file was damaged; one that was is named and deleted."""
+        """Return whether no file was damaged; report and delete damaged ones."""
         damaged = [path for path in self._paths() if not sha256_of(path).startswith(path.stem[-DIGITS:])]
         for path in damaged:
             complain(f"{path} is damaged and is recomputed")
@@ -176,9 +176,9 @@ class PartFolder:
         return not damaged
 
     def check(self, redo: Callable[[PartNote], bool] = lambda _: False) -> list[Part]:
-        """Delete damaged files and those with an entry to redo, name what is no part of the run, and return the rest.
+        """Delete damaged files and files with an entry to redo, report foreign files, and return the rest.
 
-        To be called from one process only.
+        Call from one process only.
         """
         self.is_whole()
         parts = self.parts()
@@ -190,12 +190,12 @@ class PartFolder:
         return [part for part in parts if part.path.exists()]
 
     def _paths(self) -> list[Path]:
-        """Return the files with the name of a part, sorted."""
+        """Return the files named like parts, sorted."""
         named = [path for path in files_in(self.path) if PART.fullmatch(path.name)]
         return sorted(path for path in named if path.is_file() and not path.is_symlink())
 
     def _part(self, path: Path) -> Part | None:
-        """Return a file as its notes describe it; None if they do not fit its place."""
+        """Return a file with its notes; None if these do not match its folder and name."""
         try:
             about = pq.read_metadata(path)
             notes = json.loads((about.metadata or {})[NOTES])
@@ -210,11 +210,11 @@ class PartFolder:
 
 @dataclass(frozen=True)
 class RunStore:
-    """The part files of a run.
+    """Part files of a run.
 
     Attributes:
-        out: the run's folder.
-        run: hash of what all part files share; in another run the same positions mean other samples.
+        out: Folder of the run.
+        run: Hash of what all part files share; in another run the same positions mean other samples.
     """
 
     out: Path
@@ -236,16 +236,16 @@ class RunStore:
         return PartFolder(self.out / "thumbnails", self.run)
 
     def maps(self, explainer_id: str) -> PartFolder:
-        """Return the folder of the maps of an explainer that a run keeps."""
+        """Return the folder of an explainer's maps, for a run that keeps maps."""
         return PartFolder(self.out / "maps" / explainer_id, self.run)
 
     def predictions(self, name: str, schema: pa.Schema) -> PartFolder:
-        """Return a folder of predictions with these columns; files with other columns are not of the run."""
+        """Return a folder of predictions with these columns; files with other columns do not belong to the run."""
         return PartFolder(self.out / name, hash_of(self.run, str(schema)))
 
 
 def thumbnails(parts: Sequence[Part], explainer_id: str, positions: Collection[int]) -> dict[int, np.ndarray]:
-    """Return {position in the run: thumbnail} of those samples that have one; a missing picture loses no run."""
+    """Return {position in the run: thumbnail} for the samples that have one; a missing thumbnail is not an error."""
     pictures: dict[int, np.ndarray] = {}
     for part in parts:
         for rows in part.read(explainer_id).values():
@@ -268,12 +268,12 @@ def stored_samples(parts: Iterable[Part], keys: Iterable[str], count: int) -> di
 
 
 def in_order(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return the rows by `position`, those of a sample as they come; a sample of several tables is the first's."""
+    """Return the rows sorted by `position`; for a sample in several tables, only the rows of the first table."""
     table = pa.concat_tables(tables)
     positions = table[POSITION].to_numpy()
     starts_of_tables = np.cumsum([len(rows) for rows in tables])[:-1]
     steps = np.diff(positions)
-    # Mostly every table begins after the one before has ended, and no row has to be moved.
+    # Usually each table starts after the end of the previous one, and no row has to be moved.
     if (steps >= 0).all() and (steps[starts_of_tables - 1] > 0).all():
         return table
     origins = np.repeat(np.arange(len(tables)), [len(rows) for rows in tables])
@@ -285,7 +285,7 @@ def in_order(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return what is in a folder; [] where there is none."""
+    """Return the contents of a folder; [] if it does not exist."""
     return list(folder.iterdir()) if folder.is_dir() else []
 
 
@@ -294,7 +294,7 @@ def _total(counts: dict[str, int]) -> int:
 
 
 def _entries(results: Iterable[StoredResult]) -> list[PartNote]:
-    """Return the notes on results; results that differ only in where they start share one."""
+    """Return the notes on results; results that differ only in their start share one note."""
     starts: dict[str, set[int]] = {}
     for result in results:
         offsets = [position - result.positions[0] for position in result.positions]
@@ -308,7 +308,7 @@ def _entries(results: Iterable[StoredResult]) -> list[PartNote]:
 
 
 def name_ignored(folder: Path, names: Sequence[str]) -> None:
-    """Print one line about what lies in a run's folder and is no part of it."""
+    """Print one line about files in a run's folder that do not belong to the run."""
     if names:
         more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-        complain(f"{folder}: ignored, as not of this run: {', '.join(map(repr, names[:LISTED]))}{more}")
+        complain(f"{folder}: ignored, because not of this run: {', '.join(map(repr, names[:LISTED]))}{more}")

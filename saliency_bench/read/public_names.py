@@ -1,4 +1,4 @@
-"""Public names of datasets, models and settings, without the folders of the machine."""
+"""Public names of datasets, models and settings, without folders of the machine."""
 
 import json
 import re
@@ -9,18 +9,18 @@ from typing import Any
 from saliency_bench.spec import IN_FILE, PythonObject, RunSpec, hint
 
 FOLDER = "folder:"
-COMPOSING = ("absolute", "positive", "blurred", "smoothed", "over_layers")  # explainers of explainers, whose names nest
+COMPOSING = ("absolute", "positive", "blurred", "smoothed", "over_layers")  # functions of explainers, which can nest
 LONGEST_COMPOSED = 400  # characters
-LAMBDA = "<lambda>"  # what Python calls a function without a name; pages escape it
+LAMBDA = "<lambda>"  # Python's name of an unnamed function; pages escape it
 LONGEST_OPTIONS = 1000
 
 
 def public_name(name: str, local: bool | None = None) -> str:
-    """Return the public name of a dataset or model: "folder:" and its own name for a folder of this machine.
+    """Return the public name of a dataset or model; for a local folder "folder:" and the folder's own name.
 
     Args:
-        name: as it was given.
-        local: whether it is a folder; None: if there is one, or if it cannot be an id of the Hub.
+        name: Name as it was given.
+        local: Whether it is a folder; None to decide: it exists, or it cannot be an id of the Hub.
     """
     if re.fullmatch(r"(torchvision|module|folder):.*", name):
         return name
@@ -30,22 +30,22 @@ def public_name(name: str, local: bool | None = None) -> str:
 
 
 def recorded_name(name: str, content: str) -> str:
-    """Return the name of a dataset or model in records: for a folder "folder:" and the start of its content's hash.
+    """Return the name of a dataset or model in records; for a folder "folder:" and the start of its content's hash.
 
-    Anyone may rename or copy a folder: records stay the same bytes. The summary beside them has name and hash.
+    Folders may be renamed or copied without changing the records. The summary has both name and hash.
     """
     return FOLDER + content[:16] if name.startswith(FOLDER) else name
 
 
 def public_label(name: str) -> bool:
-    """Return whether this can be the name of a submitter, a metric or a method, or of a Python function."""
+    """Return whether this is allowed as the name of a submitter, metric, method or Python function."""
     return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", name) is not None
 
 
 def refused_label(name: str, chosen: Mapping[str, Any]) -> str:
-    """Say why a board shows no method or metric of this name and these options; "" if it does.
+    """Return why a board rejects a method or metric with this name and these options; "" if it accepts it.
 
-    Letters of other alphabets look like the letters of "gradcam", and some characters are invisible.
+    Letters of other alphabets can look like those of "gradcam", and some characters are invisible.
     """
     composed = rf"({'|'.join(COMPOSING)})\((?:[\w.:=+\-\"\[\]{{}}(),]|, )+\)"
     if (
@@ -61,7 +61,7 @@ def refused_label(name: str, chosen: Mapping[str, Any]) -> str:
 
 
 def public_spec(spec: RunSpec, dataset: str, model: str) -> RunSpec:
-    """Return the settings of a run without the folders of its machine, with public names of dataset and model."""
+    """Return the settings of a run without folders of its machine, with public names of dataset and model."""
     changed: dict[str, Any] = {"dataset": dataset, "model": model}
     for name, value in spec:
         if isinstance(value, PythonObject):
@@ -81,7 +81,7 @@ def public_spec(spec: RunSpec, dataset: str, model: str) -> RunSpec:
 
 
 def _without_folder(entry: str | PythonObject) -> str | PythonObject:
-    """Return an explainer or metric, of a function in a file without the folder of the file."""
+    """Return an explainer or metric; for a function in a file, without the folder of the file."""
     if isinstance(entry, str) or entry.kind != IN_FILE:
         return entry
     path, _, rest = entry.name.partition(".py:")
@@ -90,7 +90,7 @@ def _without_folder(entry: str | PythonObject) -> str | PythonObject:
 
 
 def public_maps(entry: str) -> str:
-    """Return NAME=PATH of precomputed maps without the folders they lie in."""
+    """Return NAME=PATH of precomputed maps without their folder."""
     name, _, path = entry.partition("=")
     return f"{name}={_last(path)}"
 

@@ -1,4 +1,4 @@
-"""Records: one sample, one metric, one part of a score: a row of Parquet."""
+"""Records: one row of Parquet per sample, metric and part of a score."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -15,9 +15,9 @@ from saliency_bench.read.parts import POSITION
 from saliency_bench.score_notes import MARKS, PARTS_ONLY, has_parts_only
 from saliency_bench.utils.files import LARGEST_ARRAYS, check_regular, write_with
 
-ROWS = 100_000  # of a row group
-READ = ROWS  # at once
-MOST_ROWS, MOST_NUMBERS = 5_000_000, 2**28  # that are read of one file into memory at once
+ROWS = 100_000  # rows of a row group
+READ = ROWS  # rows that are read at once
+MOST_ROWS, MOST_NUMBERS = 5_000_000, 2**28  # most that is read from one file into memory at once
 SCHEMA = pa.schema(
     [
         ("cell_id", pa.string()),
@@ -29,11 +29,11 @@ SCHEMA = pa.schema(
         ("metric", pa.string()),
         ("metric_options", pa.string()),
         ("image_id", pa.string()),
-        ("group", pa.string()),  # the cluster of the sample; null where the dataset has none
+        ("group", pa.string()),  # cluster of the sample; null if the dataset has no groups
         ("label", pa.string()),
         ("prediction", pa.string()),
         ("target", pa.string()),
-        ("part", pa.string()),  # null: the score of the sample; else a part of it
+        ("part", pa.string()),  # null for the score of the sample; else the name of a part of it
         ("value", pa.float64()),
         ("reason", pa.string()),
     ]
@@ -46,13 +46,13 @@ RELIABILITY = pa.schema(
         ("explainer", pa.string()),
         ("explainer_options", pa.string()),
         ("image_id", pa.string()),
-        ("reliability", pa.float64()),  # null where it is not defined
+        ("reliability", pa.float64()),  # null if undefined
         ("draws", pa.int64()),
     ]
 )
 OF_MAP = [RELIABILITY.field(name) for name in ("reliability", "draws")]
 
-# Columns of both tables that a part file holds; the others are the same for all rows of a cell or of a sample.
+# Columns of both tables that part files store; the others are the same for all rows of a cell or of a sample.
 STORED = pa.schema(
     [(POSITION, pa.int64()), *(SCHEMA.field(name) for name in ("target", "part", "value", "reason")), *OF_MAP]
 )
@@ -62,27 +62,27 @@ PREDICTIONS = pa.schema(
         ("image_id", pa.string()),
         ("group", pa.string()),
         ("label", pa.int64()),
-        ("labels", pa.list_(pa.int64())),  # all classes of the image, where the dataset knows several
+        ("labels", pa.list_(pa.int64())),  # all classes of the image, if the dataset has several
         ("prediction", pa.int64()),
         ("confidence", pa.float64()),  # probability of the predicted class
         ("target_confidence", pa.float64()),  # confidence in the target that the maps explain; null without a target
-        ("correct", pa.bool_()),  # null where the label is not known, or is not a class of the model
-        ("top5", pa.bool_()),  # whether a right class is among the five most probable; null without softmax over K > 5
-        ("mask_share", pa.float64()),  # of the prepared frame; null where there is no usable mask
-        ("left_out", pa.string()),  # why there is none
+        ("correct", pa.bool_()),  # null if the label is unknown or is not a class of the model
+        ("top5", pa.bool_()),  # whether a correct class is among the five most probable; null unless softmax and K > 5
+        ("mask_share", pa.float64()),  # share of the prepared frame; null without a usable mask
+        ("left_out", pa.string()),  # why there is no usable mask
         ("logits", pa.list_(pa.float32())),
     ]
 )
 
 
 def write(path: Path, rows: list[dict] | pa.Table, schema: pa.Schema) -> None:
-    """Write Parquet, whole or not at all."""
+    """Write a Parquet file atomically."""
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(rows, schema=schema)
     write_with(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
 
 
 def stored(rows: pa.Table) -> pa.Table:
-    """Return rows of a part file with all columns of `STORED`; files of an earlier version get nulls in `OF_MAP`."""
+    """Return rows of a part file with all columns of `STORED`; files of earlier versions get nulls in `OF_MAP`."""
     for column in OF_MAP:
         if column.name not in rows.column_names:
             rows = rows.append_column(column, pa.nulls(len(rows), column.type))
@@ -90,13 +90,13 @@ def stored(rows: pa.Table) -> pa.Table:
 
 
 def concat(tables: Iterable[pa.Table], target: Path, schema: pa.Schema, rows: int = ROWS) -> None:
-    """Write one file of many tables, one after the other, so that memory does not grow with their number.
+    """Write many tables to one file, one after the other, so that memory does not grow with their number.
 
     Args:
-        tables: in the order of the file.
-        target: the file.
-        schema: to which they are cast.
-        rows: of a row group, so that the same rows give the same bytes, whatever tables they come in.
+        tables: Tables in the order of the file.
+        target: The file.
+        schema: Schema that they are cast to.
+        rows: Rows per row group. The same rows give the same bytes, however they are split into tables.
     """
 
     def stream(temporary: Path) -> None:
@@ -108,7 +108,7 @@ def concat(tables: Iterable[pa.Table], target: Path, schema: pa.Schema, rows: in
 
 
 def _row_groups(tables: Iterable[pa.Table], schema: pa.Schema, rows: int) -> Iterator[pa.Table]:
-    """Yield tables of so many rows, the last of what is left."""
+    """Yield tables with this many rows; the last one has the rest."""
     pending: list[pa.Table] = []
     count = 0
     for table in tables:
@@ -127,12 +127,12 @@ def read_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Ta
     """Read columns of a file into memory; texts are read as dictionaries.
 
     Args:
-        path: the file.
-        columns: their names.
-        schema: the types that they must have.
+        path: The file.
+        columns: Names of the columns.
+        schema: Types that they must have.
 
     Raises:
-        UserError: The file is missing or damaged, or expands to more than is read.
+        UserError: The file is missing or damaged, or expands to more than the limit.
     """
     about = check_columns(path, columns, schema)
     try:
@@ -140,17 +140,17 @@ def read_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Ta
         table = pq.ParquetFile(path, metadata=about, read_dictionary=texts).read(list(columns))
         length = sum(_length(chunk) for name in texts for chunk in table[name].chunks)
         if length > LARGEST_ARRAYS:
-            raise ValueError(f"its texts have {length:,} bytes, of which at most {LARGEST_ARRAYS:,} are read")
+            raise ValueError(f"its texts have {length:,} bytes, but at most {LARGEST_ARRAYS:,} are read")
         return table
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise damaged(path, error) from error
 
 
 def check_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pq.FileMetaData:
-    """Return the metadata of a file; check the types of its columns and its size first.
+    """Return the metadata of a file after checking its size and the types of its columns.
 
     Raises:
-        UserError: The file is missing or damaged, or has other columns, or expands to more than is read.
+        UserError: The file is missing or damaged, has other columns, or expands to more than the limit.
     """
     try:
         check_regular(path)
@@ -172,25 +172,25 @@ def damaged(path: Path, error: Exception) -> UserError:
 
 
 def _length(texts: pa.DictionaryArray) -> int:
-    """Return the bytes of texts, each as often as it comes."""
+    """Return the total bytes of all texts, counting repeated ones each time."""
     return pc.sum(pc.binary_length(texts.dictionary).cast(pa.int64()).take(texts.indices)).as_py() or 0
 
 
 def by_cell(
     path: Path, columns: Sequence[str], cells: Collection[str] | None = None
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield (cell id, rows of that cell) of a file, stretch after stretch; texts are dictionaries.
+    """Yield (cell id, rows of that cell) from a file, one stretch at a time; texts are dictionaries.
 
-    A cell comes several times; its rows keep their order. At most `READ` rows are in memory. Where the rows of a cell
-    stand together, as a run writes them, stretches are few; any other order is only slower.
+    A cell may occur several times; its rows keep their order. At most `READ` rows are in memory. If the rows of a cell
+    are adjacent, as a run writes them, there are few stretches; any other order is only slower.
 
     Args:
-        path: the file.
-        columns: to read.
-        cells: these alone, in whose row groups is looked.
+        path: The file.
+        columns: Columns to read.
+        cells: Cells to read; other row groups are skipped. None for all.
 
     Raises:
-        ValueError: The file lacks a column, or has a row that is of no cell.
+        ValueError: The file lacks a column, or a row has no cell.
     """
     wanted, about = ["cell_id", *columns], pq.read_metadata(path)
     _check_types(about.schema.to_arrow_schema(), wanted)
@@ -204,17 +204,17 @@ def by_cell(
 
 
 def stretches(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield (cell id, its rows) of records of which texts are dictionaries.
+    """Yield (cell id, its rows) from records whose texts are dictionaries.
 
     Raises:
-        ValueError: A row is of no cell.
+        ValueError: A row has no cell.
     """
     ids = batch.column("cell_id")
     if ids.null_count:
         raise ValueError("a row has no cell_id")
     codes = ids.indices.to_numpy()
     edges = np.flatnonzero(np.diff(codes)) + 1
-    if len(edges) >= len(np.unique(codes)) > 0:  # the rows of a cell do not stand together
+    if len(edges) >= len(np.unique(codes)) > 0:  # the rows of a cell are not adjacent
         order = np.argsort(codes, kind="stable")
         batch, codes = batch.take(pa.array(order)), codes[order]
         edges = np.flatnonzero(np.diff(codes)) + 1
@@ -224,7 +224,7 @@ def stretches(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
 
 
 def _check_types(schema: pa.Schema, columns: Iterable[str], known: pa.Schema = SCHEMA) -> None:
-    """Raise ValueError for a column of another type than is known of it."""
+    """Raise ValueError for a column whose type differs from the known schema."""
     for name in columns:
         if name not in schema.names:
             raise ValueError(f"it has no column {name}")
@@ -234,7 +234,7 @@ def _check_types(schema: pa.Schema, columns: Iterable[str], known: pa.Schema = S
 
 
 def _may_hold(file: pq.ParquetFile, number: int, cells: Collection[str]) -> bool:
-    """Return whether a row group may have rows of these cells, by the least and greatest id in its footer."""
+    """Return whether a row group may have rows of these cells, by the smallest and largest id in its footer."""
     group = file.metadata.row_group(number)
     column = next(place for place in range(group.num_columns) if group.column(place).path_in_schema == "cell_id")
     known = group.column(column).statistics
@@ -242,7 +242,7 @@ def _may_hold(file: pq.ParquetFile, number: int, cells: Collection[str]) -> bool
 
 
 def places_by_part(rows: pa.RecordBatch) -> Iterator[tuple[str | None, np.ndarray]]:
-    """Yield (part of the score, or None for the score itself; its rows), in the order they first come."""
+    """Yield (part of the score, or None for the score itself; its rows), in the order of first occurrence."""
     column = rows.column("part")
     codes = column.indices.fill_null(-1).to_numpy()
     codes_there, first = np.unique(codes, return_index=True)
@@ -251,12 +251,12 @@ def places_by_part(rows: pa.RecordBatch) -> Iterator[tuple[str | None, np.ndarra
 
 
 def by_part(path: Path, cells: Collection[str], ids: Sequence[str]) -> dict[str, dict[str, np.ndarray]]:
-    """Return {cell id: {part: (n,) its values of these images, NaN where there is none}}, in one pass over a file.
+    """Return {cell id: {part: (n,) values for these images, NaN if missing}}, in one pass over a file.
 
-    Parts come in the order they first come.
+    Parts are in the order of first occurrence.
 
     Raises:
-        ValueError: As `by_cell`.
+        ValueError: As for `by_cell`.
     """
     known = pa.array(ids, pa.string())
     by_cell_id: dict[str, dict[str, np.ndarray]] = {cell_id: {} for cell_id in cells}
@@ -272,9 +272,9 @@ def by_part(path: Path, cells: Collection[str], ids: Sequence[str]) -> dict[str,
 
 
 def counted_reasons(scores: pa.RecordBatch) -> tuple[Counter[str], Counter[str]]:
-    """Return ({reason: samples that it left out}, {mark: samples that count}) of records of scores, not of parts.
+    """Return ({reason: samples left out}, {remark: samples that count}) from records of scores, not of parts.
 
-    A sample that has parts and no score of its own is not left out.
+    A sample with parts but no score of its own is not left out.
     """
     reasons, has_value = scores.column("reason"), pc.is_valid(scores.column("value"))
     without = _times(reasons.filter(pc.invert(has_value)))
@@ -292,5 +292,5 @@ def _times(reasons: pa.Array) -> Counter[str]:
 
 
 def numbers(rows: pa.RecordBatch) -> np.ndarray:
-    """Return the values of records; NaN where there is none."""
+    """Return the values of records; NaN if missing."""
     return rows.column("value").to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""A finished run read back from its folder, every file checked."""
+"""Read a finished run back from its folder, checking every file."""
 
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -32,15 +32,15 @@ from saliency_bench.utils.messages import complain
 NEEDED = {"dataset", "model", "masks", "target", "cells", "comparisons", "command", "provenance", "faults",
           "halved_chunks"}  # fmt: skip
 SCORES = ["image_id", "group", "part", "value"]
-PICTURES = ("ids", "kinds", "images", "masks")  # of examples.npz, beside a thumbnail per explainer
+PICTURES = ("ids", "kinds", "images", "masks")  # arrays of examples.npz, besides thumbnails per explainer
 RESUME = "start the run again to complete it"
-CHANGED = "start the run again to write it anew"
-SAME = 1e-9  # relative: a mean of the same scores
+CHANGED = "start the run again to rewrite it"
+SAME = 1e-9  # relative difference between two means of the same scores
 
 
 @dataclass(frozen=True)
 class ExplainerRow:
-    """An explainer with its options: a row of tables and plots. `name`: `text`, with the version where two share it."""
+    """An explainer with its options, a row of tables and plots; `name` is `text`, with the version if two share it."""
 
     explainer_id: str
     text: str
@@ -50,7 +50,7 @@ class ExplainerRow:
 
 @dataclass(frozen=True)
 class MetricColumn:
-    """A metric with its options: a column of tables, a plot of its own."""
+    """A metric with its options: a column of tables, and one plot."""
 
     metric_id: tuple[str, int | str]
     name: str
@@ -58,12 +58,12 @@ class MetricColumn:
 
     @property
     def arrow(self) -> str:
-        """Return the arrow of the metric's direction."""
+        """Return an arrow for the better direction of the metric."""
         return "↑" if self.higher_is_better else "↓"
 
     @property
     def direction(self) -> str:
-        """Return which scores are better, in words."""
+        """Return in words which scores are better."""
         return "higher is better" if self.higher_is_better else "lower is better"
 
 
@@ -71,16 +71,20 @@ class MetricColumn:
 class RunData:
     """A finished run.
 
-    groups      the cluster of each of `ids`; None where it stands for itself
-    values      {cell id: one number per entry of `ids`, NaN for what was left out, and everywhere of an aggregate}
-    parts       {cell id: (n, P), the parts of the scores} of the cells that are aggregates
-    summary     summary.json without its cells
-    timings     timings.json
-    examples    the arrays of examples.npz
-    samples     {image id: label, prediction and mask} of the examples
-    explained   {cell id: samples explained}, if not `samples_explained` for all, as in merged runs
-    folders     {cell id: the folder with its records}, if not `folder` for all, as in merged runs
-    identity    what all cells have in common, of run.json; None in a folder without it
+    Attributes:
+        folder: Folder of the run.
+        cells: Cells with their results.
+        ids: Ids of the images.
+        groups: Cluster of each of `ids`; None if the image is its own cluster.
+        values: {cell id: score of each of `ids`}, NaN for samples left out, and for all samples of an aggregate.
+        summary: summary.json without its cells.
+        timings: timings.json.
+        examples: Arrays of examples.npz.
+        samples: {image id: label, prediction and mask} of the examples.
+        explained: {cell id: samples explained}, if not `samples_explained` for all, as in merged runs.
+        identity: What all cells share, from run.json; None in a folder without it.
+        parts: {cell id: (n, P), the parts of the scores} of the cells that are aggregates.
+        folders: {cell id: folder with its records}, if not `folder` for all, as in merged runs.
     """
 
     folder: Path
@@ -102,26 +106,26 @@ class RunData:
         return self.summary | {"cells": as_json(self.cells)}
 
     def oriented(self, cell: CellResult) -> np.ndarray:
-        """Return the scores of a cell, negated where lower is better."""
+        """Return the scores of a cell, negated if lower is better."""
         return self.values[cell.cell_id] if cell.higher_is_better else -self.values[cell.cell_id]
 
     @property
     def subject(self) -> tuple[str, str]:
-        """Return (dataset, model), as tables name what a run is about."""
+        """Return (dataset, model), the subject of a run in tables."""
         return self.summary["dataset"]["id"], self.summary["model"]["id"]
 
     def codes(self, ids: Sequence[str] | None = None) -> np.ndarray:
-        """Return the number of the cluster of each of these images, by default all (`cluster_codes`)."""
+        """Return the number of the cluster of each of these images, by default of all (`cluster_codes`)."""
         ids = self.ids if ids is None else ids
         return cluster_codes(ids, [self.groups[self.position[image_id]] for image_id in ids])
 
     @property
     def all_folders(self) -> list[Path]:
-        """Return the folder of the run; of several runs as one, those that its cells come from."""
+        """Return the folders that contributed cells: one for a single run, several for a merged run."""
         return list(dict.fromkeys([self.folder, *self.folders.values()]))
 
     def values_by_part(self, cell_ids: Collection[str]) -> dict[str, dict[str, np.ndarray]]:
-        """Return {cell id: {part: (n,) its values of `ids` or NaN}}; each file of records is read once."""
+        """Return {cell id: {part: (n,) values for `ids`, or NaN}}; each file of records is read once."""
         of_folder: dict[Path, list[str]] = {}
         for cell_id in cell_ids:
             of_folder.setdefault(self.folders.get(cell_id, self.folder), []).append(cell_id)
@@ -132,9 +136,9 @@ class RunData:
 
     @cached_property
     def predictions(self) -> dict[str, list[Any]]:
-        """Return {column: values in the order of `ids`, None if unknown} of `correct` and `target_confidence`.
+        """Return {column: values in the order of `ids`, None if unknown} for `correct` and `target_confidence`.
 
-        A column that a folder lacks, as those of earlier versions do, is missing.
+        A column that a folder lacks, as in earlier versions, is left out.
         """
         files = [folder / "predictions.parquet" for folder in self.all_folders]
         there = [set(pq.read_schema(file).names) if file.is_file() else set() for file in files]
@@ -150,7 +154,7 @@ class RunData:
         return {name: [by_id.get(image_id, {}).get(name) for image_id in self.ids] for name in columns}
 
     def takes_part(self, cell: CellResult) -> np.ndarray:
-        """Return Bool (n,), the samples that count in the value of a cell; of an aggregate those with a part."""
+        """Return Bool (n,), whether each sample counts in a cell's value; for an aggregate, whether it has a part."""
         columns = self.parts.get(cell.cell_id)
         if not cell.aggregate or columns is None:
             return np.isfinite(self.values[cell.cell_id])
@@ -158,7 +162,7 @@ class RunData:
 
     @cached_property
     def contrasts(self) -> list[Contrast]:
-        """Return every two explainers compared."""
+        """Return the comparisons of all pairs of explainers."""
         return read_contrasts(self.summary.get("comparisons", []))
 
     @cached_property
@@ -168,7 +172,7 @@ class RunData:
 
     @cached_property
     def position(self) -> dict[str, int]:
-        """Return {image id: its place in `ids`}."""
+        """Return {image id: its index in `ids`}."""
         return {image_id: index for index, image_id in enumerate(self.ids)}
 
     @cached_property
@@ -188,7 +192,7 @@ class RunData:
 
     @property
     def samples_explained(self) -> int:
-        """Return how many samples were explained: batches are computed whole, also the last."""
+        """Return how many samples were explained. Batches are computed whole, including the last one."""
         dataset, size = self.summary["dataset"], self.summary["batch_size"]
         if only := self.summary.get("only"):
             return only["samples"]
@@ -196,7 +200,7 @@ class RunData:
 
     @cached_property
     def rows(self) -> list[ExplainerRow]:
-        """Return the rows of the table by the mean of the first metric, the best first; baselines last."""
+        """Return the rows of the table, sorted by the mean of the first metric, best first, with baselines last."""
         names = explainer_names(self.cells)
         rows = {
             cell.explainer_id: ExplainerRow(
@@ -256,9 +260,9 @@ def read_run(folder: Path) -> RunData:
         if count != cell.n or cell.cell_id not in scores.values:
             raise UserError(
                 f"records.parquet of {folder} has {count} scores of {cell.explainer_text} by {cell.metric_text}, but "
-                f"summary.json {cell.n}; {RESUME}"
+                f"summary.json has {cell.n}; {RESUME}"
             )
-    _check_unchanged(folder / "records.parquet")  # also groups, and scores of the same mean
+    _check_unchanged(folder / "records.parquet")  # also detects changed groups, and changed scores with the same mean
     identity = read_manifest(folder).identity if (folder / MANIFEST).exists() else None
     run = RunData(
         folder, cells, scores.ids, scores.groups, scores.values, summary, timings, examples, samples,
@@ -268,7 +272,7 @@ def read_run(folder: Path) -> RunData:
 
 
 def _ranked_anew(run: RunData) -> RunData:
-    """Return a run of another version of the paired test with its ranks and comparisons recomputed by this version."""
+    """Recompute the ranks and comparisons of a run that another version of the paired test has ranked."""
     contrasts, standings = compare(run.cells, run.values, run.codes(), run.summary["seed"], run.parts)
     cells = [cell.model_copy(update=standings[cell.cell_id].as_dict()) for cell in run.cells]
     complain(f"{run.folder} was ranked by another version of the paired test; its ranks are recomputed here")
@@ -276,55 +280,55 @@ def _ranked_anew(run: RunData) -> RunData:
 
 
 def _check_value(folder: Path, cell: CellResult, scores: "CellScores") -> None:
-    """Raise UserError for a cell whose value is not the mean of its scores."""
+    """Raise UserError if a cell's value is not the mean of its scores."""
     values = scores.values.get(cell.cell_id, np.empty(0))
     values = values[np.isfinite(values)]
-    if cell.aggregate or not len(values) or len(values) != cell.n:  # a wrong n has an error of its own
+    if cell.aggregate or not len(values) or len(values) != cell.n:  # a wrong n has its own error
         return
     mean = float(values.mean())
     if cell.value is None or abs(cell.value - mean) > SAME * max(1.0, abs(mean)):
         raise UserError(
-            f"{folder / 'summary.json'} says {cell.value} of {cell.explainer_text} by {cell.metric_text}, whose scores "
-            f"have the mean {mean:.6g}; {CHANGED}"
+            f"{folder / 'summary.json'} has {cell.value} for {cell.explainer_text} by {cell.metric_text}, but the mean "
+            f"of the scores is {mean:.6g}; {CHANGED}"
         )
 
 
 def _check_unchanged(path: Path) -> None:
-    """Raise UserError for a file whose hash is not the one that the run noted after it wrote the file.
+    """Raise UserError if a file's hash differs from the one that the run noted after writing the file.
 
-    A folder without such notes, as of a run that somebody has cut to a part of its cells, is not checked here.
+    A folder without such notes, for example a run that was cut to some of its cells, is not checked here.
     """
     if not (notes := path.parent / WRITTEN).exists():
         return
     hashes = _json(notes).get("files")
     if not isinstance(hashes, dict) or hashes.get(path.name) != sha256_of(path):
-        raise UserError(f"{path} was changed since the run wrote it; {CHANGED}")
+        raise UserError(f"{path} has changed since the run wrote it; {CHANGED}")
 
 
 def _parts(path: Path, cells: list[CellResult], ids: list[str]) -> dict[str, np.ndarray]:
-    """Return {cell id: (n, P)} of the aggregates in records, in the order of these images and of their parts."""
+    """Return {cell id: (n, P)} for the aggregates in records, in the order of these images and of their parts."""
     values = records.by_part(path, [cell.cell_id for cell in cells if cell.aggregate], ids)
     return {key: np.stack(list(parts.values()), axis=1) for key, parts in values.items() if parts}
 
 
 class MapsByExplainer(dict[str, StoredMaps]):
-    """{explainer: its maps}. Raises: UserError for an explainer without, with the nearest name."""
+    """{explainer: its maps}. A missing explainer raises UserError, which suggests similar names."""
 
     def __missing__(self, name: str) -> NoReturn:
         raise unknown("explainer with kept maps", name, self)
 
 
 def load_maps(run: Any) -> dict[str, StoredMaps]:
-    """Return the maps that a run has kept (`keep_maps`): {explainer with its options: its maps}, read when asked for.
+    """Return the maps that a run has stored (`keep_maps`): {explainer with its options: its maps}, read on demand.
 
-    Maps are mappings from image ids to arrays (H, W); `np.asarray` makes an array (N, H, W) of all of them, in the
-    order of their ids. They are float16 with a scale per map, so that values are exact to 0.05 %.
+    Maps are mappings from image ids to arrays (H, W). `np.asarray` makes an array (N, H, W) of all of them, in the
+    order of their ids. They are float16 with a scale per map, so values are exact to 0.05 %.
 
     Args:
-        run: what `run` returned, or its folder.
+        run: Result of `run`, or the folder of a run.
 
     Raises:
-        UserError: The folder holds no run, or one that kept no maps.
+        UserError: The folder holds no run, or a run that stored no maps.
     """
     folder = Path(getattr(run, "folder", run))
     if not (folder / "summary.json").is_file():
@@ -335,7 +339,7 @@ def load_maps(run: Any) -> dict[str, StoredMaps]:
     folders = {name: folder / "maps" / explainer_id for explainer_id, name in names.items()}
     kept = {name: StoredMaps(path, ids) for name, path in folders.items() if path.is_dir()}
     if not kept:
-        raise UserError(f"{folder} has kept no maps; start the run again with --keep-maps")
+        raise UserError(f"{folder} has no stored maps; start the run again with --keep-maps")
     return MapsByExplainer(kept)
 
 
@@ -373,7 +377,7 @@ def _timings(path: Path) -> dict:
 
 
 def _json(path: Path) -> dict:
-    """Return the content of a JSON file; raise UserError for a damaged one."""
+    """Return the content of a JSON file; UserError if it is damaged."""
     try:
         content = parse_json(read_bytes(path))
     except FileNotFoundError:
@@ -397,7 +401,7 @@ def _checked(path: Path) -> Iterator[Path]:
     """Yield the path of a table.
 
     Raises:
-        UserError: It is damaged, or turns out to be.
+        UserError: The file is damaged, or turns out to be while it is read.
     """
     try:
         check_regular(path)
@@ -412,12 +416,12 @@ def _checked(path: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class CellScores:
-    """Hold the scores of records.
+    """Scores in records.
 
     Attributes:
-        ids: of the images, as they first come.
-        groups: of the images; None: its own.
-        values: {cell id: a score per image, or NaN}.
+        ids: Ids of the images, in the order of first occurrence.
+        groups: Groups of the images; None if an image is its own group.
+        values: {cell id: score of each image, or NaN}.
     """
 
     ids: list[str]
@@ -429,7 +433,7 @@ class CellScores:
         """Read the scores, or one part of them, from rows with the columns `SCORES` (`records.by_cell`)."""
         images = _Images()
         values: dict[str, np.ndarray] = {}
-        for cell_id, rows in stretches:  # cells of several runs as one may have images that earlier ones lack
+        for cell_id, rows in stretches:  # cells of merged runs may have images that earlier cells lack
             column = rows.column("part")
             chosen = rows.filter(pc.is_null(column) if part is None else pc.equal(column, part))
             if len(chosen):
@@ -441,12 +445,12 @@ class CellScores:
         return cls(images.ids.to_pylist(), images.groups, values)
 
     def count(self, cell_id: str) -> int:
-        """Return how many scores a cell has."""
+        """Return the number of scores of a cell."""
         return int(np.isfinite(self.values.get(cell_id, np.empty(0))).sum())
 
 
 class _Images:
-    """Image ids in the order they first come, each with its group."""
+    """Image ids in the order of first occurrence, each with its group."""
 
     def __init__(self) -> None:
         self.ids = pa.array([], pa.string())
@@ -454,12 +458,12 @@ class _Images:
         self._last: tuple[pa.Array, np.ndarray] = self.ids, np.empty(0, np.intp)
 
     def places(self, rows: pa.RecordBatch) -> np.ndarray:
-        """Return (n,) the index of each row's image."""
+        """Return the index of each row's image, (n,)."""
         if rows.column("image_id").null_count:
             raise ValueError("a row has no image_id")
         ids = rows.column("image_id").cast(pa.string())
         before, places = self._last
-        if not ids.equals(before):  # mostly another cell has the same images
+        if not ids.equals(before):  # usually all cells have the same images
             indices = pc.index_in(ids, self.ids)
             if indices.null_count:
                 self._add(rows.filter(pc.is_null(indices)))
@@ -469,19 +473,19 @@ class _Images:
         return places
 
     def widened(self, scores: np.ndarray) -> np.ndarray:
-        """Return scores of the first images, with NaN for those that came later."""
+        """Return the scores of the images so far, with NaN for images that were added later."""
         more = len(self.ids) - len(scores)
         return np.concatenate([scores, np.full(more, np.nan)]) if more else scores
 
     def _add(self, rows: pa.RecordBatch) -> None:
         names, groups = rows.column("image_id").to_pylist(), rows.column("group").to_pylist()
-        new = dict(zip(reversed(names), reversed(groups), strict=True))  # of rows of one image the first
+        new = dict(zip(reversed(names), reversed(groups), strict=True))  # the first row of each image overwrites others
         self.groups += [new[name] for name in dict.fromkeys(names)]
         self.ids = pa.concat_arrays([self.ids, pa.array(dict.fromkeys(names), pa.string())])
 
 
 def _examples(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of examples.npz; a run without a picture to show has none."""
+    """Return the arrays of examples.npz; {} for a run without pictures."""
     if not path.exists():
         return {}
     try:
@@ -492,14 +496,14 @@ def _examples(path: Path) -> dict[str, np.ndarray]:
 
 
 def samples_of(folder: Path, ids: pa.Array, cell_id: str) -> dict[str, dict]:
-    """Return {image id: its label, prediction and mask} of samples; its target is that of this cell.
+    """Return {image id: its label, prediction and mask} for these images; the target is taken from one cell.
 
     Args:
-        folder: of the run.
-        ids: of the images.
-        cell_id: whose targets are shown.
+        folder: Folder of the run.
+        ids: Ids of the images.
+        cell_id: Cell whose targets are returned.
     """
-    if not len(ids):  # as of a run without its pictures, whose predictions nothing shows
+    if not len(ids):  # a run without its pictures, whose predictions are not shown
         return {}
     names = ["image_id", "label", "prediction", "target"]
     numbers = ["image_id", "confidence", "correct", "mask_share", "left_out"]

@@ -1,8 +1,8 @@
-"""Maps that a run keeps: float16 in Parquet files, a row per sample, read when they are asked for.
+"""Maps that a run stores: float16 in Parquet files, one row per sample, read on demand.
 
 A map is divided by `scale`, the power of two that brings its greatest magnitude below 1, so that gradients of any size
-keep the 11 bits of float16: values are exact to 1/2048 of themselves, and to 2^-25 of the map's greatest magnitude.
-`map` and `scale` are null where the explainer gave no map.
+keep the 11 bits of float16. Values are exact to 1/2048 of themselves, and to 2^-25 of the map's greatest magnitude.
+`map` and `scale` are null if the explainer returned no map.
 """
 
 import re
@@ -21,7 +21,7 @@ from saliency_bench.utils.hashing import sha256_of
 
 SCHEMA = pa.schema(
     [
-        ("position", pa.int64()),  # of the sample in the run
+        ("position", pa.int64()),  # position of the sample in the run
         ("image_id", pa.string()),
         ("scale", pa.float32()),
         ("map", pa.list_(pa.list_(pa.float16()))),
@@ -30,7 +30,7 @@ SCHEMA = pa.schema(
 
 
 def table_of(positions: Sequence[int], ids: Sequence[str], maps: Sequence[np.ndarray | None]) -> pa.Table:
-    """Return rows of samples with their maps (H, W), None where there is none."""
+    """Return a row per sample with its map (H, W), null for None."""
     rounded = [None if entry is None else packed(entry) for entry in maps]
     known = [entry[0] for entry in rounded if entry is not None]
     scales = [None if entry is None else entry[1] for entry in rounded]
@@ -43,9 +43,9 @@ def table_of(positions: Sequence[int], ids: Sequence[str], maps: Sequence[np.nda
 
 
 def packed(values: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return (a map (H, W) divided by its scale, in float16; that scale).
+    """Return (a map (H, W) divided by its scale, in float16; the scale).
 
-    The scale is the least power of two above all magnitudes; 1 of a map of zeros.
+    The scale is the smallest power of two above all magnitudes; 1 for a map of zeros.
     """
     scale = float(np.ldexp(1.0, int(np.frexp(np.abs(values).max(initial=0).astype(np.float64))[1])))
     return (values.astype(np.float64) / scale).astype(np.float16), scale
@@ -56,18 +56,18 @@ def _offsets(lengths: Sequence[int] | np.ndarray) -> pa.Array:
 
 
 class StoredMaps(Mapping[str, np.ndarray]):
-    """{image id: map (H, W) float32} of one explainer in a run; files are read when a map is asked for.
+    """{image id: map (H, W) float32} of one explainer in a run; files are read when a map is accessed.
 
-    `np.asarray(maps)` gives all of them (N, H, W) in the order of the ids, which is that of the run. A run takes them
-    as `maps={"name": maps}`.
+    `np.asarray(maps)` returns all of them (N, H, W), in the order of the ids, which is the run's order. A run accepts
+    them as `maps={"name": maps}`.
     """
 
     def __init__(self, folder: Path, ids: Collection[str] | None = None):
-        """Read which maps a folder has.
+        """Create the mapping for the files in a folder.
 
         Args:
-            folder: of the files.
-            ids: of the samples of the run; its files may hold more. None: all.
+            folder: Folder of the files.
+            ids: Ids of the run's samples, if the files may hold more; None for all.
         """
         self.folder, self._ids = folder, None if ids is None else set(ids)
         self._last: tuple[Path, pa.Table] | None = None
@@ -110,7 +110,7 @@ class StoredMaps(Mapping[str, np.ndarray]):
 
 
 def _check_bytes(path: Path) -> None:
-    """Raise UserError for a file whose name has the hash of other bytes."""
+    """Raise UserError if a file's bytes do not match the hash in its name."""
     known = re.search(r"-([0-9a-f]{16})$", path.stem)
     if known and not sha256_of(path).startswith(known[1]):
         raise UserError(f"{path} is damaged; start the run again to restore it")

@@ -1,4 +1,4 @@
-"""The summary of a run: per cell a score with its interval, what was left out and why; versions and hardware."""
+"""Summary of a run: a score with its interval per cell, omitted samples with reasons, versions and hardware."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence, Set
@@ -48,18 +48,18 @@ TARGETS = {
     "contrast:second": "the predicted class and not the runner-up",
 }
 SHOWN = 60  # characters of a reason in a table
-RARE_MEANS = "the interval is wider, as the samples do not rule out a few per cent of very different scores"
+RARE_MEANS = "the interval is wider, because the samples do not rule out a few per cent of very different scores"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The records of one cell.
+    """Records of one cell.
 
     Attributes:
-        scores: in the order of the samples, NaN where there is none.
-        parts: the same of each part of a score.
-        left_out: how often each reason left a sample out.
-        marks: how often each mark stands beside a score, or beside the parts of a sample without a score of its own.
+        scores: Scores in the order of the samples, NaN if missing.
+        parts: {name: values of the part, in the same form}.
+        left_out: {reason: number of samples that it left out}.
+        marks: {remark: number of scores with it, including samples that have parts but no score of their own}.
     """
 
     scores: np.ndarray
@@ -68,7 +68,7 @@ class Outcome:
     marks: Counter[str]
 
     def count(self, aggregate: bool) -> int:
-        """Return how many samples count: those with a score, or of an aggregate those with a part."""
+        """Return the number of samples that count: those with a score or, for an aggregate, with a part."""
         counted = np.isfinite(self.columns).any(axis=1) if aggregate and self.parts else np.isfinite(self.scores)
         return int(counted.sum())
 
@@ -90,17 +90,17 @@ def summarise(folder: Path, facts: dict[str, Any]) -> dict:
     """Summarise the records of a run, and write summary.json.
 
     Args:
-        folder: of the run.
-        facts: what is known of it besides its records, in the layout of summary.json (`compute.finish.run_facts`).
+        folder: Folder of the run.
+        facts: Entries of summary.json that do not come from records (`compute.finish.run_facts`).
 
     Returns:
-        What it holds, as read back: numbers that are not known are None.
+        The content of summary.json as read back, with None for unknown numbers.
     """
     manifest, seed = read_manifest(folder), facts["seed"]
     identity, dataset, other = manifest.identity, facts["dataset"], facts["other_model"]
     predictions = _predictions(folder, "predictions", identity)
     explained, outcomes = _outcomes(folder / "records.parquet")
-    # The order of a cell's records is that of the predictions that were explained, so that their codes fit its scores.
+    # A cell's records are in the order of the explained predictions, so the codes match its scores.
     clustered = predictions.filter(pc.is_in(predictions["image_id"], pa.array(explained, pa.string())))
     codes = cluster_codes(clustered["image_id"].to_pylist(), clustered["group"].to_pylist())
     keys = [key for key in manifest.cells.values() if key.cell_id in outcomes]
@@ -139,9 +139,9 @@ def summarise(folder: Path, facts: dict[str, Any]) -> dict:
         "halved_chunks": halved,
         "command": manifest.commands(keys),
     }
-    (folder / WRITTEN).unlink(missing_ok=True)  # it tells of the summary before
+    (folder / WRITTEN).unlink(missing_ok=True)  # it belongs to the previous summary
     write_json(folder / "summary.json", summary)
-    return read_json(folder / "summary.json")  # where what is not known is None
+    return read_json(folder / "summary.json")  # unknown numbers are None there
 
 
 def _predictions(folder: Path, name: str, identity: Identity) -> pa.Table:
@@ -161,7 +161,7 @@ def _chosen_by(path: Path, digest: str) -> str | None:
 
 
 def _outcomes(path: Path) -> tuple[list[str], dict[str, Outcome]]:
-    """Return (the image ids of a cell in the order that all cells share, {cell id: what its records say})."""
+    """Return (image ids of a cell in the order that all cells share, {cell id: its `Outcome`})."""
     ids: list[pa.Array] = []
     values: dict[str, dict[str | None, list[np.ndarray]]] = {}
     left_out: dict[str, Counter[str]] = defaultdict(Counter)
@@ -188,7 +188,7 @@ def _outcomes(path: Path) -> tuple[list[str], dict[str, Outcome]]:
 
 
 def faults_of(cells: Sequence[CellResult]) -> dict[str, int]:
-    """Return {what went wrong: how many records have no score because of it}."""
+    """Return {what went wrong: number of records without a score because of it}."""
     total: Counter[str] = sum((Counter(cell.left_out) for cell in cells), Counter())
     return {reason: count for reason, count in sorted(total.items()) if not is_expected(reason)}
 
@@ -200,8 +200,8 @@ def _passes(
 
     Returns:
         ({cell id: forward passes}, how often a batch was halved to fit into memory, {explainer id: {"cells": (height,
-        width) of its maps before enlargement or None, "negative": whether a map has negative values}}, the batch sizes
-        with which the scores were computed).
+        width) of its maps before enlargement or None, "negative": whether a map has negative values}}, batch sizes used
+        to compute the scores).
     """
     explain, metric = Counter[str](), Counter[str]()
     halved = 0
@@ -214,7 +214,7 @@ def _passes(
         count = sum(start < used for start in entry.starts)
         halved += count * entry.about["halved"]
         sizes |= {entry.about["batch_size"]} if count else set()
-        if count and "negative" in entry.about:  # not where an explainer gave no map
+        if count and "negative" in entry.about:  # missing if an explainer returned no map
             known = of_maps.setdefault(entry.group, {"cells": None, "negative": False})
             known["cells"] = known["cells"] or entry.about["cells"]
             known["negative"] |= entry.about["negative"]
@@ -228,9 +228,9 @@ def _passes(
 def numbers_of(
     keys: Sequence[CellKey], outcomes: dict[str, Outcome], codes: np.ndarray, seed: int
 ) -> Iterator[tuple[str, Numbers]]:
-    """Yield (cell id, its score and parts with intervals) of each cell of one metric.
+    """Yield (cell id, its score and parts with intervals) for each cell of one metric.
 
-    Parts are dropped from `outcomes` once they are summarised: they take much memory.
+    Parts take much memory, so they are removed from `outcomes` once they are summarised.
     """
     columns = [outcomes[key.cell_id].scores for key in keys]
     parts = [(key.cell_id, name) for key in keys for name in outcomes[key.cell_id].parts]
@@ -280,7 +280,7 @@ def _masks(predictions: pa.Table) -> dict:
 
 
 def summarised_names(folder: Path) -> dict[str, str]:
-    """Return {cell id: its explainer and metric} of the summary in a folder; {} where none can be read."""
+    """Return {cell id: its explainer and metric} from the summary in a folder; {} if it cannot be read."""
     try:
         cells = read_cells(read_json(folder / "summary.json")["cells"])
     except (UserError, OSError, LookupError, TypeError):
@@ -289,21 +289,21 @@ def summarised_names(folder: Path) -> dict[str, str]:
 
 
 def covered(summary: dict) -> int:
-    """Return how many samples the cells of a summary are about."""
+    """Return the number of samples that the cells of a summary cover."""
     only = summary.get("only")
     return only["samples"] if only else summary["dataset"]["used"]
 
 
 def table(cells: Sequence[CellResult], used: int) -> str:
-    """Return the cells as text: a row per explainer, a column per metric: value [low, high] #ranks, notes.
+    """Return the cells as text: one row per explainer, one column per metric: value [low, high] #ranks, notes.
 
-    n is shown where it is not `used`, and the number of clusters C where samples depend on each other. A cell without
-    value gives the reason in short; lines below the table name each explainer with failures or flat maps.
-    Rows are sorted by the mean of the first metric, baselines last.
+    n is shown if it is not `used`, and the number of clusters C if samples depend on each other. A cell without a value
+    shows a short reason; lines below the table list explainers with failures or flat maps. Rows are sorted by the mean
+    of the first metric, with baselines last.
 
     Args:
-        cells: of one run.
-        used: samples that the run covers.
+        cells: Cells of one run.
+        used: Number of samples that the run covers.
     """
     lines = [aligned(table_rows(cells, used))]
     if below := lines_below(cells):
@@ -313,7 +313,7 @@ def table(cells: Sequence[CellResult], used: int) -> str:
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Return a table as text, with a rule below its first row."""
-    rows = [[without_controls(text) for text in row] for row in rows]  # names of classes may come from strangers
+    rows = [[without_controls(text) for text in row] for row in rows]  # class names may come from unknown authors
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
@@ -335,7 +335,7 @@ def table_rows(cells: Sequence[CellResult], used: int) -> list[list[str]]:
 
 
 def legend(cells: Sequence[CellResult]) -> str:
-    """Explain the signs of the table of these cells; "" where it has none."""
+    """Return an explanation of the signs in these cells' table; "" if there are none."""
     parts = ["95 % intervals in brackets"] * any(cell.ends for cell in cells)
     parts += [f"{RARE}: {RARE_MEANS}"] * any(cell.rare for cell in cells)
     parts += ["#: the ranks that a paired test leaves open"] * any(cell.rank for cell in cells)
@@ -344,7 +344,7 @@ def legend(cells: Sequence[CellResult]) -> str:
 
 
 def in_short(summary: dict, cells: Sequence[CellResult]) -> str:
-    """Return the line below a run's table: its samples, how good the classifier is, and the signs of the table."""
+    """Return the line below a run's table: its samples, the classifier's accuracy, and the signs of the table."""
     only, dataset = summary["only"], summary["dataset"]
     chosen = f", of which {only['samples']} are explained (--only {' '.join(only['conditions'])})" if only else ""
     of_all = f" of {dataset['samples']}" if dataset["used"] < dataset["samples"] else ""
@@ -362,7 +362,7 @@ def misfits(summary: dict) -> list[str]:
 
 
 def _without_fix(reason: str) -> str:
-    """Return the reason without the fix that follows a semicolon, which may be inside a parenthesis."""
+    """Return the reason without its fix, which follows a semicolon and may be inside parentheses."""
     text = reason.partition(";")[0]
     return text.rpartition(" (")[0] if text.count("(") > text.count(")") else text
 
@@ -370,8 +370,8 @@ def _without_fix(reason: str) -> str:
 def maps_line(summary: dict, cells: Sequence[CellResult]) -> str:
     """Return the line below a run's table about its maps: what they explain, their size and whether they are signed.
 
-    A map of 7 x 7 cells locates evidence less precisely than a map of pixels. A negative value is evidence against what
-    is explained.
+    A map of 7 x 7 cells locates evidence less precisely than a map of pixels. A negative value is evidence against the
+    target.
     """
     names, of_maps = explainer_names(cells), summary.get("maps", {})
     by_size: dict[str, list[str]] = {}
@@ -385,7 +385,7 @@ def maps_line(summary: dict, cells: Sequence[CellResult]) -> str:
 
 
 def explained(rule: str) -> str:
-    """Return in words what the maps of a target rule explain."""
+    """Return in words what maps explain under a target rule."""
     if rule.startswith(PREDICTED_BY):
         return f"the class that {rule.removeprefix(PREDICTED_BY)} predicts"
     return TARGETS.get(rule, f"what {rule} names for each sample")
@@ -402,7 +402,7 @@ def _accuracy(model: dict) -> str:
 
 
 def notes(cells: Sequence[CellResult]) -> list[str]:
-    """Return what must be known about the values of metrics, a line for all metrics with the same note."""
+    """Return the remarks on the values of metrics, one line for all metrics with the same remark."""
     named: dict[str, list[str]] = {}
     for metric, name in metric_names(cells).items():
         note = next(cell.note for cell in cells if cell.metric_id == metric)
@@ -417,19 +417,19 @@ def warnings(cells: Sequence[CellResult]) -> list[str]:
         of_explainer = [cell for cell in cells if cell.explainer_id == key]
         if dropped := sum(cell.left_out.get(CHANGES_NETWORK, 0) for cell in of_explainer):
             lines.append(
-                f"{name} changes the network: what the network answers was another after it, so {dropped:,} of its "
-                "scores do not count."
+                f"{name} changes the network: the network's output differed after it, so {dropped:,} of its scores do "
+                "not count."
             )
         if marked := max(cell.marked.get(DEPENDS_ON_BATCH, 0) for cell in of_explainer):
             lines.append(
-                f"{name} depends on its batch: beside other images the same image gets another map ({marked:,} "
-                "samples), so its scores hold for this batch size and order alone."
+                f"{name} depends on its batch: an image gets another map with other images beside it ({marked:,} "
+                "samples), so its scores hold only for this batch size and order."
             )
     return lines
 
 
 def fault_lines(cells: Sequence[CellResult]) -> list[str]:
-    """Return a line for each explainer that lost records to a failure, with the most frequent failure."""
+    """Return a line for each explainer that lost records to failures, with the most frequent failure."""
     lines = []
     for key, name in explainer_names(cells).items():
         faults = Counter(faults_of([cell for cell in cells if cell.explainer_id == key]))
@@ -439,13 +439,13 @@ def fault_lines(cells: Sequence[CellResult]) -> list[str]:
 
 
 def lines_below(cells: Sequence[CellResult]) -> list[str]:
-    """Return the lines below a table: what failed, and which explainers gave flat maps."""
+    """Return the lines below a table: failures, and explainers with flat maps."""
     flat = [f"{name} {counted(count, 'map')}" for name, count in flat_maps(cells).items()]
     return fault_lines(cells) + [f"flat maps (one value everywhere): {', '.join(flat)}"] * bool(flat)
 
 
 def flat_maps(cells: Sequence[CellResult]) -> dict[str, int]:
-    """Return {explainer: number of its constant maps}, without explainers that gave none."""
+    """Return {explainer: number of its constant maps}, without explainers that have none."""
     counts: Counter[str] = Counter()
     names = explainer_names(cells)
     for cell in cells:
@@ -455,7 +455,7 @@ def flat_maps(cells: Sequence[CellResult]) -> dict[str, int]:
 
 
 def in_order(cells: Sequence[CellResult]) -> list[str]:
-    """Return the ids of the explainers by their mean in the first metric, the best first; baselines last."""
+    """Return the ids of the explainers sorted by their mean in the first metric, best first, with baselines last."""
     sign = -1 if cells[0].higher_is_better else 1
     first = [cell for cell in cells if cell.metric_id == cells[0].metric_id]
     means = {cell.explainer_id: sign * cell.value for cell in first if cell.value is not None}

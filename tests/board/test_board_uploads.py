@@ -214,7 +214,7 @@ def test_a_run_that_no_board_shows_is_refused_as_its_review_would(board, run, tm
     summary["cells"][0]["value"] += 0.1
     (copy / "summary.json").write_text(json.dumps(summary))
     unfold(packed(tmp_path / "run.zip", files_of(copy)), folder)
-    error = refused("whose scores have the mean", proposal, folder, BOARD, api, Known())
+    error = refused("but the mean of the scores is", proposal, folder, BOARD, api, Known())
     assert str(tmp_path) not in error
     known = known_dataset(str(shapes))
     others = known.model_copy(update={"samples": [(f"other {one}", group) for one, group in known.samples]})

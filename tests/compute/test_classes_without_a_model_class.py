@@ -26,7 +26,10 @@ def test_they_are_predicted_and_not_explained(shapes, resnet, classes, tmp_path,
     page = result.report.read_text(encoding="utf-8")
     assert f"not counted: {len(without)} whose label is no class of the model" in page
     assert f"of the {len(rows)} samples (the label of {len(without)} is no class of the model)" in page
-    assert f"{len(without)} of {len(rows)} samples show what the model has no class for" in capsys.readouterr().err
+    assert (
+        f"{len(without)} of {len(rows)} samples show no class of the model: they are predicted, not explained"
+        in capsys.readouterr().err
+    )
 
 
 def test_where_the_target_is_predicted_all_are_explained(shapes, resnet, classes, tmp_path):

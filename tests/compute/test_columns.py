@@ -83,7 +83,7 @@ def test_outside_a_run_the_columns_are_given(whole, shapes, resnet):
     assert np.isnan(score_samples(brightness, batch.images, classifier, "edges", columns=with_gap, **given)).sum() == 1
     for wrong, words in (
         ({}, "brightness needs the column image_without_object"),
-        (columns | {"more": scenes}, "asks for no column more"),
+        (columns | {"more": scenes}, "needs no column more"),
         (columns | {"scene": scenes[1:]}, "scene has 11 values for 12 images"),
         (columns | {"image_without_object": batch.images[:, :, 1:]}, "prepare them alike"),
         (columns | {"image_without_object": batch.images * 255}, "in \\[0, 1\\]"),
@@ -195,7 +195,7 @@ def test_a_picture_that_changes_during_the_run_stops_it(shapes, resnet, tmp_path
             Image.new("RGB", (32, 32)).save(path)
         return images.mean(dim=1)
 
-    with pytest.raises(UserError, match="changed while the run was at work"):
+    with pytest.raises(UserError, match="changed during the run"):
         sb.run(**settings(rows, resnet, explainers=[meddling], limit=None), out=tmp_path / "run")
 
 

@@ -370,7 +370,7 @@ def test_options_that_are_not_there_or_of_another_type_are_named(load, name):
     inputs = asking(name) if name in ASKING else given(name, per_sample=True)
     assert says(load, name, f"unknown option of {name} 'treshold'", **inputs, treshold=0.5)
     assert says(load, name, "'per_samples'; did you mean per_sample", **inputs, per_samples=True)
-    assert says(load, name, f"per_sample of {name} is True or False; got 'yes'", **inputs | {"per_sample": "yes"})
+    assert says(load, name, f"per_sample of {name} must be True or False; got 'yes'", **inputs | {"per_sample": "yes"})
     if name not in ALIGNMENT:
         assert says(load, name, "'batchsize'; did you mean batch_size", **inputs, batchsize=4)
         assert says(load, name, "batch_size=a", **inputs, batch_size="a")
@@ -384,7 +384,7 @@ def test_options_beside_a_metric_that_has_its_own_are_refused():
     from saliency_bench.compute.scoring.samples import score_samples
 
     metric = load_metric("saliency_max_sensitivity")
-    with pytest.raises(ValueError, match="saliency_max_sensitivity has its options already; got draws"):
+    with pytest.raises(ValueError, match="saliency_max_sensitivity already has its options; leave out draws"):
         score_samples(metric, images(2), Plain(), occluded, draws=3)
 
 

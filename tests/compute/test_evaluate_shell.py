@@ -285,8 +285,8 @@ def test_a_class_for_each_image_or_weights_or_the_predicted_one(load):
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
-        ({"images": None, "predictions": MAPS}, "makes the maps itself: give images"),
-        ({"predictions": MAPS}, "makes the maps itself"),
+        ({"images": None, "predictions": MAPS}, "computes the maps itself: give images"),
+        ({"predictions": MAPS}, "computes the maps itself"),
         ({"images": torch.rand(3, 8, 9)}, r"images have shape \(B, 3, H, W\)"),
         ({"classifier": None}, "needs classifier= and explainer="),
         ({"explainer": "gradcan"}, "gradcan.*gradcam"),
@@ -309,7 +309,7 @@ def test_metrics_that_make_their_maps_name_what_is_wrong_and_go_on(load, wrong, 
 
 @pytest.mark.parametrize("given", [{"references": [0] * 6}, {"target": torch.eye(5)[:1]}])
 def test_a_class_that_a_metric_would_not_look_at_is_refused(load, given):
-    with pytest.raises(ValueError, match="classes of its own choice"):
+    with pytest.raises(ValueError, match="chooses its own classes"):
         load("saliency_class_sensitivity").compute(**asking(), **given)
 
 

@@ -403,7 +403,7 @@ def test_classes_at_minus_infinity_leave_the_numbers_of_the_others(saved, tmp_pa
         run(data, sb.load_classifier(Absent(logit), mean=0, std=1, device="cpu"), tmp_path / str(logit), **settings)
         for logit in (-torch.inf, -1e4)
     )
-    assert not [message for message in caplog.messages if "finite answer" in message]
+    assert not [message for message in caplog.messages if "finite logits" in message]
     columns = ("image_id", "explainer", "metric", "part", "target", "reason")
     rows, others = (
         {tuple(str(row[name]) for name in columns): row["value"] for row in result.records()}
@@ -574,9 +574,9 @@ def test_accuracy_is_against_the_label_whatever_class_is_explained(saved, tmp_pa
     metric = {"metric": "saliency_roae", "exposure": 0.0}
     by_score = score_samples(**metric, images=images, classifier=model, explainer="gradient", labels=labels)
     assert by_score.tolist() == right
-    with pytest.raises(UserError, match="saliency_roae asks for accuracy: give labels"):
+    with pytest.raises(UserError, match="saliency_roae needs the accuracy: give labels"):
         score_samples("saliency_roae", images, model, "gradient", target=labels)
-    with pytest.raises(UserError, match="saliency_deletion asks for no labels"):
+    with pytest.raises(UserError, match="saliency_deletion needs no labels"):
         score_samples("saliency_deletion", images, model, "gradient", labels=labels)
 
 

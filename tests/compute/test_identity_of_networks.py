@@ -607,8 +607,8 @@ def test_an_attribute_without_stable_content_is_reported_and_nothing_is_reused(c
     classifier = sb.load_classifier(Net(open(os.devnull)), mean=0, std=1, size=8)  # noqa: SIM115
     assert classifier.digest == classifier.digest
     assert caplog.messages == [
-        "module:Net: _value cannot be hashed (_io TextIOWrapper has no content that can be read), so that no later "
-        "start can reuse its results or add to them"
+        "module:Net: _value cannot be hashed (_io TextIOWrapper has no readable content), so no later start "
+        "can reuse its results or add to them"
     ]
     assert classifier.digest != digest_of(Net(open(os.devnull)))  # noqa: SIM115
 

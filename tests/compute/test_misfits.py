@@ -45,11 +45,14 @@ def test_an_explainer_with_a_contrast_of_its_own_takes_no_other_one(by, run, tmp
 def test_a_misfit_is_left_out_by_name_and_the_others_score_as_without_it(run, capsys, tmp_path):
     result = run("gradcam", "gae", "random")
     assert (
-        "gradcam is left out, as it does not fit the network: no convolutional block found" in capsys.readouterr().err
+        "gradcam is left out, because it does not fit the network: no convolutional block found"
+        in capsys.readouterr().err
     )
     assert [cell.explainer_text for cell in result.cells] == ["gae", "random"]
     assert result.summary["misfits"].keys() == {"gradcam"}
-    with pytest.raises(UserError, match=r"^gradcam was left out of .*run, as it does not fit the network: no convolut"):
+    with pytest.raises(
+        UserError, match=r"^gradcam was left out of .*run, because it does not fit the network: no convolut"
+    ):
         sb.load_run(result.folder).check("gradcam:saliency_miou>=0.1")
     assert main(["submit", str(result.folder), "--to", str(tmp_path / "board"), "--by", "ada", "--dry-run"]) == 0
     assert "left out: gradcam (no convolutional block" in capsys.readouterr().out

@@ -95,7 +95,7 @@ def test_outside_a_run_it_is_given_with_its_labels(done, shapes, resnet, scenes)
     ):
         with pytest.raises(UserError, match=words):
             score_samples(shift, batch.images, own, "gradient", **given, **wrong)
-    with pytest.raises(UserError, match="saliency_insertion asks for no second classifier"):
+    with pytest.raises(UserError, match="saliency_insertion needs no second classifier"):
         score_samples("saliency_insertion", batch.images, own, "gradient", other=scenes, other_labels=scene)
 
 

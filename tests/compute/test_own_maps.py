@@ -219,8 +219,8 @@ def header(shape, dtype="<f4"):
     [
         (b"", "is not a .npy file"),
         (b"PK\x03\x04 an archive", "is not a .npy file"),
-        (header((32, 32)), "which is not what its header says"),  # promises more than there is
-        (header((32, 32)) + bytes(5000), "which is not what its header says"),
+        (header((32, 32)), "which does not match its header"),  # promises more than there is
+        (header((32, 32)) + bytes(5000), "which does not match its header"),
         (header((2**40, 2**40)) + bytes(16), "but the prepared frame is"),  # nothing is made room for
         (header((32, 32), "|O") + b"\x80\x04K\x01.", "not numbers"),
         (b"\x93NUMPY\x01\x00\x10\x00__import__('os')", "is not a .npy file"),
@@ -256,7 +256,7 @@ def test_unknown_files_links_and_empty_folders_are_refused(blank, values, tmp_pa
     with pytest.raises(UserError, match="is not a regular file"):
         score(blank, maps)
     np.save(tmp_path / "one.npy", np.zeros((32, 32)))
-    with pytest.raises(UserError, match=r"one\.npy holds one map, 32 x 32; a \.npy file holds that of every sample"):
+    with pytest.raises(UserError, match=r"one\.npy holds one map, 32 x 32; a \.npy file must hold the maps of all"):
         score(blank, tmp_path / "one.npy")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no map"):

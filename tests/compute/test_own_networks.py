@@ -124,25 +124,25 @@ REFUSED = {
     "FILE:number": "returned int; it must return a torch module or what load_classifier returns",
     "FILE:fails": "raised ValueError: no disk",
     "FILE:nake": "unknown function 'nake' .*did you mean make",
-    "FILE:make": r"are not known: .* --model \./net\.py:make:mean=0\.5,std=0\.5",
+    "FILE:make": r"are unknown; .* --model \./net\.py:make:mean=0\.5,std=0\.5",
     "FILE:make:weights=trained.ckpt,mean=0,std=1": r"has 0\.weight of shape \(6, 3, 3, 3\), but the network has \(8, 3",
     "FILE:make:weights=none.pth": "weights=none.pth is not a file",
     "FILE:make:weights=classes.txt": "weights=classes.txt cannot be read|holds more than tensors",
-    "FILE:make:weights=code.pth": r"is not opened, as it could run code; save .*\.save\(network\.state_dict\(\), NEW",
-    "FILE:make:weights=code.ckpt": r"save the weights alone: torch\.save\(torch\.load\(.*\)\['state_dict'\], NEW",
-    "FILE:make:weights=other.pth": r"lacks 0\.bias \(1 of 4 weights match\); they are of another network",
-    "timm:resnet18": "timm:resnet18 has no weights; give .*; for weights of the Hub, give timm/resnet18",
+    "FILE:make:weights=code.pth": r"because it could run code; save .*\.save\(network\.state_dict\(\), NEW",
+    "FILE:make:weights=code.ckpt": r"save only the weights: torch\.save\(torch\.load\(.*\)\['state_dict'\], NEW",
+    "FILE:make:weights=other.pth": r"lacks 0\.bias \(1 of 4 weights match\); the weights belong to another network",
+    "timm:resnet18": "timm:resnet18 has no weights; give .*; for weights from the Hub, give timm/resnet18",
     "timm:resnet18:weights=plain.pth,heads=2": "unknown option 'heads' of timm:resnet18",
     "timm:resnet10x:weights=plain.pth": "unknown timm model 'resnet10x'",
     "torchvision:resnet:weights=plain.pth": "unknown torchvision model 'resnet'",
-    "torchvision:resnet18:weights=plain.pth": "they are of another network",
-    "torchvision:resnet18:weights=wide.pth": "wide.pth have a last layer of 200,000 classes, more than 100,000",
+    "torchvision:resnet18:weights=plain.pth": "the weights belong to another network",
+    "torchvision:resnet18:weights=wide.pth": "wide.pth has a last layer of 200,000 classes, more than 100,000",
     "plain.pth": r"holds no TorchScript network; for weights give \./net\.py:make:weights=plain\.pth",
     "code.pth": r"holds no TorchScript .* a pickled network is not opened: save its state_dict\(\)",
     "none.pt": r"there is no file none\.pt; give",
     "six.safetensors": r"or \./net\.py:make:weights=six\.safetensors with a function",
     "trained.ckpt": "holds weights without .*:make:weights=trained.ckpt .* of Lightning, make is its class",
-    "net.onnx": "has no gradients or layers that PyTorch could read; give the network that it was exported from",
+    "net.onnx": "has no gradients or layers that PyTorch can read; give the network that it was exported from",
 }
 
 
@@ -167,9 +167,9 @@ def recursive(plain):
     [
         (lambda plain: None, "holds no weights"),  # and not a network with random weights
         (recursive, "holds no weights"),
-        (lambda plain: plain | {"0.bias": plain["0.bias"].to_sparse()}, r"0\.bias as no plain tensor.*sparse"),
-        (lambda plain: plain | {"0.bias": plain["0.bias"].to("meta")}, r"0\.bias as no plain tensor.*meta"),
-        (lambda plain: plain | {"0.bias": plain["0.bias"] * 1j}, r"0\.bias as no plain tensor.*complex"),
+        (lambda plain: plain | {"0.bias": plain["0.bias"].to_sparse()}, r"0\.bias, not a plain tensor.*sparse"),
+        (lambda plain: plain | {"0.bias": plain["0.bias"].to("meta")}, r"0\.bias, not a plain tensor.*meta"),
+        (lambda plain: plain | {"0.bias": plain["0.bias"] * 1j}, r"0\.bias, not a plain tensor.*complex"),
     ],
 )
 def test_strange_weights_are_one_line(own, make, words):
@@ -214,12 +214,12 @@ def test_command_line_and_python_give_the_same_run(own, tmp_path, capsys):
     "text", ["./evil.py:make", "timm:resnet18:weights=a.pt", "torchvision:resnet18:weights=a.pt", "a.pt"]
 )
 def test_names_in_the_files_of_others_are_not_opened(own, tmp_path, text):
-    with pytest.raises(UserError, match="is not opened by its name; give the network itself"):
+    with pytest.raises(UserError, match="is never loaded by name; give the network itself"):
         refuse_own(text)
     common = {"dataset": "shapes-xai", "explainers": ["random"], "metrics": ["saliency_miou"], "out": tmp_path / "run"}
-    with pytest.raises(UserError, match="is not opened by its name; run it first with --model, and give predicted-by:"):
+    with pytest.raises(UserError, match="is never loaded by name; run it first with --model, and give predicted-by:"):
         sb.run(**common, model=f"{own[0]}:make:{PLAIN},size=32", target=f"predicted-by:{text}", progress=False)
-    with pytest.raises(UserError, match="is not opened by its name"):
+    with pytest.raises(UserError, match="is never loaded by name"):
         load(RunSpec.read({**common, "model": text, "out": "run"}), {})
-    with pytest.raises(UserError, match="is not opened by its name"):
+    with pytest.raises(UserError, match="is never loaded by name"):
         _named(None, Model.model_construct(id=text, repo=None))

@@ -166,7 +166,7 @@ def test_only_exact_names_count(folder, name, capsys):
     other = folder.path / name.format(path.stem[-16:])
     shutil.copy(path, other)
     assert [part.path for part in folder.check()] == [path]
-    assert f"ignored, as not of this run: {other.name!r}" in capsys.readouterr().err
+    assert f"ignored, because not of this run: {other.name!r}" in capsys.readouterr().err
     assert other.exists()
 
 

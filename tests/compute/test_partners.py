@@ -186,7 +186,7 @@ def test_a_plan_that_names_no_samples_is_refused():
     given = Predictions(0, ["a", "b"], np.eye(2, dtype=bool), np.full((2, 2), 0.5, np.float32))
     for wrong in ([[1], [0]], {0: [2]}, {0: [-1]}, {0: 1}, {"a": ["b"]}):
         metric = planned(lambda options, all_of, wrong=wrong: wrong)
-        with pytest.raises(UserError, match="saliency_correctness: plan must give"):
+        with pytest.raises(UserError, match="saliency_correctness: plan must return"):
             plan_of(metric, given)
     metric = planned(lambda options, all_of: 1 / 0)
     with pytest.raises(UserError, match="plan raised ZeroDivisionError"):

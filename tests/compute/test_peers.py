@@ -149,7 +149,11 @@ def test_settings_are_the_version_and_the_network_is_not(network):
 @pytest.mark.parametrize(
     ("adapter", "given", "said"),
     [
-        (peers.captum, nn.ReLU(), "captum's attributions are objects with a method attribute.*; ReLU is none"),
+        (
+            peers.captum,
+            nn.ReLU(),
+            "captum's attributions are objects of a network with a method attribute.*; ReLU is none",
+        ),
         (peers.captum, captum.attr.Saliency, "captum's attributions are objects .*; Saliency is none"),
         (peers.grad_cam, nn.ReLU(), "objects have activations_and_grads; ReLU has none"),
         (peers.grad_cam, GradCAM, "objects have activations_and_grads; GradCAM has none"),
@@ -174,14 +178,14 @@ CALLS = {
         captum.attr.NoiseTunnel(captum.attr.Saliency(net)), nt_sample=5
     ),
     "captum.Occlusion needs the option sliding_window_shapes": lambda net: peers.captum(captum.attr.Occlusion(net)),
-    "captum.Saliency: target is given by the run": lambda net: peers.captum(captum.attr.Saliency(net), target=1),
+    "captum.Saliency: the run passes target": lambda net: peers.captum(captum.attr.Saliency(net), target=1),
     "unknown option 'eigensmooth' of pytorch_grad_cam.GradCAM": lambda net: peers.grad_cam(
         GradCAM(net, [net[2]]), eigensmooth=True
     ),
     "unknown method 'Salency' of quantus.explain; did you mean Saliency": lambda net: peers.quantus(
         quantus.explain, method="Salency"
     ),
-    "zennit.SimpleNamespace takes no options when it is called; give sign": lambda net: peers.zennit(
+    "zennit.SimpleNamespace accepts no options when it is called; give sign": lambda net: peers.zennit(
         SimpleNamespace(composite=None, model=net), sign=3
     ),
     "unexpected keyword argument 'size'": lambda net: peers.quantus(lambda m, i, t, *, side=1: i, size=5),

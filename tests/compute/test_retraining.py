@@ -389,7 +389,7 @@ def test_networks_are_made_anew_from_the_generator_or_refused_by_name():
 
 @pytest.mark.parametrize(
     ("given", "named"),
-    [({"activation": "sigmoid"}, "fits a softmax"), ({"split": "train"}, "")],
+    [({"activation": "sigmoid"}, "needs a softmax"), ({"split": "train"}, "")],
 )
 def test_what_cannot_be_retrained_on_is_refused_before_anything_is_computed(shapes, resnet, tmp_path, given, named):
     settings = {"dataset": shapes, "model": resnet, "explainers": ["random"], "metrics": METRICS[:1]}

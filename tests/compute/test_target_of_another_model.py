@@ -155,7 +155,7 @@ def test_a_run_of_a_network_in_another_order_names_the_same_classes(world, tmp_p
 
 def test_classes_without_names_go_by_number_with_a_message(caplog):
     assert predicted_by._places(None, 2, ["a", "b"], 2, "runs/x") == [0, 1]
-    assert "the class names of runs/x are not known: its class 0 is taken as class 0 of the model" in caplog.text
+    assert "runs/x has no class names: its class 0 is assumed to be class 0 of the model" in caplog.text
 
 
 def test_the_model_that_a_run_names_is_not_opened(world, tmp_path, monkeypatch):
@@ -172,7 +172,7 @@ def test_the_model_that_a_run_names_is_not_opened(world, tmp_path, monkeypatch):
 def test_a_run_of_other_or_of_fewer_images_is_refused(world, tmp_path):
     folder, _, own, other = world
     short = run(world, "short", model=other, target="predicted", limit=4, explainers=["random"])
-    with pytest.raises(UserError, match=r"short has no prediction of .* images"):
+    with pytest.raises(UserError, match=r"short has no prediction for .* images"):
         run(world, "more", target=f"predicted-by:{short.folder}")
     with pytest.raises(UserError, match="is a run of other data"):
         run(world, "split", target=f"predicted-by:{short.folder}", split="test")
@@ -204,7 +204,7 @@ def test_classes_of_two_models_go_by_name_or_by_number():
     assert same_classes(["a b", "c"], 2, ["C", "A_b"], 2, "m") == [1, 0]
     assert same_classes(None, 2, ["C", "A_b"], 2, "m") == [0, 1]
     assert same_classes(["LABEL_0", "LABEL_1"], 2, ["C", "A_b"], 2, "m") == [0, 1]
-    with pytest.raises(UserError, match="3 classes, the model 2"):
+    with pytest.raises(UserError, match="3 classes and the model 2"):
         same_classes(None, 3, ["a", "b"], 2, "m")
     with pytest.raises(UserError, match="such as d"):
         same_classes(["a", "d"], 2, ["a", "b"], 2, "m")

@@ -135,7 +135,7 @@ def test_pickled_weights_are_not_opened(tmp_path, name):
         load_classifier(folder)
     with pytest.raises(UserError, match=r"holds weights without their network|holds no TorchScript network"):
         load_classifier(folder / name)
-    with pytest.raises(UserError, match="holds more than tensors and is not opened, as it could run code"):
+    with pytest.raises(UserError, match="holds more than tensors and is not opened, because it could run code"):
         load_classifier(f"torchvision:resnet18:weights={folder / name}")
     assert not (tmp_path / "executed").exists()
 

@@ -336,7 +336,7 @@ def test_tokenizers_that_do_not_fit_are_refused(folder, tmp_path):
 
     larger = tokenizer_of("clip")
     larger.add_tokens(["cat", "dog"])
-    with pytest.raises(UserError, match=r"the tokenizer gives token .* knows"):
+    with pytest.raises(UserError, match=r"the tokenizer returns token .* has"):
         load_classifier(made(larger), prompts=TEMPLATES, labels=LABELS)
     # Without the end of a text, where CLIP reads it, all texts are one.
     with pytest.raises(UserError, match="cannot distinguish 'cat' from 'dog'"):

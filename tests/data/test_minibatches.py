@@ -161,7 +161,7 @@ def test_an_upright_picture_has_an_upright_mask():
         ({"transform": lambda image: image}, r"picture 0.*\(image, mask\)"),
         ({"transform": lambda image, mask: image}, "returns Image"),
         ({"transform": lambda image, mask: (image[:, 2:], mask)}, r"shapes \(3, 14, 24\) and \(16, 24\)"),
-        ({"transform": lambda image, mask: (image, mask * 3)}, "other values than 0 and 1"),
+        ({"transform": lambda image, mask: (image, mask * 3)}, "values other than 0 and 1"),
         ({"transform": v2.AutoAugment()}, "not supported by AutoAugment"),
         ({"transform": v2.FiveCrop(8)}, "FiveCrop"),
         ({"label_column": "labl"}, "labl.*label"),

@@ -258,7 +258,7 @@ def in_window(values):
 @pytest.mark.slow
 def test_columns_that_are_missing_are_named_with_those_there_are(rows, run, capsys):
     run(rows)
-    line = "the dataset has no column image_id (it has: image, label, mask): samples are called by their positions"
+    line = "the dataset has no column image_id (it has: image, label, mask): samples are identified by their positions"
     assert capsys.readouterr().err.count(line) == 1
     run(rows.add_column("image_id", list("abcdef")))
     assert "no column" not in capsys.readouterr().err
@@ -268,7 +268,7 @@ def test_columns_that_are_missing_are_named_with_those_there_are(rows, run, caps
     with pytest.raises(UserError, match='no column "image" with images; its columns are: picture, label, mask'):
         run(rows.rename_column("image", "picture"))
     numbered = rows.remove_columns("label").add_column("label", [1, 0, 0, 1, 1, 0])
-    with pytest.raises(UserError, match=r"holds int64 without names of classes; give them with dataset\.cast_column"):
+    with pytest.raises(UserError, match=r"holds int64 without class names; add them with dataset\.cast_column"):
         run(numbered)
 
 

@@ -479,7 +479,7 @@ def test_tokens_in_another_order_than_the_image_are_no_map(order):
     for name in READERS:
         explainer = load_explainer(name, **CHEAP.get(name, {}))
         for classifier in (loaded(mixes=False, layer="norm"), loaded(mixes=True)):
-            with pytest.raises(UserError, match=r"tokens of layer norm .* do not lie in rows.*rise"):
+            with pytest.raises(UserError, match=r"tokens of layer norm .* are not in the row order of the image.*rise"):
                 explainer(classifier, images, target)
 
 
@@ -567,7 +567,7 @@ def test_tokens_of_hiera_are_read_where_they_lie_in_rows(side):
     images = torch.rand(1, 3, side, side)
     assert cam_layer(classifier, images) == "hiera.embeddings.patch_embeddings.projection"
     scrambled = classifier.variant(layer="hiera.encoder.stages.3.layers.0.layernorm_before")
-    with pytest.raises(UserError, match=r"layernorm_before .* do not lie in rows"):
+    with pytest.raises(UserError, match=r"layernorm_before .* are not in the row order of the image"):
         load_explainer("gradcam")(scrambled, images, targets.one_hot([1], 5))
 
 

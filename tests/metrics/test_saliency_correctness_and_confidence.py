@@ -68,7 +68,7 @@ def test_by_hand(dark_and_white):
     classifier, given = sb.load_classifier(Corner(), **LOADED), {"labels": [1, 1], "k": 1}
     parts = score_parts("saliency_correctness", dark_and_white, classifier, LEFT, **given)
     np.testing.assert_array_equal(parts, [[1, np.nan, 0, np.nan, 0, np.nan], [np.nan] * 6])
-    with pytest.raises(UserError, match="k=1 has one value over all samples and none of each; take score_parts"):
+    with pytest.raises(UserError, match="k=1 has one value over all samples and none per sample; use score_parts"):
         score_samples("saliency_correctness", dark_and_white, classifier, LEFT, **given)
     # p of L: 1 / (1 + 3); of the pasted: 9 / (9 + 3)
     parts = score_parts("saliency_confidence", dark_and_white, classifier, LEFT, **given)

@@ -422,7 +422,7 @@ def test_a_summary_of_another_hash_than_the_run_noted_is_refused(run, tmp_path):
     summary = read_json(edited / "summary.json")
     summary["cells"][0].update(scored=0.5)
     write_json(edited / "summary.json", summary)
-    refused(r"summary\.json was changed since the run wrote it; start the run again", read_run, edited)
+    refused(r"summary\.json has changed since the run wrote it; start the run again", read_run, edited)
 
 
 def test_records_with_other_groups_than_the_run_noted_are_refused(run, tmp_path):
@@ -431,7 +431,7 @@ def test_records_with_other_groups_than_the_run_noted_are_refused(run, tmp_path)
     index = table.schema.get_field_index("group")
     groups = pa.array(["one"] * len(table), pa.string())
     pq.write_table(table.set_column(index, table.schema.field(index), groups), edited / "records.parquet")
-    refused(r"records\.parquet was changed since the run wrote it", read_run, edited)
+    refused(r"records\.parquet has changed since the run wrote it", read_run, edited)
 
 
 @pytest.mark.parametrize(

@@ -225,11 +225,11 @@ def test_the_command(done, answers, tmp_path, capsys):
 @pytest.mark.parametrize(("text", "line"), [
     ("image_id,explainer,exposure,person\na,b,1,c\n", "no column right"),
     ("image_id,explainer,exposure,person,right\n", "no answer"),
-    ("image_id,explainer,exposure,person,right\na,b,50,c,true\n", "answer 1: exposure is a share .*; got 50"),
+    ("image_id,explainer,exposure,person,right\na,b,50,c,true\n", "answer 1: exposure must be a share .*; got 50"),
     ("image_id,explainer,exposure,person,right\na,b,x,c,true\n", "answer 1: exposure .*; got x"),
-    ("image_id,explainer,exposure,person,right\na,b,1,c,maybe\n", "answer 1: right is true or false; got maybe"),
+    ("image_id,explainer,exposure,person,right\na,b,1,c,maybe\n", "answer 1: right must be true or false; got maybe"),
     ("image_id,explainer,exposure,person,right\n,b,1,c,1\n", "answer 1: image_id is empty"),
-    ("image_id,explainer,exposure,person,right\na,b,1,c,1\na,b,1.0,c,0\n", "answer 2: a second one of c on a"),
+    ("image_id,explainer,exposure,person,right\na,b,1,c,1\na,b,1.0,c,0\n", "answer 2: second answer of c on a"),
     ("a\"\n\"", "no column image_id"),
 ])  # fmt: skip
 def test_damaged_answers_are_one_line(tmp_path, text, line):
@@ -269,7 +269,7 @@ def test_both_accuracies_of_an_explainer_are_over_the_images_it_was_judged_on(do
     assert "Not in the runs: 1 of 26 images with answers, such as nowhere." in found.data["notes"]
     assert "People judged the explainers on different images; each is compared on its own." in found.data["notes"]
     path.write_text("image_id,explainer,exposure,person,right\nnowhere,gradient,0.5,c,true\n")
-    with pytest.raises(UserError, match=r"no image of .*uneven\.csv is in the runs: it has nowhere, they have "):
+    with pytest.raises(UserError, match=r"no image of .*uneven\.csv is in the runs: it has nowhere, the runs have "):
         sb.analyse(done, "agreement", answers=path)
 
 

@@ -478,7 +478,7 @@ def test_only_files_of_an_earlier_analysis_are_replaced(folder, tmp_path):
     found = sb.analyse(folder, "correlation")
     for name in ("correlation.csv", "correlation.json"):
         (tmp_path / name).write_text("mine")
-        with pytest.raises(UserError, match=rf"{name} exists and is not of an analysis"):
+        with pytest.raises(UserError, match=rf"{name} exists and is not from an analysis"):
             found.save(tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == [name]
         (tmp_path / name).unlink()

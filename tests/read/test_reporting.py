@@ -868,7 +868,9 @@ def test_place_that_cannot_be_written(folder, tmp_path):
 def test_a_file_that_is_no_page_is_not_overwritten(folder, tmp_path):
     notes = tmp_path / "notes.py"
     notes.write_text("mine")
-    with pytest.raises(UserError, match=r"notes\.py exists and is no page; give --out a file that ends in \.html"):
+    with pytest.raises(
+        UserError, match=r"notes\.py exists and is not an HTML page; give --out a file that ends in \.html"
+    ):
         report([folder], notes)
     assert notes.read_text() == "mine"
 

@@ -126,7 +126,7 @@ def test_a_method_that_survives_random_weights_neither_leads_nor_drops_others():
     assert "random" not in laboratory.checked
     text = " ".join(sentences(content_of(narrowing, laboratory)))
     assert "For pointing at the object: good (one pass an image)." in text
-    assert "Excluded, as their maps stay the same when all weights are random: edges_like." in text
+    assert "Excluded, because their maps stay the same when all weights are random: edges_like." in text
 
 
 def test_candidates_with_the_same_maps_count_once_and_widen_no_correction():

@@ -276,7 +276,9 @@ def test_a_run_says_in_one_line_that_cells_cannot_be_continued(shapes, resnet, t
     first = sb.run(explainers=[drawing], **settings).summary["cells"]
     lines = [line for line in capsys.readouterr().err.splitlines() if "drawing" in line]
     assert len(lines) == 1
-    assert "drawing cannot be hashed (TypeError: cannot pickle 'generator' object): every start computes" in lines[0]
+    assert (
+        "drawing cannot be hashed (TypeError: cannot pickle 'generator' object), so every start recomputes" in lines[0]
+    )
     again = sb.run(explainers=[drawing], **settings).summary
     assert len({cell["cell_id"] for cell in [*first, *again["cells"]]}) == 2
     assert "cannot be hashed (TypeError" in again["command"]

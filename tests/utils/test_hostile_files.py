@@ -236,7 +236,7 @@ def test_a_table_is_read_line_by_line(tmp_path, monkeypatch):
 def test_a_lock_that_is_a_link(tmp_path):
     (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
     with (
-        pytest.raises(UserError, match=r"\.lock is a link or no regular file, .*; delete it"),
+        pytest.raises(UserError, match=r"\.lock is a link or not a regular file, .*; delete it"),
         locked(tmp_path, "run"),
     ):
         pass

@@ -180,7 +180,7 @@ def test_a_state_that_changes_while_it_runs_is_named_once(shapes, resnet, tmp_pa
                 "device": "cpu", "progress": False}  # fmt: skip
     explainers = ["centre", Edges(2), composing.absolute(Counting()), Counting()]
     sb.run(**settings, out=tmp_path / "run", explainers=explainers)
-    lines = [line for line in capsys.readouterr().err.splitlines() if "changed while it ran" in line]
+    lines = [line for line in capsys.readouterr().err.splitlines() if "changed during the run" in line]
     assert [line.partition(" changed")[0] for line in lines] == [
         "saliency-bench: the state of absolute(Counting)", "saliency-bench: the state of Counting"
     ]  # fmt: skip

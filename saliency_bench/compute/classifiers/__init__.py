@@ -1,1 +1,1 @@
-"""From a checkpoint to logits: loading, the prepared frame, layers, hooks, attention, fast passes."""
+"""Turn checkpoints into classifiers: loading, the prepared frame, layers, hooks, attention, fast passes."""

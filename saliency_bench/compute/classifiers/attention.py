@@ -5,10 +5,10 @@
     gradients = torch.autograd.grad(total, recorded.matrices)
     maps = recorded.maps(matrix, images)                          # any (B, T, T) over its tokens
 
-Neither the model nor its library is changed: inside, a fused attention (`scaled_dot_product_attention`,
+Neither the model nor its library is changed. Inside `with`, a fused attention (`scaled_dot_product_attention`,
 `nn.MultiheadAttention`) is computed as softmax(q k^T scale) v, and the output of each softmax is kept. This works
-the same for transformers, timm, torchvision and your own modules. The tokens are identified by gradients at a picture
-of noise, once per classifier and image size: which pixels each patch token comes from, and which tokens the head reads.
+the same for transformers, timm, torchvision and your own modules. Gradients at a noise picture identify the tokens,
+once per classifier and image size: which pixels each patch token comes from, and which tokens the head reads.
 For this step only, gradients also pass through parts of the network that switch them off.
 """
 
@@ -32,10 +32,10 @@ from saliency_bench.types import Images, Maps
 from saliency_bench.utils.seeds import seed_of, uniform
 
 SOFTMAX = (torch.softmax, Tensor.softmax, F.softmax)
-FIX_WITHOUT_GRADIENTS = "use an explainer that only looks at outputs, say rise"
+FIX_WITHOUT_GRADIENTS = "use an explainer that only needs the outputs, such as rise"
 FIX = "use integrated_gradients or rise, defined for every classifier, or gradcam for a convolutional one"
 POOLING_HEAD = (
-    "ends in an attention-pooling head, as SigLIP's, whose queries are no patches, so its attention is not a map over "
+    "ends in an attention-pooling head, like SigLIP, whose queries are not patches, so its attention is not a map over "
     f"patches; {FIX}"
 )
 FIX_OF_STAGES = "use gradcam, which reads its last feature map, integrated_gradients or rise"
@@ -62,7 +62,7 @@ class AttentionRecorder(TorchFunctionMode):
     """Compute attention unfused and keep its matrices, inside `with`.
 
     Args:
-        start: First block whose matrix takes gradients; None for no block.
+        start: First block whose matrix gets gradients; None for no block.
         whole: Whether to keep the inputs with their gradients, not only their shapes.
 
     Attributes:
@@ -105,14 +105,14 @@ class AttentionRecorder(TorchFunctionMode):
         return output
 
     def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call a function of torch; subclasses may compute it otherwise."""
+        """Call a function of torch. Subclasses may compute it differently."""
         return function(*args, **kwargs)
 
     def read(self, matrix: Tensor) -> Tensor:
-        """Return the rows of the tokens that the head reads, at each patch, (B, h, w), of a matrix (B, T, T).
+        """Return the attention of the tokens that the head reads to each patch, (B, h, w), from a matrix (B, T, T).
 
-        The class token's row; where the head reads several kinds of tokens (class, distillation, the patches, which
-        count as one by their mean), the mean of their rows.
+        This is the class token's row. If the head reads several kinds of tokens (class, distillation, or the mean of
+        the patches, which counts as one token), it is the mean of their rows.
         """
         rows = [matrix[:, token] for token in self.tokens.read]
         if self.tokens.pooled:
@@ -120,7 +120,7 @@ class AttentionRecorder(TorchFunctionMode):
         return torch.stack(rows).mean(dim=0)[:, self.tokens.patches]
 
     def maps(self, matrix: Tensor, images: Images) -> Maps:
-        """Return `read` enlarged to the images, (B, H, W)."""
+        """Return `read(matrix)` enlarged to the size of the images, (B, H, W)."""
         return enlarge(self.read(matrix), images)
 
     def check_tokens(self, classifier: Classifier, images: Images) -> None:
@@ -150,18 +150,18 @@ class AttentionRecorder(TorchFunctionMode):
             )
 
     def _weights(self, need_weights: bool = True, average_attn_weights: bool = True, **others: Any) -> Tensor | None:
-        """Return the weights that `multi_head_attention_forward` gives beside its output."""
+        """Return the weights that `multi_head_attention_forward` returns with its output."""
         if not need_weights:
             return None
         return self.matrices[-1].mean(dim=1) if average_attn_weights else self.matrices[-1]
 
     def _windows_or_stages(self, images: int) -> bool:
-        """Return whether blocks attend within parts of the tokens; the last one may be the attention of a head."""
+        """Return whether blocks attend within parts of the tokens. The last matrix, maybe of a head, is skipped."""
         blocks = self.matrices[:-1]
         return any(matrix.shape[0] != images or matrix.shape[-2:] != blocks[0].shape[-2:] for matrix in blocks)
 
     def _pools_by_attention(self, tokens: int) -> bool:
-        """Return whether only the last matrix has other queries than the tokens that it attends to."""
+        """Return whether the last matrix, and no other, has queries other than the tokens that it attends to."""
         *blocks, last = (matrix.shape[-2:] for matrix in self.matrices)
         return bool(blocks) and all(block == (tokens, tokens) for block in blocks) and last[0] != last[1]
 
@@ -171,7 +171,7 @@ class AttentionRecorder(TorchFunctionMode):
             self.convolved_after = True
             return output
         self.features = output
-        self._stem = self.compute(torch.clone, (output,), {}) if self.whole else output  # it may be changed in place
+        self._stem = self.compute(torch.clone, (output,), {}) if self.whole else output  # may be changed in place
         return self._stem
 
     def _record_matrix(self, output: Tensor) -> None:
@@ -179,11 +179,11 @@ class AttentionRecorder(TorchFunctionMode):
         if self.start is not None and len(self.matrices) >= self.start and not output.requires_grad:
             output.requires_grad_()
         self.matrices.append(output)
-        # The last linear layer over the tokens: one of a bias by relative positions may come after it.
+        # The last linear layer over the tokens; the linear layer of a relative position bias may follow it.
         sequences = [x for x in self._linear_inputs if x.shape[:-1] == (len(output), output.shape[-1])]
         linear_input = next(iter((sequences or self._linear_inputs)[-1:]), None)
         self._linear_inputs = []
-        # Most uses only need its shape, which costs no memory.
+        # Most callers only need the shape, which takes no memory.
         self.inputs.append(linear_input if linear_input is None or self.whole else linear_input.detach().to("meta"))
 
 
@@ -195,12 +195,12 @@ def recording_attention(
     mode: type[AttentionRecorder] = AttentionRecorder,
     **options: Any,
 ) -> Iterator[AttentionRecorder]:
-    """Record with an `AttentionRecorder` that knows the classifier's tokens.
+    """Record attention with an `AttentionRecorder` that has identified the classifier's tokens.
 
     Args:
         classifier: The classifier.
         images: Images, whose size identifies the tokens.
-        start: First block whose matrix takes gradients; a negative number counts from the last block.
+        start: First block whose matrix gets gradients; a negative number counts from the last block.
         mode: Class of the recorder.
         options: Further arguments of the recorder.
 
@@ -231,13 +231,13 @@ _identified: WeakKeyDictionary[Classifier, dict[torch.Size, Tokens]] = WeakKeyDi
 
 
 def tokens_of(classifier: Classifier, images: Images) -> Tokens:
-    """Return the tokens of a classifier for images of this size, identified by a forward and some backward passes.
+    """Return a classifier's tokens for images of this size, identified by one forward and some backward passes.
 
     The result is cached.
 
     Raises:
-        UserError: The network's attention is not from all patches to all patches, one block after the other, or another
-            branch bypasses the patches.
+        UserError: The network's attention is not from all patches to all patches, block after block, or another branch
+            bypasses the patches.
     """
     known = _identified.setdefault(classifier, {})
     size = images.shape[2:]
@@ -263,7 +263,7 @@ def _tokens(classifier: Classifier, image: Images) -> Tokens:
 
 
 def _identify(classifier: Classifier, image: Images, mode: type[AttentionRecorder]) -> Tokens:
-    """Return the tokens of a classifier, see `tokens_of`."""
+    """Return the tokens of a classifier (see `tokens_of`)."""
     image = image.clone().requires_grad_()
     with classifier.uncounted(), mode(start=0, whole=True) as recorded:
         logits = classifier(image)
@@ -329,7 +329,7 @@ def _dependence(tokens: Tensor, source: Tensor) -> Tensor:
 
 
 def _grid(owner: Tensor) -> Tensor | None:
-    """Reduce the token of each pixel, Int (H, W), to one per patch, Int (h, w); None if patches are no rectangles.
+    """Reduce the token of each pixel, Int (H, W), to one per patch, Int (h, w); None if a patch is not a rectangle.
 
     At the borders, less than a row or column of patches may belong to no token (-1).
     """
@@ -347,7 +347,7 @@ def _grid(owner: Tensor) -> Tensor | None:
 
 
 def _gradient(total: Tensor, inputs: Tensor) -> Tensor | None:
-    """Return the gradient of a number, or None if it does not depend on the inputs."""
+    """Return the gradient of a scalar, or None if it does not depend on the inputs."""
     return torch.autograd.grad(total, inputs, retain_graph=True, allow_unused=True)[0] if total.requires_grad else None
 
 
@@ -373,7 +373,7 @@ def _attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Compute `scaled_dot_product_attention` by its definition, softmax(q k^T scale) v, in operations to record."""
+    """Compute `scaled_dot_product_attention` by its definition, softmax(q k^T scale) v, in recordable operations."""
     if is_causal or dropout_p:
         raise UserError(f"this network has causal attention or attention dropout, for which no map is defined; {FIX}")
     if enable_gqa:
@@ -402,7 +402,7 @@ def _attend_many_heads(
     out_proj_bias: Tensor | None,
     **others: Any,
 ) -> Tensor:
-    """Compute self-attention of `nn.MultiheadAttention`, (T, B, C), in operations that can be recorded."""
+    """Compute self-attention of `nn.MultiheadAttention`, (T, B, C), in recordable operations."""
     if key is value and query.shape[0] != key.shape[0]:  # both are (T, B, C)
         raise UserError(f"this network {POOLING_HEAD}")
     masks = (others.get("key_padding_mask"), others.get("attn_mask"), bias_k, bias_v)

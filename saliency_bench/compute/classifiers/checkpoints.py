@@ -1,6 +1,7 @@
 """Load classifiers from transformers checkpoints (including timm's) and torchvision weights.
 
-Nothing that is downloaded is executed: safetensors, `weights_only=True` and `trust_remote_code=False` throughout.
+Nothing that is downloaded is executed: weights are safetensors or loaded with `weights_only=True`, and
+`trust_remote_code` is always False.
 """
 
 import pickle
@@ -33,7 +34,7 @@ HEADLESS = "was saved without its classification head; train one with: saliency-
 
 
 def torchvision(name: str, layer: str | None) -> Classifier:
-    """Load torchvision's weights by the name of their model; `layer` is the one that Grad-CAM reads."""
+    """Load torchvision's default weights for a model by name; `layer` is the layer that Grad-CAM reads."""
     from torchvision import models
     from torchvision.transforms.v2 import functional as T
 
@@ -48,7 +49,7 @@ def torchvision(name: str, layer: str | None) -> Classifier:
         if named := storage_error(error):
             raise named from error
         raise UserError(f"the weights of torchvision:{name} could not be downloaded: {one_line(error, 200)}") from error
-    # Pretrained, torchvision builds these two networks with an input transform, which is part of the network.
+    # With pretrained weights, torchvision adds an input transform to these two networks, as part of the network.
     extra = {"transform_input": True, "aux_logits": True} if name in ("inception_v3", "googlenet") else {}
     model = models.get_model(name, weights=None, **extra)
     model.load_state_dict(state)
@@ -86,8 +87,8 @@ def transformers(
     Args:
         name: Folder or Hub id.
         revision: Branch, tag or commit.
-        layer: The layer that Grad-CAM reads.
-        activation: The activation given by the user, which a single logit needs.
+        layer: Layer that Grad-CAM reads.
+        activation: Activation given by the user; required for a single logit.
         prompts: Prompts of a vision-language model.
         labels: Class names, if the prompts do not contain them.
         device: Device on which the text embeddings are computed.
@@ -132,7 +133,7 @@ def transformers(
 def _vision_language(
     source: ModelSource, config: Any, layer: str | None, prompts: Prompts, texts: Texts, device: torch.device | None
 ) -> Classifier:
-    """Load a vision-language model as a classifier that compares a picture with the texts of each class."""
+    """Load a vision-language model as a classifier that compares an image with the texts of each class."""
     from transformers import AutoModelForZeroShotImageClassification
 
     with counted(source.name, room_of(source.folder)):
@@ -166,14 +167,18 @@ def tokenizer_of(folder: Path, name: str) -> Any:
     check_folder(folder, str(folder))
     if not any((folder / file).exists() for file in TOKENIZERS):
         raise UserError(
-            f"{name} has no tokenizer ({TOKENIZERS[0]}), so prompts cannot be embedded; save the tokenizer that it was "
-            "trained with into its folder (tokenizer.save_pretrained)"
+            f"{name} has no tokenizer ({TOKENIZERS[0]}), so prompts cannot be embedded; save the tokenizer that the "
+            "model was trained with into its folder (tokenizer.save_pretrained)"
         )
     return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
 def config_of(source: ModelSource) -> Any:
-    """Return the checked config of a checkpoint; UserError without safetensors, or for what `check_config` refuses."""
+    """Return the checked config of a checkpoint.
+
+    Raises:
+        UserError: The folder has no safetensors, or `check_config` rejects the config.
+    """
     from transformers import AutoConfig
 
     check_folder(source.folder, source.name)
@@ -181,7 +186,7 @@ def config_of(source: ModelSource) -> Any:
     weights = "pickled weights (.bin, .pt) may hold code and are not loaded; " * pickled
     for pattern, fix in (
         ("config.json", "a transformers checkpoint has one"),
-        ("*.safetensors", f"{weights}save_pretrained writes the weights so, and saliency-bench train too"),
+        ("*.safetensors", f"{weights}save weights as safetensors, as save_pretrained and saliency-bench train do"),
     ):
         if not any(source.folder.glob(pattern)):
             raise UserError(f"{source.name} holds no loadable image classifier: no {pattern}; {fix}")
@@ -191,7 +196,7 @@ def config_of(source: ModelSource) -> Any:
 
 
 def processor_of(folder: Path, name: str) -> Any:
-    """Return the image processor of a checkpoint, whose settings are checked before it does anything."""
+    """Return the image processor of a checkpoint, after checking its settings."""
     from transformers import AutoImageProcessor
 
     check_folder(folder, str(folder))
@@ -201,9 +206,9 @@ def processor_of(folder: Path, name: str) -> Any:
         if any((folder / file).exists() for file in PROCESSORS):
             raise
         raise UserError(
-            f"{name} has no {PROCESSORS[0]}, which says how images are resized and normalised; save the processor that "
-            "it was trained with into its folder (processor.save_pretrained), or give load_classifier the module with "
-            "mean=, std= and size="
+            f"{name} has no {PROCESSORS[0]}, which defines how images are resized and normalised; save the processor "
+            "that the model was trained with into its folder (processor.save_pretrained), or pass the module to "
+            "load_classifier with mean=, std= and size="
         ) from error
 
 
@@ -213,14 +218,14 @@ def labels_of(config: Any) -> list[str]:
 
 
 def checked(model: nn.Module, **settings: Any) -> Classifier:
-    """Return a classifier after checking that its masks follow its images (`probe`)."""
+    """Return a classifier after checking that `prepare` moves masks with their images (`probe`)."""
     probe(settings["geometry"], settings["frame"], settings["id"])
     return Classifier(model, **settings)
 
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Turn what transformers raises about a checkpoint into one readable line, and let it log nothing but errors."""
+    """Turn errors of transformers about a checkpoint into one readable line, and let it log only errors."""
     try:
         with quiet():
             yield
@@ -228,18 +233,18 @@ def readable(name: str) -> Iterator[None]:
         raise
     except ImportError as error:
         raise UserError(f"{name} needs a library that is not installed: {one_line(error, 200)}") from error
-    except Exception as error:  # a downloaded file may hold anything, and each kind raises errors of its own
+    except Exception as error:  # a downloaded file may hold anything, and each kind raises its own errors
         if "trust_remote_code" in str(error):
             raise UserError(
-                f"{name} needs Python code of its own, and nothing that is downloaded is executed; "
-                "build the network yourself and give load_classifier the module"
+                f"{name} needs its own Python code, and nothing that is downloaded is executed; build the network "
+                "yourself and pass the module to load_classifier"
             ) from error
         raise UserError(f"{name} holds no loadable image classifier: {one_line(error, 200)}") from error
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let transformers log only errors and show no progress bars for reading files."""
+    """Let transformers log only errors and show no progress bars while it reads files."""
     from transformers.utils import logging
 
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

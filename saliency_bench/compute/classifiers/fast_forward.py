@@ -1,30 +1,30 @@
-"""Fast forward passes without gradients, for methods that only use a network's outputs.
+"""Faster forward passes without gradients, for methods that only use a network's outputs.
 
-A convolutional network runs as a private copy in channels-last layout whose batch norms are folded into the
-convolutions before them: on the CPU 0.7 of the time on ResNet-18, logits equal to about 1e-6. The copy holds the
-convolutions' weights once more and shares all others with the caller's classifier, which is not changed. For a
-classifier of `load_classifier(..., precision="bf16")` (`run --precision bf16`) the copy computes in bfloat16, with
-weights that are cast once: on the CPU 0.35 of the time where the processor has instructions for it (avx512_bf16,
-amx_bf16), logits off by 0.3 % of their range. On a trained ResNet maps of occlusion, rise, lime and scorecam were off
-by 2.4 % of their range at most (0.7 % in the median). On a GPU the layout and the cast are all that helps: in float32
-there is no copy, and no batch norm is folded (see `GAINING` and `FOLDING`).
+A convolutional network runs as a private copy in channels-last layout, with each batch norm folded into the convolution
+before it. On the CPU, ResNet-18 then takes 0.7 of the time, with logits equal to about 1e-6. The copy duplicates the
+convolutions' weights and shares all others with the caller's classifier, which is not changed. With
+`load_classifier(..., precision="bf16")` (`run --precision bf16`) the copy computes in bfloat16, with weights that are
+cast once. On a CPU with instructions for it (avx512_bf16, amx_bf16) that takes 0.35 of the time, with logits off by
+0.3 % of their range. On a trained ResNet, maps of occlusion, rise, lime and scorecam were off by at most 2.4 % of their
+range (0.7 % in the median). On a GPU only the layout and the cast help: in float32 no copy is made, and batch norms are
+not folded (see `GAINING` and `FOLDING`).
 
-A batch norm is folded only where one recorded pass shows that it is all that ever reads its convolution's output, and
-that nothing else reads the weights of the two; none is folded where Python reads a value, as another image may then
-take another path. Copy and classifier are then compared on two pictures that depend on the
-image size alone: in float32, where they may differ by `TOLERANCE`, and in the precision that was asked for, where the
-copy may be off by twice as much as the classifier, or by one rounding of the largest logit. Where it is not good
-enough, and wherever there is nothing to gain, the classifier itself is used, and the log says why. So which of the two
-is used depends on the network and the image size, never on the images: equal batches give equal bits.
+A batch norm is folded only if one recorded pass shows that nothing else reads its convolution's output or the weights
+of the two. Nothing is folded if Python reads a value, because another image may then take another path. Copy and
+classifier are then compared on two pictures that depend on the image size alone. In float32 they may differ by
+`TOLERANCE`. In the requested precision the error of the copy may be twice that of the classifier, or one rounding of
+the largest logit. If the copy is not accurate enough or gains nothing, the classifier itself is used, and the log gives
+the reason. The choice depends on the network and the image size, never on the images, so equal batches give equal bits.
 
-With `load_classifier(..., compile=True)` (`run --compile`) the copy is compiled: on an H100 in bf16 ResNet-18 then
-takes 0.66 of the time and ResNet-50 0.58, on a CPU ResNet-18 0.76 to 0.89. Compiling takes up to 20 seconds for each
-image size on a GPU, and more on a CPU. What cannot be compiled whole is refused.
+With `load_classifier(..., compile=True)` (`run --compile`) the copy is compiled. On an H100 in bf16, ResNet-18 then
+takes 0.66 of the time and ResNet-50 0.58; on a CPU, ResNet-18 takes 0.76 to 0.89. Compiling takes up to 20 seconds for
+each image size on a GPU, and more on a CPU. A network that cannot be compiled as a whole raises UserError.
 
-Making a copy costs as much as a few passes, so a classifier keeps its last one, until anything differs that it was made
-of: image size, precision, layout, a weight (by the sum of its bits, as writing to `.data` leaves no other trace), or a
-training flag, hook, replaced method or plain attribute of a module. That costs a fraction of one pass. What else a
-forward reads, such as a list that a module holds, is not seen here; a run notices by its probe (`compute/probe.py`).
+Making a copy costs as much as a few passes, so a classifier keeps its last one until something it depends on changes:
+image size, precision, layout, a weight (by the sum of its bits, as writing to `.data` leaves no other trace), or a
+training flag, hook, replaced method or plain attribute of a module. This check costs a fraction of one pass. It does
+not cover other values that a forward pass reads, such as a list in a module; a run notices these with its probe
+(`compute/probe.py`).
 """
 
 import copy
@@ -54,16 +54,16 @@ from saliency_bench.utils.untouched import compiling, untouched
 
 CHANGING = ("passes", "halved", "activation", "_gives_logits")  # attributes of a classifier that a pass changes
 PLAIN = (bool, int, float, str, type(None), FunctionType, MethodType)
-TOLERANCE = 1e-4  # of logits, and of their range where that is below 1
+TOLERANCE = 1e-4  # of logits, relative to their range if that is below 1
 
-# Precisions in which a copy is faster. In channels-last layout, ResNet-50 on an H100 takes 1.19 times as long in
-# float32, and 0.83 times in tf32.
+# Precisions in which a copy is faster. In channels-last layout on an H100, ResNet-50 takes 1.19 times as long in
+# float32 and 0.83 times as long in tf32.
 GAINING = {"cpu": PRECISIONS, "cuda": ("tf32", *DTYPES)}
-# Whether batch norms are folded. cuDNN adds the bias of a folded convolution in a separate kernel: on an H100 in bf16
+# Whether batch norms are folded. cuDNN adds the bias of a folded convolution in a separate kernel: on an H100 in bf16,
 # ResNet-50 takes 1.12 times as long as with its batch norms, ResNet-18 1.04 times.
 FOLDING = {"cpu": True, "cuda": False}
 
-# What hands a tensor's values, or how many there are, to Python: tags of torch's operations, and names.
+# Operations that pass a tensor's values, or their number, to Python: tags of torch's operations, and function names.
 READING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 READERS = {"tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage"}
 
@@ -74,14 +74,14 @@ log = logging.getLogger(__name__)
 def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Tensor]:
     """Return a function images -> logits for images of this size: the classifier, or a faster equivalent copy.
 
-    Passes are counted on the classifier. Call it and the returned function in evaluation mode; the function without
-    gradients.
+    Passes are counted on the classifier. Call `fast_forward` and the returned function in evaluation mode, and the
+    returned function without gradients.
     """
     if not isinstance(classifier, Classifier):
         return classifier
     if not (classifier.compiled or classifier.precision in GAINING[images.device.type]):
         return classifier
-    with untouched(), torch.no_grad():  # under inference mode, other operations would be recorded
+    with untouched(), torch.no_grad():  # inference mode would record other operations
         state = _state(classifier, images)
         if _copies.get(classifier, (None,))[0] != state:
             _copies[classifier] = state, _fused_copy(classifier, images)
@@ -90,7 +90,7 @@ def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Te
         return classifier
 
     def forward(images: Images) -> Tensor:
-        """Pass images through the copy, counting them on the classifier."""
+        """Pass images through the copy and count them on the classifier."""
         classifier.passes += len(images)
         return _passed(fused, images)
 
@@ -101,7 +101,7 @@ _copies: WeakKeyDictionary[Classifier, tuple[Hashable, Classifier | None]] = Wea
 
 
 def _state(classifier: Classifier, images: Images) -> Hashable:
-    """Return what a copy is made of; equal states give equal copies."""
+    """Return everything that a copy depends on; equal states give equal copies."""
     tensors = list(chain(classifier.parameters(), classifier.buffers()))
     by_device: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
@@ -122,7 +122,7 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def _attributes(module: nn.Module) -> Iterator[Hashable]:
-    """Yield the plain attributes of a module, its training flag among them, and which functions it was given."""
+    """Yield a module's plain attributes, including its training flag, and the ids of its forward hooks."""
     for name, value in vars(module).items():
         if name in CHANGING:
             continue
@@ -134,20 +134,20 @@ def _attributes(module: nn.Module) -> Iterator[Hashable]:
 
 @handlers_end_work()
 def _fused_copy(classifier: Classifier, images: Images) -> Classifier | None:
-    """Return a faster copy of a classifier, or None where it gains nothing or is not good enough.
+    """Return a faster copy of a classifier, or None if it gains nothing or is not accurate enough.
 
     Raises:
-        UserError: There is none to be compiled.
+        UserError: The classifier must be compiled, but cannot be.
     """
     if not classifier.compiled and sum(isinstance(module, nn.Conv2d) for module in classifier.modules()) < 2:
         return None
     passes, precision = classifier.passes, classifier.precision
     try:
         fused, why = _checked_copy(classifier, _probe(images), precision)
-    except Exception as error:  # one that cannot be recorded or copied is used as it is, and raises its own errors
+    except Exception as error:  # a network that cannot be recorded or copied is used unchanged
         message = str(error).strip().partition("\n\n")[0]  # torch.compile appends hints for developers
         fused, why = None, f"{type(error).__name__}: {one_line(message, 200)}"
-        classifier.halved += is_out_of_memory(error)  # which changes last bits; the part says so
+        classifier.halved += is_out_of_memory(error)  # running out of memory changes last bits, which records note
     finally:
         classifier.passes, classifier.precision = passes, precision
     if why and classifier.compiled:
@@ -158,7 +158,7 @@ def _fused_copy(classifier: Classifier, images: Images) -> Classifier | None:
 
 
 def _checked_copy(classifier: Classifier, probe: Images, precision: str) -> tuple[Classifier | None, str]:
-    """Return the copy, or None and why it is not good enough; passes and precision of the classifier are changed."""
+    """Return (copy, "") or (None, why the copy is rejected). Changes the classifier's passes and precision."""
     classifier.precision = "fp32"  # precise enough to expose a copy that differs
     folds = FOLDING[probe.device.type] or classifier.compiled
     exact, pairs = _recorded(classifier, probe) if folds else (classifier(probe), [])
@@ -182,12 +182,12 @@ def _checked_copy(classifier: Classifier, probe: Images, precision: str) -> tupl
 
 
 def _compile(fused: Classifier) -> None:
-    """Compile the network for passes of any number of pictures."""
-    import torch._inductor.config as inductor  # only now: it takes half a second
+    """Compile the network for passes of any batch size."""
+    import torch._inductor.config as inductor  # imported here because it takes half a second
 
-    torch.compiler.reset()  # torch keeps a few compiled networks of a class, and then compiles no further one
+    torch.compiler.reset()  # torch keeps only a few compiled networks of a class, and then compiles no more
     options: dict[str, Any] = {"deterministic": True} if hasattr(inductor, "deterministic") else {}
-    # One that cannot be compiled whole raises, instead of running in parts.
+    # With `fullgraph`, a network that cannot be compiled as a whole raises instead of running in parts.
     compiled: Any = torch.compile(fused.model, fullgraph=True, options=options)
     compiled.register_forward_pre_hook(lambda _, inputs: torch._dynamo.maybe_mark_dynamic(inputs[0], 0))
     fused.model = compiled
@@ -205,7 +205,7 @@ def _distance(logits: Tensor, exact: Tensor) -> float:
 
 
 def _cast(fused: Classifier) -> None:
-    """Cast the weights of convolutions and linear layers once, as autocast would at each pass."""
+    """Cast the weights of convolutions and linear layers once. Autocast would cast them at each pass."""
     dtype = DTYPES.get(fused.precision, torch.float32)
     for module in fused.modules():
         if _is_plain(module, nn.Conv2d) or _is_plain(module, nn.Linear):
@@ -214,19 +214,19 @@ def _cast(fused: Classifier) -> None:
 
 
 def _probe(images: Images) -> Images:
-    """Return two pictures of noise in [0, 1] of the images' size."""
+    """Return two noise pictures in [0, 1] with the images' size."""
     shape = (2, *images.shape[1:])
     values = uniform(seed_of("probe"), int(torch.Size(shape).numel()))
     return torch.from_numpy(values.reshape(shape)).to(images)
 
 
 class _Record(TorchDispatchMode):
-    """Records the operations of a forward pass with inputs and outputs; as these stay alive, their ids are unique."""
+    """Records the operations of a forward pass with inputs and outputs. These stay alive, so their ids are unique."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[str, tuple, dict, object]] = []
-        self.reads = False  # whether Python saw a value or a count, so that images may take different paths
+        self.reads = False  # whether Python read a value or a count, so that images may take different paths
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
@@ -248,14 +248,14 @@ class _Reads(TorchFunctionMode):
 
 
 def _recorded(classifier: Classifier, probe: Images) -> tuple[Tensor, list[tuple[str, str]]]:
-    """Return the logits of the probe, and the names of each convolution and the batch norm to fold into it."""
+    """Return the logits of the probe, and (convolution, batch norm) names of each pair to fold."""
     with _Record() as record, _Reads(record):
         logits = classifier(probe)
     if record.reads:
         return logits, []
     uses = Counter(id(leaf) for _, args, kwargs, _ in record.calls for leaf in tree_leaves((args, kwargs)))
-    # Arguments of a convolution are (input, weight, ...), of a batch norm (input, weight, bias, running mean, ...).
-    # So a norm is found by its running mean, and its convolution by the tensor that one gave and the other got.
+    # A convolution has the arguments (input, weight, ...), a batch norm (input, weight, bias, running mean, ...).
+    # A norm is identified by its running mean, and its convolution by the output tensor that the norm receives.
     weights = {id(output): args[1] for name, args, _, output in record.calls if name.startswith("aten.convolution.")}
     inputs = {id(args[3]): args[0] for name, args, _, _ in record.calls if "batch_norm" in name and len(args) > 4}
     modules = dict(classifier.named_modules())
@@ -273,7 +273,7 @@ def _recorded(classifier: Classifier, probe: Images) -> tuple[Tensor, list[tuple
 
 
 def _is_plain(module: nn.Module, kind: type[Layer]) -> TypeGuard[Layer]:
-    """Return whether a module behaves as its class: no subclass, parametrisation, hook or replaced method."""
+    """Return whether a module behaves like its class: no subclass, parametrisation, hook or replaced method."""
     return (
         type(module) is kind
         and "forward" not in vars(module)
@@ -282,7 +282,7 @@ def _is_plain(module: nn.Module, kind: type[Layer]) -> TypeGuard[Layer]:
 
 
 def _folded(classifier: Classifier, pairs: list[tuple[str, str]]) -> Classifier:
-    """Return a copy with the pairs folded, in channels-last layout, that shares all but the convolutions' weights."""
+    """Return a channels-last copy with the pairs folded, which shares all weights except those of convolutions."""
     shared = chain(classifier.parameters(), classifier.buffers())
     memo: dict[int, object] = {id(tensor): tensor for tensor in shared}
     fused = copy.deepcopy(classifier, memo | {id(classifier.frame): classifier.frame})

@@ -1,8 +1,8 @@
 """Find the modules that output feature maps with one forward pass, using hooks that exist only inside `with`.
 
 A feature map is (B, C, h, w) or, in transformers with windows and stages, (B, h, w, C) or tokens (B, h * w, C). The
-layout of an output follows from the grids of the convolutions before it and from their halves. No library states the
-layout: modules of transformers, timm and torchvision agree neither on names nor on layouts.
+layout of an output follows from the grids of the convolutions before it and from halves of these grids, because no
+library states it: modules of transformers, timm and torchvision agree neither on names nor on layouts.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ HALVINGS = 5  # how often stages without convolutions may halve a convolution's 
 
 @dataclass(frozen=True)
 class MapLayout:
-    """Layout of a map of `grid` (h, w) in a module's output: `axes` is "BCHW", "BHWC" or "BNC"."""
+    """Layout of a map of `grid` (h, w) in a module's output; `axes` is "BCHW", "BHWC" or "BNC"."""
 
     axes: str
     grid: tuple[int, int]
@@ -56,10 +56,10 @@ class Output:
         name: Name of the module.
         shape: Shape of the output.
         layout: Layout of its feature map, or None if it is not a feature map.
-        pooled: Whether its resolution was lowered by pooling after the last convolution or linear layer.
-        passive: Whether the module only pools or drops.
-        scores: Whether the output is class scores: its mean over the pixels is the logits, or it is a linear layer over
-            tokens with as many channels as there are classes (the second head of VOLO).
+        pooled: Whether pooling lowered its resolution after the last convolution or linear layer.
+        passive: Whether the module only pools or drops values.
+        scores: Whether the output is class scores: either its mean over the pixels is the logits, or it is the output
+            of a linear layer over tokens with as many channels as there are classes (the second head of VOLO).
     """
 
     name: str
@@ -74,15 +74,15 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
     """Return the layer that Grad-CAM reads: the classifier's `layer`, or the last feature map.
 
     The last feature map is from the last module that outputs a map of more than one pixel, before any pooling and after
-    its activation. Pooling modules do not count, nor do containers that end in pooling (14 x 14 in VGG, layer4 in
-    ResNet), nor the maps of class scores whose mean are the logits (SqueezeNet), or that a second head makes of tokens
-    (VOLO). Dropout and identity do not count.
-    Everything that the logits take from the image passes through it (`cuts`), and its map is aligned with the image
-    (`placement`), unless it is the classifier's `layer`.
+    its activation. These do not count: pooling modules; containers that end in pooling (14 x 14 in VGG, layer4 in
+    ResNet); maps of class scores whose mean is the logits (SqueezeNet) or that a second head computes from tokens
+    (VOLO); dropout and identity.
+    All evidence that the logits take from the image passes through the layer (`cuts`), and its map is aligned with the
+    image (`placement`), unless it is the classifier's `layer`.
 
     Raises:
-        UserError: The network's last features are tokens that are not its patches, row by row; or none of its feature
-            maps holds everything that the logits take from the image.
+        UserError: The network's last features are tokens that are not its patches in row order, or no feature map holds
+            all evidence that the logits take from the image.
     """
     if classifier.layer:
         return classifier.layer
@@ -97,12 +97,12 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
             raise _of_views(classifier, grown.name, grown.shape[0], 1)
         raise UserError(
             f"no convolutional block found in {classifier.id} (a transformer?); name a layer with layer=..., "
-            "or use gradcam_vit or gae for a transformer, or an explainer that only uses outputs, such as rise"
+            "or use gradcam_vit or gae for a transformer, or an explainer that only needs the outputs, such as rise"
         )
     if name != maps[-1]:
         part = f"layer {maps[-1]} of {classifier.id}, the last feature map, holds only part of the evidence"
         if is_cut(classifier, images, maps[-1]):
-            part = f"the tokens of layer {maps[-1]} of {classifier.id} do not lie in rows, as the image does"
+            part = f"the tokens of layer {maps[-1]} of {classifier.id} are not in the row order of the image"
         _complain_once(classifier, images, maps[-1], f"{part}; reading layer {name}, which holds all of it")
     return name
 
@@ -124,8 +124,8 @@ def check_cut(classifier: Classifier, images: Images, layer: str, outputs: list[
         outputs: The layer's outputs for the images.
 
     Raises:
-        UserError: The layer runs several times and its last output does not hold all evidence, it runs on several views
-            of an image, or its map is not aligned with the image.
+        UserError: The layer runs several times and its last output does not hold all evidence, the layer runs on
+            several views of an image, or its map is not aligned with the image.
     """
     if len(outputs[-1]) != len(images) and _grown(classifier, images):
         raise _of_views(classifier, layer, len(outputs[-1]), len(images))
@@ -157,7 +157,7 @@ def check_patches(classifier: Classifier, images: Images) -> None:
 
 
 def _first_block(classifier: Classifier, images: Images) -> list[str]:
-    """Return the modules that output tokens, up to the first block (the first module named by a number)."""
+    """Return the modules that output tokens, up to the first block, which is the first module named by a number."""
     modules = dict(classifier.model.named_modules())
     names = [
         output.name for output in _outputs(classifier, images[:1])
@@ -202,7 +202,8 @@ def _complain_once(classifier: Classifier, images: Images, layer: str, line: str
 def is_cut(classifier: Classifier, images: Images, layer: str) -> bool:
     """Return whether all evidence from the image reaches the logits through a layer's last output.
 
-    The result is cached per image size. It hardly depends on the weights, as a retrained network keeps its branches.
+    The result is cached per image size. It hardly depends on the weights, because a retrained network keeps its
+    branches.
     """
     recording = _recording(classifier, images[:1])
     if layer not in recording.cuts:
@@ -213,7 +214,7 @@ def is_cut(classifier: Classifier, images: Images, layer: str) -> bool:
 
 
 def _is_placed(classifier: Classifier, images: Images, layer: str) -> bool:
-    """Return whether a layer's map is aligned with the image; tested once per size."""
+    """Return whether a layer's map is aligned with the image; cached per image size."""
     recording, layout = _recording(classifier, images[:1]), layout_of(classifier, images, layer)
     if layout is None or layout.pixels == 1:
         return True
@@ -248,7 +249,7 @@ def runs_of(classifier: Classifier, images: Images, layer: str) -> int:
 
 
 def _grown(classifier: Classifier, images: Images) -> Output | None:
-    """Return the last output with maps or tokens if it has several per image, as in a network that creates views."""
+    """Return the last output with maps or tokens if it has several per image, as in a network that makes views."""
     outputs = (output for output in reversed(_outputs(classifier, images[:1])) if not output.passive)
     last = next((output for output in outputs if len(output.shape) in (3, 4)), None)
     return last if last and last.shape[0] > 1 else None
@@ -266,12 +267,12 @@ def _of_place(classifier: Classifier, images: Images, layer: str) -> UserError:
     """Return the error for a layer whose map is not aligned with the image."""
     if _holds_tokens(classifier, images, layer):
         return UserError(
-            f"the tokens of layer {layer} of {classifier.id} do not lie in rows, as the image does (Hiera orders them "
-            f"for its pooling), so they are no map of it; {OUTSIDE}"
+            f"the tokens of layer {layer} of {classifier.id} are not in the row order of the image (Hiera orders them "
+            f"for its pooling), so they are not a map of it; {OUTSIDE}"
         )
     return UserError(
         f"the map of layer {layer} of {classifier.id} is not aligned with the image: its forward crops, pads, "
-        f"mirrors or turns the image, or moves features; {OUTSIDE}, or do this to the images before"
+        f"mirrors or rotates the image, or moves features; {OUTSIDE}, or apply this to the images beforehand"
     )
 
 
@@ -297,16 +298,16 @@ def refuse_script(classifier: Classifier) -> None:
     """Raise UserError for TorchScript, whose layers cannot be read from Python."""
     if any(isinstance(module, torch.jit.ScriptModule) for module in classifier.model.modules()):
         raise UserError(
-            f"{classifier.id} is TorchScript, which has no layers that can be read; give the module that it was made "
-            f"from, or {OUTSIDE}"
+            f"{classifier.id} is TorchScript, whose layers cannot be read; give the module that it was made from, or "
+            f"{OUTSIDE}"
         )
 
 
 def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) -> str | None:
-    """Return the last, outermost module with a map of more than `pixels` that holds all evidence in place, or None.
+    """Return the last, outermost module with an aligned map of more than `pixels` that holds all evidence, or None.
 
-    Also None if other tokens come after the last map. If the last map does not hold all evidence, an earlier map where
-    all branches start may hold it.
+    The result is also None if other tokens follow the last map. If the last map does not hold all evidence, an earlier
+    map, before the branches split, may hold it.
     """
     maps = _feature_maps(classifier, images, pixels)
     if maps and is_cut(classifier, images, maps[-1]) and _is_placed(classifier, images, maps[-1]):
@@ -330,8 +331,8 @@ def _feature_maps(classifier: Classifier, images: Images, pixels: int = 1) -> li
 
     Modules inside a block whose own map is no larger than `pixels` (the first convolutions of a block that halves the
     map) do not count, because other branches of the block bypass them. A Sequential, a module that contains the first
-    convolution, or a module that ends in pooling is a chain and not a block. Maps before tokens that are not patches
-    are left out too.
+    convolution, and a module that ends in pooling are chains and not blocks. Maps before tokens that are not patches
+    are also left out.
     """
     outputs = [output for output in _outputs(classifier, images[:1]) if not output.passive]
     modules = dict(classifier.model.named_modules())
@@ -394,13 +395,13 @@ def _are_tokens(output: Output) -> bool:
 
 @dataclass(frozen=True)
 class Recording:
-    """Record of a forward pass of a network, and results that were derived from it later.
+    """Record of a network's forward pass, and results derived from it later.
 
     Attributes:
         outputs: Outputs of the modules, in the order in which they finish.
         cuts: {layer: whether it is a full cut}.
         placed: {layer: whether its map is aligned with the image}.
-        complained: Layers about which a message was printed.
+        complained: Layers for which a message was printed.
     """
 
     outputs: list[Output]
@@ -447,13 +448,13 @@ def _record(classifier: Classifier, image: Images) -> list[Output]:
     handles = [
         module.register_forward_hook(watch(name))
         for name, module in modules.items()
-        # TorchScript accepts no hooks; a parametrisation, such as weight norm, returns a weight.
+        # TorchScript accepts no hooks. A parametrisation, such as weight norm, outputs a weight.
         if name and "parametrizations" not in name.split(".") and not isinstance(module, torch.jit.ScriptModule)
     ]
     try:
         with torch.no_grad(), classifier.uncounted(), Pooling() as pooling:
             logits = classifier(image)
-            logits = logits[:, 1:] if classifier.activation == BINARY else logits  # the logit of the network itself
+            logits = logits[:, 1:] if classifier.activation == BINARY else logits  # the network's own logit
     finally:
         for handle in handles:
             handle.remove()
@@ -483,12 +484,12 @@ class Pooling(TorchFunctionMode):
             if name == "conv2d":
                 self.grids.append((output.shape[-2], output.shape[-1]))
             is_pooled = name not in _COMPUTING and self._made_smaller(name, _pictures((args, kwargs)), output)
-            if is_pooled or self.is_pooled(output):  # never a parameter, which nothing else than itself marks
+            if is_pooled or self.is_pooled(output):  # never a parameter, because nothing else would unmark it
                 setattr(output, _MARK, is_pooled)
         return output
 
     def _made_smaller(self, name: str, inputs: list[Tensor], output: Tensor) -> bool:
-        """Return whether this call pools, or has only pooled inputs."""
+        """Return whether this call pools or has only pooled inputs."""
         lowers = "pool" in name and bool(inputs) and output.shape[2:].numel() < inputs[0].shape[2:].numel()
         return lowers or (bool(inputs) and all(map(self.is_pooled, inputs)))
 
@@ -524,7 +525,7 @@ class Pooling(TorchFunctionMode):
 
 
 def _pictures(values: Any) -> list[Tensor]:
-    """Return the tensors of more than one pixel or token: neither weights nor one factor per channel."""
+    """Return the tensors with more than one pixel or token, without weights and per-channel factors."""
     return [
         value for value in tree_leaves(values)
         if isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
@@ -534,7 +535,7 @@ def _pictures(values: Any) -> list[Tensor]:
 
 @contextmanager
 def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Cut the graph at a module's output, and yield the list of its outputs, a leaf with gradients for each call.
+    """Cut the graph at a module's output, and yield a list of its outputs, one leaf with gradients per call.
 
     Later modules get a copy, so that an in-place operation after the module does not overwrite the leaf.
     """
@@ -551,7 +552,7 @@ def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
         outputs.append(output.detach().float().requires_grad_())
         return outputs[-1].to(output.dtype, copy=True)
 
-    handle = module.register_forward_hook(cut, prepend=True)  # a hook of the network may use the output
+    handle = module.register_forward_hook(cut, prepend=True)  # the network's own hooks may use the output
     try:
         yield outputs
     finally:

@@ -41,58 +41,58 @@ def load_classifier(
 ) -> Classifier:
     """Load a classifier from a Hub id, a local folder, "torchvision:resnet18", or a model object that returns logits.
 
-    Weights are read as safetensors, or with `weights_only=True`; nothing downloaded is executed. A folder of exactly
-    this name is used, and a line says so; "hub:owner/name" is the Hub's model in any case, "owner/name@revision" one
-    commit or branch of it.
+    Weights are read as safetensors, or with `weights_only=True`; nothing downloaded is executed. If a folder with
+    exactly this name exists, it is used, and a message says so. "hub:owner/name" always means the Hub's model, and
+    "owner/name@revision" means one of its commits or branches.
 
-    Your own network can be given as a text, too: "./net.py:make" (a function or class that returns one),
-    "timm:resnet18:weights=best.safetensors", "torchvision:resnet18:weights=best.pth" or "./net.pt" (TorchScript);
+    Your own network can also be given as text: "./net.py:make" (a function or class that returns a network),
+    "timm:resnet18:weights=best.safetensors", "torchvision:resnet18:weights=best.pth" or "./net.pt" (TorchScript).
     `mean`, `std`, `size`, `labels` and `name` may follow as options (`compute.classifiers.own_networks`).
 
     A model object is any nn.Module, or a `transformers` pipeline. Normalisation, resizing and class names of a
-    `transformers` or `timm` model are known (see `model_objects`); of any other module, give `mean` and `std`.
-    Arguments override what the object defines. A module of one channel gets its images in grey, which a line says. What
-    torch.compile or DataParallel wraps is used unwrapped. TorchScript has outputs and gradients, but no layers, which
-    some explainers read.
+    `transformers` or `timm` model are known (see `model_objects`); for any other module, give `mean` and `std`.
+    Arguments override what the object defines. A module with one channel gets grey images, and a message says so.
+    Wrappers of torch.compile and DataParallel are removed. TorchScript has outputs and gradients, but not the layers
+    that some explainers read.
 
-    The model is put into evaluation mode. A `Classifier` is returned as it is, or, with other settings, as a second one
-    with the same weights; the given one keeps its settings.
+    The model is put into evaluation mode. A `Classifier` is returned unchanged or, with other settings, as a second
+    classifier with the same weights; the given one keeps its settings.
 
     Args:
-        model: The name, folder or object.
-        device: By default "cuda" if available, else "cpu"; a model object stays where it is.
+        model: Name, folder or object.
+        device: By default "cuda" if available, else "cpu"; a model object stays on its device.
         revision: Branch, tag or commit of a Hub id.
-        mean: Mean of the normalisation that comes before a module, a number or one per channel; mean=0, std=1 for a
+        mean: Mean of the normalisation that precedes a module, one number or one per channel; mean=0, std=1 for a
             module that takes images in [0, 1].
-        std: Its standard deviation, likewise.
-        layer: The layer that Grad-CAM reads.
+        std: Standard deviation of the normalisation, in the same form.
+        layer: Layer that Grad-CAM reads.
         labels: Class names.
-        size: What `prepare` squashes images to, by default unchanged.
+        size: Size to which `prepare` squashes images; by default images keep their size.
         precision: "fp32" (default), "bf16", or on a GPU "fp16" or "tf32".
         channels_last: Memory layout.
-        compile: Whether methods that only look at outputs use a network that torch.compile has compiled, which takes
-            seconds for each image size and needs a compiler (Triton on a GPU, else g++ or another for C++).
-        activation: "softmax", or "sigmoid" for multi-label and single-logit heads; by default what the checkpoint's
-            config says, and a softmax for any other model object (`classifier.assumed` is then true).
-        logits: Function that takes the logits (B, K) from what the module returns, where that is more:
+        compile: Whether methods that only need the outputs use a network compiled by torch.compile. Compiling takes
+            seconds for each image size and needs a compiler (Triton on a GPU, else g++ or another C++ compiler).
+        activation: "softmax", or "sigmoid" for multi-label and single-logit heads. By default the activation in the
+            checkpoint's config, and softmax for any other model object (`classifier.assumed` is then true).
+        logits: Function that extracts the logits (B, K) from the module's output if that contains more:
             logits=lambda out: out["scores"].
-        name: What results and reports call a module, instead of the name of its class.
-        prompts: Texts that a vision-language model (CLIP, SigLIP) compares pictures with: templates such as
+        name: Name of a module in results and reports, instead of the name of its class.
+        prompts: Texts with which a vision-language model (CLIP, SigLIP) compares images: templates such as
             ["a photo of a {}", "a drawing of a {}"], where {} is replaced by each of `labels`; {label: [texts]}; or a
-            file with either. The normalised embeddings of all texts of a class are averaged. Logits are the model's
-            own similarities. The default activation is softmax, for SigLIP sigmoid.
+            file with either. The normalised embeddings of all texts of a class are averaged. Logits are the model's own
+            similarities. The default activation is softmax; for SigLIP it is sigmoid.
 
     Raises:
-        UserError: The model is unknown (with the nearest names), mean and std are unknown, weights are not finite,
-            there is a single logit without activation, or masks cannot follow the image processor.
+        UserError: The model is unknown (the message suggests names), mean and std are unknown, weights are not finite,
+            there is a single logit without an activation, or masks cannot follow the image processor.
     """
-    # None leaves a model object where it is.
+    # None leaves a model object on its device.
     target = None if device is None and not isinstance(model, str | Path) else device_of(device)
     if prompts is not None:
         labels = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else labels
         prompts = read_prompts(prompts, labels)
         texts = texts_of(prompts, labels)  # fails before anything is loaded
-        # For a single logit the classifier has two class names, so they differ from a single given name.
+        # With a single logit the classifier has two class names, which differ from the single given name.
         prompts = texts if len(texts) == 1 else prompts
     given = model_objects.Given(mean, std, size, labels, logits, name, prompts)
     if isinstance(model, str | Path) and own_networks.is_own(str(model)):
@@ -111,11 +111,11 @@ def load_classifier(
         _refuse(of_checkpoint, None, "a checkpoint brings its own")
         classifier = _named(str(model), revision, layer, activation, given, target)
     elif isinstance(model, Mapping) and any(isinstance(value, torch.Tensor) for value in model.values()):
-        raise UserError("these are weights without their network; give the network itself, after load_state_dict(...)")
+        raise UserError("these are weights without a network; give the network itself, after load_state_dict(...)")
     else:
         raise UserError(
             f"{type(model).__name__} is not a classifier; give a Hub id, a folder, torchvision:NAME, or a torch module "
-            "(a function or a model of another library fits into a module whose forward calls it)"
+            "(wrap a function or a model of another library in a module whose forward calls it)"
         )
     check_finite(classifier.model, classifier.id)
     if activation is not None:
@@ -141,7 +141,7 @@ def _named(
 
 
 def _refuse(given: model_objects.Given | None, revision: str | None, reason: str) -> None:
-    """Raise UserError for settings that do not go with this kind of model; `reason` says why."""
+    """Raise UserError for settings that do not apply to this kind of model; `reason` says why."""
     if given is not None and any(value is not None for value in vars(given).values()):
         raise UserError(f"mean, std, size, labels, prompts, logits and name are for a torch module; {reason}")
     if revision is not None:

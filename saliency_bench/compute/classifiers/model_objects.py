@@ -1,8 +1,8 @@
-"""Make classifiers of model objects, with the image processor and class names that they know of.
+"""Make classifiers from model objects, with the image processor and class names that the objects define.
 
-A `transformers` model is asked for `config.id2label`, and for the processor of its `name_or_path` where that folder, or
-a cached snapshot of that Hub repository, is there; a `timm` model for its `pretrained_cfg`; a `transformers` pipeline
-brings both. Of any other module neither is known.
+A `transformers` model has class names in `config.id2label`. Its processor is read from `name_or_path` if that is a
+folder or a Hub repository with a cached snapshot. A `timm` model has both in its `pretrained_cfg`, and a `transformers`
+pipeline brings both. Other modules define neither.
 """
 
 import re
@@ -28,14 +28,14 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.source_code import code_hash
 
-HOW_TO_GIVE = "load_classifier(model, mean=..., std=...) takes them, and so does --model ./net.py:make:mean=0.5,std=0.5"
+HOW_TO_GIVE = "give load_classifier(model, mean=..., std=...), or --model ./net.py:make:mean=0.5,std=0.5"
 QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torchao", "bitsandbytes")
-Values = float | Sequence[float]  # one for all channels, or one per channel
+Values = float | Sequence[float]  # one number for all channels, or one per channel
 
 
 @dataclass(frozen=True)
 class Given:
-    """Settings that the caller gives for a model object; None means that the object's own value is used."""
+    """Settings that the caller gives for a model object; None keeps the object's own value."""
 
     mean: Values | None = None
     std: Values | None = None
@@ -47,17 +47,21 @@ class Given:
 
 
 def is_pipeline(model: object) -> bool:
-    """Return whether this is a pipeline of transformers, which has a model and an image processor."""
+    """Return whether this is a transformers pipeline, which has a model and an image processor."""
     return isinstance(getattr(model, "model", None), nn.Module) and hasattr(model, "image_processor")
 
 
 def from_object(model: Any, given: Given, layer: str | None, device: torch.device | None = None) -> Classifier:
-    """Return a classifier of a module or pipeline; UserError if mean and std are neither given nor known."""
+    """Return a classifier for a module or pipeline.
+
+    Raises:
+        UserError: Mean and std are neither given nor known.
+    """
     processor = tokenizer = None
     if is_pipeline(model):
         model, processor, tokenizer = model.model, model.image_processor, getattr(model, "tokenizer", None)
     model = _bare(model)
-    name = getattr(model, "original_name", type(model).__name__)  # of TorchScript
+    name = getattr(model, "original_name", type(model).__name__)  # TorchScript has an original name
     _refuse(model, name, given)
     _leave_inference_mode(model)
     called = f"module:{name if given.name is None else _checked_name(given.name)}"
@@ -87,19 +91,19 @@ def from_object(model: Any, given: Given, layer: str | None, device: torch.devic
 
 
 def _checked_name(name: object) -> str:
-    """Return a name given for a model; UserError if it is no short plain text."""
+    """Return a name given for a model; UserError if it is not a short plain text."""
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-][\w. -]{0,99}", name):
         raise UserError(f"name={name!r} is not a name of letters, digits, dots, dashes and spaces, at most 100 of them")
     return name
 
 
 def _bare(model: nn.Module) -> nn.Module:
-    """Return the network inside wrappers that compile it or spread it over devices, and hide its layers."""
+    """Return the network inside wrappers that compile it, spread it over devices, or hide its layers."""
     while True:
-        inner = vars(model).get("_actual_script_module")  # of torch.jit.trace
+        inner = vars(model).get("_actual_script_module")  # set by torch.jit.trace
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             inner = model.module
-        elif hasattr(model, "_orig_mod"):  # of torch.compile
+        elif hasattr(model, "_orig_mod"):  # set by torch.compile
             inner = model._orig_mod
         if not isinstance(inner, nn.Module):
             return model
@@ -134,29 +138,29 @@ def _leave_inference_mode(model: nn.Module) -> None:
 
 
 def _refuse(model: nn.Module, name: str, given: Given) -> None:
-    """Raise UserError for a network that cannot be scored, or `logits` that is no function, with what to give."""
+    """Raise UserError for a network that cannot be scored, or if `logits` is not a function."""
     if given.logits is not None and not callable(given.logits):
         raise UserError(
-            'logits= takes a function of what the model returns, such as lambda output: output["scores"]; '
+            'logits= takes a function of the model\'s output, such as lambda output: output["scores"]; '
             f"got {one_line(repr(given.logits), 80)}"
         )
     if given.logits is not None and (unhashable := code_hash(given.logits).unhashable):
-        complain(f"logits= of {name} cannot be hashed ({unhashable}), so that no later start can reuse "
+        complain(f"logits= of {name} cannot be hashed ({unhashable}), so no later start can reuse "
                  "its results or add to them")  # fmt: skip
     parts = [*model.modules(), *model.parameters()]
     quantised = next((part for part in parts if type(part).__module__.startswith(QUANTISED)), None)
     if quantised is not None or getattr(model, "is_quantized", False):
         kind = type(quantised or model).__name__
-        raise UserError(f"{name} is quantised ({kind}), without gradients; give the network that was quantised")
+        raise UserError(f"{name} is quantised ({kind}) and has no gradients; give the network before quantisation")
     if type(model).__module__.startswith("torchvision.models.detection") or "ObjectDetection" in name:
         raise UserError(f"{name} detects objects; give a classifier of whole images")
-    if "eval" in vars(model):  # which torch.export puts there, to raise
-        raise UserError(f"{name} is made by torch.export, in one mode and for one batch size; give the network itself")
+    if "eval" in vars(model):  # torch.export adds an `eval` that raises
+        raise UserError(f"{name} was made by torch.export, for one mode and batch size; give the original network")
     task = re.search(r"For([A-Z]\w+)$", name)
     if task and hasattr(model, "config") and "ImageClassification" not in name and given.logits is None:
         raise UserError(
             f"{name} is not for image classification; load the checkpoint with AutoModelForImageClassification, "
-            "or give load_classifier(model, logits=...), a function of its output that gives logits (B, K)"
+            "or give load_classifier(model, logits=...) a function of its output that returns logits (B, K)"
         )
     for key, value in [*model.named_parameters(), *model.named_buffers()]:
         if value.device.type == "meta":
@@ -189,7 +193,7 @@ def as_it_is(image: Image.Image) -> torch.Tensor:
 
 
 def squashed(size: int | tuple[int, int]) -> tuple[Geometry, Frame]:
-    """Return geometry and frame of images squashed to a size, an int for a square."""
+    """Return geometry and frame for images that are squashed to a size; an int means a square."""
     sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
     if len(sides) != 2:
         raise UserError(f"size={size} must be a number of pixels, or (height, width)")
@@ -204,12 +208,12 @@ def squashed(size: int | tuple[int, int]) -> tuple[Geometry, Frame]:
 
 
 def _processor(model: Any) -> Any:
-    """Return the image processor that belongs to a model object, or None."""
+    """Return the image processor of a model object, or None."""
     config = getattr(model, "config", None)
     settings = getattr(config if hasattr(config, "pretrained_cfg") else model, "pretrained_cfg", None)
     if isinstance(settings, dict):
         if not all(settings.get(key) for key in ("mean", "std", "input_size")):
-            return None  # timm itself would take ImageNet's
+            return None  # timm would assume the values of ImageNet
         from transformers import TimmWrapperImageProcessor
 
         return TimmWrapperImageProcessor(settings | _built_size(model))
@@ -242,9 +246,9 @@ def _folders(model: nn.Module) -> list[Path]:
 
 
 def _built_size(model: nn.Module) -> dict[str, tuple[int, int, int]]:
-    """Return the square that a timm network was built for by `img_size`, which its `pretrained_cfg` does not say.
+    """Return the square that a timm network was built for by `img_size`, which its `pretrained_cfg` does not contain.
 
-    For other rectangles timm keeps the aspect and pads, which masks cannot follow; they need `size=`.
+    For other rectangles timm keeps the aspect ratio and pads, which masks cannot follow; these need `size=`.
     """
     patches = getattr(getattr(model, "timm_model", model), "patch_embed", None)
     size = getattr(patches, "img_size", None)
@@ -252,14 +256,14 @@ def _built_size(model: nn.Module) -> dict[str, tuple[int, int, int]]:
 
 
 def _agreeing(snapshots: list[Path]) -> list[Path]:
-    """Return a list with one snapshot if all have the same processor; an object does not know which it is from."""
+    """Return one snapshot if all have the same processor, else []; an object does not record its snapshot."""
     read = (*PROCESSORS, *TOKENIZERS)
     contents = {tuple((s / f).read_bytes() if (s / f).is_file() else b"" for f in read) for s in snapshots}
     return snapshots[:1] if len(contents) == 1 else []
 
 
 def _labels(model: Any) -> list[str] | None:
-    """Return the class names that a model object knows, or None."""
+    """Return the class names that a model object defines, or None."""
     config = getattr(model, "config", None)
     if isinstance(getattr(config, "id2label", None), dict):
         return checkpoints.labels_of(config)
@@ -268,9 +272,9 @@ def _labels(model: Any) -> list[str] | None:
         return None
     from transformers import TimmWrapperConfig
 
-    # The names that transformers finds for the same network as a checkpoint: the config's own, or ImageNet's.
+    # The names that transformers uses for the same network as a checkpoint: the config's own, or those of ImageNet.
     names = checkpoints.labels_of(TimmWrapperConfig.from_dict({**settings, "pretrained_cfg": dict(settings)}))
-    # Weights without a head, as DINO's, have no classes; the head of the object is another.
+    # Weights without a head, such as DINO's, have no classes; the object's head is a new one.
     has_names = bool(names) and ("label_names" in settings or not names[0].startswith("LABEL_"))
     return names if has_names and len(names) == getattr(model, "num_classes", None) else None
 
@@ -278,11 +282,11 @@ def _labels(model: Any) -> list[str] | None:
 def _unknown_normalisation(model: nn.Module, name: str) -> str:
     """Return the message for a model whose mean and std are neither given nor known."""
     line = (
-        f"the mean and standard deviation that {name} was trained with are not known: "
+        f"the mean and standard deviation that {name} was trained with are unknown; "
         f"{HOW_TO_GIVE} (mean=0, std=1 if it takes images in [0, 1])"
     )
     if type(model).__module__.startswith("torchvision.models"):
-        return f"{line}; torchvision's own weights take mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), size=224"
+        return f"{line}; torchvision's own weights use mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), size=224"
     origin = getattr(model, "name_or_path", None)
     if not isinstance(origin, str):
         return line

@@ -1,4 +1,4 @@
-"""Inspect networks: the logits among their outputs, whether they take one channel or three, and their structure."""
+"""Inspect networks: logits in their outputs, number of input channels (one or three), and structure."""
 
 import io
 import pickle
@@ -22,7 +22,7 @@ from saliency_bench.utils.source_code import is_library
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 NAMES = ("children", "weights")  # entries of a structure that are lists of names
-UNSTABLE = "unstable: "  # followed by the reason
+UNSTABLE = "unstable: "  # prefix of the reason why a value cannot be hashed
 # Entries of a transformers config that may differ between equal networks.
 VOLATILE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "_commit_hash")
 # Attributes that do not affect results: torch's own, and library attributes on origin, training and compilation.
@@ -41,30 +41,30 @@ NO_SETTINGS = {
     "_old_forward",
     "hf_device_map",
 }
-# Attributes where libraries store the origin of a network; left out unless your own code names them.
+# Attributes where libraries store the origin of a network; left out unless a user's code names them.
 ORIGIN = {"name_or_path", "pretrained_cfg", "default_cfg", "qconfig"}
-FEW = 4  # elements; smaller library buffers may be arguments, such as mean and std, and are not left out
-SIDE = 224  # of the picture that a network of any size is tried with
+FEW = 4  # elements; smaller library buffers may hold arguments, such as mean and std, and are not left out
+SIDE = 224  # of the trial picture for a network without a fixed size
 GREY = (0.299, 0.587, 0.114)  # ITU-R 601, as in PIL's mode "L" and torchvision's Grayscale
-Select = Callable[[Any], Tensor]  # what a network gives -> logits (B, K)
+Select = Callable[[Any], Tensor]  # output of a network -> logits (B, K)
 
 
 def logits_in(output: Any, select: Select | None, name: str) -> Tensor:
-    """Return the logits (B, K) in a network's output: what `select` takes of it, or its `logits`, or itself.
+    """Return the logits (B, K) in a network's output: the result of `select`, or its `logits`, or the output itself.
 
     Raises:
-        UserError: They are not there; the message says what the network gives, and the fix.
+        UserError: There are no logits; the message describes the output and gives the fix.
     """
     logits = _selected(output, select, name)
     if isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[1] >= 1:
         return logits
     if select is not None:
-        raise UserError(f"logits= of {name} gives {_describe(logits)} instead of logits (B, K)")
-    raise UserError(f"{name} gives {_describe(output, logits)} instead of logits (B, K); {_fix(output, logits)}")
+        raise UserError(f"logits= of {name} returns {_describe(logits)} instead of logits (B, K)")
+    raise UserError(f"{name} returns {_describe(output, logits)} instead of logits (B, K); {_fix(output, logits)}")
 
 
 def _selected(output: Any, select: Select | None, name: str) -> Any:
-    """Return what `select`, or the convention of transformers, takes from an output."""
+    """Return the part of an output that `select` returns, or the convention of transformers."""
     if select is None:
         return output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", output)
     try:
@@ -73,7 +73,7 @@ def _selected(output: Any, select: Select | None, name: str) -> Any:
         raise
     except (TypeError, KeyError, AttributeError, IndexError, ValueError) as error:
         reason = f"{type(error).__name__}: {one_line(error, 200)}"
-        raise UserError(f"logits= fails on what {name} gives, {_describe(output)} ({reason})") from error
+        raise UserError(f"logits= fails on the output of {name}, {_describe(output)} ({reason})") from error
 
 
 def _describe(output: Any, logits: Any = None) -> str:
@@ -85,47 +85,47 @@ def _describe(output: Any, logits: Any = None) -> str:
 
 
 def _fix(output: Any, logits: Any) -> str:
-    """Say what to do about an output that is not logits, by what it looks like."""
+    """Return the fix for an output that is not logits, depending on what it looks like."""
     parts = _parts(output)
     first = output[0] if isinstance(output, tuple | list) and output else output
     if {"boxes", "pred_boxes"} & {key for key, _ in [*parts, *_parts(first)]}:
-        return "it detects objects, and a classifier of whole images is needed"
+        return "it detects objects; give a classifier of whole images"
     for key, value in parts:
         if isinstance(value, Tensor) and value.ndim == 2 and value.is_floating_point():
-            return f"say where they are: load_classifier(model, logits=lambda out: out[{key!r}], ...)"
+            return f"name their key: load_classifier(model, logits=lambda out: out[{key!r}], ...)"
     tensor = logits if isinstance(logits, Tensor) else next((v for _, v in parts if isinstance(v, Tensor)), None)
     if tensor is None or tensor.ndim not in (1, 4):
-        return "load_classifier(model, logits=..., ...) takes a function of its output that gives them"
+        return "give load_classifier(model, logits=..., ...) a function of its output that returns them"
     if tensor.ndim == 4:
         where = "out" if tensor is output else f"out[{next(k for k, v in parts if v is tensor)!r}]"
         return (
-            "a network without its head gives features, one for segmentation a map for each class, whose mean are "
+            "a network without its head returns features, a segmentation network one map per class, whose means are "
             f"logits: load_classifier(model, logits=lambda out: {where}.mean((2, 3)), ...)"
         )
     if not tensor.is_floating_point():
         return "give the network without the argmax at its end"
     return (
-        "if it is one logit for each image: load_classifier(model, logits=lambda out: out[:, None], "
+        "if it is one logit per image: load_classifier(model, logits=lambda out: out[:, None], "
         'activation="sigmoid", ...)'
     )
 
 
 def _parts(output: Any) -> list[tuple[Any, Any]]:
-    """Return (key, value) of an output that holds several."""
+    """Return (key, value) of each part of an output with several parts, else []."""
     if isinstance(output, Mapping):
         return list(output.items())
     return list(enumerate(output)) if isinstance(output, tuple | list) else []
 
 
 def grey(images: Images) -> Tensor:
-    """Convert RGB images to grey, Float (B, 1, H, W); a picture of three equal channels becomes its first."""
+    """Convert RGB images to grey, Float (B, 1, H, W). A picture with three equal channels becomes its first channel."""
     return (images * images.new_tensor(GREY).view(1, 3, 1, 1)).sum(dim=1, keepdim=True)
 
 
 def _takes_grey(model: nn.Module, size: tuple[int, int]) -> bool:
-    """Return whether a network takes images of one channel, which shows by its complaint about three.
+    """Return whether a network takes images of one channel, which its error for three channels shows.
 
-    It is tried only where the first layer is linear, a convolution of one channel, or not to be seen (TorchScript).
+    This is tried only if the first layer is linear, a convolution with one channel, or not visible (TorchScript).
     """
     if hasattr(config := getattr(model, "config", None), "num_channels"):
         return cast(Any, config).num_channels == 1
@@ -140,7 +140,7 @@ def _takes_grey(model: nn.Module, size: tuple[int, int]) -> bool:
     try:
         with torch.no_grad():
             model.eval()(torch.zeros(1, 3, *size, device=like.device, dtype=like.dtype))
-    except Exception as error:  # of any other kind the first image will say
+    except Exception as error:  # the first image raises any other error again
         if shapes := re.search(r"cannot be multiplied \(1x(\d+) and (\d+)x", str(error)):
             return int(shapes[1]) == 3 * int(shapes[2])
         return "to have 1 channels, but got 3" in str(error)
@@ -148,17 +148,17 @@ def _takes_grey(model: nn.Module, size: tuple[int, int]) -> bool:
 
 
 def channels_of(model: nn.Module, name: str, geometry: Geometry, mean: Sequence[float], std: Sequence[float]) -> int:
-    """Return 1 for a network that takes grey images, after a line that says so, else 3.
+    """Return 1 for a network that takes grey images, after printing a message about it, else 3.
 
     Args:
         model: The network.
-        name: Its name, for messages.
-        geometry: Its geometry, which gives the size of the picture that it is tried with.
-        mean: Mean of its normalisation, which must be one number for a network of one channel.
-        std: Standard deviation, likewise.
+        name: Name of the network, for messages.
+        geometry: Geometry of the network, which sets the size of the trial picture.
+        mean: Mean of the normalisation; must be one number for a network with one channel.
+        std: Standard deviation of the normalisation, with the same condition.
 
     Raises:
-        UserError: The mean or standard deviation are those of three channels.
+        UserError: The network takes one channel, but the mean or standard deviation has three numbers.
     """
     size = geometry.crop or geometry.resize or SIDE
     if not _takes_grey(model, size if isinstance(size, tuple) else (size, size)):
@@ -171,24 +171,24 @@ def channels_of(model: nn.Module, name: str, geometry: Geometry, mean: Sequence[
 
 
 def structure_of(model: nn.Module, hasher: ContentHasher) -> dict[str, str]:
-    """Describe everything but the weights, for the classifier's digest.
+    """Describe everything except the weights, for the classifier's digest.
 
-    For every module this is its class, the names of its children and parameters, its hooks and its attributes, private
-    ones included, each by content (`ContentHasher`): settings, tensors, arrays, objects, functions with the globals
-    that they name. Attributes that do not affect results (`NO_SETTINGS`, `ORIGIN`) and buffers that a library derives
-    from its settings are left out.
+    For each module this covers its class, the names of its children and parameters, its hooks, and its attributes
+    including private ones. Each is hashed by content (`ContentHasher`): settings, tensors, arrays, objects, and
+    functions with the globals that they name. Attributes that do not affect results (`NO_SETTINGS`, `ORIGIN`) and
+    buffers that a library derives from its settings are left out.
 
     Args:
         model: The network.
-        hasher: A hasher from `hasher_of_networks`; its `places` are filled with those of the network.
+        hasher: Hasher from `hasher_of_networks`; the network's places are added to its `places`.
 
     Returns:
-        {"PATH ATTRIBUTE": hash}; `UNSTABLE` and the reason for a value whose content differs between processes.
+        {"PATH ATTRIBUTE": hash}, or `UNSTABLE` and the reason for a value whose content differs between processes.
     """
     structure: dict[str, str] = {}
     for path, module, name, value in _network(model, hasher):
         try:
-            # Libraries read their dicts by key; your code may go through one, operation after operation.
+            # Libraries read their dicts by key, but a user's code may iterate over a dict in its order.
             modes = ["unordered"] * (is_library(type(module).__module__) and not name.startswith(HOOKS))
             with hasher.inside(*modes, *["whole"] * (name in NAMES)):
                 content = hasher.hash_in(module, name, value)
@@ -205,7 +205,7 @@ def hasher_of_networks(left_out: Collection[Place] = ()) -> ContentHasher:
 
 
 def _network(model: nn.Module, hasher: ContentHasher) -> list[tuple[str, nn.Module, str, Any]]:
-    """Return (path, module, name, value) of everything but the weights. The hasher hashes modules by their paths."""
+    """Return (path, module, name, value) of everything except the weights. The hasher hashes modules by their paths."""
     scripts = [module for module in model.modules() if isinstance(module, torch.jit.ScriptModule)]
     inner = {id(module) for script in scripts for module in list(script.modules())[1:]}
     modules = [(path, module) for path, module in model.named_modules() if id(module) not in inner]
@@ -216,13 +216,13 @@ def _network(model: nn.Module, hasher: ContentHasher) -> list[tuple[str, nn.Modu
 
 
 def _named(model: nn.Module) -> set[str]:
-    """Return the names in your own code that `forward` of a network may run."""
+    """Return the names in the user's own code that `forward` of a network may run."""
     classes = {type(module) for module in model.modules() if not is_library(type(module).__module__)}
     return {word for kind in classes for word in names_in(kind)}
 
 
 def keeps_gradients(model: nn.Module) -> bool:
-    """Return whether your own code registers hooks on tensors, as it does to store gradients."""
+    """Return whether the user's own code registers hooks on tensors, as code that stores gradients does."""
     return bool(_named(model) & {"register_hook", "retain_grad"})
 
 
@@ -254,7 +254,7 @@ def _settings(module: nn.Module, ignored: Collection[str]) -> Iterator[tuple[str
 
 
 def _replacement(hasher: ContentHasher, value: Any) -> bytes | list[tuple[Any, str, Any]] | None:
-    """Return what to hash in place of a value that holds more than settings, else None.
+    """Return what to hash instead of a value that contains more than settings, else None.
 
     A transformers config is replaced by the entries that it saves. A module that is not registered, such as one in a
     list, is hashed with its weights.
@@ -272,13 +272,13 @@ def _replacement(hasher: ContentHasher, value: Any) -> bytes | list[tuple[Any, s
 
 
 def _script(module: torch.jit.ScriptModule) -> str:
-    """Describe TorchScript by code, attributes and constants of its file, wherever it was traced and lies now.
+    """Describe TorchScript by the code, attributes and constants of its file, wherever it was traced or is stored.
 
-    Constants are those of a frozen module, its weights. Only files are read that torch writes here.
+    The constants of a frozen module are its weights. Only files that torch writes here are read.
     """
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch advises another format to those who write files
+        warnings.simplefilter("ignore", FutureWarning)  # torch recommends another format for writing files
         torch.jit.save(module, buffer)
     parts = []
     with zipfile.ZipFile(buffer) as packed:
@@ -287,9 +287,9 @@ def _script(module: torch.jit.ScriptModule) -> str:
             if inside == "data.pkl":
                 parts.append(f"attributes {_Attributes(io.BytesIO(packed.read(name))).load()}")
             elif inside.endswith(".py"):
-                # A class stands in a file with others or, with its name mangled, in one of its own: each is a part.
+                # A class is in a file with others or, with its name mangled, in a file of its own; each is one part.
                 for code in filter(None, re.split("^class ", packed.read(name).decode(), flags=re.MULTILINE)):
-                    # Constants of a class come in any order.
+                    # Constants of a class have no fixed order.
                     lines = sorted(code.splitlines(), key=lambda line: line if ": Final[" in line else "")
                     parts.append("\n".join([inside, *lines]))
             elif inside.startswith("constants/"):
@@ -298,7 +298,7 @@ def _script(module: torch.jit.ScriptModule) -> str:
 
 
 class _Attributes(pickle.Unpickler):
-    """Reads the attributes of TorchScript as text; of tensors the shape, and nothing is built or called."""
+    """Unpickler that reads the attributes of TorchScript as text, tensors as shapes. It builds and calls nothing."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a stand-in for a class or function of the pickle."""
@@ -314,7 +314,7 @@ def _shape(storage: None, offset: int, size: tuple, *others: object) -> str:
 
 
 class _ScriptObject:
-    """An object of TorchScript: what it was made of, and its attributes but for its mode."""
+    """An object of TorchScript: the arguments that it was built from, and its attributes except the training mode."""
 
     content: tuple = ()
 

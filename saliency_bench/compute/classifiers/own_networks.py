@@ -1,13 +1,13 @@
-"""Load your own network from a model text: a function in a file, an architecture with weights, or TorchScript.
+"""Load a user's own network from a model text: a function in a file, an architecture with weights, or TorchScript.
 
     ./net.py:make                                     a function or class that returns a module or a classifier
-    ./net.py:make:depth=18,weights=best.ckpt          arguments of the function, and a file of weights
+    ./net.py:make:depth=18,weights=best.ckpt          with arguments of the function, and a file of weights
     timm:resnet18:weights=best.safetensors            an architecture of timm or torchvision
     ./net.pt                                          TorchScript
 
 `mean`, `std`, `size`, `labels` and `name` of `load_classifier` follow in the same way: `mean=[0.5,0.5,0.5],size=224`,
-and `labels=classes.txt`. Only what you write yourself, in a command or call, is opened so; what a file of results, a
-submission or the Hub names is never run (`refuse_own`).
+and `labels=classes.txt`. Only texts that you write yourself, in a command or call, are opened like this. A text from a
+file of results, a submission or the Hub is never run (`refuse_own`).
 """
 
 import inspect
@@ -31,15 +31,15 @@ SCRIPT = re.compile(r"(?P<file>.+\.(?:pt|pth|ts|torchscript))(?::(?P<options>.*)
 LOADING = ("mean", "std", "size", "labels", "name")  # arguments of `load_classifier`
 NESTED = ("state_dict", "model_state_dict", "model", "net", "network", "module",
           "state_dict_ema", "model_ema", "ema_state_dict", "ema")  # fmt: skip
-DEEPEST = 4  # levels of such keys
-UNPACKED = 4  # times the size of a file of weights that its content may have
-COMPILED = "_orig_mod."  # torch.compile puts it into the names of weights
+DEEPEST = 4  # levels of nested keys
+UNPACKED = 4  # largest ratio of unpacked content to the size of a file of weights
+COMPILED = "_orig_mod."  # torch.compile adds this to the names of weights
 RUN_FIRST = "run it first with --model, and give predicted-by: the folder of that run"
 HOW_TO_GIVE = "give --model ./net.py:make, timm:NAME:weights=FILE or torchvision:NAME:weights=FILE"
 
 
 def is_own(text: str) -> bool:
-    """Return whether a model text names your own network rather than a checkpoint."""
+    """Return whether a model text names a user's own network rather than a checkpoint."""
     library, _, rest = text.partition(":")
     if library == "hub":
         return False
@@ -49,15 +49,15 @@ def is_own(text: str) -> bool:
 
 
 def refuse_own(name: str, fix: str = "give the network itself with --model or model=") -> None:
-    """Raise UserError if a name from an untrusted file is the text of an own network; `fix` ends the message."""
+    """Raise UserError if a name from an untrusted file is the text of a user's own network; `fix` ends the message."""
     if is_own(name):
         raise UserError(
-            f"the model {one_line(name, 100)} belongs to the machine of its author and is not opened by its name; {fix}"
+            f"the model {one_line(name, 100)} exists only on its author's machine and is never loaded by name; {fix}"
         )
 
 
 def check(text: str) -> None:
-    """Raise UserError for a file that is missing or an unknown function, before torch is imported."""
+    """Raise UserError for a missing file or an unknown function, before torch is imported."""
     if user_files.is_in_file(text):
         user_files.check(text)
         given = user_files.options_of(text)
@@ -73,11 +73,11 @@ def check(text: str) -> None:
 
 
 def _check_architecture(name: str, given: Mapping[str, object]) -> None:
-    """Raise UserError for options that an architecture does not take, or without weights."""
+    """Raise UserError if an architecture does not accept an option, or has no weights."""
     if lost := sorted(given.keys() - {"weights", *LOADING}):
         raise unknown("option", lost[0], ("weights", *LOADING), owner=name)
     if "weights" not in given:
-        hub = f"; for weights of the Hub, give timm/{name.partition(':')[2]}" if name.startswith("timm:") else ""
+        hub = f"; for weights from the Hub, give timm/{name.partition(':')[2]}" if name.startswith("timm:") else ""
         raise UserError(f"{name} has no weights; give {name}:weights=FILE{hub}")
 
 
@@ -85,7 +85,7 @@ def opened(text: str) -> tuple[Any, dict[str, Any]]:
     """Return (the module, classifier or pipeline that a text names, arguments for `load_classifier`).
 
     Raises:
-        UserError: The network cannot be made or its weights do not fit.
+        UserError: The network cannot be built, or its weights do not fit.
     """
     check(text)
     if user_files.is_in_file(text):
@@ -103,7 +103,7 @@ def opened(text: str) -> tuple[Any, dict[str, Any]]:
 
 
 def _parse(text: str) -> tuple[str, dict[str, object]]:
-    """Return (timm:NAME, torchvision:NAME or a file, the options that follow)."""
+    """Return (timm:NAME, torchvision:NAME or a file, the options after it)."""
     library, _, rest = text.partition(":")
     if library in LIBRARIES:
         name, given = options.parse(rest)
@@ -155,7 +155,7 @@ def _made(function: Any, given: dict[str, object], text: str) -> tuple[Any, dict
 
 
 def _is_classifier(model: object) -> bool:
-    """Return whether a model is what `load_classifier` returns."""
+    """Return whether a model is a `Classifier`, the result of `load_classifier`."""
     from saliency_bench.compute.classifiers.classifier import Classifier
 
     return isinstance(model, Classifier)
@@ -168,12 +168,12 @@ def _called(function: Callable[..., Any], arguments: dict[str, object], text: st
             return function(**arguments)
     except UserError:
         raise
-    except Exception as error:  # any code of the user
+    except Exception as error:  # the user's code may raise anything
         raise UserError(f"{text} raised {described(error)}") from error
 
 
 def _architecture(name: str, weights: str) -> "nn.Module":
-    """Build an architecture of timm or torchvision with as many classes as the weights have, and load the weights."""
+    """Build an architecture of timm or torchvision with as many classes as the weights, and load the weights."""
     import torch
 
     library, _, wanted = name.partition(":")
@@ -188,14 +188,14 @@ def _architecture(name: str, weights: str) -> "nn.Module":
         if key in shapes and value.ndim and value.shape != shapes[key] and value.shape[1:] == shapes[key][1:]
     }
     if counts and max(counts) > CLASSES:
-        raise UserError(f"weights={weights} have a last layer of {max(counts):,} classes, more than {CLASSES:,}")
+        raise UserError(f"weights={weights} has a last layer of {max(counts):,} classes, more than {CLASSES:,}")
     model = build(num_classes=counts.pop()) if len(counts) == 1 else build()
     fill(model, content, weights)
     return model
 
 
 def _of_timm(name: str) -> Callable[..., "nn.Module"]:
-    """Return the function that builds an architecture of timm with random weights."""
+    """Return a function that builds a timm architecture with random weights."""
     try:
         import timm
     except ImportError as error:
@@ -206,7 +206,7 @@ def _of_timm(name: str) -> Callable[..., "nn.Module"]:
 
 
 def _of_torchvision(name: str) -> Callable[..., "nn.Module"]:
-    """Return the function that builds an architecture of torchvision with random weights."""
+    """Return a function that builds a torchvision architecture with random weights."""
     from torchvision import models
 
     if name not in (names := models.list_models(module=models)):
@@ -225,7 +225,7 @@ def _script(path: Path) -> "nn.Module":
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # torch advises another format to those who write files
+            warnings.simplefilter("ignore", FutureWarning)  # torch recommends another format for writing files
             return torch.jit.load(str(path), map_location="cpu")
     except Exception as error:
         raise UserError(
@@ -236,10 +236,10 @@ def _script(path: Path) -> "nn.Module":
 
 
 def _content(path: Path) -> Any:
-    """Return the content of a file of weights; nothing in it is executed.
+    """Return the content of a weights file. Nothing in it is executed.
 
     Raises:
-        UserError: It holds more than tensors, or cannot be read.
+        UserError: The file holds more than tensors, or cannot be read.
     """
     import pickle
 
@@ -250,22 +250,22 @@ def _content(path: Path) -> Any:
             from safetensors.torch import load_file
 
             return load_file(path)
-        if zipfile.is_zipfile(path):  # torch.save packs nothing
+        if zipfile.is_zipfile(path):  # torch.save does not compress
             with zipfile.ZipFile(path) as packed:
                 check_members(packed, UNPACKED * path.stat().st_size)
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        trusted = "torch.load(FILE, weights_only=False)['state_dict']"  # a checkpoint of Lightning may store any object
+        trusted = "torch.load(FILE, weights_only=False)['state_dict']"  # a Lightning checkpoint may store any object
         raise UserError(
-            f"weights={path} holds more than tensors and is not opened, as it could run code; save the weights alone: "
-            f"torch.save({trusted if path.suffix == '.ckpt' else 'network.state_dict()'}, NEW)"
+            f"weights={path} holds more than tensors and is not opened, because it could run code; save only the "
+            f"weights: torch.save({trusted if path.suffix == '.ckpt' else 'network.state_dict()'}, NEW)"
         ) from error
     except Exception as error:  # damaged files raise many kinds of errors
         raise UserError(f"weights={path} cannot be read: {one_line(error, 200)}") from error
 
 
 def _state_of(content: Any, file: str, depth: int = DEEPEST) -> "dict[str, Tensor]":
-    """Return the weights {name: tensor} in the content of a file, which may be nested under usual keys, `depth` deep.
+    """Return the weights {name: tensor} in a file's content, which may be nested up to `depth` levels of usual keys.
 
     Raises:
         UserError: There are no tensors.
@@ -282,7 +282,7 @@ def _state_of(content: Any, file: str, depth: int = DEEPEST) -> "dict[str, Tenso
 
 
 def _sets(content: Any) -> list[str]:
-    """Return the usual keys under which a file has weights; the first one is used."""
+    """Return the usual keys under which a file holds weights; the first one is used."""
     from torch import Tensor
 
     def has_weights(inner: object, depth: int = DEEPEST) -> bool:
@@ -297,8 +297,8 @@ def _sets(content: Any) -> list[str]:
 def _matching(state: "dict[str, Tensor]", names: set[str]) -> "tuple[dict[str, Tensor], str]":
     """Return (weights under the names of a network, the prefix that was removed).
 
-    Training code stores a network inside another one: `model.fc.weight` for `fc.weight`. The prefix under which most
-    names are found is removed; with equal numbers the shortest.
+    Training code stores a network inside another one: `model.fc.weight` for `fc.weight`. The prefix with the most
+    matching names is removed; if several match equally, the shortest.
     """
     prefixes = sorted({key[: -len(name)] for key in state for name in _ends_of(key) if name in names}, key=len)
     best = max(prefixes, key=lambda prefix: sum(prefix + name in state for name in names), default="")
@@ -311,7 +311,7 @@ def _ends_of(key: str) -> Iterator[str]:
 
 
 def _is_plain(value: "Tensor", weight: "Tensor") -> bool:
-    """Return whether a tensor can be copied into a weight without loss: dense, with numbers, not complex for real."""
+    """Return whether a tensor can be copied into a weight without loss: dense, with numbers, not complex into real."""
     import torch
 
     is_dense = value.layout == torch.strided and not value.is_meta and not value.is_quantized
@@ -319,28 +319,28 @@ def _is_plain(value: "Tensor", weight: "Tensor") -> bool:
 
 
 def fill(network: "nn.Module", content: Any, file: str) -> None:
-    """Load weights into a network; every weight of the network must be there.
+    """Load weights into a network. The file must hold every weight of the network.
 
     Raises:
-        UserError: Weights are missing, left over, of another shape, or no plain tensors.
+        UserError: Weights are missing, superfluous, of another shape, or not plain tensors.
     """
     from saliency_bench.utils.messages import complain
 
     state, full = _state_of(content, file), {name.replace(COMPILED, ""): name for name in network.state_dict()}
     weights = {name: network.state_dict()[key] for name, key in full.items()}
     if len(sets := _sets(content)) > 1:
-        complain(f"weights={file}: the weights under '{sets[0]}' are used, not those under '{sets[1]}'; for these, "
+        complain(f"weights={file}: the weights under '{sets[0]}' are used, not those under '{sets[1]}'; to use these, "
                  f"save them alone: torch.save(torch.load(FILE)['{sets[1]}'], NEW)")  # fmt: skip
     chosen, prefix = _matching(state, set(weights))
     missing, spare = sorted(weights.keys() - chosen.keys()), sorted(chosen.keys() - weights.keys())
     if strange := [key for key, value in chosen.items() if key in weights and not _is_plain(value, weights[key])]:
         kind = f"{chosen[strange[0]].dtype}, {chosen[strange[0]].layout}, {chosen[strange[0]].device}"
-        raise UserError(f"weights={file} has {strange[0]} as no plain tensor of real numbers ({kind}); save it as one")
+        raise UserError(f"weights={file} has {strange[0]}, not a plain tensor of real numbers ({kind}); save it as one")
     shapes = [key for key in weights if key in chosen and weights[key].shape != chosen[key].shape]
     if missing or spare:
         lacks = f"lacks {missing[0]}" if missing else f"has {spare[0]}, which the network lacks"
         match = f"{len(weights) - len(missing)} of {len(weights)} weights match"
-        raise UserError(f"weights={file} {lacks} ({match}); they are of another network")
+        raise UserError(f"weights={file} {lacks} ({match}); the weights belong to another network")
     if shapes:
         there, wanted = (tuple(values[shapes[0]].shape) for values in (chosen, weights))
         raise UserError(f"weights={file} has {shapes[0]} of shape {there}, but the network has {wanted}")

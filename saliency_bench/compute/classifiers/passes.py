@@ -1,13 +1,13 @@
-"""Classify many pictures made of each image: the one loop of every method that needs them.
+"""Classify many pictures made from each image. All methods that need this share the loop in this module.
 
-A pass holds the pictures of one image, in ceil(n / P) equal pieces, of which the last is filled up with copies of its
-last picture. So the shape of a pass depends on n alone, and no bit of a result on the size of a batch, on the order of
-the images or on what else is in a batch. Two exceptions: where an image needs one picture only, the pass is the batch
-itself; and on a GPU, which few pictures would leave idle, a pass holds the pictures of up to `TOGETHER` images if they
-fit, filled up again.
+A pass holds the pictures of one image, in ceil(n / P) equal pieces. The last piece is padded with copies of its last
+picture. The shape of a pass therefore depends on n alone, and no bit of a result depends on the batch size, on the
+order of the images or on the other images of a batch. There are two exceptions. If an image needs only one picture, the
+pass is the batch itself. On a GPU, which few pictures would leave idle, a pass holds the pictures of up to `TOGETHER`
+images if they fit, padded as well.
 
-P is fixed by the kind of device and the size of the pictures. Where a pass does not fit in memory P is halved, which
-`Classifier.halved` counts; nothing else chooses it.
+P depends on the kind of device and the size of the pictures. If a pass does not fit in memory, P is halved, which
+`Classifier.halved` counts; nothing else changes it.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Target
 from saliency_bench.utils.devices import is_out_of_memory
 
-# 10 images of 224 x 224 on the CPU, where more leave its cache and take longer each; 256 on a GPU.
+# 10 images of 224 x 224 on the CPU, where more images exceed its cache and take longer each; 256 on a GPU.
 PIXELS_PER_PASS = {"cpu": 2**19, "cuda": 256 * 224**2}
 TOGETHER = {"cpu": 1, "cuda": 8}  # images in a pass; on a CPU a picture's position in a pass may change last bits
 
@@ -34,13 +34,13 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Pass:
-    """Pictures of one pass: equally many of each of `images`, followed by pictures that fill it up.
+    """Pictures of one pass: equally many of each of `images`, followed by padding.
 
     Attributes:
-        images: Indices of its images.
-        samples: Int (1,), the index of the only image, or Int (n,), that of each picture.
-        pictures: Int (n,), the number of each picture among those of its image.
-        count: How many of the pictures count; the others fill up the pass.
+        images: Indices of the images.
+        samples: Int (1,), the index of the only image, or Int (n,), the image index of each picture.
+        pictures: Int (n,), the number of each picture among the pictures of its image.
+        count: Number of pictures that count; the others are padding.
     """
 
     images: range
@@ -57,23 +57,23 @@ def forward_many(
     read: Callable[[Tensor, Tensor], Tensor],
     batch_size: int | None = None,
 ) -> Tensor:
-    """Return what `read` makes of the logits of `count` pictures of each image, (B, count, ...).
+    """Return the results of `read` for the logits of `count` pictures of each image, (B, count, ...).
 
-    Only one pass of pictures is in memory at a time. The network runs as its faster copy (`fast_forward`), but for a
-    single picture of each image.
+    Only one pass of pictures is in memory at a time. The network runs as its faster copy (`fast_forward`), except with
+    a single picture per image.
 
     Args:
         classifier: The classifier.
         images: The images.
         count: Pictures of each image.
-        draw: (samples, pictures) -> these pictures, see `Pass`.
-        read: (logits (n, K), samples) -> (n, ...), row by row.
-        batch_size: Pictures in a pass, by default `pictures_per_pass`.
+        draw: Function (samples, pictures) -> these pictures; see `Pass`.
+        read: Function (logits (n, K), samples) -> (n, ...), row by row.
+        batch_size: Pictures per pass; by default `pictures_per_pass`.
     """
     forward = fast_forward(classifier, images) if count > 1 else classifier
 
     def work(passes: Iterator[Pass]) -> Tensor:
-        """Return what is read of all passes, without what fills them up."""
+        """Return the results of all passes without padding."""
         rows = (read(forward(draw(item.samples, item.pictures)), item.samples)[: item.count] for item in passes)
         return torch.cat(list(rows))
 
@@ -91,7 +91,7 @@ def scores_of(
     on: str,
     batch_size: int | None = None,
 ) -> Tensor:
-    """Return the scores of `count` pictures made of each image, Float (B, count), see `forward_many`."""
+    """Return the scores of `count` pictures made from each image, Float (B, count); see `forward_many`."""
 
     def read(logits: Tensor, samples: Tensor) -> Tensor:
         """Return the score of each picture by the target of its image."""
@@ -107,9 +107,9 @@ def in_passes(
     batch_size: int | None,
     work: Callable[[Iterator[Pass]], Result],
 ) -> Result:
-    """Call `work` with the passes of `count` pictures of each image, in passes of half the size if memory runs out.
+    """Call `work` with the passes of `count` pictures of each image, halving the passes if memory runs out.
 
-    A `Classifier` counts the pictures, without those that fill up passes.
+    A `Classifier` counts the pictures without padding.
     """
     size = len(images) if count == 1 else pictures_per_pass(images, batch_size)
     counter = classifier if isinstance(classifier, Classifier) else None
@@ -130,10 +130,11 @@ def in_passes(
 
 
 def plan(images: int, count: int, size: int, device: torch.device, most: int = 1) -> Iterator[Pass]:
-    """Yield the passes of `count` pictures of each image: `size` pictures and `most` images in each, at most.
+    """Yield the passes of `count` pictures of each image, with at most `size` pictures and `most` images per pass.
 
-    With one picture of each image, `most` does not count. The numbers are made on the device: nothing waits for it.
-    Images in a pass are a power of two, as batches usually are: five would fill up a fifth of the passes of 16 images.
+    With one picture per image, `most` does not count. The numbers are computed on the device, so nothing waits for
+    them. The number of images in a pass is a power of two, like usual batch sizes: five images per pass would pad a
+    fifth of the passes of 16 images.
     """
     together = min(images, size) if count == 1 else 2 ** (max(1, min(size // count, most)).bit_length() - 1)
     each = count if together > 1 or count == 1 else -(-count // -(-count // size))
@@ -149,5 +150,5 @@ def plan(images: int, count: int, size: int, device: torch.device, most: int = 1
 
 
 def pictures_per_pass(images: Images, batch_size: int | None = None) -> int:
-    """Return `batch_size`, or how many pictures hold `PIXELS_PER_PASS` pixels."""
+    """Return `batch_size` or, by default, the number of pictures with `PIXELS_PER_PASS` pixels."""
     return batch_size or max(1, PIXELS_PER_PASS[images.device.type] // (images.shape[2] * images.shape[3]))

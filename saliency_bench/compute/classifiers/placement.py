@@ -1,7 +1,7 @@
-"""Test whether a layer's map is aligned with the image: whether each place of it looks at the same place of the image.
+"""Test whether a layer's map is aligned with the image: each place of the map depends on the same place of the image.
 
-It does not if `forward` crops, pads, mirrors or turns the image first, or if tokens are in another order than row by
-row: those of Hiera are in that of its pooling. Enlarged to the image, such a map would show the wrong places.
+A map is not aligned if `forward` crops, pads, mirrors or rotates the image first, or if tokens are not in row order
+(the tokens of Hiera are in the order of its pooling). Enlarged to the image, such a map would show the wrong places.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,17 +14,18 @@ from saliency_bench.types import Images
 from saliency_bench.utils.seeds import seed_of, uniform
 from saliency_bench.utils.untouched import untouched
 
-CELLS = 4  # along each side of the image
-# A map is misplaced if its changes go with distances in a mirrored, turned or shifted image (`FIT`, a correlation; 0.58
-# or more in networks that do this, 0.46 or less in others) and clearly less with those in the image itself (`AHEAD`).
+CELLS = 4  # cells along each side of the image
+# A map is misplaced if its changes correlate with distances in a mirrored, rotated or shifted image (correlation `FIT`:
+# 0.58 or more in networks that do this, 0.46 or less in others) and clearly less with distances in the image itself
+# (`AHEAD`).
 FIT, AHEAD = 0.5, 0.2
-# Neither may fit: in some order of tokens, or where all places are mixed. In the latter case, replacing its own cell
-# changes a place at least this share as much as replacing any other (0.2 or less for tokens of Hiera), and half as
-# much as replacing that of the moved image.
+# Neither may fit: with some orders of tokens, or if all places are mixed. In the latter case, replacing a place's own
+# cell changes the place at least this share as much as replacing any other cell (0.2 or less for tokens of Hiera), and
+# half as much as replacing the cell of the moved image.
 SHARE = 0.4
-BAND = 8  # the part of the image at each side in which a stem is tested, 1 / BAND
-SPREAD = 0.15  # standard deviation of the places that a band changes, at most, unless a stem mixes all places
-FAINT = 1e-2  # smaller changes than this share of the largest count as equal
+BAND = 8  # a stem is tested in bands at each side of the image, 1 / BAND of its length
+SPREAD = 0.15  # largest standard deviation of the places that a band changes, unless a stem mixes all places
+FAINT = 1e-2  # changes below this share of the largest change count as equal
 
 
 def lies_as_the_image(
@@ -36,17 +37,17 @@ def lies_as_the_image(
 ) -> bool:
     """Return whether each place of a module's map depends on the same place of the image.
 
-    The image is replaced by noise in one cell after the other. How much this changes a place of the map must go with
-    how near the cell is to it, more than with how near it would be in a mirrored, turned or shifted image. What lies at
-    the border of the image must change the map too: half a cell of the map at the top and on the left, and a whole one
-    at the bottom and on the right, where strides leave pixels over.
+    The cells of the image are replaced by noise one after the other. The change at a place of the map must correlate
+    with the distance to the cell, and more so than with the distance in a mirrored, rotated or shifted image. The
+    border of the image must also change the map: half a cell of the map at the top and on the left, and a whole cell at
+    the bottom and on the right, where strides leave pixels over.
 
     Args:
-        classifier: the network.
-        image: (1, 3, H, W).
-        module: one of its modules.
-        grid: (h, w) of its map.
-        channels_first: makes (n, C, h, w) of its output.
+        classifier: The network.
+        image: One image (1, 3, H, W).
+        module: A module of the network.
+        grid: (h, w) of the module's map.
+        channels_first: Function that turns the module's output into (n, C, h, w).
     """
     (h, w), (height, width) = grid, image.shape[2:]
     tall, wide = min(height, CELLS), min(width, CELLS)
@@ -55,7 +56,7 @@ def lies_as_the_image(
     borders = list(_borders(height, width, h, w))
     changes = _changes(classifier, image, module, [*replaced, *borders], channels_first)  # (n, h * w)
     of_cells, of_borders = changes[: len(replaced)], changes[len(replaced) :]
-    if not (of_cells > 0).any():  # a network that is the same for all images
+    if not (of_cells > 0).any():  # the network gives the same output for all images
         return True
     return _is_in_place(of_cells, (h, w), (tall, wide)) and bool((of_borders > 0).any(dim=1).all())
 
@@ -63,16 +64,16 @@ def lies_as_the_image(
 def stem_lies_as_the_image(
     classifier: Classifier, image: Images, convolution: nn.Module, grid: tuple[int, int], allowed: tuple[float, float]
 ) -> bool:
-    """Return whether the first convolution sees the image in place, neither padded, cropped, moved nor mirrored.
+    """Return whether the first convolution sees the image in place: not padded, cropped, moved or mirrored.
 
-    Noise replaces the part at each side of the image; the mean place of what this changes must be there.
+    Noise replaces a band at each side of the image. The mean place of the resulting changes must be in that band.
 
     Args:
-        classifier: the network.
-        image: (1, 3, H, W).
-        convolution: the first convolution.
-        grid: (h, w) of its map.
-        allowed: (rows, columns), how far the mean place may be away, as a share of the side.
+        classifier: The network.
+        image: One image (1, 3, H, W).
+        convolution: The first convolution.
+        grid: (h, w) of the convolution's map.
+        allowed: (rows, columns), largest offset of the mean place, as a share of the side.
     """
     height, width = image.shape[2:]
     cells = [_cells(height, width, BAND, 1), _cells(height, width, 1, BAND)]
@@ -81,7 +82,7 @@ def stem_lies_as_the_image(
     for axis in (0, 1):
         profiles = changes[axis].sum(dim=2 - axis)  # (2, places along the axis)
         if not (profiles.sum(dim=1) > 0).all():
-            continue  # cropped away, which the borders of the map show
+            continue  # the band is cropped away, which the test of the map's borders shows
         places = (torch.arange(grid[axis], dtype=torch.float32) + 0.5) / grid[axis]
         weights = profiles / profiles.sum(dim=1, keepdim=True)
         means = weights @ places
@@ -93,21 +94,21 @@ def stem_lies_as_the_image(
 
 
 def _is_in_place(changes: Tensor, grid: tuple[int, int], cells: tuple[int, int]) -> bool:
-    """Return whether noise in a cell changes the map at the place of that cell, given the changes (cells, places)."""
+    """Return whether noise in a cell changes the map at that cell's place, given the changes (cells, places)."""
     largest = changes.amax(dim=0)
     shares = changes / largest.clamp(min=1e-30)
     profile = _centred(shares.clamp(min=FAINT).log())
     sources, places = _coordinates(cells), _coordinates(grid)
 
     def fit(moved: Tensor) -> float:
-        """Return the correlation of changes with the nearness of cells to places moved in this way."""
+        """Return the correlation of the changes with the nearness of the cells to the moved places."""
         nearness = _centred(-torch.cdist(sources, moved))
         return float((profile * nearness).sum() / (profile.norm() * nearness.norm()).clamp(min=1e-30))
 
     reach = torch.tensor([max(1 / cell, 1 / place) / 2 for cell, place in zip(cells, grid, strict=True)]) + 1e-6
 
     def share(moved: Tensor) -> float:
-        """Return the mean share of the largest change that is due to the cells at places moved in this way."""
+        """Return the mean share of the largest change that comes from the cells at the moved places."""
         is_own = ((sources[:, None] - moved).abs() < reach).all(dim=2)
         return float((shares * is_own).amax(dim=0)[largest > 0].mean())
 
@@ -120,7 +121,7 @@ def _is_in_place(changes: Tensor, grid: tuple[int, int], cells: tuple[int, int])
 
 
 def _moved(places: Tensor) -> Iterator[Tensor]:
-    """Yield the positions in [0, 1]^2 of the places in mirrored, turned and half-shifted images."""
+    """Yield the positions in [0, 1]^2 of the places in mirrored, rotated and half-shifted images."""
     turned = places.flip(1)
     for points in (places, turned):
         for mirrored in ((True, False), (False, True), (True, True)):
@@ -131,12 +132,12 @@ def _moved(places: Tensor) -> Iterator[Tensor]:
 
 
 def _centred(values: Tensor) -> Tensor:
-    """Return a matrix without the means of its rows and columns: some cells and some places change more than others."""
+    """Subtract the means of a matrix's rows and columns, because some cells and places change more than others."""
     return values - values.mean(dim=0) - values.mean(dim=1, keepdim=True) + values.mean()
 
 
 def _coordinates(shape: tuple[int, int]) -> Tensor:
-    """Return the centres (row, column) of each place of a grid over [0, 1]^2, Float (h * w, 2)."""
+    """Return the centre (row, column) of each place of a grid over [0, 1]^2, Float (h * w, 2)."""
     rows, columns = ((torch.arange(count, dtype=torch.float32) + 0.5) / count for count in shape)
     return torch.cartesian_prod(rows, columns)
 
@@ -148,7 +149,7 @@ def _changes(
     replaced: list[Tensor],
     channels_first: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Return how much each place of the map changes when noise replaces the pixels of each mask, (n, h * w)."""
+    """Return how much each place of the map changes if noise replaces the pixels of each mask, (n, h * w)."""
     noise = torch.from_numpy(uniform(seed_of("placement"), image.numel())).view_as(image).to(image)
     outputs: list[Tensor] = []
     handle = module.register_forward_hook(lambda module, inputs, output: outputs.append(output), prepend=True)
@@ -166,7 +167,7 @@ def _changes(
 
 
 def _cells(height: int, width: int, tall: int, wide: int) -> Tensor:
-    """Return the cell of each of height x width places, Int (height, width), of tall x wide cells."""
+    """Return the index of the cell of each of height x width places, Int (height, width), for tall x wide cells."""
     rows, columns = torch.arange(height) * tall // height, torch.arange(width) * wide // width
     return rows[:, None] * wide + columns
 

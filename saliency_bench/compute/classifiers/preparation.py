@@ -1,4 +1,4 @@
-"""From rows of a dataset to a batch in the prepared frame: pictures opened upright, images resized, masks following."""
+"""Prepare rows of a dataset as a batch: open pictures upright, resize images, and move masks with them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from saliency_bench.utils.pictures import MAX_PIXELS, UnreadableError, open_rgb,
 
 
 class SampleError(UserError):
-    """A sample that cannot be prepared; `reason` says why without naming it."""
+    """A sample cannot be prepared; `reason` says why without naming the sample."""
 
     def __init__(self, id: str, reason: str):
         super().__init__(f"image {id}: {reason}; replace it or leave it out")
@@ -34,7 +34,7 @@ def prepared_batch(
     columns: Sequence[str] = (),
     foreground: str = "",
 ) -> Batch:
-    """Return a Batch of rows; see `Classifier.prepare`.
+    """Return rows as a Batch; see `Classifier.prepare`.
 
     Args:
         rows: Rows, or a slice of a dataset.
@@ -50,7 +50,7 @@ def prepared_batch(
     samples = [_sample(row, id, frame, geometry, foreground) for row, id in zip(rows, ids, strict=True)]
     frames, masks, left_out, sizes = zip(*samples, strict=True)
     if len({image.shape for image in frames}) > 1:
-        raise UserError(f"{model} takes images as they are, but these differ in size; give load_classifier size=")
+        raise UserError(f"{model} has no fixed image size, but these images differ in size; give load_classifier size=")
     labels = [-1 if row.get("label") is None else row["label"] for row in rows]
     return Batch(
         images=sent(torch.stack(frames), device),
@@ -63,7 +63,7 @@ def prepared_batch(
 
 
 def _column(name: str, values: list, sizes: Sequence[tuple[int, int]], frame: Frame, device: torch.device) -> Column:
-    """Return a further column: pictures are prepared as the images are, whose stored (width, height) are `sizes`."""
+    """Return a further column. Its pictures are prepared like the images, whose stored (width, height) are `sizes`."""
     if all(value is None or isinstance(value, str | int | float) for value in values):
         return Column(values, [lacks(name) if value is None else None for value in values])
     pairs = [_further_picture(name, value, size) for value, size in zip(values, sizes, strict=True)]
@@ -72,7 +72,7 @@ def _column(name: str, values: list, sizes: Sequence[tuple[int, int]], frame: Fr
 
 
 def _further_picture(name: str, value: object, size: tuple[int, int]) -> tuple[Image.Image, str | None]:
-    """Return a further picture of a row whose image has this size, or a black one and why there is none."""
+    """Return (picture, None), or (black picture, why there is none), for a row whose image has this size."""
     black = Image.new("RGB", size)
     if value is None:
         return black, lacks(name)
@@ -89,7 +89,7 @@ def _further_picture(name: str, value: object, size: tuple[int, int]) -> tuple[I
 def _sample(
     row: Mapping, id: str, frame: Frame, geometry: Geometry, foreground: str
 ) -> tuple[Tensor, np.ndarray, str | None, tuple[int, int]]:
-    """Return a row's prepared image and mask, why there is no usable mask, and the image's stored size."""
+    """Return a row's prepared image and mask, the reason for a missing mask or None, and the image's stored size."""
     try:
         stored = opened(row.get("image"))
         picture = rgb(stored)

@@ -1,4 +1,4 @@
-"""Read the geometry of image processors: how transformers, timm and torchvision resize, crop and normalise."""
+"""Read from image processors of transformers, timm and torchvision how they resize, crop and normalise."""
 
 from collections.abc import Iterable, Sequence
 from math import isqrt
@@ -13,15 +13,15 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.messages import complain
 
 MAX_SIDE = 4096  # pixels
-LARGEST_STD = 10  # of images in [0, 1] after any sensible scaling; on a scale up to 255 it is 50 or 60
-MAX_FRAME = 2**22  # pixels; 50 MB for one image in float32, and the features of a network are many times that
+LARGEST_STD = 10  # for images in [0, 1] after any sensible scaling; on a scale up to 255 it is 50 or 60
+MAX_FRAME = 2**22  # pixels; 50 MB for one image in float32, and many times that for the features of a network
 
 
 def frame_of(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
-    """Return geometry, frame function, mean and std of an image processor of transformers, or of timm's wrapper.
+    """Return the geometry, frame function, mean and std of a transformers image processor or timm's wrapper.
 
     Raises:
-        UserError: Masks cannot follow its steps, or its settings cannot be used.
+        UserError: Masks cannot follow its steps, or its settings are invalid.
     """
     try:
         return (_timm_frame if hasattr(processor, "val_transforms") else _transformers_frame)(processor, name)
@@ -29,14 +29,14 @@ def frame_of(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float
         raise
     except (TypeError, ValueError, KeyError, ArithmeticError) as error:
         reason = f"{type(error).__name__} {one_line(error, 200)}"
-        raise UserError(f"the image processor of {name} has settings that cannot be used: {reason}") from error
+        raise UserError(f"the image processor of {name} has invalid settings: {reason}") from error
 
 
 def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
     """Like `frame_of`, for a processor of transformers."""
     settings, where = processor.to_dict(), f"the image processor of {name}: "
     if settings.get("do_pad"):
-        raise UserError(f"the image processor of {name} pads images (do_pad), which masks cannot do")
+        raise UserError(f"the image processor of {name} pads images (do_pad), which masks cannot follow")
     normalised = settings.get("do_normalize", True)
     mean = channels(f"{where}image_mean", settings.get("image_mean") if normalised else 0)
     std = channels(f"{where}image_std", settings.get("image_std") if normalised else 1)
@@ -49,10 +49,10 @@ def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Seq
     if settings.get("do_resize", True):
         resize = (size["height"], size["width"]) if "height" in size else size.get("shortest_edge")
         if resize is None or "longest_edge" in size:
-            raise UserError(f"the image processor of {name} resizes by {one_line(size, 80)}, which masks cannot do")
+            raise UserError(f"the image processor of {name} resizes by {one_line(size, 80)}, which masks cannot follow")
         check_sides(f"{where}size", size.values())
         if isinstance(resize, int) and settings.get("crop_pct"):
-            # ConvNeXT: enlarge and crop below 384, squash from there on.
+            # ConvNeXT enlarges and crops below 384, and squashes from 384 on.
             square = (resize, resize)
             resize, crop = (int(resize / settings["crop_pct"]), square) if resize < 384 else (square, None)
             check_sides(f"{where}size by crop_pct", _sides(resize))
@@ -61,7 +61,7 @@ def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Seq
         check_sides(f"{where}crop_size", crop)
 
     def frame(image: Image.Image) -> torch.Tensor:
-        """Return a picture as the processor prepares it, without normalisation."""
+        """Return a picture prepared by the processor, without normalisation."""
         return processor(images=image, do_normalize=False, return_tensors="pt")["pixel_values"][0].float()
 
     return Geometry(resize, crop, "floor", resample.name.lower()), frame, mean, std
@@ -72,7 +72,7 @@ def _patches_frame(
 ) -> tuple[Geometry, Frame]:
     """Return the geometry and frame of a processor that cuts pictures of any shape into patches (SigLIP 2 with NaFlex).
 
-    All pictures of a run must have one size, so pictures are squashed to the size that a square picture would get.
+    All pictures of a run must have one size, so they are squashed to the size that a square picture would get.
     """
     from torchvision.transforms.v2 import functional as T
 
@@ -108,7 +108,7 @@ def _timm_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[fl
         elif isinstance(step, T.CenterCrop):
             crop = tuple(step.size)
         elif not type(step).__name__.endswith("ToTensor"):
-            raise UserError(f"the timm transform {type(step).__name__} of {name} is one that masks cannot follow")
+            raise UserError(f"masks cannot follow the timm transform {type(step).__name__} of {name}")
     data, where = processor.data_config, f"the image processor of {name}: "
     for size in (resize, crop):
         check_sides(f"{where}input_size", _sides(size))
@@ -117,7 +117,7 @@ def _timm_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[fl
 
 
 def pair_of(size: Any) -> int | tuple[int, int] | None:
-    """Return a size that torchvision writes as 256, [256] or [224, 224]."""
+    """Return a size that torchvision may write as 256, [256] or [224, 224]."""
     if size is None or isinstance(size, int):
         return size
     return int(size[0]) if len(size) == 1 else (int(size[0]), int(size[1]))
@@ -128,17 +128,17 @@ def _sides(size: int | tuple[int, int] | None) -> tuple[int, ...]:
 
 
 def check_sides(name: str, sides: Iterable[Any]) -> None:
-    """Raise UserError for a side of a frame that is not a whole number from 1 to `MAX_SIDE`, or too large an area.
+    """Raise UserError if a side is not a whole number from 1 to `MAX_SIDE`, or if the area is too large.
 
     Args:
-        name: What they are the sides of, for messages.
+        name: Name of the setting, for messages.
         sides: Sides in pixels; None is ignored, and a single side means a square.
     """
     given = [side for side in sides if side is not None]
     for side in given:
         if not (type(side) is int and 1 <= side <= MAX_SIDE):
             got = one_line(repr(side), 80)
-            raise UserError(f"{name} has a side of {got}; whole numbers of pixels from 1 to {MAX_SIDE} are possible")
+            raise UserError(f"{name} has a side of {got}; use whole numbers of pixels from 1 to {MAX_SIDE}")
     if given and given[0] * given[-1] > MAX_FRAME:
         raise UserError(
             f"{name} of {given[0]} x {given[-1]} has more than {MAX_FRAME} pixels ({int(MAX_FRAME**0.5)} x "
@@ -147,15 +147,15 @@ def check_sides(name: str, sides: Iterable[Any]) -> None:
 
 
 def channels(name: str, values: Any) -> Sequence[float]:
-    """Return three numbers, one per channel, of one for all channels or three.
+    """Return three numbers, one per channel, from one number for all channels or from three.
 
     Args:
-        name: What they are, for messages; a name that ends in "std" is that of a standard deviation, which must be
-            above 0.
+        name: Name of the setting, for messages. A name that ends in "std" is a standard deviation, which must be above
+            0.
         values: The numbers.
 
     Raises:
-        UserError: They are anything else, or belong to images from 0 to 255.
+        UserError: The values are anything else, or are for images from 0 to 255.
     """
     try:
         numbers = np.asarray(values, dtype=np.float64)

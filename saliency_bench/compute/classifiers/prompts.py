@@ -122,7 +122,7 @@ def _read_file(path: Path) -> Prompts:
     """Return the prompts in a file; raise UserError if it is missing or holds something else."""
     if not path.is_file():
         raise UserError(
-            f"'{path}' has no {PLACE}, so it is taken as the name of a file of prompts, and there is no such file; "
+            f"'{path}' has no {PLACE}, so it is taken as the name of a file of prompts, but there is no such file; "
             'a template marks where the class name goes, as in "a photo of a {}"'
         )
     try:

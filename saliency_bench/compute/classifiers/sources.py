@@ -12,7 +12,7 @@ from saliency_bench.utils.files import near_folders
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.storage import storage_error
 
-# Checkpoints that the papers use, for `list models` and for suggestions.
+# Checkpoints that the papers use, for `list models` and suggestions.
 KNOWN = (
     "facebook/convnext-base-224",
     "facebook/deit-small-patch16-224",
@@ -24,7 +24,7 @@ KNOWN = (
     "timm/vgg19.tv_in1k",
     "timm/vit_small_patch16_224.augreg_in21k_ft_in1k",
 )
-# No code and no pickles: what is not downloaded cannot be executed.
+# Neither code nor pickles: files that are not downloaded cannot be executed.
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 # Vision-language models.
 TOKENIZERS = (
@@ -47,13 +47,13 @@ class ModelSource:
 
 
 def source_of(name: str, revision: str | None = None) -> ModelSource:
-    """Return the files of a checkpoint: a folder of exactly this name, else a Hub repository, downloaded once.
+    """Return the files of a checkpoint: a folder with exactly this name, else a Hub repository, downloaded once.
 
-    "hub:owner/name" is the repository also where such a folder exists, and "owner/name@revision" names a branch, tag or
+    "hub:owner/name" means the repository even if such a folder exists, and "owner/name@revision" names a branch, tag or
     commit. If the Hub cannot be reached, its cached snapshot is used.
 
     Raises:
-        UserError: The name is neither, the Hub cannot be reached, or a folder is given a revision.
+        UserError: The name is neither a folder nor a repository, the Hub cannot be reached, or a folder has a revision.
     """
     path = Path(name).expanduser()
     if not path.is_dir():
@@ -68,7 +68,7 @@ def source_of(name: str, revision: str | None = None) -> ModelSource:
 
 
 def check_name(name: str) -> None:
-    """Raise UserError for a name that is no folder of a checkpoint and cannot be on the Hub, which is not asked."""
+    """Raise UserError if a name is not a folder of a checkpoint and cannot be a name on the Hub. Makes no request."""
     path = Path(name).expanduser()
     if path.is_file():
         raise UserError(_about_file(path))
@@ -84,7 +84,7 @@ def check_name(name: str) -> None:
 
 
 def cached_snapshots(repo: str) -> list[Path]:
-    """Return the snapshots of a repository that are in the cache; the network is not asked."""
+    """Return the cached snapshots of a repository. Makes no request."""
     from saliency_bench.hub.cache import folder_of
 
     if not could_be_on_the_hub(repo):
@@ -94,7 +94,7 @@ def cached_snapshots(repo: str) -> list[Path]:
 
 def _snapshot(repo: str, revision: str | None) -> ModelSource:
     """Return the snapshot of a Hub repository, downloaded if the Hub can be reached, else from the cache."""
-    # Imported here, as it takes a second: names are checked, and listed, without the client.
+    # Imported here because it takes a second: checking and listing names do not need the client.
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HFValidationError
 
@@ -104,7 +104,7 @@ def _snapshot(repo: str, revision: str | None) -> ModelSource:
 
     error: Exception | None = None
     try:
-        # Bounded and not repeated: huggingface_hub itself would ask again for half a minute.
+        # One attempt with a timeout: huggingface_hub itself would retry for half a minute.
         commit = HfApi().repo_info(repo, revision=revision, timeout=TIMEOUT).sha or revision
         remember("model", repo, revision, commit or "")
     except Exception as caught:
@@ -137,7 +137,7 @@ def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
     if missing:
         near = _suggestions(repo)
         fix = f"did you mean {' or '.join(near)}?" if near else "give a Hub id, a folder or torchvision:NAME"
-        where = "not a local folder" if near else _not_local(repo)  # whose list would hold the suggestions once more
+        where = "not a local folder" if near else _not_local(repo)  # the latter would list the suggestions again
         return UserError(f"unknown model '{repo}': {where} and not found on the Hub; {fix}")
     if isinstance(error, RevisionNotFoundError):
         return UserError(f"the Hub has no revision '{revision}' of {repo}; give a branch, tag or commit")
@@ -145,7 +145,7 @@ def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
     if offline or is_network_error(error):
         message = f"'{repo}' is {_not_local(repo)} and not in the cache"
         why = "HF_HUB_OFFLINE is set" if offline else "the Hub cannot be reached"
-        # Names of the Hub alone are no help where it cannot be reached.
+        # Names that are only on the Hub are no help if it cannot be reached.
         if near := [name for name in _suggestions(repo) if name not in KNOWN or "/" not in repo]:
             return UserError(f"'{repo}' is not a local folder; did you mean {' or '.join(near)}? ({why})")
         return UserError(f"{message}, and {why}; {'unset it' if offline else 'check the connection'} to download it")
@@ -157,25 +157,25 @@ def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
 
 
 def _not_local(name: str) -> str:
-    """Say that a name is no local folder; if its parent exists, a path may be meant, and its checkpoints are listed."""
+    """Return text that a name is not a local folder. If its parent exists, the text lists the checkpoints there."""
     parent = Path(name).parent
     if not parent.name or not parent.is_dir():
         return "not a local folder"
     beside = ", ".join(sorted(config.parent.name for config in parent.glob("*/config.json"))[:5])
-    return f"no folder ({parent} holds {beside or 'no checkpoint'})"
+    return f"not a local folder ({parent} holds {beside or 'no checkpoint'})"
 
 
 def _suggestions(name: str) -> list[str]:
     """Return the checkpoints that a name may mean.
 
-    Those that their owner calls so (microsoft/resnet-18 for resnet-18), else near folders and very near names:
-    resnet-50 is no suggestion for resnet-18.
+    These are checkpoints with this name and an owner (microsoft/resnet-18 for resnet-18), else similar folders and very
+    similar names: resnet-50 is not suggested for resnet-18.
     """
     if name in KNOWN:
         return []
     with_owner = [full_name for full_name in KNOWN if full_name.partition("/")[2].lower() == name.lower()]
     near = [*_near_checkpoints(Path(name)), *get_close_matches(name, KNOWN, n=3, cutoff=0.9)]
-    return with_owner or list(dict.fromkeys(near))  # a local folder may be called as a repository of the Hub
+    return with_owner or list(dict.fromkeys(near))  # a local folder may have the name of a Hub repository
 
 
 def _no_folder(name: str, path: Path) -> str:
@@ -188,25 +188,25 @@ def _no_folder(name: str, path: Path) -> str:
 
 
 def _near_checkpoints(path: Path) -> list[str]:
-    """Return local folders of checkpoints that a path may mean."""
+    """Return local checkpoint folders that a path may mean."""
     return near_folders(path, lambda folder: (folder / "config.json").is_file())
 
 
 def _about_file(path: Path) -> str:
-    """Return the message for a file in the place of a checkpoint's folder."""
+    """Return the message for a file given instead of a checkpoint's folder."""
     texts = (
         f"timm:NAME:weights={path}, torchvision:NAME:weights={path}, or ./net.py:make:weights={path} with a function "
         "that returns the network"
     )
     if path.suffix in (".safetensors", ".json"):
         folder = f"{path} is one file of a checkpoint; give its folder, with config.json and preprocessor_config.json"
-        return folder + f"; for weights of your own, give {texts}" * (path.suffix != ".json")
+        return folder + f"; for your own weights, give {texts}" * (path.suffix != ".json")
     if path.suffix in (".bin", ".ckpt", ".pkl", ".pickle"):
         lightning = "; for a checkpoint of Lightning, make is its class" * (path.suffix == ".ckpt")
         return f"{path} holds weights without their network; give {texts}{lightning}"
     if path.suffix in (".onnx", ".pt2", ".tflite", ".engine", ".keras", ".h5"):
         return (
-            f"{path} has no gradients or layers that PyTorch could read; give the network that it was exported from: "
+            f"{path} has no gradients or layers that PyTorch can read; give the network that it was exported from: "
             "./net.py:make with a function that returns it"
         )
     return f"{path} is a file; give a folder, a Hub id, torchvision:NAME, ./net.py:make or a torch module"

@@ -1,8 +1,8 @@
-"""Check checkpoints as strangers may have made them: which files are read, and what a config may ask for.
+"""Check checkpoints from unknown authors: which files are read, and what a config may request.
 
-A config of a few bytes can ask for a network of any size, name the weights of another folder or the Hub's, or a kernel,
-which is code. It is read as plain JSON before transformers sees it, and the modules and parameters of a network built
-from it are counted. All bounds here are for downloads; a model object of one's own is never checked against them.
+A config of a few bytes can request a network of any size, the weights of another folder or of the Hub, or a kernel,
+which is code. It is read as plain JSON before transformers loads it, and the modules and parameters of a network built
+from it are counted. All limits here are for downloads; a model object is never checked against them.
 """
 
 import json
@@ -21,25 +21,25 @@ if TYPE_CHECKING:  # files are checked before torch is imported
 INDEX = "model.safetensors.index.json"
 JSON = ("config.json", "preprocessor_config.json", "processor_config.json", INDEX)
 LARGEST_JSON = 10_000_000  # bytes; the names of ImageNet-21k take 2 MB
-LARGEST = 2**20  # largest number in a config, and largest sum of a list of them
+LARGEST = 2**20  # largest number in a config, and largest sum of a list of numbers
 CLASSES = 100_000
 MODULES = 20_000  # a ViT of 6 billion parameters has 1,000
-SPARE = 2**24  # parameters that a small file may lack, such as a head that is replaced
+SPARE = 2**24  # parameters that a small file may lack, such as a replaced head
 WITHOUT_WEIGHTS = 2**30  # parameters of a network that starts from random weights
-LABELS = ("id2label", "label2id", "label_names", "label_descriptions")  # names of classes, which lead nowhere
+LABELS = ("id2label", "label2id", "label_names", "label_descriptions")  # class names, which refer to no files
 ATTENTION = ("eager", "sdpa")
-PLAIN = re.compile(r"[\w.+, -]{0,100}", re.ASCII)  # a name; no path, no address
+PLAIN = re.compile(r"[\w.+, -]{0,100}", re.ASCII)  # a name; not a path or an address
 
 
 def check_folder(folder: Path, name: str) -> None:
-    """Raise UserError for a pipe, device or broken link in the place of a checkpoint's file, or a large JSON."""
+    """Raise UserError if a file of a checkpoint is a pipe, device or broken link, or a JSON file is too large."""
     for file in sorted(folder.iterdir()):
         if file.name in JSON or file.suffix == ".safetensors":
             check_file(file)
 
 
 def check_weights(folder: Path, name: str) -> None:
-    """Raise UserError for weights that lie elsewhere, by an index or an adapter."""
+    """Raise UserError for weights that are stored elsewhere, according to an index or an adapter."""
     if (index := folder / INDEX).exists():
         _check_index(index)
     if (folder / "adapter_config.json").exists():
@@ -50,17 +50,17 @@ def check_weights(folder: Path, name: str) -> None:
 
 
 def _check_index(file: Path) -> None:
-    """Raise UserError unless an index names files beside it alone: they are opened by these names."""
+    """Raise UserError unless an index names only files in its own folder, because these names are opened."""
     index = json.loads(file.read_text(encoding="utf-8"))
     places = index.get("weight_map") if isinstance(index, dict) else None
     beside = {path.name for path in file.parent.glob("*.safetensors")}
     for place in places.values() if isinstance(places, dict) else [places]:
         if not isinstance(place, str) or place not in beside:
-            raise UserError(f"{file} names {one_line(place, 80)}, and there is no such .safetensors file beside it")
+            raise UserError(f"{file} names {one_line(place, 80)}, but there is no such .safetensors file in its folder")
 
 
 def check_file(file: Path) -> None:
-    """Raise UserError for what is no regular file, or a JSON that is too large for a config."""
+    """Raise UserError if this is not a regular file, or is a JSON file that is too large for a config."""
     if not file.is_file():
         raise UserError(f"{file} is not a readable file (a folder, pipe, device or broken link); put the file there")
     if file.suffix == ".json" and file.stat().st_size > LARGEST_JSON:
@@ -68,11 +68,11 @@ def check_file(file: Path) -> None:
 
 
 def check_config(file: Path, name: str) -> None:
-    """Raise UserError for a config that asks for too much, for other files than its own, or for code."""
+    """Raise UserError for a config that requests too much, files outside its folder, or code."""
     check_file(file)
     config = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(config, dict):
-        return  # transformers says so
+        return  # transformers raises a clear error
     for key, value in _entries(config):
         reason = _refused(key, value)
         if key == "model_args":
@@ -95,7 +95,7 @@ def _entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _refused(key: str, value: Any) -> str | None:
-    """Return why an entry of a config is refused, or None."""
+    """Return why an entry of a config is rejected, or None."""
     if isinstance(value, list):
         value, many = sum(abs(item) for item in value if _is_number(item)), True
     else:
@@ -106,30 +106,30 @@ def _refused(key: str, value: Any) -> str | None:
         if abs(value) > LARGEST:
             return f"the {'sum of a list' if many else 'number'} is above {LARGEST}"
     if key.endswith(("attn_implementation", "attn_implementation_internal", "experts_implementation")):
-        return None if _is_attention(value) else "that may be code of the Hub; eager and sdpa are possible"
+        return None if _is_attention(value) else "that may be code from the Hub; use eager or sdpa"
     if key in ("use_kernels", "kernel_config", "auto_mapping", "use_pretrained_backbone") and value:
         return "that loads code or weights from elsewhere, and nothing that is downloaded is executed; remove it"
     if key == "quantization_config" and value is not None:
         return "quantised weights have no gradients; save the network in float32, float16 or bfloat16"
     if key == "configuration_files":
-        return "that leads to another config; put what is meant into config.json"
+        return "that refers to another config; put its content into config.json"
     if key in ("architecture", "backbone") and value is not None and not _is_plain(value):
-        return "a plain name is followed, such as resnet50, and no folder or address, which lie outside the checkpoint"
+        return "only a plain name is accepted, such as resnet50, not a folder or address outside the checkpoint"
     return None
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether a value of a config is a number; True and False are none."""
+    """Return whether a value of a config is a number; True and False are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is a plain name, or a dictionary, whose entries are checked one by one."""
+    """Return whether a value is a plain name, or a dictionary, whose entries are checked separately."""
     return isinstance(value, dict) or (isinstance(value, str) and PLAIN.fullmatch(value) is not None)
 
 
 def _is_attention(value: Any) -> bool:
-    """Return whether a value names an implementation of attention that is part of transformers or installed here."""
+    """Return whether a value names an attention implementation that is part of transformers or installed here."""
     if isinstance(value, dict):
         return all(_is_attention(item) for item in value.values())
     if value == "flash_attention_2":
@@ -138,27 +138,27 @@ def _is_attention(value: Any) -> bool:
 
 
 def _leads_outside(arguments: Any) -> str | None:
-    """Return why arguments for timm are refused, or None: certain keys, and any path, lead to other files."""
+    """Return why arguments for timm are rejected, or None. Certain keys, and any path, refer to other files."""
     for key, value in _entries({"model_args": arguments}):
         elsewhere = key.startswith("pretrained") or key in ("checkpoint_path", "cache_dir", "file", "url", "hf_hub_id")
         if elsewhere or (isinstance(value, str) and not _is_plain(value)):
-            return f"{one_line(key, 60)} leads outside the folder of the checkpoint; remove it"
+            return f"{one_line(key, 60)} refers to files outside the folder of the checkpoint; remove it"
     return None
 
 
 def room_of(folder: Path) -> int:
-    """Return how many parameters the weights of a folder can hold at most: none takes less than a byte."""
+    """Return the largest number of parameters that a folder's weights can hold, at one byte or more each."""
     return SPARE + sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
 @contextmanager
 def counted(name: str, room: int = WITHOUT_WEIGHTS) -> Iterator[None]:
-    """Limit networks built inside to `MODULES` modules, and `room` numbers in parameters and buffers.
+    """Limit networks built inside the context to `MODULES` modules and `room` numbers in parameters and buffers.
 
-    They are counted where torch registers them, which is before they are filled.
+    They are counted when torch registers them, before they are filled.
 
     Raises:
-        UserError: The network is larger.
+        UserError: A network is larger.
     """
     from torch.nn.modules import module as registration
     from torch.nn.parameter import is_lazy
@@ -170,19 +170,19 @@ def counted(name: str, room: int = WITHOUT_WEIGHTS) -> Iterator[None]:
     def module(parent: "nn.Module", key: str, _: "nn.Module | None") -> None:
         modules.add((id(parent), key))
         if len(modules) > MODULES:
-            raise UserError(f"the config of {name} asks for more than {MODULES} modules; check its depths and layers")
+            raise UserError(f"the config of {name} requests more than {MODULES} modules; check its depths and layers")
 
     def tensor(parent: "nn.Module", key: str, value: "Tensor | None") -> None:
         nonlocal total
         size = 0 if value is None or is_lazy(value) else value.numel()
-        total += size - sizes.get((id(parent), key), 0)  # loading puts the same ones into their places again
+        total += size - sizes.get((id(parent), key), 0)  # loading registers the same tensors again
         sizes[id(parent), key] = size
         if total > room:
             raise UserError(
-                f"the config of {name} asks for more parameters than {room}, which its weights cannot hold; "
-                "config.json and the weights are not of one network"
+                f"the config of {name} requests more parameters than {room}, which its weights cannot hold; "
+                "config.json and the weights belong to different networks"
                 if room != WITHOUT_WEIGHTS
-                else f"the config of {name} asks for more than {room} parameters; make its sizes smaller"
+                else f"the config of {name} requests more than {room} parameters; make its sizes smaller"
             )
 
     with ExitStack() as stack:

@@ -1,14 +1,14 @@
-"""Vision-language models as classifiers (Radford et al., 2021: CLIP; Zhai et al., 2023: SigLIP).
+"""Use vision-language models as classifiers (Radford et al., 2021: CLIP; Zhai et al., 2023: SigLIP).
 
     logit_k = scale * cos(f(image), t_k) + bias        t_k = norm(mean over texts of class k of norm(g(text)))
 
 f and g are the model's image and text towers with their projections; scale and bias are the model's own (only SigLIP
 has a bias). CLIP is trained with a softmax over texts, SigLIP with a sigmoid for each pair; both predict the class with
-the largest logit. The text tower runs once, when the classifier is loaded. The network that is explained consists of
-the image tower and a buffer with the text embeddings.
+the largest logit. The text tower runs once, when the classifier is loaded. The network to explain consists of the image
+tower and a buffer with the text embeddings.
 
-Embeddings are computed in float64 and rounded to multiples of 2^-24, so that other devices or numbers of threads give
-the same bits, and thus the same identity of the classifier. This changes a logit by less than float32 rounding does.
+Embeddings are computed in float64 and rounded to multiples of 2^-24, so that all devices and numbers of threads give
+the same bits, and thus the same identity of the classifier. This changes a logit by less than float32 rounding.
 """
 
 import copy
@@ -61,7 +61,7 @@ def is_vision_language(model: Any) -> bool:
     if has_head:
         return False
     if kind in OTHERS:
-        raise UserError(f"a model of type {kind} is no supported zero-shot classifier: {OTHERS[kind]} ({NAMES} are)")
+        raise UserError(f"a model of type {kind} is not a supported zero-shot classifier: {OTHERS[kind]} ({NAMES} are)")
     return kind in MODELS
 
 
@@ -90,13 +90,13 @@ class ZeroShot(nn.Module):
     """Image tower of a vision-language model with text embeddings as its head.
 
     Attributes:
-        config: of the image tower.
-        vision_model: the image tower.
-        visual_projection: the projection after it; the identity if the tower already ends in the joint space.
-        text: Float (K, D), the embedding of each class, of norm 1.
-        scale: Float (), the factor of cosines.
-        bias: Float (), the offset of logits.
-        patch: side of a patch for a tower whose input is patches (SigLIP 2 with NaFlex), else 0.
+        config: Config of the image tower.
+        vision_model: The image tower.
+        visual_projection: Projection after the tower; the identity if the tower already ends in the joint space.
+        text: Float (K, D), the embedding of each class, with norm 1.
+        scale: Float (), the factor of the cosines.
+        bias: Float (), the offset of the logits.
+        patch: Side of a patch if the tower takes patches (SigLIP 2 with NaFlex), else 0.
     """
 
     text: Tensor
@@ -147,7 +147,7 @@ def zero_shot(model: Any, tokenizer: Any, texts: Texts, name: str, device: torch
         tokenizer: The tokenizer that the model was trained with.
         texts: {label: its texts}.
         name: Name of the model in messages.
-        device: Where to compute the embeddings; None: where the model is.
+        device: Device on which to compute the embeddings; None for the model's device.
 
     Raises:
         UserError: A text is too long, two classes have the same embedding, tokenizer and model do not match, or the
@@ -224,8 +224,8 @@ def _check_tokens(model: Any, tokenizer: Any, text: str, name: str) -> None:
         )
     if max(ids) >= config.vocab_size:
         raise UserError(
-            f"the tokenizer gives token {max(ids)}, but the text tower of {name} knows {config.vocab_size} tokens; "
-            "give the tokenizer that it was trained with"
+            f"the tokenizer returns token {max(ids)}, but the text tower of {name} has {config.vocab_size} tokens; "
+            "give the tokenizer that the model was trained with"
         )
 
 

@@ -1,1 +1,1 @@
-"""From a spec to what a run works on: the dataset's rows, the classes they share with the model, the explainers."""
+"""Turn a spec into what a run works on: rows of the dataset, classes shared with the model, explainers."""

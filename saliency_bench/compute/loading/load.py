@@ -1,4 +1,4 @@
-"""`load`: what a run works on, from its spec."""
+"""Load what a run works on from its spec (`load`)."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -30,20 +30,20 @@ from saliency_bench.utils.hashing import hash_of
 
 
 def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = None) -> RunContext:
-    """Load what a spec names and match the classes of dataset and model; nothing is written.
+    """Load what a spec names, and match the classes of dataset and model. Writes nothing.
 
     Names and options of explainers and metrics are checked before dataset and model are loaded.
 
     Args:
-        spec: the settings.
-        objects: the Python objects that the spec mentions.
-        device: to compute on; None: the spec's.
+        spec: The settings.
+        objects: The Python objects that the spec mentions.
+        device: Device to compute on; None for the spec's.
 
     Raises:
-        UserError: Something cannot be loaded or does not fit together.
+        UserError: Something cannot be loaded, or parts do not fit together.
     """
     out = Path(spec.out).absolute()
-    # By their names alone: a text that names a file, in a spec that somebody else has written, is none.
+    # Only registered names are resolved: a text that names a file, in a spec from somebody else, must not be loaded.
     explainers = [registered_explainer(entry) if isinstance(entry, str) else as_explainer(object_of(entry, objects))
                   for entry in spec.explainers]  # fmt: skip
     metrics = [registered_metric(entry) if isinstance(entry, str) else as_metric(object_of(entry, objects))
@@ -65,7 +65,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         **spec.computing,
     )
     question = question_of(spec, objects, table, metrics, classifier)
-    # Not into the table: a copy of it would forget its fingerprint, for which every picture is read.
+    # The selection is not stored in the table: a copy of the table would recompute its fingerprint from all pictures.
     selection = explainable(question, table)
     precomputed = _precomputed(spec, objects, classifier, table, selection)
     retraining = [metric for metric in metrics if metric.declaration.keeps]
@@ -93,24 +93,24 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
 
 
 def _check_other(spec: RunSpec, metrics: list[Metric]) -> None:
-    """Raise UserError for a metric that compares two classifiers where there is one."""
+    """Raise UserError for a metric that compares two classifiers if only one is given."""
     asking = [metric.name for metric in metrics if "other" in metric.inputs]
     if asking and spec.other_model is None:
         raise UserError(
-            f"{asking[0]} compares with a second classifier; give --other-model DIR --other-label COLUMN, such as one "
-            "of scenes that `saliency-bench train --label-column scene` makes, or leave the metric out"
+            f"{asking[0]} compares with a second classifier; give --other-model DIR --other-label COLUMN, for example "
+            "a model of scenes from `saliency-bench train --label-column scene`, or leave the metric out"
         )
 
 
 def _of_other_model(context: RunContext, objects: Objects) -> RunContext:
-    """Return the same run of another classifier, whose label is another column.
+    """Return the same run for the other classifier, which has another label column.
 
     Args:
-        context: the run.
-        objects: the Python objects that the spec mentions.
+        context: The run.
+        objects: The Python objects that the spec mentions.
 
     Raises:
-        UserError: The model takes images prepared in another way, or its classes are not those of the column.
+        UserError: The model prepares images in another way, or its classes differ from those of the column.
     """
     spec, known, column = context.spec, context.classifier, context.spec.other_label or ""
     rows = labelled(context.data.published, column)
@@ -124,8 +124,8 @@ def _of_other_model(context: RunContext, objects: Objects) -> RunContext:
     )
     if classifier.geometry != known.geometry:
         raise UserError(
-            f"the other model, {classifier.id}, takes images {classifier.geometry}, the model {known.geometry}; give "
-            "two that prepare images alike"
+            f"the other model, {classifier.id}, takes images {classifier.geometry}, but the model {known.geometry}; "
+            "give two models that prepare images alike"
         )
     spec = spec.model_copy(update={"model": spec.other_model, "label_column": column, "target": "label",
                                    "other_model": None, "other_label": None, "mask_values": None})  # fmt: skip
@@ -155,14 +155,14 @@ def _of_other_model(context: RunContext, objects: Objects) -> RunContext:
 
 
 def _controls(explainers: list[Explainer]) -> list[Explainer]:
-    """Return what retraining metrics are compared with: chance, and the same maps when they say less about where."""
+    """Return the controls of retraining metrics: random maps, and blurred maps of each explainer."""
     return [as_explainer("random"), *(blurred(explainer) for explainer in explainers if not explainer.baseline)]
 
 
 def _precomputed(
     spec: RunSpec, objects: Objects, classifier: Classifier, table: SplitTable, selection: Selection | None
 ) -> list[Explainer]:
-    """Return the explainers of `spec.maps`; without a selection, each of the run's samples must have a map."""
+    """Return the explainers of `spec.maps`. Without a selection, each of the run's samples must have a map."""
     if not spec.maps:
         return []
     needed: Collection[str] = table.samples.ids[: table.count] if selection is None else ()

@@ -1,9 +1,9 @@
-"""The target rule `predicted-by:MODEL`: maps explain the class that another model names.
+"""Target rule `predicted-by:MODEL`: maps explain the class that another model predicts.
 
-MODEL is a model, which then predicts the samples of the run first, or the folder of a run of it with the same data,
-whose predictions are read. Both give the same cells: their identity holds the other model's weights, geometry and
-arithmetic, and which class of the model each of its classes is where their orders differ, but nothing of where its
-predictions came from or of how many samples the run has.
+MODEL is either a model, which then first predicts the samples of the run, or the folder of its run on the same data,
+whose predictions are read. Both give the same cells: their identity includes the other model's weights, geometry and
+arithmetic, and the order of its classes if that differs from the model's, but neither the origin of its predictions nor
+the number of samples of the run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,12 +44,12 @@ def predicted_by(
     """Return the target rule for `predicted-by:MODEL`, and that model's answers to fixed pictures.
 
     Args:
-        spec: The settings of the run.
-        objects: The Python objects that the spec mentions.
+        spec: Settings of the run.
+        objects: Python objects that the spec mentions.
         table: Samples of the run.
         model: Classifier of the run; targets are among its classes.
         classes: Number of logits of that classifier.
-        members: Classes of that classifier for each class of the dataset; None if they are not known.
+        members: Classes of that classifier for each class of the dataset; None if unknown.
 
     Raises:
         UserError: MODEL cannot be loaded or lacks classes, its run has other data or too few samples, or it has the
@@ -62,14 +62,14 @@ def predicted_by(
         refuse_own(name, RUN_FIRST)
         texts, is_required = texts_for(spec, objects, table.names), model.prompts is None and spec.other_model is None
         other = load_with_texts(name, texts, is_required, device=model.device, **spec.computing)
-        by_data = [[number] for number in range(len(table.names or ()))]  # as assumed for a model without class names
+        by_data = [[number] for number in range(len(table.names or ()))]  # assumed for a model without class names
         labels, title = other.labels, public_name(other.id, other.repo is None)
         identity = _identity(other.digest, other.geometry.as_dict(), other.arithmetic)
         answers, predicted = answers_of(other, table.samples), _of_model(other, spec, table)
     if identity == _identity(model.digest, model.geometry.as_dict(), model.arithmetic):
         now = answers_of(model, table.samples)
         check_same_network(answers, now, model.arithmetic, f"{name} is a run of another {model.id}", "run it again")
-        return TargetRule("predicted", "predicted"), None  # the model of the run itself
+        return TargetRule("predicted", "predicted"), None  # it is the run's own model
     by_id: dict[str, TargetTerms] = {}
     places: list[int] = []
     own_labels = _named_by_data(model.labels, members, classes, table)
@@ -78,7 +78,7 @@ def predicted_by(
             _named_by_data(labels, by_data, len(logits), table), len(logits), own_labels, classes, name
         )
         by_id[image_id] = TargetTerms((places[ordered_classes(np.asarray(logits))[0]],))
-    if places != list(range(len(places))):  # the models have their classes in another order
+    if places != list(range(len(places))):  # the models' classes are in different orders
         identity = f"{identity} {hash_of(places)}"
     return TargetRule(f"{PREDICTED_BY}{title}", f"predicted-by {identity}", by_id), answers
 
@@ -88,14 +88,14 @@ def _places(first: list[str] | None, count: int, second: list[str] | None, class
     places = same_classes(first, count, second, classes, name)
     if (first is None) != (second is None):
         unnamed, named = (name, "the model") if first is None else ("the model", name)
-        complain(f"the class names of {unnamed} are not known: its class 0 is taken as class 0 of {named}, and so on")
+        complain(f"{unnamed} has no class names: its class 0 is assumed to be class 0 of {named}, and so on")
     return places
 
 
 def _named_by_data(
     labels: list[str] | None, members: Members | None, count: int, table: SplitTable
 ) -> list[str] | None:
-    """Return the class names of a model. Without any, use the dataset's names if its classes cover the model's."""
+    """Return a model's class names. Without any, return the dataset's names if its classes cover the model's."""
     if labels is not None and not is_unnamed(labels):
         return labels
     named = {
@@ -111,12 +111,12 @@ def names_a_model(target: str) -> bool:
 
 
 def _identity(digest: str, geometry: dict[str, Any], arithmetic: str) -> str:
-    """Return a hash of what the predictions of a model on a dataset depend on."""
+    """Return a hash of everything that a model's predictions on a dataset depend on."""
     return hash_of(digest, geometry, arithmetic)
 
 
 def _of_model(other: Classifier, spec: RunSpec, table: SplitTable) -> Predicted:
-    """Yield a model's predictions in the batches in which a run of that model would predict the samples."""
+    """Yield a model's predictions, in the batches in which a run of that model would predict the samples."""
     ordered, size = table.samples, spec.batch_size
     for start in bar(range(0, table.count, size), desc=f"predict by {other.id}", unit="batch"):
         positions = range(start, min(start + size, len(ordered.ids)))
@@ -132,22 +132,22 @@ def _of_run(
 ) -> tuple[list[str] | None, Members, str, str, NetworkAnswers | None, Predicted]:
     """Return (labels, classes of each class of the dataset, identity, name, answers to fixed pictures, logits).
 
-    All belong to the run's model; the logits are for the samples. The model itself is not opened: its name is the word
-    of whoever made the folder.
+    All belong to the run's model; the logits are for the samples. The model itself is not loaded, because its name
+    cannot be trusted.
 
     Raises:
-        UserError: The run has other samples, or fewer.
+        UserError: The run has other samples, or fewer samples.
     """
     manifest, path = read_manifest(folder), folder / "predictions.parquet"
     if (manifest.identity.fingerprint, manifest.identity.split) != (table.fingerprint, spec.split):
-        raise UserError(f"{folder} is a run of other data, so its predictions are no targets here; give --target "
+        raise UserError(f"{folder} is a run of other data, so its predictions cannot be targets here; give --target "
                         f"{PREDICTED_BY}MODEL, which predicts the samples first")  # fmt: skip
     if not path.is_file():
         raise UserError(f"{folder} has no predictions yet (no {path.name}); finish that run first")
     known = set(read_columns(path, ["image_id"], PREDICTIONS)["image_id"].to_pylist())
     if missing := [image_id for image_id in table.samples.ids[: table.count] if image_id not in known]:
-        raise UserError(f"{folder} has no prediction of {len(missing)} images, such as {missing[0]}; give that run the "
-                        "--limit of this one")  # fmt: skip
+        raise UserError(f"{folder} has no prediction for {len(missing)} images, such as {missing[0]}; run it again "
+                        "with the --limit of this run")  # fmt: skip
 
     identity = manifest.identity
     title = public_name(str(manifest.spec.model) if manifest.model is None else manifest.model.id)
@@ -162,7 +162,7 @@ def _of_run(
 
 
 def _stored_logits(path: Path) -> Predicted:
-    """Yield (image id, logits) of a run's predictions. Raise UserError if they are not as many numbers for each."""
+    """Yield (image id, logits) of a run's predictions; UserError unless all have equally many numbers."""
     file, classes = pq.ParquetFile(path, metadata=check_columns(path, ["logits"], PREDICTIONS)), 0
     try:
         for batch in file.iter_batches(1024, columns=["image_id", "logits"]):

@@ -1,4 +1,4 @@
-"""The question of a run: the classes of the model for each class of the dataset, and the target of each sample."""
+"""Build the question of a run: the model's classes for each class of the dataset, and the target of each sample."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,10 +23,10 @@ from saliency_bench.spec import PREDICTED_BY, RunSpec
 from saliency_bench.target_weights import BINARY
 from saliency_bench.utils.messages import complain
 
-SAME = 1e-3  # of the largest logit; a GPU may change last bits
+SAME = 1e-3  # relative to the largest logit; a GPU may change last bits
 UNSTEADY = (
-    "returns different logits when it is called twice on the same image, as if forward drew at random or counted its "
-    "calls; its scores cannot be reproduced"
+    "returns different logits when it is called twice on the same image, perhaps because forward draws random numbers "
+    "or counts its calls; its scores cannot be reproduced"
 )
 
 
@@ -36,7 +36,7 @@ def question_of(
     """Match the classes of dataset and model, and read groups and targets.
 
     Raises:
-        UserError: Files do not fit, or a sample is without the label or class that the target needs.
+        UserError: Files do not fit, or a sample lacks the label or class that the target needs.
     """
     rows, names, selection = table.rows, table.names, table.selection
     classes = logits_of(spec, model, SplitRows(rows, table.ids))
@@ -61,7 +61,7 @@ def question_of(
 
 
 def _positions(model: Classifier, names: list[str]) -> str:
-    """Return the message on which logit is assumed to be which class of a model without class names."""
+    """Return the message on which class each logit of a model without class names is assumed to be."""
     if model.activation == BINARY:
         which = f"a positive logit is assumed to mean {names[1]}, a negative one {names[0]}"
     else:
@@ -73,7 +73,7 @@ def _positions(model: Classifier, names: list[str]) -> str:
 
 
 def explainable(question: RunQuestion, table: SplitTable) -> Selection | None:
-    """Return the selection of a run without the labels that have no class of the model in a label map.
+    """Return the selection of a run without the labels for which the model has no class in a label map.
 
     If the run explains labels, such samples are predicted but not explained, and a message says so.
 
@@ -88,14 +88,14 @@ def explainable(question: RunQuestion, table: SplitTable) -> Selection | None:
     wanted = [label for label in labels if label is not None and (chosen is None or names[label] in chosen)]
     if set(wanted) <= without:
         shown = ", ".join(sorted({names[label] for label in wanted})[:3])
-        raise UserError(f"no sample shows what the model has a class for ({shown}); give --target predicted")
+        raise UserError(f"no sample shows a class of the model (labels: {shown}); give --target predicted")
     if count := sum(label in without for label in wanted):
-        complain(f"{count} of {len(labels)} samples show what the model has no class for: predicted, not explained")
+        complain(f"{count} of {len(labels)} samples show no class of the model: they are predicted, not explained")
     return replace(table.selection or Selection(False, False, {}, table.names), without=without)
 
 
 def _check_samples(rule: TargetRule, table: SplitTable) -> None:
-    """Raise UserError unless the samples of the run have a target, and the selection takes some of them."""
+    """Raise UserError if a sample of the run has no target, or the selection is empty."""
     samples, ids, rows = table.count, table.samples.ids, table.samples.rows
     for image_id, label in zip(ids[:samples], rows["label"][:samples], strict=True) if rule.name == "label" else ():
         if label is None or label < 0:
@@ -112,10 +112,10 @@ def _members(
     classes: int,
     label_map: Any,
 ) -> tuple[Members | None, str]:
-    """Return (the model's classes of each class of the dataset, or None, and why there are none).
+    """Return (the model's classes for each class of the dataset, or None; why there are none).
 
     Raises:
-        UserError: The target or a metric needs labels, or a label map is given, and they do not match.
+        UserError: The target or a metric needs labels, or a label map is given, but the classes do not match.
     """
     asking = [metric.name for metric in metrics if "labels" in metric.inputs]
     needed = "--target label" if target == "label" else asking[0] if asking else ""
@@ -125,7 +125,7 @@ def _members(
         if label_map is not None:
             raise
         if fitting := known_maps.fitting(label_names(rows), model, classes):
-            error = UserError(f"{str(error).partition(';')[0]}; --label-map {fitting} says which of them are the same")
+            error = UserError(f"{str(error).partition(';')[0]}; --label-map {fitting} matches some of them")
         if needed:
             fix = "--target predicted needs none" if target == "label" and not asking else "leave it out"
             raise UserError(f"{error}; {needed} needs labels, {fix}") from error
@@ -133,25 +133,25 @@ def _members(
 
 
 def class_names(rows: datasets.Dataset) -> list[str]:
-    """Return the names of the dataset's classes, or raise UserError that says what it has instead."""
+    """Return the names of the dataset's classes; UserError if it has none, with its columns."""
     if (names := label_names(rows)) is not None:
         return names
     if (kind := rows.features.get("label")) is None:
         listed = ", ".join(rows.column_names)
         if listed == "image":
             raise UserError(
-                'the dataset has no column "label" (it has: image); pictures of your own become a dataset with labels '
-                "and masks by `saliency-bench build folder --images DIR --out NEW`"
+                'the dataset has no column "label" (it has: image); build a dataset with labels and masks from your '
+                "own pictures with `saliency-bench build folder --images DIR --out NEW`"
             )
         raise UserError(f'the dataset has no column "label" (it has: {listed}); name another with --label-column')
     raise UserError(
-        f"the column label holds {kind.dtype} without names of classes; give them with dataset.cast_column('label', "
-        "datasets.ClassLabel(names=[...])), or as text"
+        f"the column label holds {kind.dtype} without class names; add them with dataset.cast_column('label', "
+        "datasets.ClassLabel(names=[...])), or make the labels texts"
     )
 
 
 def logits_of(spec: RunSpec, classifier: Classifier, data: SplitRows) -> int:
-    """Return the number of logits, from the first sample that can be read and that the model takes."""
+    """Return the number of logits, from the first sample that can be read and that the model accepts."""
     failures: list[Exception] = []
     unread = ""
     for number in range(len(data.ids)):

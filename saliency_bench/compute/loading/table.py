@@ -1,4 +1,4 @@
-"""The rows of a run's dataset, with the columns that its settings and metrics ask for; no network is needed yet."""
+"""Load the rows of a run's dataset, with the columns that its settings and metrics need. No network is needed here."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -30,16 +30,16 @@ from saliency_bench.utils.messages import complain
 
 @dataclass(frozen=True)
 class SplitTable:
-    """Hold the split of a dataset that a run is about: in its own order, and in that of the run.
+    """Split of a dataset that a run works on, in the dataset's order and in the run's order.
 
     Attributes:
-        spec: the settings, with the split that was found.
-        source: where the dataset was found.
-        published: as it was loaded, further columns as pictures where they are.
-        labelled: the same with the label that the spec names.
-        names: of its classes; None of a dataset without labels.
-        further: the columns that metrics ask for and that are there.
-        selection: the samples that are explained; None: all.
+        spec: Settings, with the name of the loaded split.
+        source: Where the dataset was loaded from.
+        published: Rows as loaded, with further columns of pictures as pictures.
+        labelled: The same rows with the spec's label column as label.
+        names: Class names of the dataset; None without labels.
+        further: Columns that metrics need and that exist.
+        selection: Samples to explain; None for all.
     """
 
     spec: RunSpec
@@ -60,7 +60,7 @@ class SplitTable:
         """Return the ids of the images.
 
         Raises:
-            UserError: An id occurs twice: records, draws and pictures go by it.
+            UserError: An id occurs twice. Records, random draws and pictures are identified by these ids.
         """
         ids = sample_ids(self.rows)
         if len(set(ids)) < len(ids):
@@ -70,12 +70,12 @@ class SplitTable:
 
     @cached_property
     def contents(self) -> dict[str, tuple[str, list[str]]]:
-        """Return {further column: (a hash of it, digests of its pictures)}."""
+        """Return {further column: (hash of the column, digests of its pictures)}."""
         return {name: column_of(self.published, name) for name in self.further}
 
     @cached_property
     def content(self) -> tuple[str, list[str]]:
-        """Return (the fingerprint, digests of the samples)."""
+        """Return (fingerprint, digests of the samples)."""
         return content_of(self.published)
 
     @cached_property
@@ -90,7 +90,7 @@ class SplitTable:
 
     @property
     def count(self) -> int:
-        """Return how many samples the run is about: the first of its order, in whole groups."""
+        """Return the number of samples in the run: the first ones of its order, in whole groups."""
         return self.order.first(self.spec.limit)
 
     @cached_property
@@ -107,10 +107,10 @@ class SplitTable:
 
 
 def table_of(spec: RunSpec, dataset: Any, metrics: list[Metric]) -> SplitTable:
-    """Return the dataset of a spec; a line says which columns are missing, and what follows from that.
+    """Return the dataset of a spec, and print which columns are missing and what follows from that.
 
     Raises:
-        UserError: The dataset cannot be loaded, is empty, or lacks the label that the spec names.
+        UserError: The dataset cannot be loaded, is empty, or lacks the label column of the spec.
     """
     source = find(dataset)
     published, split = source.load_usual(spec.split)
@@ -128,12 +128,12 @@ def table_of(spec: RunSpec, dataset: Any, metrics: list[Metric]) -> SplitTable:
 
 
 def _further_columns(rows: datasets.Dataset, metrics: list[Metric], name: str) -> list[str]:
-    """Return the columns that metrics ask for and that are there; say in a line each which are not.
+    """Return the columns that metrics need and that exist; print a message for each missing column.
 
     Args:
-        rows: of the dataset.
-        metrics: that may ask for columns.
-        name: of the dataset.
+        rows: Rows of the dataset.
+        metrics: Metrics that may need columns.
+        name: Name of the dataset.
     """
     asking: dict[str, list[str]] = {}
     for metric in metrics:
@@ -146,16 +146,16 @@ def _further_columns(rows: datasets.Dataset, metrics: list[Metric], name: str) -
 
 
 def _say_what_is_missing(rows: datasets.Dataset, metrics: list[Metric], *, is_hidden: bool) -> None:
-    """Say in one line which columns there are not, or that masks are hidden, and what follows from it."""
+    """Print one message on missing columns or hidden masks, and what follows from them."""
     asking = [metric.name for metric in metrics if "masks" in metric.inputs]
     masks = rows.data.column("mask") if "mask" in rows.column_names else None
     missing = ["image_id"] * ("image_id" not in rows.column_names) + ["mask"] * (masks is None and bool(asking))
-    follows = ["samples are called by their positions"] if "image_id" in missing else []
+    follows = ["samples are identified by their positions"] if "image_id" in missing else []
     if asking and (masks is None or masks.null_count == len(masks)):
         follows.append(f"without masks {', '.join(asking)} {'show' if len(asking) > 1 else 'shows'} -")
     named = f"has no column {' and no column '.join(missing)} (it has: {', '.join(rows.column_names)})"
     if follows:
         if is_hidden:
             named, missing = "hides the masks of this split", [HIDDEN]
-            follows.append("a board scores maps that are submitted with their values (submit --with-maps)")
+            follows.append("a board scores submitted maps if they come with their values (submit --with-maps)")
         complain(f"the dataset {named if missing else 'has no masks'}: {'; '.join(follows)}")

@@ -1,4 +1,4 @@
-"""Load the models of a run with its prompts, filled with the class names of the dataset."""
+"""Load the models of a run with its prompts, which are filled with the class names of the dataset."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from saliency_bench.spec import RunSpec
 
 
 def texts_for(spec: RunSpec, objects: Objects, names: list[str] | None) -> dict[str, Any]:
-    """Return the arguments prompts and labels of `load_classifier` for a run; {} without prompts.
+    """Return the arguments `prompts` and `labels` of `load_classifier` for a run; {} without prompts.
 
     Templates are filled with the class names of the dataset, with underscores replaced by spaces.
 
@@ -37,13 +37,13 @@ def load_with_texts(model: Any, texts: dict[str, Any], is_required: bool, **sett
     """Load a model of a run with its prompts.
 
     Args:
-        model: What `load_classifier` takes.
-        texts: What `texts_for` returns.
-        is_required: Whether the model must take texts; otherwise it is loaded without them if it takes none.
+        model: Argument of `load_classifier`.
+        texts: Result of `texts_for`.
+        is_required: Whether the model must take texts; if not, a model that takes none is loaded without them.
         **settings: Further settings of `load_classifier`.
 
     Raises:
-        UserError: The model cannot be loaded, or it takes no texts although it must.
+        UserError: The model cannot be loaded, or it must take texts but does not.
     """
     try:
         return load_classifier(model, **texts, **settings)

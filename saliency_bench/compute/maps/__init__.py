@@ -1,1 +1,1 @@
-"""Sources of maps: composed explainers, further images and targets, one picture, files and kept maps."""
+"""Sources of maps: composed explainers, further images and targets, one picture, files and stored maps."""

@@ -1,12 +1,13 @@
-"""Explainers built from explainers: functions that take one and return one, usable and nestable like any other.
+"""Compose explainers: functions that take an explainer and return one, which can be used and nested like any other.
 
     absolute(explainer)                    |map|
     positive(explainer)                    max(map, 0)
     smoothed(explainer, draws, sigma)      mean map over noisy copies of the image (SmoothGrad's, Smilkov et al., 2017)
-    blurred(explainer, sigma)              the map under a Gaussian, which says less about where (a control)
+    blurred(explainer, sigma)              the map blurred by a Gaussian, which localises less (a control)
     over_layers(explainer, layers)         mean of the maps at several layers, each divided by its largest magnitude
 
-`smoothed("gradient:reduction=sum", draws=50)` is `smoothgrad:reduction=sum`, but in passes of one batch of images.
+`smoothed("gradient:reduction=sum", draws=50)` equals `smoothgrad:reduction=sum`, but passes one batch of images at a
+time.
 """
 
 import json
@@ -32,7 +33,7 @@ Inner = str | Explainer | Callable[..., Maps]
 
 @dataclass(frozen=True)
 class Composed:
-    """`how(explainer, classifier, images, target, seeds, **parameters) -> maps`; `seed` is the run's, for the inner."""
+    """`how(explainer, classifier, images, target, seeds, **parameters) -> maps`; `explainer` gets the run's `seed`."""
 
     how: Callable[..., Maps | Averaged]
     explainer: Explainer
@@ -47,20 +48,21 @@ class Composed:
 
 
 def absolute(explainer: Inner) -> Explainer:
-    """Return |map|: how much a pixel matters, for or against the target."""
+    """Return an explainer of |map|: how much a pixel matters, for or against the target."""
     return _composed("absolute", _absolute, explainer)
 
 
 def positive(explainer: Inner) -> Explainer:
-    """Return max(map, 0): evidence for the target only."""
+    """Return an explainer of max(map, 0): only evidence for the target."""
     return _composed("positive", _positive, explainer)
 
 
 def blurred(explainer: Inner, sigma: float = 0.1) -> Explainer:
-    """Return the map under a Gaussian whose sigma is this share of the image's shorter side: it says less about where.
+    """Return an explainer of maps blurred by a Gaussian, so that they localise less.
 
-    The control of retraining metrics: what scores better when it says less is not rewarded for where it points (Brocki
-    and Chung, Feature Perturbation Augmentation for Reliable Evaluation of Importance Estimators, 2023).
+    The sigma of the Gaussian is this share of the image's shorter side. This is the control of retraining metrics: if a
+    blurred map scores better, the metric does not reward precise localisation (Brocki and Chung, Feature Perturbation
+    Augmentation for Reliable Evaluation of Importance Estimators, 2023).
 
     Raises:
         UserError: sigma is not above 0 and finite.
@@ -71,14 +73,13 @@ def blurred(explainer: Inner, sigma: float = 0.1) -> Explainer:
 
 
 def smoothed(explainer: Inner, draws: int = 50, sigma: float = 0.15) -> Explainer:
-    """Return the mean map over `draws` noisy copies of each image.
+    """Return an explainer of the mean map over `draws` noisy copies of each image.
 
-    The noise is sigma times (max - min) of the normalised image wide.
-
-    The noise is drawn from each sample's seed, as in smoothgrad. Passes: `draws` times those of the explainer.
+    The noise is normal, with a standard deviation of sigma times (max - min) of the normalised image. It is drawn from
+    each sample's seed, as in smoothgrad. Passes: `draws` times those of the explainer.
 
     Raises:
-        UserError: There are fewer draws than one, or sigma is negative or infinite.
+        UserError: `draws` is below 1, or sigma is negative or infinite.
     """
     if draws < 1 or not 0 <= sigma < float("inf"):
         raise UserError(f"smoothed needs draws >= 1 and a finite sigma >= 0; got {draws} and {sigma}")
@@ -90,9 +91,9 @@ def noisy_copies(
 ) -> Callable[[Tensor, Tensor], Images]:
     """Return a function that draws noisy copies of images.
 
-    It takes samples and numbers, both Int (n,), the samples also (1,), and returns Float (n, 3, H, W): copy numbers[i]
-    of image samples[i], of `draws` in all. The noise is normal, sigma times (max - min) of the normalised image wide,
-    drawn from each sample's seed.
+    The function takes samples and numbers, both Int (n,), the samples also (1,), and returns Float (n, 3, H, W): copy
+    numbers[i] of image samples[i], out of `draws` copies. The noise is normal, with a standard deviation of sigma times
+    (max - min) of the normalised image, drawn from each sample's seed.
     """
     normalised = ((images - classifier.mean) / classifier.std).flatten(1)
     span = (normalised.amax(dim=1) - normalised.amin(dim=1)).view(-1, 1, 1, 1)
@@ -109,12 +110,12 @@ def noisy_copies(
 
 
 def over_layers(explainer: Inner, layers: Sequence[str]) -> Explainer:
-    """Return the mean of the maps of an explainer that has the option `layer`, at each of `layers` (names of modules).
+    """Return an explainer of the mean map over several `layers` (module names); the given one needs an option `layer`.
 
-    Each map is first divided by its largest magnitude; otherwise the layer with the largest values would dominate.
+    Each map is first divided by its largest magnitude. Otherwise the layer with the largest values would dominate.
 
     Raises:
-        UserError: The explainer has no such option, or there are no layers.
+        UserError: The explainer has no option `layer`, or there are no layers.
     """
     inner, layers = as_explainer(explainer), tuple([layers] if isinstance(layers, str) else layers)
     if "layer" not in dict(inner.options):

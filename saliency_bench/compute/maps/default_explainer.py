@@ -1,4 +1,4 @@
-"""The default explainer for a network."""
+"""Choose the default explainer for a network."""
 
 import torch
 
@@ -14,9 +14,9 @@ from saliency_bench.utils.devices import is_out_of_memory
 def fitting(classifier: Classifier, images: Images) -> tuple[str, str]:
     """Return (name of a cheap explainer that is defined for a network, why it was chosen).
 
-    gae if several blocks attend from all patches to all patches: it follows the attention of every block, not only that
-    of the last one; gradcam if a feature map holds all evidence; integrated_gradients for any other network; rise if
-    the gradient that these would use is missing or leaves out a part of the network.
+    The choice is gae if several blocks attend from all patches to all patches, because it follows the attention of
+    every block and not only of the last one; gradcam if a feature map holds all evidence; else integrated_gradients. If
+    the gradient that these use is missing or misses a part of the network, the choice is rise.
     """
     if not _has_gradient(classifier, images):
         return "rise", "it has no gradients"
@@ -28,7 +28,7 @@ def fitting(classifier: Classifier, images: Images) -> tuple[str, str]:
 
 
 def _by_gradient(classifier: Classifier, images: Images) -> tuple[str, str, str | None]:
-    """Return (name of an explainer, why, the layer that it reads), if all gradients are there."""
+    """Return (name of an explainer, why, the layer that it reads or None) for a network with all gradients."""
     if layer := classifier.layer:
         if is_cut(classifier, images, layer):
             return "gradcam", f"it was loaded with layer={layer}", layer
@@ -49,14 +49,14 @@ def _has_gradient(classifier: Classifier, images: Images) -> bool:
         try:
             total = classifier(image).sum()
             return total.requires_grad and torch.autograd.grad(total, image, allow_unused=True)[0] is not None
-        except (UserError, RuntimeError) as error:  # a pass without gradients went well
+        except (UserError, RuntimeError) as error:  # a pass without gradients has succeeded before
             if is_out_of_memory(error):
                 raise
             return False
 
 
 def _blocks(classifier: Classifier, images: Images) -> int:
-    """Number of consecutive attentions over the patches; 0 of a network without."""
+    """Return the number of consecutive attentions over the patches; 0 for a network without them."""
     try:
         return tokens_of(classifier, images).blocks
     except UserError:

@@ -1,4 +1,4 @@
-"""Explains one picture, for use in a notebook."""
+"""Explain a single picture, for use in a notebook."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,16 +31,18 @@ Asked = str | int | Sequence[str | int]  # a class, or several
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """The prediction and the saliency map of one picture; a notebook shows the picture and the map side by side.
+    """Prediction and saliency map of one picture; a notebook shows the picture and the map side by side.
 
-    map           float32 (H, W), as the explainer returned it, in the prepared frame
-    prediction    class name (or number) with the highest probability, and its `probability`
-    target        what the map explains, as text
-    explainer     its name and options
-    why           why this explainer, where none was named
-    reliability   expected correlation of a map that averages random draws with one of other draws; None for others
-    overlay       the prepared picture in grey with the map over it: blue below zero and red above if it is signed
-    picture       the prepared picture, as the classifier saw it
+    Attributes:
+        map: Float32 (H, W), as the explainer returned it, in the prepared frame.
+        prediction: Name (or number) of the most probable class.
+        probability: Probability of that class.
+        target: What the map explains, as text.
+        explainer: Name and options of the explainer.
+        overlay: The prepared picture in grey with the map over it: blue below zero and red above if it is signed.
+        picture: The prepared picture, as the classifier sees it.
+        why: Why this explainer was chosen, if none was named.
+        reliability: Expected correlation of a map that averages random draws with a map of other draws; else None.
     """
 
     map: np.ndarray
@@ -68,7 +70,7 @@ class Explanation:
 
     @property
     def caption(self) -> list[str]:
-        """The lines below the map in a strip."""
+        """Lines below the map in a strip."""
         lines = [self.explainer, f"{self.prediction} ({self.probability:.1%})"]
         lines += [f"map of {self.target}"] * (self.target != self.prediction)
         return lines + [self._reliable] * bool(self._reliable)
@@ -104,30 +106,30 @@ def explain(
         sb.explain(picture, "microsoft/resnet-18", "gradcam", target="tabby", against=["Egyptian cat", "tiger cat"])
 
     Args:
-        image: a PIL image, or a file.
-        model: what `load_classifier` takes.
-        explainer: a name, or a function (classifier, images, target) -> maps; None: one that fits the network
-            (`choice.fitting`), which a line and the result's `why` say.
+        image: PIL image, or a file.
+        model: Argument of `load_classifier`.
+        explainer: Name, or a function (classifier, images, target) -> maps; None for one that fits the network
+            (`default_explainer.fitting`), which a message and `why` of the result explain.
         target: None for the predicted class; a class by name or number; a group, by its name, as a list of classes, or
             as names joined by "|"; or weights (1, K), for a single logit (1, 1).
-        against: the class or group that speaks against the target; "A against a group that holds A" is against its
-            other members.
-        groups: what `load_groups` takes; those of ImageNet, pets, VOC and shapes are known.
-        image_id: of a run, whose very map this is then, whatever is drawn at random; None: the seed of the sample is
-            `seed`.
-        seed: of a run, or of the sample.
-        device: to compute on.
-        **options: of the explainer.
+        against: Class or group that counts against the target. If the group contains the target, only its other members
+            count.
+        groups: Argument of `load_groups`; groups of ImageNet, pets, VOC and shapes are known.
+        image_id: Id of the image in a run, to get exactly its map there, including random draws; None to use `seed` as
+            the seed of the sample.
+        seed: Seed of the run, or of the sample.
+        device: Device to compute on.
+        **options: Options of the explainer.
 
     Raises:
-        UserError: A class or group is unknown (with the nearest names), the explainer has no such options, or logits
-            of the target are NaN or infinite.
+        UserError: A class or group is unknown (the message suggests names), the explainer has no such options, or the
+            target's logits are NaN or infinite.
     """
     if options and not isinstance(explainer, str | None):
         raise UserError("options are for an explainer given by name; bind them to the function with functools.partial")
     why, method = "", None if explainer is None else load_explainer(explainer, **options)
     if isinstance(target, torch.Tensor) and against is not None:
-        raise UserError("weights say everything; leave out against, or give the target as a class or group")
+        raise UserError("weights already define the target; leave out against, or give the target as a class or group")
     if isinstance(image, str | Path) and not Path(image).is_file():
         raise UserError(f"there is no picture {image}; give the name of a file, or a PIL image")
     classifier = load_classifier(model, device=device)
@@ -153,7 +155,7 @@ def explain(
         complain(f"{classifier.id}: using {name}, because {why}; name an explainer to override this")
         method = load_explainer(name, **options)
     if against is not None and method.ignores_against:
-        raise UserError(f"{method} explains a class against all others; leave out against, or take on=logit")
+        raise UserError(f"{method} explains a class against all others; leave out against, or use on=logit")
     sample_seed = seed if image_id is None else seed_of(seed, image_id, "explain")
     made = method.seeded(seed).made(classifier, images, weights, seeds=[sample_seed])
     values = made.maps[0].cpu().numpy()
@@ -189,7 +191,7 @@ def _terms(
 
 
 def _members(wanted: Asked, names: list[str] | None, classes: int, groups: ClassGroups | None) -> tuple[int, ...]:
-    """Return the classes that are asked for: a class, several, or a group by its name where no class is called so."""
+    """Return the requested classes: one, several, or the members of a group whose name is not a class name."""
     if isinstance(wanted, str) and wanted not in (names or ()):
         called = dict(zip(groups.called, groups.members, strict=False)) if groups else {}
         if wanted in called:

@@ -1,9 +1,9 @@
-"""Saliency maps from files and arrays, each checked: of the right size, finite, of an image that is known.
+"""Read saliency maps from files and arrays, and check each one: right size, finite values, known image.
 
 A folder holds one file per image, `IMAGE-ID.npy`, `.npz` (one array), `.pt` (one tensor) or `.png` (grey), or the
-Parquet files of maps that a run has kept (`stored_maps`). A single file is a Parquet file with the columns `image_id`
-and `map` (H lists of W numbers, or H * W numbers row by row), or a `.npy`, `.npz` or `.pt` file (N, H, W) in the order
-of the dataset. No file can run code, and only files that are named after a known image are opened.
+Parquet files of maps that a run has stored (`stored_maps`). A single file is either a Parquet file with the columns
+`image_id` and `map` (H lists of W numbers, or H * W numbers row by row), or a `.npy`, `.npz` or `.pt` file (N, H, W) in
+the order of the dataset. No file can run code, and only files that are named after a known image are opened.
 """
 
 import zlib
@@ -27,20 +27,20 @@ from saliency_bench.maps import read_array
 from saliency_bench.spec import MAP_FORMS
 from saliency_bench.utils.files import check_regular, load_arrays, read_bytes, read_header
 
-# what zipfile and its readers raise for a damaged, encrypted or unusual archive
+# Exceptions of zipfile and its readers for a damaged, encrypted or unusual archive.
 DAMAGED = (OSError, EOFError, KeyError, ValueError, RuntimeError, zlib.error, BadZipFile)
 BATCH = 16  # rows of Parquet in memory at once
-LARGEST_TENSOR = 2**28  # bytes of a .pt file: a tensor that is a part of another one is saved with all of that
+LARGEST_TENSOR = 2**28  # bytes of a .pt file; a tensor that is part of a larger one is saved with all of it
 GREY = ("1", "L", "I", "I;16", "I;16B", "I;16L")
 Size = tuple[int, int]
 Found = Iterator[tuple[str, np.ndarray]]
 
 
 def in_memory(name: str, given: object) -> np.ndarray | dict[str, np.ndarray]:
-    """Return maps that were given as arrays: (N, H, W), or {image id: (H, W)}.
+    """Return maps given as arrays: (N, H, W), or {image id: (H, W)}.
 
     Raises:
-        UserError: They are something else.
+        UserError: The maps have another form.
     """
     try:
         if isinstance(given, Mapping):
@@ -70,16 +70,16 @@ def digest_of(maps: np.ndarray | Mapping[str, np.ndarray]) -> str:
 def read_maps_of(
     source: Path | np.ndarray | Mapping[str, np.ndarray], name: str, files: Mapping[str, str], size: Size
 ) -> Found:
-    """Yield (image id, float32 (H, W)) of each map of the method `name`, in any order.
+    """Yield (image id, float32 (H, W)) for each map of the method `name`, in any order.
 
     Args:
-        source: the maps, or the file or folder that holds them.
-        name: of the method, for messages.
+        source: The maps, or the file or folder that holds them.
+        name: Name of the method, for messages.
         files: {image id: name of its .npy file, "" for none}, in the order of the dataset.
-        size: (H, W) of the frame.
+        size: (H, W) of the prepared frame.
 
     Raises:
-        UserError: A map is anything but finite numbers of that size for a known image; names the file or image.
+        UserError: A map does not have finite numbers of that size, or its image is unknown; names the file or image.
     """
     if isinstance(source, Mapping):
         return _from_mapping(source, name, files, size)
@@ -138,7 +138,7 @@ def _from_folder(folder: Path, files: Mapping[str, str], size: Size) -> Found:
         name = inside.with_suffix("").as_posix()  # an id may have a slash
         if name not in known:
             expected = next(filter(None, files.values()), "IMAGE-ID.npy")
-            raise UserError(f"{path} is not the map of a known image; files are named after image ids, as {expected}")
+            raise UserError(f"{path} is not the map of a known image; name files after image ids, such as {expected}")
         if path.is_symlink() or not path.is_file():
             raise UserError(f"{path} is not a regular file")
         yield known[name], _checked(readers[path.suffix](path, size, size), size, str(path))
@@ -147,7 +147,7 @@ def _from_folder(folder: Path, files: Mapping[str, str], size: Size) -> Found:
 def _stored(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
     """Return the array of a .npy file.
 
-    The header says what will be read, and the size of the file must agree, before anything is read.
+    Before anything is read, the size of the file is compared with its header.
     """
     try:
         with path.open("rb") as file:
@@ -159,13 +159,13 @@ def _stored(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
         raise UserError(f"{path} holds {dtype}, not numbers; write float32")
     if len(shape) == 3 and len(stored_shape) == 2:
         raise UserError(
-            f"{path} holds one map, {stored_shape[0]} x {stored_shape[1]}; a .npy file holds that of every sample, "
-            "(N, H, W), in the order of the dataset; a folder of IMAGE-ID.npy files holds one map each"
+            f"{path} holds one map, {stored_shape[0]} x {stored_shape[1]}; a .npy file must hold the maps of all "
+            "samples, (N, H, W), in the order of the dataset; in a folder, each IMAGE-ID.npy file holds one map"
         )
     if len(stored_shape) != len(shape) or stored_shape[-2:] != size:
         raise _wrong_size(path, tuple(stored_shape), size)
     if path.stat().st_size != begin + dtype.itemsize * int(np.prod(stored_shape, dtype=object)):
-        raise UserError(f"{path} has {path.stat().st_size:,} bytes, which is not what its header says; write it again")
+        raise UserError(f"{path} has {path.stat().st_size:,} bytes, which does not match its header; write it again")
     return np.load(path, allow_pickle=False, mmap_mode="r" if len(stored_shape) > 2 else None)
 
 
@@ -180,12 +180,12 @@ def _packed(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
 
 
 def _tensor(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
-    """Return the tensor of a .pt file, as torch.save writes it."""
+    """Return the tensor of a .pt file written by torch.save."""
     try:
         tensor = load_tensor(path, max(LARGEST_TENSOR, 32 * prod(shape)))
     except DAMAGED as error:
         raise UserError(
-            f"{path} is not a .pt file of one tensor ({one_line(error, 150)}); save the maps alone, as "
+            f"{path} is not a .pt file of one tensor ({one_line(error, 150)}); save only the maps: "
             "torch.save(maps.detach().cpu().clone(), file)"
         ) from error
     return _of_shape(path, tensor, shape, size)
@@ -195,7 +195,7 @@ READERS = {".npy": _stored, ".npz": _packed, ".pt": _tensor}  # {suffix: (path, 
 
 
 def _of_shape(path: Path, array: np.ndarray, shape: tuple[int, ...], size: Size) -> np.ndarray:
-    """Return an array of a file; raise UserError if it has another shape, but for the number of maps."""
+    """Return the array of a file; UserError if its shape differs, apart from the number of maps."""
     if array.dtype.kind not in "fiub":
         raise UserError(f"{path} holds {array.dtype}, not numbers; write float32")
     if array.ndim != len(shape) or array.shape[-2:] != size:
@@ -216,7 +216,7 @@ def _picture(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
             return np.asarray(image)
     except UserError:
         raise
-    except Exception as error:  # whatever Pillow raises for a damaged file
+    except Exception as error:  # Pillow may raise anything for a damaged file
         raise UserError(f"{path} is not a PNG file ({one_line(error)})") from error
 
 
@@ -229,7 +229,7 @@ def _from_parquet(path: Path, files: Mapping[str, str], size: Size) -> Found:
             for index, image_id in enumerate(batch["image_id"].to_pylist()):
                 row, where = batch["map"][index], f"{path}, image {image_id}"
                 scale = batch["scale"][index].as_py() if "scale" in names else 1
-                if scale is None and not row.is_valid:  # a run keeps a row of each sample
+                if scale is None and not row.is_valid:  # a run stores a row for each sample
                     continue
                 if image_id not in files:
                     raise UserError(f"{path}: image {str(image_id)[:100]!r} is not a known image")
@@ -240,7 +240,7 @@ def _from_parquet(path: Path, files: Mapping[str, str], size: Size) -> Found:
 
 
 def _check_parquet(path: Path, file: pq.ParquetFile, most: int, size: Size) -> None:
-    """Raise UserError for a Parquet file that holds no maps, or more than there are images."""
+    """Raise UserError for a Parquet file that holds no maps, or more maps than there are images."""
     schema = file.schema_arrow
     for column in ("image_id", "map"):
         if column not in schema.names:
@@ -250,7 +250,7 @@ def _check_parquet(path: Path, file: pq.ParquetFile, most: int, size: Size) -> N
         kind = kind.value_type
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
         raise UserError(f"{path}: map holds {kind}, not lists of numbers")
-    texts = pa.types.is_string, pa.types.is_large_string  # the second is that of pandas
+    texts = pa.types.is_string, pa.types.is_large_string  # pandas writes the second
     if not any(is_text(schema.field("image_id").type) for is_text in texts):
         raise UserError(f"{path}: image_id must be string, not {schema.field('image_id').type}")
     if file.metadata.num_rows > most:
@@ -260,7 +260,7 @@ def _check_parquet(path: Path, file: pq.ParquetFile, most: int, size: Size) -> N
         for column in map(rows.column, range(rows.num_columns)):
             inside = column.path_in_schema.partition(".")[0] == "map"
             if inside and column.num_values > rows.num_rows * size[0] * size[1]:
-                raise UserError(f"{path} holds more numbers than maps of {size[0]} x {size[1]} have")
+                raise UserError(f"{path} holds more numbers than maps of {size[0]} x {size[1]} can have")
 
 
 def _scaled(values: np.ndarray, scale: object, where: str) -> np.ndarray:
@@ -270,7 +270,7 @@ def _scaled(values: np.ndarray, scale: object, where: str) -> np.ndarray:
 
 
 def _row(row: pa.ListScalar, size: Size, where: str) -> np.ndarray:
-    """Return a row of lists as an array, without going through Python numbers."""
+    """Return a row of lists as an array, without converting values to Python numbers."""
     if not row.is_valid:
         raise UserError(f"{where}: the map is null")
     values, shape = row.values, [len(row.values)]
@@ -291,7 +291,7 @@ def _checked(values: np.ndarray, size: Size, where: str) -> np.ndarray:
     """Return a map as float32.
 
     Raises:
-        UserError: It has another size, or a value that is not finite.
+        UserError: The map has another size, or a value that is not finite.
     """
     with np.errstate(over="ignore"):
         values = np.ascontiguousarray(values.reshape(size), dtype=np.float32)
@@ -302,4 +302,4 @@ def _checked(values: np.ndarray, size: Size, where: str) -> np.ndarray:
 
 def _wrong_size(where: object, shape: Sequence[int], size: Size) -> UserError:
     given = " x ".join(map(str, shape)) or "one number"
-    return UserError(f"{where} is {given}, but the prepared frame is {size[0]} x {size[1]}; maps have its size")
+    return UserError(f"{where} is {given}, but the prepared frame is {size[0]} x {size[1]}; maps must have its size")

@@ -1,7 +1,7 @@
-"""More maps of the explainer that is scored: for another target, of a changed picture, or of another classifier.
+"""Provide further maps of the scored explainer: for another target, a changed picture, or another classifier.
 
-A metric that asks for `explain` calls it as explain(images, target) -> maps; seeds, run seed and options are those of
-the maps that are scored, so that nothing differs but what the metric changes.
+A metric that needs further maps calls `explain(images, target) -> maps`. Seeds, run seed and options are those of the
+scored maps, so only what the metric changes differs.
 """
 
 from collections.abc import Sequence
@@ -22,21 +22,23 @@ from saliency_bench.utils.devices import is_out_of_memory
 
 
 class ExplainerRaisedError(RuntimeError):
-    """An explainer failed in a way that has nothing to do with the user; the text is the reason for the records."""
+    """An explainer failed for a reason that the user did not cause; the text is the reason in the records."""
 
 
 @dataclass
 class MapProvider:
     """Maps of the samples 0 to B-1 of one batch: explain(images, target, samples, classifier=None) -> maps.
 
-    classifier  whose predictions are explained unless another one is given; it counts the passes of both
-    seeds    of each sample
-    first    (images, target, maps) made before; a map asked for again with the same images and the same row of the
-             target is not made twice
-    of_other (classifier, images, target, maps) made before for another classifier
-    faulty   {sample: what went wrong}, such as a map that was not finite (given as zeros)
-    flat     samples of which a map was constant
-    halved   how often a batch did not fit in memory
+    Attributes:
+        explainer: Explainer that makes the maps.
+        classifier: Classifier whose predictions are explained unless another one is given; it counts the passes of
+            both.
+        seeds: Seed of each sample.
+        first: (images, target, maps) that exist already. A map with the same images and target row is not recomputed.
+        of_other: (classifier, images, target, maps) that exist already for another classifier.
+        faulty: {sample: what went wrong}, such as a map that was not finite (returned as zeros).
+        flat: Samples with a constant map.
+        halved: How often a batch did not fit in memory.
     """
 
     explainer: Explainer
@@ -55,13 +57,13 @@ class MapProvider:
         samples: Sequence[int] | None = None,
         classifier: nn.Module | None = None,
     ) -> np.ndarray:
-        """Return float32 (b, H, W), the maps of images (b, 3, H, W) of the given samples for a target (b, K) or (1, K).
+        """Return the maps of images (b, 3, H, W) for a target (b, K) or (1, K), float32 (b, H, W).
 
         Args:
-            images: to explain.
-            target: its weights.
-            samples: whose images they are; None: all.
-            classifier: explained instead of the provider's own; the target is one of its classes.
+            images: Images to explain.
+            target: Weights of the classes.
+            samples: Sample that each image belongs to; None for all samples in order.
+            classifier: Classifier to explain instead of the provider's own; the target weighs its classes.
         """
         samples = list(range(len(images)) if samples is None else samples)
         target = expand(target, images)
@@ -79,7 +81,7 @@ class MapProvider:
         return maps
 
     def _made_before(self, images: Images, classifier: nn.Module) -> tuple[Target, Maps] | None:
-        """Return (target, maps) of these very images, if there are any of this classifier."""
+        """Return (target, maps) if maps of exactly these image tensors exist for this classifier, else None."""
         if classifier is self.classifier and self.first is not None and images is self.first[0]:
             return self.first[1:]
         if self.of_other is not None and classifier is self.of_other[0] and images is self.of_other[1]:
@@ -91,7 +93,7 @@ class MapProvider:
         before = _passes(classifier)
         try:
             made, halved = halving(self.explainer, classifier, images, target, seeds)
-        except UserError:  # a refusal by name, which holds for every sample
+        except UserError:  # a readable refusal, which holds for every sample
             raise
         except Exception as error:
             raise ExplainerRaisedError(reason_of(error)) from error
@@ -107,19 +109,19 @@ class MapProvider:
 
 
 def _passes(classifier: nn.Module) -> int:
-    """Return how many images went through a classifier."""
+    """Return the number of images that went through a classifier."""
     return classifier.passes if isinstance(classifier, Classifier) else 0
 
 
 def reason_of(error: Exception, who: str = "the explainer") -> str:
-    """Return the reason of samples for which something raised."""
+    """Return the reason in the records of samples for which something raised."""
     return f"{who} raised {described(error)}"
 
 
 def halving(
     explainer: Explainer, classifier: nn.Module, images: Images, target: Target, seeds: list[int]
 ) -> tuple[MadeMaps, int]:
-    """Return (maps, how often a batch was halved because it did not fit in memory); values may be NaN or infinite."""
+    """Return (maps, how often a batch was halved because it did not fit in memory); maps may have NaN or infinity."""
     try:
         return explainer.made(classifier, images, target, seeds=seeds), 0
     except NotFiniteError as error:
@@ -139,5 +141,5 @@ def halving(
 
 
 def not_finite(maps: Maps) -> list[int]:
-    """Return the places of maps with a value that is not finite."""
+    """Return the indices of maps with a value that is not finite."""
     return (~torch.isfinite(maps).flatten(1).all(dim=1)).nonzero().flatten().tolist()

@@ -1,14 +1,14 @@
-"""Explainers of other packages, as they are: one line makes each an explainer here.
+"""Use explainers of other packages unchanged: one line turns each into an explainer of this package.
 
     peers.captum(captum.attr.IntegratedGradients(model), n_steps=20)
-    peers.grad_cam(GradCAMPlusPlus(model=model, target_layers=[model.layer4]))  # of pytorch_grad_cam
+    peers.grad_cam(GradCAMPlusPlus(model=model, target_layers=[model.layer4]))  # from pytorch_grad_cam
     peers.quantus(explain, method="Saliency")                                   # explain(model, inputs, targets)
     peers.zennit(Gradient(model, composite))
 
-The network of the object must be that of the run: `sb.run(model=model)`. It is given what it is made for, normalised
-images, and an object that was made with `load_classifier(model, ...)` images in [0, 1]. What comes back becomes a map
-per image: the sum over channels, enlarged to the image where it is smaller. The version of such an explainer is a hash
-of its class, its settings and the version of its package; the network is in the identity of a run already.
+The object's network must be the run's: `sb.run(model=model)`. The object receives normalised images or, if it was made
+with `load_classifier(model, ...)`, images in [0, 1]. Its output becomes one map per image: the sum over channels,
+enlarged to the image if it is smaller. The version of such an explainer is a hash of its class, its settings and the
+version of its package; the network is already in the identity of a run.
 """
 
 import copy
@@ -33,19 +33,19 @@ from saliency_bench.options import check_names
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 2
-OF_CAPTUM = ("inputs", "target", "additional_forward_args")  # what `attribute` is given
-# Attributes that are no settings, and so no part of the version: the network with its hooks, and the last outputs.
+OF_CAPTUM = ("inputs", "target", "additional_forward_args")  # arguments of `attribute` that the run passes
+# Attributes that are not settings and not part of the version: the network with its hooks, and the last outputs.
 LEFT_OUT = re.compile(r"activations_and_grads|outputs|.*(hook|handle).*")
 
 
 class PeerExplainer:
-    """An object or function of another package as a function (classifier, images, target) -> maps.
+    """Object or function of another package as a function (classifier, images, target) -> maps.
 
     Attributes:
-        peer: the object or function.
-        network: what it was made with; None of a function, which is given the network.
-        how: how(peer, network, its input, target, options) -> Float (B, H, W), (B, h, w) or (B, C, h, w).
-        options: for the peer.
+        peer: The object or function.
+        network: Network that the object was made with; None for a function, which receives the network.
+        how: Function (peer, network, its input, target, options) -> Float (B, H, W), (B, h, w) or (B, C, h, w).
+        options: Options of the peer.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class PeerExplainer:
         self.description = (VERSION, package, name, version, settings, sorted(options.items()))
 
     def __getstate__(self) -> tuple:
-        """Return what the version is a hash of: everything but the network."""
+        """Return what the version is a hash of: everything except the network."""
         return self.description
 
     def explainer(self) -> Explainer:
-        """Return it with its description for reports."""
+        """Return the explainer, with a description for reports."""
         _, package, name, version, *_ = self.description
         options = tuple(sorted(self.options.items()))
         return replace(as_explainer(self), options=options, about=f"{name} of {package} {version}.")
@@ -75,8 +75,8 @@ class PeerExplainer:
         network = classifier if self.network is None else self.network
         if not any(network is module for module in classifier.modules()):
             raise UserError(
-                f"{self.__name__} was made with another network than {classifier.id}; make it with the model that the "
-                "run is given"
+                f"{self.__name__} was made with another network than {classifier.id}; make it with the run's own model "
+                "object"
             )
         scored = _ScoredNetwork(network, classifier)
         given = images if network is classifier else classifier.normalised(images)
@@ -94,21 +94,21 @@ class PeerExplainer:
 
 
 class _ScoredNetwork(nn.Module):
-    """The network of a peer, which counts its passes and gives logits, or with a target one number per image."""
+    """Network of a peer that counts its passes and returns logits or, with a target, one number per image."""
 
     def __init__(self, network: nn.Module, classifier: Classifier):
         super().__init__()
         self.network = network
-        # No part of this module: packages that walk through its children would see all layers twice.
+        # Not a submodule: packages that walk through the children would see all layers twice.
         self._classifier = (classifier,)
 
     @property
     def classifier(self) -> Classifier:
-        """Return the classifier that the network is of."""
+        """Return the classifier that the network belongs to."""
         return self._classifier[0]
 
     def forward(self, given: Tensor, target: Target | None = None) -> Tensor:
-        """Return the logits (B, K), or (B,) what the target weighs of them."""
+        """Return the logits (B, K) or, with a target, their weighted sum (B,)."""
         if self.network is self.classifier:
             logits = self.classifier(given)
         else:
@@ -118,18 +118,18 @@ class _ScoredNetwork(nn.Module):
 
 
 def captum(attribution: Any, **options: Any) -> Explainer:
-    """Return an explainer of an attribution of captum.
+    """Return an explainer for an attribution of captum.
 
     Args:
-        attribution: such as `captum.attr.Saliency(model)` or `captum.attr.LayerGradCam(model, model.layer4)`.
-        **options: of its `attribute`, such as `n_steps=20`.
+        attribution: For example `captum.attr.Saliency(model)` or `captum.attr.LayerGradCam(model, model.layer4)`.
+        **options: Options of its `attribute`, such as `n_steps=20`.
 
     Raises:
-        UserError: It has no `attribute`, or that does not take these options.
+        UserError: The object has no `attribute`, or that does not accept these options.
     """
     if isinstance(attribution, type) or not callable(getattr(attribution, "attribute", None)):
         name = getattr(attribution, "__name__", type(attribution).__name__)
-        raise UserError(f"captum's attributions are objects with a method attribute, made of a network; {name} is none")
+        raise UserError(f"captum's attributions are objects of a network with a method attribute; {name} is not")
     called = f"captum.{type(attribution).__name__}"
     _check_options(called, [nested.attribute for nested in _nested(attribution)], options, OF_CAPTUM)
     network = getattr(attribution, "model", None) or attribution.forward_func
@@ -145,16 +145,16 @@ def _nested(attribution: Any) -> Iterator[Any]:
 
 
 def _by_captum(attribution: Any, scored: _ScoredNetwork, given: Tensor, target: Target, options: dict) -> Tensor:
-    """Return the attributions of a batch, for the target's weighted logits."""
+    """Return the attributions of a batch for the target's weighted sum of logits."""
     attributions = _retarget(attribution, scored).attribute(given, additional_forward_args=(target,), **options)
     return attributions[0] if isinstance(attributions, tuple) else attributions
 
 
 def _retarget(attribution: Any, scored: nn.Module) -> Any:
-    """Return a copy of an attribution and of its parts that uses another network."""
+    """Return a copy of an attribution and of its nested attributions that uses another network."""
     retargeted = copy.copy(attribution)
     for key, value in vars(attribution).items():
-        if key in ("forward_func", "model"):  # model: of those that put hooks on its modules
+        if key in ("forward_func", "model"):  # attributions with hooks on modules have a model
             setattr(retargeted, key, scored)
         elif callable(getattr(value, "attribute", None)):
             setattr(retargeted, key, _retarget(value, scored))
@@ -162,14 +162,14 @@ def _retarget(attribution: Any, scored: nn.Module) -> Any:
 
 
 def grad_cam(cam: Any, **options: Any) -> Explainer:
-    """Return an explainer of a CAM of pytorch_grad_cam.
+    """Return an explainer for a CAM of pytorch_grad_cam.
 
     Args:
-        cam: such as `GradCAM(model=model, target_layers=[model.layer4])`.
-        **options: of its call, such as `eigen_smooth=True`.
+        cam: For example `GradCAM(model=model, target_layers=[model.layer4])`.
+        **options: Options of its call, such as `eigen_smooth=True`.
 
     Raises:
-        UserError: It is no CAM, or its call does not take these options.
+        UserError: The object is not a CAM, or its call does not accept these options.
     """
     if not hasattr(cam, "activations_and_grads"):
         name = getattr(cam, "__name__", type(cam).__name__)
@@ -192,14 +192,14 @@ def _by_grad_cam(cam: Any, scored: _ScoredNetwork, given: Tensor, target: Target
 
 
 def quantus(explain: Callable[..., Any], **options: Any) -> Explainer:
-    """Return an explainer of a function as Quantus takes it.
+    """Return an explainer for a function with the signature that Quantus uses.
 
     Args:
-        explain: function of model, inputs and targets, which are classes, that gives (B, H, W) or (B, C, H, W).
-        **options: for the function, such as `method="Saliency"`.
+        explain: Function of model, inputs and targets (classes) that returns (B, H, W) or (B, C, H, W).
+        **options: Options of the function, such as `method="Saliency"`.
 
     Raises:
-        UserError: It is no function of these, does not take these options, or has no such method.
+        UserError: The object is not such a function, does not accept these options, or has no such method.
     """
     if not callable(explain):
         method = explain if isinstance(explain, str) else "Saliency"
@@ -220,10 +220,10 @@ def quantus(explain: Callable[..., Any], **options: Any) -> Explainer:
 
 
 def _by_quantus(explain: Callable, scored: _ScoredNetwork, given: Tensor, target: Target, options: dict) -> Any:
-    """Return what the function gives for the class of each target.
+    """Return the function's output for the class of each target.
 
     Raises:
-        UserError: A target is no single class.
+        UserError: A target is not a single class.
     """
     if not bool(((target == 1).sum(dim=1) == 1).all() and ((target != 0).sum(dim=1) == 1).all()):
         raise UserError("functions of Quantus explain one class; give the target label or predicted")
@@ -231,22 +231,23 @@ def _by_quantus(explain: Callable, scored: _ScoredNetwork, given: Tensor, target
 
 
 def zennit(attributor: Any, **options: Any) -> Explainer:
-    """Return an explainer of an attributor of zennit.
+    """Return an explainer for an attributor of zennit.
 
     Args:
-        attributor: such as `zennit.attribution.Gradient(model, EpsilonPlusFlat())`, of a network that returns logits.
-        **options: none; an attributor and its composite have theirs already.
+        attributor: For example `zennit.attribution.Gradient(model, EpsilonPlusFlat())`, for a network that returns
+            logits.
+        **options: None are allowed; an attributor and its composite already have theirs.
 
     Raises:
-        UserError: It is no attributor, or there are options.
+        UserError: The object is not an attributor, or there are options.
     """
     if not hasattr(attributor, "composite"):
         name = getattr(attributor, "__name__", type(attributor).__name__)
         raise UserError(f"zennit's attributors have a composite; {name} has none")
     if options:
         raise UserError(
-            f"zennit.{type(attributor).__name__} takes no options when it is called; give {', '.join(options)} to the "
-            "attributor or its composite where you make them"
+            f"zennit.{type(attributor).__name__} accepts no options when it is called; give {', '.join(options)} to "
+            "the attributor or its composite when you create them"
         )
     settings = type(attributor).__name__, attributor.composite
     return PeerExplainer("zennit", attributor, attributor.model, _by_zennit, {}, settings).explainer()
@@ -259,30 +260,30 @@ def _by_zennit(attributor: Any, scored: _ScoredNetwork, given: Tensor, target: T
 
 
 def _check_options(owner: str, functions: list[Callable], options: dict[str, Any], given: tuple[str, ...]) -> None:
-    """Check the names of the options of a peer, which it would refuse in the middle of a run, or ignore.
+    """Check the names of a peer's options, which it would otherwise reject in the middle of a run, or ignore.
 
     Args:
-        owner: the peer, for messages.
-        functions: that take them together.
-        options: for the peer.
-        given: what the run gives.
+        owner: Name of the peer, for messages.
+        functions: Functions that accept the options together.
+        options: Options of the peer.
+        given: Arguments that the run passes.
 
     Raises:
-        UserError: An option is not known, missing, or given by the run.
+        UserError: An option is unknown, missing, or passed by the run.
     """
     parameters = {key: p for function in functions for key, p in signature(function).parameters.items()}
     named = [key for key, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     for key in options:
         if key in given:
-            raise UserError(f"{owner}: {key} is given by the run; leave it out")
+            raise UserError(f"{owner}: the run passes {key}; leave it out")
     check_names(owner, options, [key for key in named if key not in given])
     for key in named:
         if parameters[key].default is Parameter.empty and key not in (*given, *options):
-            raise UserError(f"{owner} needs the option {key}; give it beside the object: {key}=...")
+            raise UserError(f"{owner} needs the option {key}; give it after the object: {key}=...")
 
 
 def _settings(peer: Any, network: Any) -> dict[str, Any]:
-    """Return the settings of an object, the names of its layers in the network, and both for its parts."""
+    """Return the settings of an object, the names of its layers in the network, and both for its nested objects."""
     names = {module: name for name, module in network.named_modules()} if isinstance(network, nn.Module) else {}
     settings: dict[str, Any] = {"class": type(peer).__name__}
     for key, value in sorted(vars(peer).items()):

@@ -1,10 +1,10 @@
-"""A network whose layers are re-initialised one after the other, from the logits down (Adebayo et al., 2018).
+"""Re-initialise the layers of a network one after the other, from the logits down (Adebayo et al., 2018).
 
-A layer is a module with weights of its own: a convolution, a linear layer, an attention, an embedding. What has only
-factors and offsets, such as a normalisation, belongs to the layer before it. Weights and biases are drawn as torch
-draws those of its convolutions and linear layers, uniform in +-1 / sqrt(inputs); a normalisation gets factors of 1,
-offsets of 0 and fresh statistics. The draws depend on a seed and on a module's place in the network, and are the same
-on every machine and in any wrapper.
+A layer is a module with its own weights: a convolution, a linear layer, an attention, an embedding. A module with only
+factors and offsets, such as a normalisation, belongs to the layer before it. Weights and biases are drawn like those of
+torch's convolutions and linear layers, uniform in +-1 / sqrt(inputs); a normalisation gets factors of 1, offsets of 0
+and fresh statistics. The draws depend on a seed and on a module's position in the network, and are the same on every
+machine and in any wrapper.
 """
 
 import copy
@@ -29,7 +29,7 @@ def layer_names(classifier: nn.Module) -> list[str]:
 
 
 def cascade(classifier: nn.Module, seed: int) -> Iterator[tuple[str, nn.Module]]:
-    """Yield (name of a layer, a copy with it and all above re-initialised), from the logits down: always the same copy.
+    """Yield (layer name, copy of the network with it and all layers above re-initialised), always the same copy.
 
     Raises:
         UserError: The network has no weights, or cannot be copied.
@@ -42,12 +42,12 @@ def cascade(classifier: nn.Module, seed: int) -> Iterator[tuple[str, nn.Module]]
 
 
 def _layers(classifier: nn.Module) -> list[tuple[str, list[tuple[int, nn.Module]]]]:
-    """Return [(name, [(place, module)])], from the image up.
+    """Return [(name, [(position, module)])], from the image up.
 
-    Places count the modules that have parameters of their own.
+    Positions count the modules that have their own parameters.
     """
     layers: list[tuple[str, list[tuple[int, nn.Module]]]] = []
-    before: list[tuple[int, nn.Module]] = []  # what comes before all weights
+    before: list[tuple[int, nn.Module]] = []  # modules before all weights
     for place, (name, module) in enumerate(
         (name, module) for name, module in classifier.named_modules() if _own(module)
     ):
@@ -58,7 +58,7 @@ def _layers(classifier: nn.Module) -> list[tuple[str, list[tuple[int, nn.Module]
             (layers[-1][1] if layers else before).append((place, module))
     if not layers:
         who = getattr(classifier, "id", type(classifier).__name__)
-        raise UserError(f"{who} has no weights that could be re-initialised; leave out what randomises it")
+        raise UserError(f"{who} has no weights to re-initialise; leave out what randomises it")
     layers[0][1].extend(before)
     return layers
 
@@ -68,7 +68,7 @@ def _has_weights(module: nn.Module) -> bool:
 
 
 def _is_matrix(parameter: Tensor) -> bool:
-    """Return whether more than one of its dimensions is more than 1: a class token or the scale of a layer is none."""
+    """Return whether more than one dimension exceeds 1, which a class token or the scale of a layer does not."""
     return sum(length > 1 for length in parameter.shape) > 1
 
 
@@ -83,8 +83,8 @@ def _copy(classifier: nn.Module) -> nn.Module:
     except Exception as error:
         who = getattr(classifier, "id", type(classifier).__name__)
         raise UserError(
-            f"{who} cannot be copied ({described(error)}), and its own weights are never changed; "
-            "leave out what randomises it"
+            f"{who} cannot be copied ({described(error)}), and the original is never changed; leave out what "
+            "randomises it"
         ) from error
 
 
@@ -106,5 +106,5 @@ def _reinitialise(module: nn.Module, seed: int) -> None:
 
 
 def _inputs(parameter: Tensor) -> int:
-    """Return how many numbers go into one of its outputs."""
+    """Return the number of inputs of each of a parameter's outputs."""
     return max(1, parameter.numel() // parameter.shape[0])

@@ -1,4 +1,4 @@
-"""Several explanations of one picture: the explainers side by side, a row for each question."""
+"""Show several explanations of one picture: the explainers side by side, one row per question."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,21 +19,21 @@ def explain_many(
     against: Sequence[str] = (),
     groups: Any = None,
 ) -> tuple[list[Explanation], Image.Image]:
-    """Return (an explanation by each explainer, or by one that fits the network if none is named; the picture of them).
+    """Return (explanations by each explainer, or by a fitting one if none is named; the picture of all).
 
-    A row of the picture begins with the picture as the network sees it.
+    Each row of the picture starts with the image as the network sees it.
 
     Args:
-        picture: a file.
-        classifier: the network.
-        explainers: names.
-        wanted: classes or groups; (): the predicted class. The picture has a row for each of them by itself, then for
-            it against each of `against`.
-        against: classes or groups.
-        groups: as of `explain`.
+        picture: Image file.
+        classifier: The network.
+        explainers: Names of explainers.
+        wanted: Classes or groups; (): the predicted class. The picture has a row for each of them alone, followed by
+            rows for it against each of `against`.
+        against: Classes or groups.
+        groups: As for `explain`.
 
     Raises:
-        UserError: As `explain`.
+        UserError: As for `explain`.
     """
     targets: Sequence[str | None] = wanted or [None]
     questions = [

@@ -1,12 +1,12 @@
-"""Read the tensor in a `.pt` file without torch, and check everything before unpacking it.
+"""Read the tensor in a `.pt` file without torch, checking everything before unpacking it.
 
 Such a file is a zip archive: `NAME/data.pkl` describes the tensor, `NAME/data/KEY` holds the numbers of its storage.
-The description is a pickle. This reader accepts a few names of functions and types in it, so it runs no code. Tensors
-without numbers (meta, sparse, quantised), subclasses and any other object are refused by name.
+The description is a pickle. This reader accepts only a few names of functions and types in it, so it runs no code.
+Tensors without numbers (meta, sparse, quantised), subclasses and all other objects are rejected by name.
 """
 
-# Why not `torch.load(weights_only=True, mmap=True)` behind the same checks: its pickle may build a bytearray, so that a
-# file of 500 bytes takes 2 GB and 14 s; and it maps compressed storages as they are, so that the numbers are wrong.
+# `torch.load(weights_only=True, mmap=True)` after the same checks is not enough: its pickle may build a bytearray, so
+# that a file of 500 bytes takes 2 GB and 14 s, and it maps compressed storages unchanged, which gives wrong numbers.
 
 import pickle
 import zipfile
@@ -24,7 +24,7 @@ from saliency_bench.utils.files import check_members, check_readable
 
 LARGEST_PICKLE = 100_000  # bytes; the pickle of one tensor has a few hundred
 MOST_AXES = 8
-BFLOAT16 = "bfloat16"  # not in numpy
+BFLOAT16 = "bfloat16"  # NumPy has no such type
 # {torch name: numpy name} of storages and types
 STORAGES = {"DoubleStorage": "<f8", "FloatStorage": "<f4", "HalfStorage": "<f2", "BFloat16Storage": BFLOAT16,
             "LongStorage": "<i8", "IntStorage": "<i4", "ShortStorage": "<i2", "CharStorage": "i1", "ByteStorage": "u1",
@@ -46,12 +46,12 @@ def load_tensor(path: Path, most: int) -> np.ndarray:
     """Return the tensor of a `.pt` file as an array.
 
     Args:
-        path: the file.
-        most: bytes that everything in it may unpack to.
+        path: The file.
+        most: Most bytes that all its content may unpack to.
 
     Raises:
-        ValueError: It holds anything but one dense tensor of numbers, or more than `most` bytes. Damaged files raise
-            OSError, EOFError, KeyError, zlib.error and BadZipFile, too.
+        ValueError: The file holds anything but one dense tensor of numbers, or more than `most` bytes. Damaged files
+            also raise OSError, EOFError, KeyError, zlib.error and BadZipFile.
     """
     check_readable(path, most)
     if not zipfile.is_zipfile(path):
@@ -77,7 +77,7 @@ def _describe(content: bytes) -> _Tensor:
         tensor = _Unpickler(BytesIO(content)).load()
     except ValueError:
         raise
-    except Exception as error:  # whatever a damaged pickle raises
+    except Exception as error:  # a damaged pickle may raise anything
         raise ValueError(f"its description cannot be read: {one_line(error, 100)}") from error
     if not isinstance(tensor, _Tensor):
         raise ValueError(f"it holds a {type(tensor).__name__}, not one tensor")
@@ -89,7 +89,7 @@ def _strided(tensor: _Tensor, storage: bytes) -> np.ndarray:
     dtype = np.dtype("<u2" if tensor.kind == BFLOAT16 else tensor.kind)
     last = tensor.offset + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True))
     if prod(tensor.shape) and (last + 1) * dtype.itemsize > len(storage):
-        raise ValueError("it is smaller than its description says")
+        raise ValueError("it is smaller than its description states")
     numbers = np.frombuffer(storage, dtype, len(storage) // dtype.itemsize)
     if tensor.kind == BFLOAT16:  # the upper half of a float32
         numbers = (numbers.astype("<u4") << 16).view("<f4")
@@ -101,7 +101,7 @@ def _strided(tensor: _Tensor, storage: bytes) -> np.ndarray:
 
 def _tensor_of(storage: Any, offset: Any, shape: Any, strides: Any, *others: Any, kind: str = "") -> _Tensor:
     """Return the tensor that the arguments of torch's rebuild function describe."""
-    if len(others) > 2 and others[-1]:  # of a negated or conjugate view
+    if len(others) > 2 and others[-1]:  # a negated or conjugate view
         raise ValueError(f"it holds a tensor with {one_line(others[-1], 60)}; save maps.resolve_neg().clone()")
     named, key = storage if isinstance(storage, tuple) and len(storage) == 2 else ("", "")
     numbers = shape + strides if isinstance(shape, tuple) and isinstance(strides, tuple) else (None,)
@@ -115,7 +115,7 @@ def _tensor_of(storage: Any, offset: Any, shape: Any, strides: Any, *others: Any
 
 
 def _of_type(storage: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, kind: Any, *rest: Any) -> Any:
-    """Return a tensor of a type without a storage type."""
+    """Return a tensor whose type has no storage type of its own."""
     return _tensor_of(storage, offset, shape, strides, grad, hooks, *rest, kind=str(kind))
 
 
@@ -131,12 +131,12 @@ FUNCTIONS: dict[tuple[str, str], Callable] = {
 }
 
 
-# The unpickler in pure Python: the one in C allocates memory for memo indices, which a few bytes can make huge.
+# The unpickler in pure Python. The one in C allocates memory for memo indices, which a few bytes can make huge.
 class _Unpickler(pickle._Unpickler):
     """Read the description of a tensor."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the stand-in for a name; raise ValueError for names that no tensor of numbers needs."""
+        """Return the stand-in for a name; ValueError for names that no tensor of numbers needs."""
         if module in ("torch", "torch.storage") and (kind := (STORAGES | TYPES).get(name)):
             return kind
         if (module, name) not in FUNCTIONS:

@@ -1,1 +1,1 @@
-"""Networks that are trained anew on pictures which maps have changed, for the metrics that ask for them."""
+"""Retrain networks on pictures that are changed by maps, for retraining metrics."""

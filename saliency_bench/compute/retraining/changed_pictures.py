@@ -1,7 +1,7 @@
-"""The prepared images of all splits in files that are read without loading them, so that no epoch decodes a picture.
+"""Store the prepared images of all splits in files that can be memory-mapped, so that no epoch decodes a picture.
 
-gathered/train.npy ...   Uint8 (N, 3, H, W) where the prepared images are whole 255ths, as most are, else Float32
-gathered/images.json     their identity; the mean colour of the training images; the predicted classes
+gathered/train.npy ...   Uint8 (N, 3, H, W) if the prepared images are whole 255ths, as most are, else Float32
+gathered/images.json     their identity, the mean colour of the training images, and the predicted classes
 """
 
 import math
@@ -21,7 +21,7 @@ from saliency_bench.types import Images, Samples
 from saliency_bench.utils.files import new_array, read_json, write_json, write_with
 from saliency_bench.utils.progress import bar
 
-# What 0 to 255 become: by division, or by a product with 1/255, which differs in last bits.
+# Conversions of 0 to 255 to floats: division, or multiplication by 1/255, which differ in last bits.
 SCALES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "divided": lambda whole: whole.astype(np.float32) / np.float32(255),
     "multiplied": lambda whole: whole.astype(np.float32) * np.float32(1 / 255),
@@ -30,13 +30,13 @@ SCALES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @dataclass(frozen=True)
 class RetrainingPictures:
-    """The gathered files, opened once.
+    """Opened files of gathered pictures.
 
     Attributes:
-        folder: Their folder.
-        colour: Float32 (3,), the mean of the training images.
+        folder: Folder of the files.
+        colour: Float32 (3,), mean colour of the training images.
         predicted: {split: Int (N,), the class that the run's classifier predicts, -1 for an unreadable image}.
-        scales: {split: how its stored images become floats}.
+        scales: {split: name of the conversion from stored images to floats, None for stored floats}.
         stored: {split: its images, memory-mapped}.
     """
 
@@ -47,7 +47,7 @@ class RetrainingPictures:
     stored: dict[str, np.ndarray]
 
     def images(self, split: str, positions: np.ndarray) -> Images:
-        """Return images (n, 3, H, W) exactly as they were prepared."""
+        """Return images (n, 3, H, W), bit-identical to the prepared ones."""
         stored, scale = self.stored[split][positions], self.scales[split]
         return torch.from_numpy(stored if scale is None else SCALES[scale](stored))
 
@@ -62,7 +62,7 @@ class RetrainingPictures:
 
 
 def gather_pictures(setup: Setup, splits: Splits, folder: Path, shown: bool) -> None:
-    """Write the files, unless they are there; `shown` says whether a bar is."""
+    """Write the files, unless they exist; `shown` says whether to show a progress bar."""
     path, identity = folder / "images.json", [splits.content, [len(split.labels) for split in splits.all]]
     if path.is_file() and read_json(path).get("of") == identity:
         return
@@ -74,7 +74,7 @@ def gather_pictures(setup: Setup, splits: Splits, folder: Path, shown: bool) -> 
             predicted[split.name] = classes.tolist()
             if split is splits.train:
                 colour = mean
-    # "tables" is what runs of before this version look for.
+    # Runs of earlier versions read the key "tables".
     write_json(path, {"of": identity, "colour": colour, "predicted": predicted, "tables": scales})
 
 
@@ -86,11 +86,11 @@ def _gather(
     Args:
         setup: The setup of the run.
         split: The split.
-        folder: Where to write SPLIT.npy.
-        advance: Called after each batch.
+        folder: Folder of SPLIT.npy.
+        advance: Function called after each batch.
 
     Returns:
-        The predicted classes, -1 for unreadable images; by which scale the images are stored; their mean colour.
+        The predicted classes, -1 for unreadable images; the scale of the stored images; and their mean colour.
     """
     predicted = np.full(len(split.labels), -1)
     scale: str | None = None
@@ -125,7 +125,7 @@ def _gather(
 
 
 def _batches(setup: Setup, split: RetrainingSplit) -> Iterator[Samples | None]:
-    """Yield the readable samples of each batch, prepared in a thread while the caller works on the one before."""
+    """Yield the readable samples of each batch; a thread prepares it while the caller works on the previous one."""
     size, count = setup.batch_size, len(split.labels)
     batches = [range(start, min(start + size, count)) for start in range(0, count, size)]
     read = partial(read_batch, split.samples, setup.classifier, strict=False)
@@ -133,14 +133,14 @@ def _batches(setup: Setup, split: RetrainingSplit) -> Iterator[Samples | None]:
 
 
 def _scale_of(images: Images) -> str | None:
-    """Return the scale by which these images are numbers from 0 to 255, or None."""
+    """Return the scale on which these images are whole numbers from 0 to 255, or None."""
     whole = (images * 255).round().clamp(0, 255).to(torch.uint8).numpy()
     return next((name for name, scale in SCALES.items() if np.array_equal(scale(whole), images.numpy())), None)
 
 
 def _stored(images: Images, scale: str) -> np.ndarray:
-    """Return images as numbers of a scale; UserError if the first images were such numbers and these are not."""
+    """Return images as whole numbers on a scale; UserError if they are not, although the first images were."""
     whole = (images * 255).round().clamp(0, 255).to(torch.uint8).numpy()
     if not np.array_equal(SCALES[scale](whole), images.numpy()):
-        raise UserError("the classifier prepares some images in 255ths and others not; retraining cannot store them")
+        raise UserError("the classifier prepares only some images in 255ths; retraining cannot store them together")
     return whole

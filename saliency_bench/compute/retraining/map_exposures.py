@@ -1,9 +1,9 @@
-"""Top pixels of an explainer's maps of all images of a split.
+"""Store which pixels are the top ones in an explainer's maps, for all images of a split.
 
 The maps explain the class that the classifier predicts: maps of the label would tell a network the label.
 
 maps/EXPLAINER/SPLIT/000001.npz    the images of a span, written once when the span is complete
-gathered/EXPLAINER-SPLIT.npy       all spans as one array that is read without loading it
+gathered/EXPLAINER-SPLIT.npy       all spans as one array, which can be memory-mapped
 """
 
 import zipfile
@@ -25,12 +25,12 @@ from saliency_bench.utils.files import new_array, save_arrays, write_with
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.seeds import seed_of
 
-SPAN = 256  # images of a file, about; a kill loses the maps of at most so many
-NONE = 255  # in the place of every pixel of an image without a map; exposures have small numbers
+SPAN = 256  # images per file, approximately; a kill loses at most the maps of this many images
+NONE = 255  # value of every pixel of an image without a map; indices of exposures are small numbers
 
 
 def spans_of(setup: Setup, split: RetrainingSplit) -> list[range]:
-    """Return the positions of each file: whole batches, so that a map never depends on what was there already."""
+    """Return the positions of each file: whole batches, so that a map never depends on which files already exist."""
     size, count = max(1, SPAN // setup.batch_size) * setup.batch_size, len(split.labels)
     return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
@@ -48,7 +48,7 @@ def explain_spans(
     setup: Setup, folder: Path, explainer: Explainer, split: RetrainingSplit, pictures: RetrainingPictures,
     numbers: list[int], advance: Callable[[], object],
 ) -> None:  # fmt: skip
-    """Explain the images of these spans and write their files; `advance` is called after each."""
+    """Explain the images of these spans and write their files; `advance` is called after each span."""
     height, width = pictures.stored[split.name].shape[2:]
     for number in numbers:
         span = spans_of(setup, split)[number]
@@ -58,7 +58,7 @@ def explain_spans(
             readable = positions[pictures.predicted[split.name][positions] >= 0]
             if len(readable):
                 first[readable - span.start] = _first_exposures(setup, explainer, split, pictures, readable)
-        # Compressed: neighbouring pixels mostly have the same exposure.
+        # Compressed, because neighbouring pixels mostly have the same exposure.
         save_arrays(_span_file(folder, explainer, split, number), first=first)
         advance()
 
@@ -66,7 +66,7 @@ def explain_spans(
 def _first_exposures(
     setup: Setup, explainer: Explainer, split: RetrainingSplit, pictures: RetrainingPictures, positions: np.ndarray
 ) -> np.ndarray:
-    """Return `first_exposures` of each image's map (n, H * W), `NONE` where there is no map."""
+    """Return `first_exposures` of each image's map, (n, H * W); `NONE` for an image without a map."""
     images = pictures.images(split.name, positions).to(setup.classifier.device)
     predicted = torch.from_numpy(pictures.predicted[split.name][positions])
     target = one_hot(predicted, setup.classes).to(images.device)
@@ -75,7 +75,7 @@ def _first_exposures(
         made, _ = halving(explainer.seeded(setup.seed), setup.classifier, images, target, seeds)
     except UserError:
         raise
-    except Exception:  # a batch without maps; how many images lack one is said once
+    except Exception:  # a batch without maps; a message counts the images without one
         return np.full((len(images), images[0, 0].numel()), NONE, np.uint8)
     maps = made.maps
     first = first_exposures(maps.nan_to_num(0, 0, 0).cpu().numpy()).reshape(len(images), -1)
@@ -98,14 +98,14 @@ def gather(setup: Setup, folder: Path, explainer: Explainer, split: RetrainingSp
             array[span.start : span.stop] = first
             has_maps |= bool((first[:, 0] != NONE).any())
         if array is None or not has_maps:
-            raise UserError(f"{explainer} gives no map of any image of the split {split.name}")
+            raise UserError(f"{explainer} returns no map for any image of the split {split.name}")
         array.flush()
 
     write_with(_gathered_file(target, explainer, split), write)
 
 
 def read_gathered(target: Path, explainer: Explainer, split: RetrainingSplit) -> tuple[np.ndarray, np.ndarray]:
-    """Return what `gather` has written, memory-mapped: Uint8 (N, H * W), and Bool (N,), which images have a map."""
+    """Return the memory-mapped result of `gather`: Uint8 (N, H * W), and Bool (N,), whether each image has a map."""
     first = np.load(_gathered_file(target, explainer, split), mmap_mode="r")
     return first, np.asarray(first[:, 0]) != NONE
 
@@ -119,7 +119,7 @@ def _gathered_file(target: Path, explainer: Explainer, split: RetrainingSplit) -
 
 
 def _read(path: Path, images: int) -> np.ndarray | None:
-    """Read a span of so many images; None if it is missing or damaged, which its checksums show."""
+    """Read a span with this many images; None if it is missing, or damaged according to its checksums."""
     try:
         with np.load(path) as content:
             first = content["first"]

@@ -1,4 +1,4 @@
-"""The setup of a retraining, and the images that networks are trained and tested on."""
+"""Setup of a retraining, and the images that networks are trained and tested on."""
 
 from dataclasses import dataclass
 
@@ -18,10 +18,10 @@ class Setup:
 
     Attributes:
         classifier: The run's classifier, whose structure the networks have.
-        base: The checkpoint that its own training started from, if the run needs it.
-        classes: Number of its classes.
+        base: Checkpoint that the classifier's own training started from, if the run needs it.
+        classes: Number of the classifier's classes.
         seed: Seed of the run.
-        batch_size: Images in a batch when they are prepared and explained.
+        batch_size: Images per batch when they are prepared and explained.
     """
 
     classifier: Classifier
@@ -39,7 +39,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class RetrainingSplit:
-    """Images of a split; `labels` is Int (N,), the class of the model each is trained for, -1 where there is none."""
+    """Images of a split. `labels`, Int (N,), is the model's class that each image is trained for, or -1."""
 
     name: str
     samples: SplitRows
@@ -62,10 +62,10 @@ class Splits:
 
     @classmethod
     def from_context(cls, context: RunContext, images: int | None) -> "Splits":
-        """Return the splits of a run, with this many training images, drawn by the run's seed.
+        """Return the splits of a run, with this many training images drawn by the run's seed.
 
         Raises:
-            UserError: The dataset or classifier cannot be retrained on.
+            UserError: The dataset or classifier cannot be used for retraining.
         """
         _check_classes(context)
         splits: dict[str, RetrainingSplit] = {}
@@ -82,21 +82,21 @@ class Splits:
 
 
 def _check_classes(context: RunContext) -> None:
-    """Raise UserError unless each image is of exactly one class of the model."""
+    """Raise UserError unless each image has exactly one class of the model."""
     if context.classifier.activation != "softmax":
         raise UserError(
-            "retraining fits a softmax, and this classifier ends in a sigmoid; leave out saliency_roar and saliency_kar"
+            "retraining needs a softmax, but the classifier ends in a sigmoid; leave out saliency_roar and saliency_kar"
         )
     for name, members in zip(context.question.names or (), context.question.members or (), strict=True):
         if len(members) > 1:
             raise UserError(
-                f"the class {name} stands for {len(members)} classes of the model, of which retraining needs one; "
+                f"the class {name} matches {len(members)} classes of the model, but retraining needs exactly one; "
                 "leave out saliency_roar and saliency_kar, or give a --label-map"
             )
 
 
 def _labels(context: RunContext, samples: SplitRows) -> np.ndarray:
-    """Return the class of the model of each sample, -1 where there is none."""
+    """Return the model's class of each sample, -1 if there is none."""
     member = [members[0] if members else -1 for members in context.question.members or []]
     labels = samples.rows["label"]
     return np.array([-1 if label is None or label < 0 else member[label] for label in labels], np.int64)

@@ -1,10 +1,10 @@
-"""Retrain what the metrics of a run ask for, before its batches: maps of all images, then one training after the other.
+"""Retrain the networks that a run's metrics need, before its batches: maps of all images, then one training by one.
 
     OUT/retraining/IMAGES/gathered/  maps/  states/  outcomes/
 
-IMAGES is a hash of what is trained on. Each process explains its share of the images and trains its share of the
-networks. Killed at any point, it resumes after the last complete span of images or epoch, and ends with the same
-outcomes.
+IMAGES is a hash of the training images. Each process explains its share of the images and trains its share of the
+networks. After a kill at any point, it resumes after the last complete span of images or epoch, and ends with the
+same outcomes.
 """
 
 import math
@@ -32,19 +32,19 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.processes import ProcessGroup, agreed, wait_for_all
 from saliency_bench.utils.progress import bar
 
-TIMED = 3  # batches, to estimate how long it takes
+TIMED = 3  # batches that are timed for the estimate
 
 
 def retrain_for(context: RunContext, cells: Iterable[Cell], accelerator: ProcessGroup, shown: bool) -> None:
     """Train every network that the retraining metrics among these cells need and that has no outcome yet.
 
-    The answers of the networks are put into `context.retraining.classes`, which this changes in place.
+    The predictions of the networks are stored in `context.retraining.classes`, which is changed in place.
 
     Args:
         context: The run.
-        cells: Its cells.
-        accelerator: The processes that share the work.
-        shown: Whether bars are shown.
+        cells: Cells of the run.
+        accelerator: Processes that share the work.
+        shown: Whether to show progress bars.
 
     Raises:
         UserError: The dataset, classifier or an explainer cannot be used for retraining.
@@ -62,9 +62,9 @@ def retrain_for(context: RunContext, cells: Iterable[Cell], accelerator: Process
 def _train(
     setup: Setup, splits: Splits, folder: Path, cells: list[Cell], accelerator: ProcessGroup, shown: bool
 ) -> None:  # fmt: skip
-    """Do the trainings of these cells that have no outcome; all of them are on the same images."""
+    """Run the trainings of these cells that have no outcome yet; all use the same images."""
     tasks = {task.key: task for cell in cells for task in tasks_of(cell)}
-    # Agreed upon, as a process may finish a training while another one looks.
+    # All processes use one list, because a process may finish a training while another one checks.
     shown, processes = shown and accelerator.is_local_main_process, accelerator.num_processes
     todo = agreed(accelerator, lambda: [key for key, task in tasks.items() if not is_done(folder, task)])
     if not todo:
@@ -81,14 +81,14 @@ def _train(
     _train_all(setup, splits, pictures, folder, left[accelerator.process_index :: processes], shown)
     wait_for_all(accelerator)
     if accelerator.is_main_process:
-        shutil.rmtree(gathered, ignore_errors=True)  # it is large, and made anew when needed
+        shutil.rmtree(gathered, ignore_errors=True)  # it is large, and recomputed when needed
 
 
 def _explain(
     setup: Setup, splits: Splits, pictures: RetrainingPictures, explainers: list[Explainer], folder: Path,
     accelerator: ProcessGroup, shown: bool,
 ) -> None:  # fmt: skip
-    """Make the explainers' maps that are missing, each process its share, and gather all of them."""
+    """Compute the explainers' missing maps, split over the processes, and gather all maps."""
     pairs = [(explainer, split) for explainer in explainers for split in splits.all]
     missing = agreed(accelerator, lambda: [missing_spans(setup, folder, *pair) for pair in pairs])
     share = [numbers[accelerator.process_index :: accelerator.num_processes] for numbers in missing]
@@ -106,7 +106,7 @@ def _explain(
 def _train_all(
     setup: Setup, splits: Splits, pictures: RetrainingPictures, folder: Path, tasks: list[Task], shown: bool
 ) -> None:
-    """Do these trainings, one after the other."""
+    """Run these trainings one after the other."""
     batches = {task.key: task.protocol.epochs * _batches(splits, task.protocol) for task in tasks}
     with bar(shown=shown, desc="retrain", unit="batch", total=sum(batches.values())) as advance:
         for task in tasks:
@@ -114,7 +114,7 @@ def _train_all(
             about = f"{task.explainer or 'without maps'}, {EXPOSURES[task.exposure]:.0%}, training {task.number}"
             advance.set_postfix_str(about)
             retrain(setup, splits, pictures, folder, task, advance.update)
-            advance.update(end - advance.n)  # epochs of an earlier start, batches of images without a map
+            advance.update(end - advance.n)  # epochs of an earlier start, and batches of images without a map
 
 
 def tasks_of(cell: Cell) -> list[Task]:
@@ -127,13 +127,13 @@ def tasks_of(cell: Cell) -> list[Task]:
 
 
 def _outcomes(folder: Path, cell: Cell) -> np.ndarray:
-    """Return the class that each network gives each image of the run, Int (N, P)."""
+    """Return the class that each network predicts for each image of the run, Int (N, P)."""
     test = RetrainingProtocol.from_metric(cell.metric).test
     return np.array([read_json(outcome_file(folder, task))["answers"][test] for task in tasks_of(cell)]).T
 
 
 def _announce(splits: Splits, cells: list[Cell], tasks: list[Task], done: int, seconds: float) -> None:
-    """Say in one line what is trained and how long it takes."""
+    """Print how many networks are trained on which images, and the estimated time."""
     epochs = sorted({task.protocol.epochs for task in tasks})
     metrics = ", ".join(dict.fromkeys(str(cell.metric) for cell in cells))
     others = f" ({done} others are done)" * bool(done)
@@ -144,7 +144,7 @@ def _announce(splits: Splits, cells: list[Cell], tasks: list[Task], done: int, s
 
 
 def _estimated_seconds(setup: Setup, splits: Splits, pictures: RetrainingPictures, tasks: list[Task]) -> float:
-    """Estimate how long trainings take, one after the other, by what a few batches take now."""
+    """Estimate the total seconds of these trainings, run one after the other, by timing a few batches."""
     sizes = {task.protocol.batch_size for task in tasks}
     seconds = {size: _seconds_per_batch(setup, splits, pictures, size) for size in sizes}
     protocols = [task.protocol for task in tasks]

@@ -1,7 +1,7 @@
-"""One retraining: a network with new weights, trained on changed pictures, and its answers on the run's images.
+"""Retrain one network: new weights, training on changed pictures, and predictions for the run's images.
 
 OUT/retraining/.../states/KEY.pt        a training between two epochs
-OUT/retraining/.../outcomes/KEY.json    a finished one: the classes that it gives the images of the run
+OUT/retraining/.../outcomes/KEY.json    a finished training: the classes that it predicts for the run's images
 """
 
 import copy
@@ -29,18 +29,18 @@ from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.seeds import seed_of
 
-VERSION = 1  # part of every key: raise it when trainings change, and all are trained anew
+VERSION = 1  # part of every key; raise it when trainings change, so that all are run again
 
 
 @dataclass(frozen=True)
 class Task:
-    """A training.
+    """One training of a network.
 
     Attributes:
-        explainer: Whose maps change the pictures; None where pictures are left as they are, or replaced as a whole.
-        exposure: Index of its exposure in `EXPOSURES`.
-        number: From 1 on; initial weights and order of images depend on it.
-        protocol: How it is trained.
+        explainer: Explainer whose maps change the pictures; None if pictures are unchanged, or replaced as a whole.
+        exposure: Index of the exposure in `EXPOSURES`.
+        number: Number of the training, from 1; initial weights and the order of images depend on it.
+        protocol: Protocol of the training.
     """
 
     explainer: Explainer | None
@@ -50,20 +50,20 @@ class Task:
 
     @classmethod
     def make(cls, explainer: Explainer, exposure: int, number: int, protocol: RetrainingProtocol) -> "Task":
-        """Return the task of a training; equal trainings are equal tasks, whatever explainer or metric they serve."""
+        """Return the task of a training. Equal trainings are equal tasks, whatever explainer or metric they serve."""
         trained = replace(protocol, test="modified", trainings=1, exposures=EXPOSURES)
         if 0 < exposure < len(EXPOSURES) - 1:
             return cls(explainer, exposure, number, trained)
-        # At the first and last exposure pictures are whole or empty, by no map: as if all but the top share were kept.
+        # At the first and last exposure pictures are whole or empty without any map, as for keeps="rest".
         is_whole = (exposure == 0) == (protocol.keeps == "rest")
         return cls(None, 0 if is_whole else len(EXPOSURES) - 1, number, replace(trained, keeps="rest"))
 
     @property
     def key(self) -> str:
-        """Its name within the folder, whose own name stands for the images, the classifier and the seed."""
+        """Name of the training's files. The name of their folder covers the images, the classifier and the seed."""
         identity = None if self.explainer is None else self.explainer.identity
         protocol = {name: value for name, value in vars(self.protocol).items() if name != "exposures"}
-        if protocol["initial"] == "new":  # so that keys stay those of before this option
+        if protocol["initial"] == "new":  # keeps the keys of runs from before this option
             del protocol["initial"]
         return hash_of(VERSION, identity, self.exposure, self.number, protocol)
 
@@ -74,7 +74,7 @@ def outcome_file(folder: Path, task: Task) -> Path:
 
 
 def is_done(folder: Path, task: Task) -> bool:
-    """Return whether a training has its outcome, undamaged."""
+    """Return whether a training has an undamaged outcome."""
     path = outcome_file(folder, task)
     if not path.is_file():
         return False
@@ -87,13 +87,13 @@ def is_done(folder: Path, task: Task) -> bool:
 
 @dataclass(frozen=True)
 class Changed:
-    """A source of the images of a split as a task changes them.
+    """Images of a split, changed according to a task.
 
     Attributes:
         task: The training.
         split: The split.
-        pictures: Its prepared images.
-        kept: Positions of the images that it has.
+        pictures: Prepared images of all splits.
+        kept: Positions of the images in use.
         first: Uint8 (N, H * W), see `first_exposures`; None for a task without maps.
         device: Device of the batches.
     """
@@ -107,14 +107,14 @@ class Changed:
 
     @classmethod
     def make(cls, task: Task, split: RetrainingSplit, pictures: RetrainingPictures, device: torch.device) -> "Changed":
-        """Return a source of all samples with an image, a label and, where it matters, a map; UserError for none."""
+        """Return all samples with an image, a label and, if the task needs it, a map; UserError if there are none."""
         is_kept, first = (pictures.predicted[split.name] >= 0) & (split.labels >= 0), None
         if task.explainer is not None:
             first, has_map = read_gathered(pictures.folder, task.explainer, split)
             is_kept &= has_map
         kept = np.flatnonzero(is_kept)
         if len(kept) == 0:
-            raise UserError(f"{task.explainer} gives no map of any image of the split {split.name}")
+            raise UserError(f"{task.explainer} returns no map for any image of the split {split.name}")
         return cls(task, split, pictures, kept, first, device)
 
     def __len__(self) -> int:
@@ -130,7 +130,7 @@ class Changed:
         return sent(self.pictures.images(self.split.name, places), self.device)
 
     def changed(self, places: np.ndarray) -> Images:
-        """Return the images at these positions of the split, changed."""
+        """Return the changed images at these positions of the split."""
         images = self.plain(places)
         first = None
         if self.first is not None:
@@ -144,12 +144,12 @@ def retrain(
     """Train, or resume after the last complete epoch, and write the outcome.
 
     Args:
-        setup: The setup of the run.
-        splits: Images to train on and to ask about.
+        setup: Setup of the run.
+        splits: Images to train and test on.
         pictures: The prepared images.
         folder: Folder of states and outcomes.
         task: The training.
-        advance: Called for each batch of an epoch.
+        advance: Function called for each batch of an epoch.
 
     Raises:
         UserError: The loss is not finite.
@@ -164,7 +164,7 @@ def retrain(
     for _ in range(len(training.log), protocol.epochs):
         training.next_epoch(Counted(train, advance), Counted(validation, advance))
         training.write(state, settings)
-    classifier.model.load_state_dict(training.best)  # the epoch that is best on the validation images
+    classifier.model.load_state_dict(training.best)  # the best epoch on the validation images
     answers = _answers(classifier, test, protocol.batch_size)
     outcome = {"hash": hash_of(answers), "answers": answers, "weights": classifier.digest, "epochs": training.log}
     write_json(outcome_file(folder, task), outcome)
@@ -173,10 +173,10 @@ def retrain(
 
 @torch.no_grad()
 def _answers(classifier: Classifier, test: Changed, batch_size: int) -> dict[str, list[int]]:
-    """Return the class that the network gives each image of the run, changed and not.
+    """Return the class that the network predicts for each image of the run, changed and unchanged.
 
     Returns:
-        {"modified": classes, "clean": classes}, `NO_ANSWER` for an image without map or label.
+        {"modified": classes, "clean": classes}, with `NO_ANSWER` for an image without a map or label.
     """
     classifier.eval()
     answers = {kind: np.full(len(test.split.labels), NO_ANSWER) for kind in get_args(Test)}
@@ -191,9 +191,9 @@ def new_classifier(setup: Setup, number: int, from_base: bool = False) -> Classi
     """Return a classifier like the run's, with new weights.
 
     Args:
-        setup: The setup of the run.
+        setup: Setup of the run.
         number: Number of the training; the weights depend on it and on the run's seed.
-        from_base: Whether it has the weights of the checkpoint that the run's classifier started from, if any.
+        from_base: Whether to use the weights of the checkpoint that the run's classifier started from, if any.
     """
     model = setup.classifier
     with torch.random.fork_rng():
@@ -212,22 +212,22 @@ def start_from(network: nn.Module, base: Classifier) -> None:
     """Load the weights of a checkpoint, except weights of another shape, which belong to the last layer.
 
     Raises:
-        UserError: The checkpoint is of another structure.
+        UserError: The checkpoint has another structure.
     """
     weights, given = network.state_dict(), base.model.state_dict()
     if differing := sorted(weights.keys() ^ given.keys()):
-        raise UserError(f"{base.id} is of another structure than the model: one of both has no {differing[0]}")
+        raise UserError(f"{base.id} has another structure than the model: only one of them has {differing[0]}")
     same_shape = {name: tensor for name, tensor in given.items() if tensor.shape == weights[name].shape}
     network.load_state_dict(weights | same_shape)
 
 
 def anew(network: nn.Module, name: str) -> nn.Module:
-    """Return a network of the same structure whose weights are drawn as when it was made, from torch's generator.
+    """Return a network of the same structure with freshly initialised weights, drawn from torch's generator.
 
     Raises:
-        UserError: It has weights that nothing says how to draw.
+        UserError: A module has weights but no method to initialise them.
     """
-    if hasattr(network, "config") and hasattr(network, "from_pretrained"):  # of transformers
+    if hasattr(network, "config") and hasattr(network, "from_pretrained"):  # a transformers model
         return type(network)(copy.deepcopy(network.config))
     other = copy.deepcopy(network)
     for path, module in other.named_modules():

@@ -1,1 +1,1 @@
-"""From a metric's declared needs to its scores: perturbation curves, inputs, shells for `evaluate`."""
+"""Score maps by metrics: perturbation curves, inputs that metrics declare, and shells for `evaluate`."""

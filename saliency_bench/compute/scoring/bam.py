@@ -1,6 +1,6 @@
-"""Common parts of the metrics of false positives: two classifiers of the same images, one of objects and one of scenes.
+"""Common parts of the false-positive metrics: two classifiers of the same images, one of objects and one of scenes.
 
-Maps of both are brought to one scale as in BAM: the positive part, clipped at its 99th percentile, min-max.
+Maps of both are scaled as in BAM: the positive part, clipped at its 99th percentile, then min-max.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from saliency_bench.target_weights import activation_of, no_probabilities, proba
 from saliency_bench.types import Images
 
 HIGHEST = 99  # percentile of a map at which it is clipped
-MODELS = ("object model", "scene model")  # the run's own and the other: the parts of a score
+MODELS = ("object model", "scene model")  # the run's model and the other model: the parts of a score
 
 
 def parts(options: dict[str, object], classifier: object) -> Sequence[str]:
@@ -25,7 +25,7 @@ def parts(options: dict[str, object], classifier: object) -> Sequence[str]:
 
 
 def difference(means: np.ndarray, options: dict[str, object]) -> np.ndarray:
-    """Return the object model's means minus the scene model's, (D,) of (D, 2)."""
+    """Return the object model's means minus the scene model's: (D,) from (D, 2)."""
     return means[:, 0] - means[:, 1]
 
 
@@ -47,7 +47,7 @@ def maps_of_both(images: Images, labels: np.ndarray, other: OtherModel, explain:
 
 
 def is_right(classifier: nn.Module, logits: Tensor, labels: np.ndarray) -> np.ndarray:
-    """Return whether a classifier is right, Bool (B,); `labels` (B, K) are its right classes."""
+    """Return whether a classifier is correct, Bool (B,); `labels` (B, K) are the correct classes."""
     activation = activation_of(classifier)
     p = probabilities(logits.double(), activation).numpy()
     return recognised(p, labels, activation) & ~no_probabilities(logits, activation)
@@ -62,7 +62,7 @@ def mean_inside(maps: np.ndarray, masks: np.ndarray) -> np.ndarray:
 def share_inside(maps: np.ndarray, masks: np.ndarray) -> np.ndarray:
     """Return the share of each map's sum that lies inside its mask, Float64 (B,).
 
-    It is 0 where the sum is 0, and NaN for an empty mask.
+    The share is 0 if the sum is 0, and NaN for an empty mask.
     """
     whole = maps.sum(axis=(1, 2))
     shares = (maps * masks).sum(axis=(1, 2)) / np.where(whole > 0, whole, 1)
@@ -73,7 +73,7 @@ def where_right(
     values: tuple[np.ndarray, np.ndarray], logits: Tensor, labels: np.ndarray, classifier: nn.Module, other: OtherModel,
     each: bool,
 ) -> np.ndarray:  # fmt: skip
-    """Return (B, 2), the values of both models; NaN where one of them is wrong or, with `each`, where that model is."""
+    """Return the values of both models, (B, 2). They are NaN if a model is wrong; with `each`, only for that model."""
     right = np.stack([is_right(classifier, logits, labels), is_right(other.classifier, other.logits, other.labels)])
     kept = right if each else right.all(axis=0, keepdims=True)
     return np.where(kept, np.stack(values), np.nan).T

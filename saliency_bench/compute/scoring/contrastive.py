@@ -1,4 +1,4 @@
-"""The contrastive score along a deletion path, as published with CWOX (Xie et al., 2023): CAUC and CDROP reduce it."""
+"""Contrastive score along a deletion path, as published with CWOX (Xie et al., 2023); CAUC and CDROP reduce it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ SALIENT = get_args(Salient)
 
 @dataclass(frozen=True)
 class Deletion:
-    """The salient pixels leave for the reference, the highest first, `step` at a time.
+    """Deletion path: the salient pixels are replaced by the reference, the highest first, `step` at a time.
 
-    p_A is the probability of the classes that the target weighs positively, together; p_B of those that it weighs
-    negatively. Where there are none of those, B is the class that is the most probable in the whole image outside A, or
+    p_A is the total probability of the classes with positive target weights, p_B of those with negative weights. If
+    there are none with negative weights, B is the most probable class of the whole image outside A, or, with groups,
     among the other members of A's groups.
     """
 
@@ -29,14 +29,14 @@ class Deletion:
     salient: np.ndarray  # Int (B,), numbers of salient pixels
     step: int
     reference: str
-    sides: np.ndarray  # Bool (B, 2, K), the classes of A and of B
+    sides: np.ndarray  # Bool (B, 2, K), the classes of A and B
     lacks_rival: np.ndarray  # Bool (B,), whether A's groups have no other member
 
     @property
     def points(self) -> np.ndarray:
-        """Int (B,): how many points each path has, the whole image among them.
+        """Int (B,), the number of points of each path, including the whole image.
 
-        As in the published code max(1, ceil(n / step)) for n salient pixels: the last step is not taken.
+        As in the published code, it is max(1, ceil(n / step)) for n salient pixels: the last step is not taken.
         """
         return np.maximum(-(-self.salient // self.step), 1)
 
@@ -46,26 +46,26 @@ class Deletion:
         return -(-self.curves.height * self.curves.width // self.step)
 
     def scores(self, points: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return per sample float64 (n,), s = p_A (1 - p_B) at its own points, 0 for the whole image."""
+        """Return float64 (n,) per sample: s = p_A (1 - p_B) at the sample's own points, 0 for the whole image."""
         sides = self.sides.astype(np.float64)
         p_of_sides = self.curves.weighted_each(sides, "rest", self.reference, [self.step * counts for counts in points])
         return [p[:, 0] * (1 - p[:, 1]) for p in p_of_sides]
 
 
 def score_range(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
-    """Return (low, high) of s = p_A (1 - p_B): [0, 1], unless a sigmoid gives several classes together more than 1."""
+    """Return (low, high) of s = p_A (1 - p_B): [0, 1], unless several classes of a sigmoid sum to more than 1."""
     return target.a * (1 - max(1.0, target.b)), target.a
 
 
 def without_groups(options: dict[str, object]) -> tuple[str, ...]:
-    """Return the inputs that these options leave out."""
+    """Return the inputs that are not needed with these options."""
     return () if options["rival"] == "group" else ("groups",)
 
 
 def delete_salient(
     curves: Curves, groups: ClassGroups | None, *, step: int, threshold: float, salient: str, reference: str
 ) -> Deletion:
-    """Return the deletion of the salient pixels of each map; with groups, rivals are of A's own."""
+    """Return the deletion of the salient pixels of each map. With groups, rivals are members of A's own groups."""
     a, b = np.asarray(curves.target > 0), np.asarray(curves.target < 0)
     others = np.asarray(~a if groups is None else ~a & np.stack([_members(row, groups) for row in a]))
     alone = np.asarray(~b.any(axis=1, keepdims=True))
@@ -78,7 +78,7 @@ def delete_salient(
 
 
 def _members(classes: np.ndarray, groups: ClassGroups) -> np.ndarray:
-    """Return Bool (K,), all members of the groups of some classes, Bool (K,)."""
+    """Return Bool (K,), all members of the groups of the given classes, Bool (K,)."""
     members = np.zeros(len(classes), dtype=bool)
     for label in np.flatnonzero(classes).tolist():
         members[list(groups.group_of(label))] = True
@@ -86,10 +86,10 @@ def _members(classes: np.ndarray, groups: ClassGroups) -> np.ndarray:
 
 
 def salient_pixels(maps: np.ndarray, threshold: float, salient: str) -> np.ndarray:
-    """Return Int (B,), how many pixels are salient.
+    """Return Int (B,), the number of salient pixels of each map.
 
-    "range": those above min + threshold (max - min), the published code's; "maximum": those at threshold * max or above
-    it, its paper's, none where max <= 0.
+    With "range", as in the published code, these are the pixels above min + threshold (max - min). With "maximum", as
+    in the paper, they are the pixels at or above threshold * max, and none if max <= 0.
     """
     values = maps.reshape(len(maps), -1).astype(np.float64)
     high = values.max(axis=1, keepdims=True)
@@ -100,7 +100,7 @@ def salient_pixels(maps: np.ndarray, threshold: float, salient: str) -> np.ndarr
 
 
 def check_deletion(*, step: int, threshold: float, salient: str, **others: object) -> None:
-    """Raise UserError for a value out of range."""
+    """Raise UserError for an option out of range."""
     if step < 1:
         raise UserError(f"step={step} must be 1 pixel or more")
     if not 0 <= threshold <= 1:

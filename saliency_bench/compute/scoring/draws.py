@@ -1,4 +1,4 @@
-"""Seeds of samples at hand, outside a run: given one by one, or a run's own by the ids of its images."""
+"""Seeds of samples outside a run: given one by one, or a run's own seeds from the ids of its images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from saliency_bench.utils.seeds import seed_of
 
 @dataclass(frozen=True)
 class Draws:
-    """Of each sample its seed, the same for every purpose, or its id in a run of the seed `run`."""
+    """Seed of each sample, the same for every purpose, or the sample's id in a run with the seed `run`."""
 
     samples: tuple[int | str, ...]
     run: int | None = None
@@ -18,13 +18,13 @@ class Draws:
     def given(
         cls, count: int, seeds: Sequence[int] | None = None, image_ids: Sequence[str] | None = None, run: int = 0
     ) -> "Draws":
-        """Return seeds 0 to count-1 unless others are given.
+        """Return the given seeds or ids; by default seeds 0 to count-1.
 
         Raises:
-            UserError: There is not one seed or id for each image.
+            UserError: The number of seeds or ids differs from `count`.
         """
         if seeds is not None and image_ids is not None:
-            raise UserError("give seeds or image_ids, not both: the id of an image says its seed in a run")
+            raise UserError("give seeds or image_ids, not both: the id of an image determines its seed in a run")
         given = seeds if image_ids is None else image_ids
         given = range(count) if given is None else given
         if isinstance(given, str) or len(given) != count:
@@ -36,7 +36,7 @@ class Draws:
         return Draws(self.samples[part], self.run)
 
     def seed(self, sample: int, purpose: str) -> int:
-        """Return the seed of what is drawn at random for a sample."""
+        """Return the seed of a sample's random draws for a purpose."""
         given = self.samples[sample]
         return int(given) if self.run is None else seed_of(self.run, given, purpose)
 

@@ -1,4 +1,4 @@
-"""Base classes of the modules for the library `evaluate`: they read maps and masks, add batches and average scores.
+"""Base classes of modules for the library `evaluate`, which read maps and masks, add batches and average scores.
 
 `evaluate` uses the first `evaluate.EvaluationModule` in a module's namespace as the metric, so the shared code is a
 plain class that comes first in the bases: `class SaliencyMiou(MapShell, evaluate.Metric)`. This file is copied next to
@@ -103,7 +103,7 @@ class MapShell:
             features=self._features((224, 224)),  # replaced by the size of the first maps
             reference_urls=re.findall(r"https://[^\s}]+", paper)[:1],
         )
-        # MetricInfo refuses a format for arrays, and without one every pixel becomes a Python object.
+        # MetricInfo does not accept a format for arrays, and without one every pixel becomes a Python object.
         info.format = "numpy"
         return info
 
@@ -118,7 +118,7 @@ class MapShell:
         return {"predictions": maps, "references": masks}
 
     def add_batch(self, **given: Any) -> None:
-        """Add a batch of the inputs that `INPUTS` lists; all maps of one computation have one size."""
+        """Add a batch of the inputs that `INPUTS` lists. All maps of one computation have one size."""
         inputs = self._inputs(**_known(self.name, given, self._names()))
         self._use_size(next(iter(inputs.values())).shape[-2:])
         super().add_batch(**inputs)  # type: ignore[misc]
@@ -136,7 +136,7 @@ class MapShell:
         passed = {name: value for name in self._names() if (value := given.pop(name, None)) is not None}
         inputs: dict[str, Any] = self._inputs(**passed) if passed else {}
         if "predictions" in passed and self.writer is None and self.num_process == 1:
-            # Nothing was added, so skip `evaluate`, which would write an Arrow table and read it back, 1 to 2 ms a map.
+            # Nothing was added, so skip `evaluate`, which would write and read an Arrow table (1 to 2 ms per map).
             return self._averaged(**inputs, **given)
         result = super().compute(**inputs, **given)  # type: ignore[misc]
         if isinstance(result, Exception):
@@ -159,7 +159,7 @@ class MapShell:
         name, inputs = self.name, [np.asarray(given.pop(feature)) for feature in self.info.features]
         options = self.read_options(given)
         if not isinstance(per_sample, bool):
-            raise UserError(f"per_sample of {name} is True or False; got {per_sample!r}")
+            raise UserError(f"per_sample of {name} must be True or False; got {per_sample!r}")
         if len(inputs[0]) == 0:
             raise ValueError(f"{name}: there is no sample to score")
         scores = self.scores(*inputs, **options)
@@ -304,7 +304,7 @@ class ExplainerShell(_InstalledShell):
         """Return images (B, 3, H, W), and the class of each if the metric takes one."""
         if predictions is not None or images is None:
             raise ValueError(
-                f"{self.name} makes the maps itself: give images=(B, 3, H, W) in [0, 1], and no predictions"
+                f"{self.name} computes the maps itself: give images=(B, 3, H, W) in [0, 1], and no predictions"
             )
         pictures = read_array("images", images, "(B, 3, H, W)").astype(np.float32)
         if pictures.ndim != 4 or pictures.shape[1] != 3:
@@ -329,7 +329,7 @@ class ExplainerShell(_InstalledShell):
         except ModuleNotFoundError as error:
             raise ImportError(f"{name} runs classifier and explainer: pip install saliency-bench") from error
         if classifier is None or explainer is None:
-            raise ValueError(f"{name} needs classifier= and explainer=, each a name or an object of yours")
+            raise ValueError(f"{name} needs classifier= and explainer=, each a name or your own object")
         options = _known(name, options, [*self.keywords(), "seeds", "per_sample"])
         metric, has_classes = self._metric(options), references != NO_CLASS
         if "labels" in metric.inputs and options.get("labels") is None:
@@ -440,10 +440,10 @@ class CurveShell(_InstalledShell):
 
 
 class AreaShell(_InstalledShell):
-    """Base class for metrics that train networks: a run trains them, and the inputs here are their accuracies.
+    """Base class for metrics that train networks. A run trains them; the inputs here are their accuracies.
 
-    The score is the area under the accuracy over the exposure by the trapezoid rule, divided by the width of the
-    exposures.
+    The score is the area under the accuracy as a function of exposure, by the trapezoid rule, divided by the range of
+    the exposures.
     """
 
     INPUTS = """predictions: the accuracies (N,) in [0, 1] of networks that `saliency-bench run` has trained.
@@ -457,7 +457,7 @@ class AreaShell(_InstalledShell):
     def _info(self) -> evaluate.MetricInfo:
         """Return the description of the metric for `evaluate`."""
         info = super()._info()
-        info.format = None  # as arrays the numbers would come back in float32, and a run computes in float64
+        info.format = None  # as arrays the numbers would be read back in float32, but a run computes in float64
         return info
 
     def _features(self, size: tuple[int, ...]) -> datasets.Features:
@@ -490,7 +490,7 @@ class AreaShell(_InstalledShell):
 
 
 def _area(accuracies: np.ndarray, exposures: np.ndarray) -> np.ndarray:
-    """Return the area under accuracies (N,) at exposures (N,), divided by the width of the exposures.
+    """Return the area under accuracies (N,) at exposures (N,), divided by the range of the exposures.
 
     Returns:
         A number in [0, 1].
@@ -522,7 +522,7 @@ def _describe(function: Callable[..., np.ndarray] | None) -> str:
     """Return the options and the result of a function from its docstring, as lines of a Google-style docstring."""
     lines = ['    per_sample: add the list "scores". Default: False.', "", "Returns:"]
     if function is None:
-        unknown_here = "    Its options are shown where saliency-bench is installed."
+        unknown_here = "    Its options are shown if saliency-bench is installed."
         return "\n".join([unknown_here, *lines, "    {name: the mean over samples}"])
     docstring = inspect.getdoc(function) or ""
     usual = defaults(function)
@@ -548,7 +548,7 @@ def _options_of(name: str) -> list[str]:
 
 
 def _known(name: str, options: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Return the known options; raise UserError for others."""
+    """Return the options; UserError if one is unknown."""
     for key in options:
         if key not in known:
             raise unknown(f"option of {name}", key, known)
@@ -556,7 +556,7 @@ def _known(name: str, options: dict[str, Any], known: Collection[str]) -> dict[s
 
 
 def _classes(references: Any, count: int, noun: str) -> np.ndarray:
-    """Return int64 (count,), a whole number for each of the maps or images, `NO_CLASS` where there are none."""
+    """Return int64 (count,), the class of each map or image; `NO_CLASS` if none are given."""
     if references is None:
         return np.full(count, NO_CLASS)
     try:

@@ -1,4 +1,4 @@
-"""Missing pixels as the weighted mean of their neighbours: one sparse linear system for each picture."""
+"""Impute missing pixels as the weighted mean of their neighbours, by one sparse linear system per picture."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,17 +11,17 @@ from torch import Tensor
 from saliency_bench.types import Images
 from saliency_bench.utils.seeds import normal, seed_of
 
-# (down, right): in twelfths of the sum inside the frame.
+# {(down, right): weight}, in twelfths of the sum of weights inside the frame.
 NEIGHBOURS = {(0, 1): 2, (0, -1): 2, (1, 0): 2, (-1, 0): 2, (1, 1): 1, (1, -1): 1, (-1, 1): 1, (-1, -1): 1}
 NOISE = 0.01  # standard deviation
 
 
 def imputed(images: Images, kept: Tensor, noise: Images | float = 0.0) -> Images:
-    """Return images whose pixels that are not kept (Bool (B, 1, H, W)) are imputed from kept ones, plus noise.
+    """Return images in which pixels that are not kept are imputed from kept pixels, Bool (B, 1, H, W), plus noise.
 
     Noisy linear imputation (Rong et al., 2022): each missing pixel is the mean of its neighbours (direct ones weigh
-    1/6, diagonal ones 1/12), divided by the weights inside the frame. Missing neighbours take part: their
-    values solve one linear system. Nothing kept: black.
+    1/6, diagonal ones 1/12), divided by the weights inside the frame. Missing neighbours take part, so their values
+    solve one linear system. If no pixel is kept, the image is black.
     """
     pictures = torch.broadcast_to(images, (len(kept), *images.shape[1:])).double().cpu().numpy()
     masks = kept[:, 0].cpu().numpy()
@@ -36,7 +36,7 @@ def slight_noise(images: Images, seeds: Sequence[int]) -> Images:
 
 
 def _imputed(image: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Return float64 (C, H, W) of an image (C, H, W), of which Bool (H, W) is kept."""
+    """Return an image (C, H, W) as float64, with the pixels that are not kept, Bool (H, W), imputed."""
     missing = ~kept
     filled = np.where(kept, image, 0)
     if kept.any() and missing.any():
@@ -45,9 +45,9 @@ def _imputed(image: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 
 def _solved(known: np.ndarray, missing: np.ndarray) -> np.ndarray:
-    """Return (n, C), the n missing pixels, row by row; `known` (C, H, W) is 0 there.
+    """Return the values of the n missing pixels, (n, C), row by row; `known` (C, H, W) is 0 there.
 
-    Of each: (sum of weights) x - sum of weights times missing neighbours = sum of weights times known neighbours.
+    For each one: (sum of weights) x - sum of weights times missing neighbours = sum of weights times known neighbours.
     """
     numbers = np.cumsum(missing).reshape(missing.shape) - 1
     weights, sums = np.zeros(missing.shape), np.zeros(known.shape)
@@ -62,19 +62,19 @@ def _solved(known: np.ndarray, missing: np.ndarray) -> np.ndarray:
     diagonal = np.arange(missing.sum())
     indices = np.concatenate([*rows, diagonal]), np.concatenate([*columns, diagonal])
     matrix = csc_array((np.concatenate([*entries, weights[missing]]), indices), shape=(len(diagonal),) * 2)
-    # Symmetric and diagonally dominant: no pivoting, and the order of elimination of a symmetric matrix.
+    # The matrix is symmetric and diagonally dominant: it needs no pivoting, and a symmetric elimination order.
     factors = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0, options={"SymmetricMode": True})
     return factors.solve(np.ascontiguousarray(sums[:, missing].T))
 
 
 def _neighbours(height: int, width: int) -> Iterator[tuple[int, tuple[slice, slice], tuple[slice, slice]]]:
-    """Yield (weight, pixels that have this neighbour, these neighbours)."""
+    """Yield (weight, slices of pixels that have this neighbour, slices of these neighbours)."""
     for (down, right), weight in NEIGHBOURS.items():
         (rows, below), (columns, beside) = _shifted(down, height), _shifted(right, width)
         yield weight, (rows, columns), (below, beside)
 
 
 def _shifted(step: int, length: int) -> tuple[slice, slice]:
-    """Return the positions whose neighbour at this step lies inside the frame, and that neighbour's."""
+    """Return (positions whose neighbour at this step lies inside the frame, positions of these neighbours)."""
     start, stop = max(0, -step), length - max(0, step)
     return slice(start, stop), slice(start + step, stop + step)

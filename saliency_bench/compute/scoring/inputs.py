@@ -1,4 +1,4 @@
-"""From a metric's declared needs to its scores and their reasons, for one batch: the same inside and outside a run."""
+"""Provide a metric's declared inputs for one batch, and return its scores and reasons, inside and outside a run."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,19 +31,22 @@ from saliency_bench.score_notes import (
 from saliency_bench.types import Column, Images, Maps, Target
 
 Value = float | None
-HALF_OF_RANGE = 0.5  # the threshold of metrics that compare a region
-OF_RANGE = {"normalise": True, "salient": "range", "by": "value"}  # options by which a threshold is a share of it
-PEAKED_SHARE = 0.01  # of the pixels, below which that region is marked
+HALF_OF_RANGE = 0.5  # threshold of metrics that compare a region
+OF_RANGE = {"normalise": True, "salient": "range", "by": "value"}  # options with which the threshold is a share of it
+PEAKED_SHARE = 0.01  # share of the pixels; a smaller region above the threshold is marked
 
 
 @dataclass
 class ScoredBatch:
-    """A metric's scores of a batch.
+    """Scores of a batch by a metric.
 
-    values   of each sample, None where there is none; reasons say why, or what must be known about a score that stands
-    parts    {name: a value per sample, None where there is none}; part_reasons say why
-    faulty   {sample: what went wrong}: what lies neither in the data nor in the metric's definition
-    raised   whether the explainer failed when it was asked for further maps
+    Attributes:
+        values: Score of each sample; None without one.
+        reasons: Why a sample has no score, or a remark on its score; else None.
+        parts: {name: value of each sample, or None}.
+        part_reasons: Why a part has no value, in the same form.
+        faulty: {sample: what went wrong}, for faults that are due neither to the data nor to the metric's definition.
+        raised: Whether the explainer failed when the metric requested further maps.
     """
 
     values: list[Value]
@@ -54,13 +57,13 @@ class ScoredBatch:
     raised: bool = False
 
     def fail(self, faulty: dict[int, str]) -> None:
-        """Note what went wrong with samples that had no reason to be left out so far."""
+        """Record what went wrong with samples that had no other reason to be left out."""
         self.faulty = {sample: reason for sample, reason in faulty.items() if self.reasons[sample] is None}
         for sample, reason in self.faulty.items():
             self.reasons[sample] = reason
 
     def mark(self, reason: str) -> None:
-        """Note what must be known about all scores that stand."""
+        """Add a remark to all existing scores."""
         for sample, value in enumerate(self.values):
             if value is not None or has_parts_only(self.reasons[sample]):
                 self.reasons[sample] = MARKS.join(filter(None, (self.reasons[sample], reason)))
@@ -68,11 +71,13 @@ class ScoredBatch:
 
 @dataclass(frozen=True)
 class OtherModel:
-    """A second classifier of the same images, K classes of its own.
+    """Second classifier of the same images, with its own K classes.
 
-    logits   (B, K), of the images, on the CPU
-    labels   bool (B, K), the classes that are right for each image
-    lacking  why there is nothing of a sample, else None
+    Attributes:
+        classifier: The classifier.
+        logits: Logits (B, K) of the images, on the CPU.
+        labels: Bool (B, K), the correct classes of each image.
+        lacking: Why a sample has no prediction or label, else None.
     """
 
     classifier: nn.Module
@@ -82,33 +87,39 @@ class OtherModel:
 
     @property
     def target(self) -> Target:
-        """Return what its maps explain, (B, K): its right classes, each with the weight 1."""
+        """Return the target of its maps, (B, K): each of its correct classes with the weight 1."""
         return torch.from_numpy(self.labels).float()
 
     def part(self, kept: Sequence[int]) -> "OtherModel":
-        """Return a copy of these samples alone."""
+        """Return the same for some of the samples."""
         lacking = [self.lacking[sample] for sample in kept]
         return OtherModel(self.classifier, self.logits[kept], self.labels[kept], lacking)
 
 
 @dataclass
 class MetricInputs:
-    """The inputs of metrics (`metric.INPUTS`) of a batch and the maps of one explainer, made when first asked for.
+    """Inputs of metrics (`metric.INPUTS`) for a batch and the maps of one explainer, computed on first use.
 
-    explainer   with the run's seed
-    logits      of the images, on the CPU
-    seed_for    (sample, purpose) -> the seed of what is drawn at random for it
-    maps        None where no metric asks for the maps of the images as they are
-    masks       bool (B, H, W), and `unusable`: why a sample has none
-    labels      bool (B, K), the classes that are right for each image; none of an image without label
-    columns     further columns of the dataset, by name
-    other       a second classifier
-    partners    where the partners of samples come from, for metrics with a plan
-    faults      {sample: why no metric can score it}
-    map_faults  {sample: what is wrong with its map}; no matter to a metric that asks a question of its own
-    halved      how often a batch did not fit in memory when further maps were made
-    run_seed    of what is drawn once for all samples
-    retrained   {retraining metric: (B, P), the class that each of its networks gives each image}
+    Attributes:
+        classifier: The network.
+        explainer: Explainer with the run's seed.
+        images: Images (B, 3, H, W).
+        target: Weights (B, K) of the classes that the maps explain.
+        logits: Logits of the images, on the CPU.
+        seed_for: Function (sample, purpose) -> seed of the sample's random draws.
+        maps: Maps of the unchanged images; None if no metric needs them.
+        masks: Bool (B, H, W).
+        unusable: Why a sample has no usable mask, else None.
+        groups: Groups of classes.
+        labels: Bool (B, K), the correct classes of each image, none for an image without a label.
+        columns: {name: further column of the dataset}.
+        other: Second classifier.
+        partners: Source of the samples' partners, for metrics with a plan.
+        faults: {sample: why no metric can score it}.
+        map_faults: {sample: what is wrong with its map}; ignored by metrics with a question of their own.
+        halved: How often a batch did not fit in memory when further maps were computed.
+        run_seed: Seed of random draws that all samples share.
+        retrained: {retraining metric: (B, P) classes that its networks predict for the images}.
     """
 
     classifier: nn.Module
@@ -133,37 +144,37 @@ class MetricInputs:
 
     @cached_property
     def curves(self) -> Curves:
-        """Probabilities along perturbation paths, which all metrics share."""
+        """Probabilities along perturbation paths, shared by all metrics."""
         return self._new_curves()
 
     def _new_curves(self) -> Curves:
-        """Return curves without any computed values."""
+        """Return curves without cached values."""
         assert self.maps is not None
         images, target, maps = self.images.clone(), self.target.clone(), self.maps.clone()
         return Curves(self.classifier, images, target, maps, self._seeds("noise"))
 
     @cached_property
     def flat(self) -> np.ndarray:
-        """Return which maps are constant."""
+        """Return Bool (B,), whether each map is constant."""
         assert self.maps is not None
         return is_flat(self.maps.cpu().numpy())
 
     @cached_property
     def tied(self) -> np.ndarray:
-        """Return which maps are not constant, but have ties among more than a tenth of their pixels."""
+        """Return Bool (B,), whether each map is not constant but has ties among more than a tenth of its pixels."""
         assert self.maps is not None
         return is_tied(self.maps.cpu().numpy())
 
     @cached_property
     def peaked(self) -> np.ndarray:
-        """Return which non-constant maps have less than `PEAKED_SHARE` of their pixels above half of their range."""
+        """Return Bool (B,), whether a varying map has less than `PEAKED_SHARE` of its pixels above half its range."""
         assert self.maps is not None
         above = normalise(self.maps.cpu().numpy()) > HALF_OF_RANGE
         return (above.mean(axis=(1, 2)) < PEAKED_SHARE) & ~self.flat
 
     @cached_property
     def maps_of_other(self) -> tuple[np.ndarray, dict[int, str]]:
-        """Return the maps for the other classifier and its target, and what is wrong with which."""
+        """Return (maps for the other classifier and its target, {sample: what is wrong with its map})."""
         assert self.other is not None
         explain = MapProvider(self.explainer, self.classifier, self._seeds("explain"))
         maps = explain(self.images, self.other.target, classifier=self.other.classifier)
@@ -174,9 +185,9 @@ class MetricInputs:
         return [self.seed_for(sample, purpose) for sample in range(len(self.images))]
 
     def score(self, metric: Metric) -> ScoredBatch:
-        """Return a metric's scores where they are defined, reasons where not.
+        """Return a metric's scores and, where a score is undefined, the reason.
 
-        Of flat maps and of what it marks, both.
+        Scores of flat maps, and scores that the metric marks, have both a value and a reason.
         """
         count = len(self.images)
         reasons = list(self.unusable) if "masks" in metric.inputs and self.unusable else [None] * count
@@ -189,7 +200,7 @@ class MetricInputs:
             reasons = [reason if part else NO_PART for part, reason in zip(takes, reasons, strict=True)]
         faults = (self.map_faults if metric.asks_of_target else {}) | self.faults
         reasons = [faults.get(sample, reason) for sample, reason in enumerate(reasons)]
-        # A metric of curves gets the whole batch, which shares its passes with other metrics.
+        # A metric of curves gets the whole batch, because it shares its passes with other metrics.
         scored = [sample for sample, reason in enumerate(reasons) if reason is None or "curves" in metric.inputs]
         names = metric.parts(self.classifier)
         result = ScoredBatch([None] * count, reasons, {name: [None] * count for name in names})
@@ -199,14 +210,14 @@ class MetricInputs:
         return result
 
     def _lacking(self, metric: Metric) -> Iterator[list[str | None]]:
-        """Yield per sample why a metric lacks something: each column, and the other classifier."""
+        """Yield, for each column and for the other classifier, why each sample lacks it, or None."""
         for name in metric.declaration.columns:
             yield self.columns[name].lacking if name in self.columns else [lacks(name)] * len(self.images)
         if "other" in metric.inputs and self.other is not None:
             yield self.other.lacking
 
     def _fill(self, result: ScoredBatch, metric: Metric, scored: list[int], names: Sequence[str]) -> None:
-        """Fill in the scores of samples, or the reason why a sample has no score."""
+        """Fill in the score of each sample, or the reason why it has none."""
         explain = self._provider(scored, metric.asks_of_target)
         try:
             inputs = self._inputs(metric, scored, explain)
@@ -220,9 +231,9 @@ class MetricInputs:
                 raise
             result.raised = True
             return result.fail(dict.fromkeys(scored, f"the model raised for a changed image: {error}"))
-        except ValueError as error:  # metrics that need no core have their own words
+        except ValueError as error:  # metrics that do not import the core raise ValueError
             raise UserError(f"{metric}: {error}") from error
-        except Exception as error:  # of the network, for one of the pictures that the metric makes
+        except Exception as error:  # from the network, for a picture that the metric made
             result.raised = True
             return result.fail(dict.fromkeys(scored, reason_of(error, "the metric")))
         self.halved += explain.halved
@@ -251,7 +262,7 @@ class MetricInputs:
                     values[sample] = None if parts is None else _finite(parts[index, column])
 
     def _is_flat(self, metric: Metric, explain: MapProvider | Partners, index: int, sample: int) -> bool:
-        """Return whether the scored map or a map that the metric requested is constant."""
+        """Return whether the scored map, or a map that the metric requested, is constant."""
         if isinstance(explain, Partners):
             return explain.is_flat(index)
         if "explain" in metric.inputs and not {"maps", "curves"} & set(metric.inputs):
@@ -259,7 +270,7 @@ class MetricInputs:
         return bool(self.flat[sample])
 
     def _provider(self, kept: list[int], asks_of_target: bool) -> MapProvider:
-        """Return what gives further maps of samples; those of the images as they are need not be made again."""
+        """Return the provider of further maps of samples; it reuses maps of unchanged images."""
         seeds = self._seeds("explain")
         first = None
         if self.maps is not None and (asks_of_target or not self.map_faults.keys() & set(kept)):
@@ -269,16 +280,16 @@ class MetricInputs:
         return MapProvider(self.explainer, self.classifier, [seeds[sample] for sample in kept], first)
 
     def _inputs(self, metric: Metric, kept: list[int], explain: MapProvider) -> dict[str, object]:
-        """Return what the metric asks for by the names of its parameters, of these samples: copies of its own."""
+        """Return {parameter of the metric: its input} for these samples, as copies."""
         whole = len(kept) == len(self.images)
-        # The very images of the first maps, by which further maps of them are recognised.
+        # The same tensors as in the first maps, so that requests for these maps are recognised.
         images, target, maps = explain.first or (
             (self.images.clone(), self.target.clone(), None) if whole else (self.images[kept], self.target[kept], None)
         )
         inputs: dict[str, Callable[[], object]] = {
             "maps": lambda: None if maps is None else maps.cpu().numpy().copy(),
             "masks": lambda: None if self.masks is None else self.masks[kept],
-            # Shared by metrics, which have passes in common; the curves of others' metrics are their own.
+            # Our metrics share curves and their passes; each of the user's metrics gets its own.
             "curves": lambda: self.curves if is_ours(metric.function) else self._new_curves(),
             "classifier": lambda: self.classifier,
             "images": lambda: images,
@@ -308,18 +319,18 @@ class MetricInputs:
     def _of_networks(self, metric: Metric) -> np.ndarray:
         if metric not in self.retrained:
             raise UserError(
-                f"{metric.name} trains networks on a whole dataset, as only a run does; use saliency_bench.run"
+                f"{metric.name} trains networks on a whole dataset, which only a run does; use saliency_bench.run"
             )
         return self.retrained[metric]
 
     def _of_labels(self, metric: Metric, kept: list[int]) -> np.ndarray:
-        """Return the labels; beside curves, which have the whole batch, those of the whole batch."""
+        """Return the labels of these samples; with curves, which cover the whole batch, the labels of the batch."""
         assert self.labels is not None
         return self.labels.copy() if "curves" in metric.inputs else self.labels[kept]
 
 
 def _part_reasons(metric: Metric, result: ScoredBatch, values: list[Value]) -> list[str | None]:
-    """Return why a part is missing: for the reason of its sample, or because the metric does not define it there."""
+    """Return why each part is missing: the reason of its sample, or the metric's reason for an absent part."""
     return [
         None
         if value is not None
@@ -331,12 +342,12 @@ def _part_reasons(metric: Metric, result: ScoredBatch, values: list[Value]) -> l
 
 
 def _goes_by_half_of_range(metric: Metric) -> bool:
-    """Return whether a metric scores the region above half of the range of the maps, as its options say."""
+    """Return whether a metric, with its options, scores the region above half of a map's range."""
     options = dict(metric.options)
     of_range = any(options.get(key) == value for key, value in OF_RANGE.items())
     return of_range and options.get("threshold") == HALF_OF_RANGE and bool({"maps", "curves"} & set(metric.inputs))
 
 
 def _finite(value: float) -> Value:
-    """Return a value; None of one that is not finite."""
+    """Return the value as a float, or None if it is not finite."""
     return float(value) if np.isfinite(value) else None

@@ -1,7 +1,7 @@
-"""Partners: other samples that a metric looks at beside each sample, such as backgrounds to paste into.
+"""Partners: other samples that a metric needs for each sample, such as backgrounds to paste into.
 
-Which ones is a plan over the predictions of all samples, made by `plan` of the metric's module. A sample that the plan
-does not name takes no part. The map of a partner is the one that it would get as a sample: its seed is its own.
+The `plan` function of the metric's module chooses them from the predictions of all samples. A sample that is not in the
+plan takes no part. The map of a partner is the one that it would get as a sample, because it has its own seed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,13 +20,14 @@ from saliency_bench.utils.hashing import hash_of
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions of all samples that a plan may choose from.
+    """Predictions of all samples, from which a plan chooses partners.
 
-    seed           of the run
-    ids            of the samples
-    right          bool (N, K), the classes that are right for each; none of a sample without label
-    probabilities  float32 (N, K), NaN where there are none
-    activation     what made them of logits
+    Attributes:
+        seed: Seed of the run.
+        ids: Ids of the samples.
+        right: Bool (N, K), the correct classes of each sample, none for a sample without a label.
+        probabilities: Float32 (N, K), NaN for a sample without probabilities.
+        activation: Activation that turned logits into the probabilities.
     """
 
     seed: int
@@ -41,8 +42,8 @@ class PartnerPlan:
     """Plan of the partners of each sample.
 
     Attributes:
-        partners: {sample: its partners}, by their places among all.
-        identity: a hash of the plan by the ids of the images.
+        partners: {sample: its partners}, as positions among all samples.
+        identity: Hash of the plan, by the ids of the images.
     """
 
     partners: Mapping[int, tuple[int, ...]]
@@ -50,10 +51,10 @@ class PartnerPlan:
 
 
 def plan_of(metric: Metric, predictions: Predictions) -> PartnerPlan:
-    """Return the plan of a metric.
+    """Return the partner plan of a metric.
 
     Raises:
-        UserError: Its `plan` raises, or names samples that there are not.
+        UserError: The metric's `plan` raises, or names samples that do not exist.
     """
     planned = metric.planned(predictions)
     ids = predictions.ids
@@ -63,7 +64,7 @@ def plan_of(metric: Metric, predictions: Predictions) -> PartnerPlan:
             raise IndexError
         named = {ids[sample]: [ids[partner] for partner in places] for sample, places in partners_of.items()}
     except (AttributeError, TypeError, ValueError, IndexError) as error:
-        line = f"{metric}: plan must give {{sample: [its partners]}}, whole numbers below {len(ids)}"
+        line = f"{metric}: plan must return {{sample: [its partners]}}, whole numbers below {len(ids)}"
         raise UserError(line) from error
     return PartnerPlan(
         {sample: places for sample, places in partners_of.items() if places}, hash_of(sorted(named.items()))
@@ -72,7 +73,7 @@ def plan_of(metric: Metric, predictions: Predictions) -> PartnerPlan:
 
 @dataclass(frozen=True)
 class PartnerSamples:
-    """Samples as partners: ids, images (N, 3, H, W), bool (N, K) of the classes that are right, seeds of their maps."""
+    """Samples as partners: ids, images (N, 3, H, W), correct classes (bool (N, K)), and seeds of their maps."""
 
     ids: Sequence[str]
     images: Images
@@ -82,17 +83,17 @@ class PartnerSamples:
 
 @dataclass
 class Partners:
-    """The partners of the samples of a batch, each once however many samples it belongs to.
+    """Partners of the samples of a batch; a partner that several samples share is included once.
 
     Attributes:
-        ids: of their images.
-        images: (N, 3, H, W).
-        right: bool (N, K), the classes that are right for them.
-        places: for each sample of the batch the places of its partners, in the order of the plan.
-        explain: further maps of them: explain(images, target, places).
-        at_once: how many are explained together.
-        made: maps that were made, by target.
-        faulty: {sample of the batch: what went wrong with what the metric made of it and its partners}.
+        ids: Ids of the partners' images.
+        images: Images (N, 3, H, W).
+        right: Bool (N, K), the correct classes of the partners.
+        places: For each sample of the batch the indices of its partners, in the order of the plan.
+        explain: Provider of further maps of partners: explain(images, target, places).
+        at_once: Number of partners that are explained together.
+        made: Computed maps, by target.
+        faulty: {sample of the batch: what went wrong with a picture that the metric made of it and its partners}.
     """
 
     ids: Sequence[str]
@@ -105,7 +106,7 @@ class Partners:
     faulty: dict[int, str] = field(default_factory=dict)
 
     def maps(self, target: Target) -> np.ndarray:
-        """Return float32 (N, H, W), the maps of the images for a target (N, K), made once for all metrics."""
+        """Return the maps of the images for a target (N, K), float32 (N, H, W); computed once for all metrics."""
         key = target.cpu().numpy().tobytes()
         if key not in self.made:
             batches = torch.arange(len(self.images)).split(self.at_once)
@@ -115,7 +116,7 @@ class Partners:
         return self.made[key].copy()
 
     def within(self, places: Sequence[Sequence[int]]) -> "Partners":
-        """Return the same for other samples of the batch."""
+        """Return the same partners for other samples of the batch."""
         return replace(self, places=places, faulty={})
 
     def faults(self) -> dict[int, str]:
@@ -130,12 +131,12 @@ class Partners:
         return self.faulty | of_maps
 
     def taken_halved(self) -> int:
-        """Return how often a batch did not fit in memory since this was asked last."""
+        """Return how often a batch did not fit in memory since the last call."""
         halved, self.explain.halved = self.explain.halved, 0
         return halved
 
     def is_flat(self, sample: int) -> bool:
-        """Return whether the map of one of the partners of a sample is constant."""
+        """Return whether the map of one of a sample's partners is constant."""
         return not self.explain.flat.isdisjoint(self.places[sample])
 
 
@@ -144,11 +145,11 @@ class PartnerSource:
     """Source of the partners of the samples of a batch.
 
     Attributes:
-        plans: by metric.
-        samples: the places of the samples of the batch among all.
-        load: their places among all -> the samples.
-        at_once: how many are explained together.
-        known: partners that were loaded.
+        plans: {metric: its plan}.
+        samples: Positions of the batch's samples among all samples.
+        load: Function from positions among all samples to the samples.
+        at_once: Number of partners that are explained together.
+        known: Partners that have been loaded.
     """
 
     plans: Mapping[Metric, PartnerPlan]
@@ -164,7 +165,7 @@ class PartnerSource:
     def partners_of(
         self, metric: Metric, kept: Sequence[int], provider: Callable[[Sequence[int]], MapProvider]
     ) -> Partners:
-        """Return the partners of some samples of the batch; metrics whose partners are the same share their maps."""
+        """Return the partners of some samples of the batch. Metrics with the same partners share their maps."""
         chosen = [self.plans[metric].partners[self.samples[sample]] for sample in kept]
         places = tuple(sorted(set(chain.from_iterable(chosen))))
         index = {place: number for number, place in enumerate(places)}

@@ -1,4 +1,4 @@
-"""Probabilities along perturbation paths: the top pixels of a map enter a reference picture, or leave for it.
+"""Probabilities along perturbation paths: the top pixels of a map are inserted into a reference picture, or deleted.
 
 Insertion, deletion, accuracy at exposures and the contrastive metrics reduce the same probabilities. `Curves` computes
 them once per batch and map; a path that two metrics share is classified once.
@@ -31,20 +31,20 @@ Reference = Literal["black", "blur", "mean", "noise", "inpaint", "linear", "fart
 
 
 class Curves:
-    """The classifier's probabilities on pictures that keep the top `count` pixels of a map, or all others.
+    """The classifier's probabilities for pictures that keep the top `count` pixels of a map, or all others.
 
     Args:
-        classifier: module images -> logits (B, K); its `activation` turns them into p, softmax if it has none. "blur"
-            and "mean" read its buffer `mean` (1, 3, 1, 1).
+        classifier: Module from images to logits (B, K). Its `activation` turns logits into p; softmax if it has none.
+            The references "blur" and "mean" read its buffer `mean` (1, 3, 1, 1).
         images: Float (B, 3, H, W) in [0, 1].
         target: (B, K) or (1, K), the weights w of `path`.
-        maps: torch or numpy (B, H, W). Pixels are ordered by `maps.descending`: value, then the fixed permutation.
+        maps: Torch or NumPy (B, H, W). Pixels are ordered by `maps.descending`: value, then the fixed permutation.
         seeds: One seed per image, for the references "noise", "linear" and "gaussian"; None means 0 to B-1.
 
-    The pictures of one path of one image share passes (`passes.forward_many`), so a probability depends on the image,
-    the map and the number of counts of its path, and not on earlier calls or on the order or number of the samples,
-    down to the last bit. `passes` counts the images that went through the classifier; `undefined`
-    Bool (B,) marks the samples with a picture without probabilities (`compute.targets.no_probabilities`): they are NaN.
+    The pictures of one path of one image share passes (`passes.forward_many`). A probability therefore depends, down to
+    the last bit, only on the image, the map and the number of counts of its path, not on earlier calls or on the order
+    or number of the samples. `passes` counts the images that went through the classifier. `undefined`, Bool (B,), marks
+    samples with a picture without probabilities (`compute.targets.no_probabilities`), which are NaN.
 
     Raises: UserError for maps of another size than the images, or a target of another number of classes.
     """
@@ -77,9 +77,9 @@ class Curves:
         self._others: dict[Hashable, np.ndarray] = {}
 
     def path(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
-        """Return float64 (B, len(counts)): sum_k w_k p_k on the pictures of `probabilities`.
+        """Return float64 (B, len(counts)): sum_k w_k p_k for the pictures of `probabilities`.
 
-        P_c for a one-hot target.
+        For a one-hot target this is P_c.
         """
         return self.weighted(self.target, keep, reference, counts)
 
@@ -93,7 +93,7 @@ class Curves:
     def weighted_each(
         self, weights: np.ndarray, keep: str, reference: str, counts: Sequence[Sequence[int] | np.ndarray]
     ) -> list[np.ndarray]:
-        """Return float64 (n, S) per sample: sum_k v_k p_k at its own n counts, for each of its S rows of weights."""
+        """Return float64 (n, S) per sample: sum_k v_k p_k at its own n counts, for each of its S weight rows."""
         rows = torch.as_tensor(weights).double().to(self.images.device)
         by_sample: list[np.ndarray] = [np.empty((0, rows.shape[1]))] * len(self.images)
         for length in sorted({len(of_sample) for of_sample in counts} - {0}):
@@ -108,12 +108,12 @@ class Curves:
     def recognised(
         self, labels: np.ndarray, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()
     ) -> np.ndarray:
-        """Return float64 (B, len(counts)): 1 where the classifier is right (`target.recognised`), else 0.
+        """Return float64 (B, len(counts)): 1 if the classifier is correct (`target.recognised`), else 0.
 
-        NaN where p is NaN.
+        The value is NaN if p is NaN.
 
         Args:
-            labels: The right classes of each sample, Bool (B, K), independent of the target.
+            labels: The correct classes of each sample, Bool (B, K), independent of the target.
             keep: As in `probabilities`.
             reference: As in `probabilities`.
             counts: As in `probabilities`.
@@ -123,20 +123,20 @@ class Curves:
         return np.where(np.isnan(p).any(axis=2), np.nan, hits)
 
     def probabilities(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
-        """Return float32 (B, len(counts), K): p of the pictures in which `count` top pixels stay or go.
+        """Return float32 (B, len(counts), K): p of the pictures in which `count` top pixels are kept or removed.
 
         Args:
             keep: "top": the top `count` pixels are the image's, all others the reference's; "rest": the reverse.
             reference: "black": 0 in [0, 1]. "mean": the classifier's normalisation mean. "blur": see `blurred`.
                 "noise": see `noise`. "inpaint": other pixels are filled in from the image's pixels, see `inpainted`.
-                "linear": the mean of its neighbours plus slight noise, see `imputation.imputed`. "farthest": see
+                "linear": the mean of the neighbours plus slight noise, see `imputation.imputed`. "farthest": see
                 `farthest`. "gaussian": see `gaussian`.
-            counts: numbers of pixels, 0 to H*W.
+            counts: Numbers of pixels, 0 to H*W.
         """
         return self._path(keep, reference, counts).cpu().numpy()
 
     def _path(self, keep: str, reference: str, counts: Iterable[int]) -> Tensor:
-        """Return `probabilities` as a tensor, computed once."""
+        """Return `probabilities` as a tensor, computed once per path."""
         pixels = self._checked(keep, reference, counts)
         if len(pixels) == 0:
             return torch.empty(len(self.images), 0, self.target.shape[1])
@@ -194,12 +194,12 @@ class Curves:
         return values
 
     def logits(self, key: Hashable, count: int, draw: Draw) -> np.ndarray:
-        """Return float64 (B, count): sum_k w_k logit_k of `count` further pictures of each image.
+        """Return float64 (B, count): sum_k w_k logit_k for `count` further pictures of each image.
 
-        NaN where the logit is not a number.
+        The value is NaN if the logit is not a number.
 
         Args:
-            key: Name of the pictures, which are classified once.
+            key: Name of these pictures; each name is classified once.
             count: Number of pictures of each image.
             draw: As in `passes.forward_many`.
         """
@@ -227,10 +227,7 @@ class Curves:
         return np.flatnonzero(self.undefined & ~np.isfinite(scores)).tolist()
 
     def drawn(self, samples: Tensor, kept: Tensor, reference: str) -> Images:
-        """Return (n, 3, H, W): images samples[i] in the kept pixels, Bool (n, 1, H, W), and the reference elsewhere.
-
-        The reference's elsewhere.
-        """
+        """Return pictures (n, 3, H, W): image samples[i] at the kept pixels, Bool (n, 1, H, W), else the reference."""
         if reference == "inpaint":
             return inpainted(self.images[samples], kept)
         if reference == "linear":
@@ -250,7 +247,7 @@ class Curves:
         """Int (B, H, W): 0 for the top pixel of each map, H*W - 1 for the last, in the order of `maps.descending`."""
         if self._ranks is None:
             permutation = torch.from_numpy(tie_breaker(self.height, self.width).copy()).to(self.images.device)
-            # Not -x: a sort by bits, as on a GPU, would put -0 before 0.
+            # Not -x: a bitwise sort, as on a GPU, would put -0 before 0.
             values = 0.0 - torch.from_numpy(self.maps).to(self.images.device).flatten(1)
             order = permutation[values[:, permutation].argsort(dim=1, stable=True)]
             numbers = torch.arange(order.shape[1], dtype=torch.int32, device=order.device).expand_as(order)
@@ -260,7 +257,7 @@ class Curves:
 
 
 def _weighted(weights: Tensor, p: Tensor, which: Tensor) -> Tensor:
-    """Return (n, S) of p (n, K): weighted by the S rows of each sample's weights (B, S, K)."""
+    """Return (n, S) from p (n, K), weighted by the S rows of each sample's weights (B, S, K)."""
     return (weights[which] @ p.double()[:, :, None])[..., 0]
 
 
@@ -272,13 +269,13 @@ def batched_curves(
     batch_size: int = 16,
     seeds: Sequence[int] | None = None,
 ) -> Iterator[Curves]:
-    """Yield curves of any number of samples, a batch at a time, for a caller outside a run.
+    """Yield curves for any number of samples, one batch at a time, outside a run.
 
     Args:
         classifier: A classifier, or an argument of `load_classifier`.
         images: Images (B, 3, H, W) in [0, 1], as torch, numpy or a list.
-        target: Weights (B, K) or (1, K), or one class for each image (B,).
-        maps: torch or numpy (B, H, W).
+        target: Weights (B, K) or (1, K), or one class per image (B,).
+        maps: Torch or NumPy (B, H, W).
         batch_size: Number of samples in a batch.
         seeds: One seed per image, for the references "noise", "linear" and "gaussian"; None means 0 to B-1.
     """
@@ -305,7 +302,7 @@ def batched_curves(
 
 
 def per_image(target: Tensor, count: int) -> Tensor:
-    """Return a target (B, K) or (1, K), or classes (B,), with one row for each of the images.
+    """Return a target (B, K) or (1, K), or classes (B,), with one row per image.
 
     Raises:
         UserError: The target has another number of rows.
@@ -324,7 +321,7 @@ def check_batch_size(batch_size: object) -> None:
 
 
 def read_images(images: Any) -> Images:
-    """Return a float32 tensor of a tensor, an array, or a list of these.
+    """Return a tensor, an array, or a list of these as a float32 tensor.
 
     Raises:
         UserError: The images are not numbers.
@@ -338,13 +335,13 @@ def read_images(images: Any) -> Images:
 
 
 def check_frame(images: Images) -> None:
-    """Raise UserError for images that are not finite or not in [0, 1]; perturbed images may exceed it slightly."""
-    if not images.abs().amax() < 10:  # 0 to 255 would be another range
+    """Raise UserError for images that are not finite or not in [0, 1]; perturbed images may slightly exceed it."""
+    if not images.abs().amax() < 10:  # images from 0 to 255 exceed this
         raise UserError("images must be finite and in [0, 1], before the model's normalisation")
 
 
 def row_counts(height: int, width: int, steps: int | None = None) -> np.ndarray:
-    """Return numbers of pixels from 0 to H*W: by one image row (H + 1 points), or in `steps` equal parts, rounded."""
+    """Return pixel counts from 0 to H*W: one image row apart (H + 1 points), or in `steps` equal parts, rounded."""
     if steps is None:
         return np.arange(height + 1) * width
     if not 1 <= steps <= height * width:
@@ -353,18 +350,18 @@ def row_counts(height: int, width: int, steps: int | None = None) -> np.ndarray:
 
 
 def fraction_counts(height: int, width: int, fractions: Sequence[float]) -> np.ndarray:
-    """Return numbers of pixels, rounded (a half to the even number), that make up each fraction of an image."""
+    """Return the pixel counts, rounded half to even, that make up each fraction of an image."""
     return np.rint(np.asarray(fractions) * (height * width)).astype(np.int64)
 
 
 def recognised_at(curves: Curves, labels: np.ndarray, keep: str, reference: str, exposure: float | None) -> np.ndarray:
-    """Return float64 (B, P): `Curves.recognised` at `EXPOSURES`, shares of the pixels, or at a single one."""
+    """Return float64 (B, P): `Curves.recognised` at `EXPOSURES`, which are shares of the pixels, or at one exposure."""
     counts = fraction_counts(curves.height, curves.width, _exposures(exposure))
     return curves.recognised(labels, keep, reference, counts)
 
 
 def right_classes(labels: np.ndarray, classes: int) -> np.ndarray:
-    """Return the right classes Bool (B, K) from one class for each image (B,), or from such a table.
+    """Return the correct classes Bool (B, K) from one class per image (B,), or from such a table.
 
     Raises:
         UserError: A class does not exist.
@@ -373,7 +370,7 @@ def right_classes(labels: np.ndarray, classes: int) -> np.ndarray:
     if labels.ndim == 1:
         return one_hot(torch.from_numpy(labels), classes).numpy().astype(bool)
     if labels.shape[1] != classes:
-        raise UserError(f"the labels are of {labels.shape[1]} classes, but the classifier has {classes}")
+        raise UserError(f"the labels have {labels.shape[1]} classes, but the classifier has {classes}")
     return labels.astype(bool)
 
 
@@ -383,7 +380,7 @@ def exposure_names(options: dict[str, Any], classifier: object) -> list[str]:
 
 
 def exposure_area(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-    """Return (B,) of `recognised_at`: the area over the exposures, or the value itself at a single exposure."""
+    """Return (B,) from `recognised_at`: the area over the exposures, or the value at a single exposure."""
     exposures = _exposures(options["exposure"])
     return values[:, 0] if len(exposures) == 1 else area(values, np.asarray(exposures))
 
@@ -398,18 +395,16 @@ def black(classifier: nn.Module, images: Images) -> Images:
 
 
 def mean(classifier: nn.Module, images: Images) -> Images:
-    """Return the classifier's normalisation mean: zero after normalisation."""
+    """Return pictures of the classifier's normalisation mean, which is zero after normalisation."""
     return _mean_of(classifier, images).expand_as(images)
 
 
 def blurred(classifier: nn.Module, images: Images) -> Images:
-    """Return images under a Gaussian of 11 x 11 pixels and sigma 5.
-
-    This is the blur of RISE's authors (Petsiuk et al., 2018).
+    """Return images blurred by a Gaussian of 11 x 11 pixels and sigma 5, like RISE's authors (Petsiuk et al., 2018).
 
     They convolve the normalised image with zero padding of 5, so beyond the border lies the normalisation mean. Their
-    kernel is an impulse filtered inside an 11 x 11 window whose edges reflect: the tails are folded back into the
-    window, and it is flatter than a Gaussian that is cut off.
+    kernel is an impulse filtered inside an 11 x 11 window with reflecting edges: the tails are folded back into the
+    window, so the kernel is flatter than a truncated Gaussian.
     """
     colour = _mean_of(classifier, images)
     kernel = folded_gaussian(BLUR_SIZE, BLUR_SIGMA).to(images)
@@ -450,11 +445,11 @@ def gaussian(images: Images, seeds: Sequence[int]) -> Images:
 
 
 def inpainted(images: Images, kept: Tensor) -> Images:
-    """Return images whose pixels that are not kept (Bool (B, 1, H, W)) are filled in from kept ones.
+    """Return images in which pixels that are not kept are filled in from kept pixels, Bool (B, 1, H, W).
 
     Pull and push (Gortler et al., The Lumigraph, 1996): kept pixels are averaged over squares of 2, 4, 8 ... pixels a
-    side, and a missing pixel takes the colour of its smallest square that holds a kept pixel. Coarser colours are
-    enlarged bilinearly before they are used, so that no squares are visible. If no pixel is kept, the image is black.
+    side, and a missing pixel gets the colour of its smallest square with a kept pixel. Coarser colours are enlarged
+    bilinearly first, so that no squares are visible. If no pixel is kept, the image is black.
     """
     weights = kept.to(images)
     return torch.where(kept, images, _filled(images * weights, weights))
@@ -466,13 +461,13 @@ def _filled(sums: Tensor, weights: Tensor) -> Images:
     known = sums / weights.clamp(min=1e-12)
     if height == width == 1 or bool((weights > 0).all()):
         return known
-    smaller = [F.avg_pool2d(part, 2, ceil_mode=True) for part in (sums, weights)]  # one factor for both, which cancels
+    smaller = [F.avg_pool2d(part, 2, ceil_mode=True) for part in (sums, weights)]  # the factor of both cancels
     coarse = F.interpolate(_filled(*smaller), size=(height, width), mode="bilinear", align_corners=False)
     return torch.where(weights > 0, known, coarse)
 
 
 def folded_gaussian(size: int, sigma: float) -> Tensor:
-    """Return float64 (size,), a unit impulse in a window with reflecting edges, filtered to 4 sigma, of sum 1."""
+    """Return float64 (size,) with sum 1: a unit impulse in a window with reflecting edges, filtered to 4 sigma."""
     reach = torch.arange(-int(4 * sigma + 0.5), int(4 * sigma + 0.5) + 1)
     weights = torch.exp(-0.5 * (reach.double() / sigma) ** 2)
     place = (reach + size // 2) % (2 * size)
@@ -484,7 +479,7 @@ def _mean_of(classifier: nn.Module, images: Images) -> Tensor:
     colour = getattr(classifier, "mean", None)
     if not isinstance(colour, Tensor):
         raise UserError(
-            "the references blur and mean need a classifier that knows its mean; load it with load_classifier"
+            "the references blur and mean need a classifier with a known mean; load it with load_classifier"
         )
     return colour.to(images).view(1, 3, 1, 1)
 

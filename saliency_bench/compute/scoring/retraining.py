@@ -1,9 +1,9 @@
-"""Retraining metrics: what a network can learn from pictures whose top pixels, or all others, are replaced.
+"""Retraining metrics: what a network can learn from pictures in which the top pixels, or all others, are replaced.
 
-    exposure r -> the top share r of the pixels of each picture, by a map -> replaced, or all but these -> a network is
-    trained on such pictures and asked about others of the kind
+exposure r -> the top share r of each picture's pixels, by its map -> these pixels, or all others, are replaced -> a
+network is trained on such pictures and tested on other pictures
 
-`compute.retraining` trains; here is what a metric and its protocol have in common.
+`compute.retraining` trains the networks; this module holds the common parts of metrics and their protocols.
 """
 
 from collections.abc import Iterable
@@ -32,9 +32,15 @@ class RetrainingProtocol:
     """Protocol of a retraining: the options of a retraining metric, and which pixels its pictures keep.
 
     Attributes:
-        keeps: "rest", all but the top share (ROAR), or "top" (KAR).
-        initial: "new", or of the checkpoint whose weights networks start from the digest, "base" before it is known.
-        exposures: some of `EXPOSURES`.
+        keeps: "rest" for all but the top share (ROAR), or "top" (KAR).
+        test: Pictures to test on: "modified" or "clean".
+        trainings: Number of trainings per exposure.
+        epochs: Passes over the training images.
+        learning_rate: Learning rate.
+        batch_size: Images per step.
+        images: Number of training images; None for all.
+        initial: "new"; or the digest of the checkpoint that networks start from, "base" until it is known.
+        exposures: Some of `EXPOSURES`.
     """
 
     keeps: str
@@ -54,7 +60,7 @@ class RetrainingProtocol:
 
 
 def exposures_of(options: Iterable[tuple[str, Any]]) -> tuple[float, ...]:
-    """Return the exposures of a metric's options; all where it names none."""
+    """Return the exposures in a metric's options; by default all."""
     return tuple(dict(options).get("exposures") or EXPOSURES)
 
 
@@ -65,27 +71,27 @@ def part_names(options: dict[str, Any], classifier: object) -> list[str]:
 
 
 def right_answers(answers: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return float64 (B, P): 1 where an answer (B, P) is a right class, by labels Bool (B, K), else 0; NaN for none."""
+    """Return float64 (B, P): 1 if an answer (B, P) is correct by the labels, Bool (B, K), else 0; NaN without one."""
     right = np.take_along_axis(labels.astype(float), np.maximum(answers, 0), axis=1)
     return np.where(answers == NO_ANSWER, np.nan, right)
 
 
 def retrained_area(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-    """Return (B,): the area over the exposures of the share of trainings that are right.
+    """Return (B,): the area over the exposures of the share of correct trainings.
 
-    NaN where a part is missing.
+    The area is NaN if a part is missing.
     """
     exposures = exposures_of(options.items())
     return area(values.reshape(len(values), len(exposures), options["trainings"]).mean(axis=2), exposures)
 
 
 def predicted(options: dict[str, Any], probabilities: np.ndarray, groups: object) -> list[tuple[TargetTerms, ...]]:
-    """Return the target of a retraining metric, the predicted class, whatever the run's target is."""
+    """Return the target of a retraining metric: the predicted class, whatever the run's target is."""
     return [() if np.isnan(row).any() else (TargetTerms((int(row.argmax()),)),) for row in probabilities]
 
 
 def check_protocol(**options: Any) -> None:
-    """Raise UserError for numbers that nothing can be trained with."""
+    """Raise UserError for options that no network can be trained with."""
     for name in ("trainings", "epochs", "batch_size", "images"):
         if options[name] is not None and options[name] < 1:
             raise UserError(f"{name}={options[name]} is too small; it must be at least 1")
@@ -99,7 +105,7 @@ def check_protocol(**options: Any) -> None:
 
 
 def first_exposures(maps: np.ndarray) -> np.ndarray:
-    """Return uint8 (B, H, W): the number in `EXPOSURES` of the first one at which a pixel is among the top ones."""
+    """Return uint8 (B, H, W): the index in `EXPOSURES` of the first exposure whose top pixels include each pixel."""
     batch, height, width = maps.shape
     places = np.empty((batch, height * width), np.int64)
     np.put_along_axis(places, descending(maps).reshape(batch, -1), np.arange(height * width)[None], axis=1)
@@ -108,14 +114,14 @@ def first_exposures(maps: np.ndarray) -> np.ndarray:
 
 
 def changed(images: Images, first: Tensor | None, exposure: int, keeps: str, colour: Tensor) -> Images:
-    """Return images in which pixels take a colour (3,): the top ones at exposure number `exposure`, or all but these.
+    """Return images in which the top pixels at an exposure, or all other pixels, are replaced by a colour.
 
     Args:
-        images: to change.
-        first: as `first_exposures` gives them; None where it does not matter, at an exposure of nothing or everything.
-        exposure: its number.
-        keeps: as of `RetrainingProtocol`.
-        colour: that pixels take.
+        images: Images to change.
+        first: Result of `first_exposures`; None if it does not matter, at an exposure of nothing or everything.
+        exposure: Index of the exposure in `EXPOSURES`.
+        keeps: As in `RetrainingProtocol`.
+        colour: Colour (3,) of the replaced pixels.
     """
     if first is None:
         keeps_all = (exposure == 0) == (keeps == "rest")

@@ -1,4 +1,4 @@
-"""A metric on samples at hand, outside a run: for metrics that call the classifier and the explainer themselves."""
+"""Score samples outside a run, for metrics that call the classifier and the explainer themselves."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -55,37 +55,38 @@ def score_samples(
     parts: bool = False,
     **options: object,
 ) -> Scores:
-    """Return float64 (B,), a metric on images (B, 3, H, W) in [0, 1]; NaN where it is not defined.
+    """Return float64 (B,), the scores of images (B, 3, H, W) in [0, 1] by a metric; NaN if a score is undefined.
 
     Args:
-        metric: a name or your own function (`declarations`).
-        images: prepared frames.
-        classifier: what `load_classifier` takes.
-        explainer: a name or a function (classifier, images, target) -> maps.
-        target: weights (B, K) or (1, K), or the class of each image (B,); None: the class that is predicted.
-        labels: the right class of each image (B,), or bool (B, K), for metrics that ask for accuracy.
-        groups: what `load_groups` takes.
+        metric: Name of a metric, or your own function (`declarations`).
+        images: Prepared frames.
+        classifier: Argument of `load_classifier`.
+        explainer: Name of an explainer, or a function (classifier, images, target) -> maps.
+        target: Weights (B, K) or (1, K), or the class of each image (B,); None for the predicted class.
+        labels: Correct class of each image (B,), or bool (B, K), for metrics that need accuracy.
+        groups: Argument of `load_groups`.
         masks: (B, H, W), bool, or 0 and one other value, for metrics that need them.
         columns: {name: pictures (B, 3, H, W) in [0, 1], or a list of values}, further columns of a dataset.
-        other: a second classifier, for metrics that compare both.
-        other_labels: the right class of each image for the second classifier.
-        seeds: one for each image, for what is drawn at random; None: 0 to B-1.
-        image_ids: those of a run instead, whose very scores these are then, given its `batch_size` and order.
-        seed: of the run; also that of what is drawn once for all images: the masks of RISE, weights of a randomised
-            network.
-        batch_size: samples of a batch.
-        parts: give the parts (B, P) of the scores instead, as `score_parts` does.
-        **options: of the metric.
+        other: Second classifier, for metrics that compare two classifiers.
+        other_labels: Correct class of each image for the second classifier.
+        seeds: Seed of each image's random draws; None for 0 to B-1.
+        image_ids: Ids of images in a run, instead of seeds. The scores are then exactly those of the run, given its
+            `batch_size` and order.
+        seed: Seed of the run. It is also used for draws that all images share: the masks of RISE, and the weights of a
+            randomised network.
+        batch_size: Samples per batch.
+        parts: Whether to return the parts (B, P) of the scores, as `score_parts` does.
+        **options: Options of the metric.
 
     Raises:
-        UserError: An argument is invalid, maps or logits are not finite, or the metric has one value over all samples,
-            of which only the parts are of samples.
+        UserError: An argument is invalid, maps or logits are not finite, or the metric has a single value over all
+            samples, so that only its parts have a value per sample.
     """
     if isinstance(metric, Metric) and options:
-        raise UserError(f"{metric.name} has its options already; got {next(iter(options))} beside it")
+        raise UserError(f"{metric.name} already has its options; leave out {next(iter(options))}")
     metric = load_metric(metric, **options)
     if metric.aggregate is not None and not parts:
-        raise UserError(f"{metric} has one value over all samples and none of each; take score_parts")
+        raise UserError(f"{metric} has one value over all samples and none per sample; use score_parts")
     images, given = _checked(metric, images, target)
     inside, further = _masks(metric, masks, images), _columns(metric, columns or {}, images)
     draws = Draws.given(len(images), seeds, image_ids, seed)
@@ -124,7 +125,7 @@ def score_parts(
     explainer: str | Explainer | Callable[..., Maps],
     **given: Any,
 ) -> np.ndarray:
-    """Return float64 (B, P), the parts of the scores that `score_samples` gives of the same; NaN for none."""
+    """Return float64 (B, P), the parts of the scores of `score_samples` for the same arguments; NaN for none."""
     return score_samples(metric, images, classifier, explainer, parts=True, **given)
 
 
@@ -136,7 +137,7 @@ def _numbers(values: Sequence[float | None]) -> np.ndarray:
 def _partners(
     metric: Metric, images: Tensor, classifier: Classifier, labels: np.ndarray | None, draws: Draws, batch_size: int
 ) -> Callable[[Sequence[int]], PartnerSource] | None:
-    """Return what gives a batch its partners among the images by a metric's plan; None where it asks for none."""
+    """Return the source of partners for a batch, by the metric's plan; None if the metric needs no partners."""
     if metric.declaration.plan is None:
         return None
     with untouched(classifier), torch.no_grad():
@@ -160,14 +161,14 @@ def _checked(
     images: Images | np.ndarray,
     target: Target | Sequence[int] | None,
 ) -> tuple[Images, Tensor | None]:
-    """Return images and target, one of each per sample.
+    """Return images and target, both with one entry per sample.
 
     Raises:
-        UserError: The metric cannot take them.
+        UserError: The metric does not accept them.
     """
     check_without_people(metric)
     if target is not None and not metric.asks_of_target:
-        raise UserError(f"{metric.name} asks about classes of its own choice; leave out target and classes")
+        raise UserError(f"{metric.name} chooses its own classes; leave out target and classes")
     images = read_images(images)
     if images.ndim != 4 or images.shape[1] != 3 or len(images) == 0:
         raise UserError(f"{metric.name} needs images of shape (B, 3, H, W) in [0, 1]; these have {tuple(images.shape)}")
@@ -179,7 +180,7 @@ def _masks(metric: Metric, masks: np.ndarray | Tensor | None, images: Images) ->
     """Return the masks.
 
     Raises:
-        UserError: A metric that asks for masks has not one for each image, or another metric has any.
+        UserError: The metric needs one mask per image but does not get it, or gets masks that it does not need.
     """
     if ("masks" in metric.inputs) != (masks is not None):
         raise UserError(f"{metric.name} needs {'masks: give one for each image' if masks is None else 'no masks'}")
@@ -190,7 +191,7 @@ def _masks(metric: Metric, masks: np.ndarray | Tensor | None, images: Images) ->
     except ValueError as error:
         raise UserError(error) from error
     if inside.shape != shape:
-        raise UserError(f"masks of these images have the shape {shape}; got {inside.shape}")
+        raise UserError(f"the masks of these images must have the shape {shape}; got {inside.shape}")
     return inside
 
 
@@ -198,13 +199,13 @@ def _columns(metric: Metric, given: Mapping[str, Any], images: Images) -> dict[s
     """Return the further columns.
 
     Raises:
-        UserError: There is not a value per image of each column that a metric asks for, or there are others.
+        UserError: A column that the metric needs does not have one value per image, or there are other columns.
     """
     if differing := set(metric.declaration.columns) ^ set(given):
         name = min(differing)
         if name in metric.declaration.columns:
             raise UserError(f"{metric.name} needs the column {name}; give columns={{'{name}': ...}}")
-        raise UserError(f"{metric.name} asks for no column {name}; leave it out")
+        raise UserError(f"{metric.name} needs no column {name}; leave it out")
     return {name: _column(name, values, images) for name, values in given.items()}
 
 
@@ -227,15 +228,15 @@ def _labels(metric: Metric, labels: Sequence[int] | np.ndarray | None, count: in
     """Return the labels.
 
     Raises:
-        UserError: A metric that asks for labels has not one for each sample, or another metric has any.
+        UserError: The metric needs one label per sample but does not get it, or gets labels that it does not need.
     """
     if ("labels" in metric.inputs) != (labels is not None):
         if labels is None:
-            raise UserError(f"{metric.name} asks for accuracy: give labels, the class of each image")
-        raise UserError(f"{metric.name} asks for no labels; leave them out")
+            raise UserError(f"{metric.name} needs the accuracy: give labels, the class of each image")
+        raise UserError(f"{metric.name} needs no labels; leave them out")
     given = None if labels is None else np.asarray(labels)
     if given is not None and (given.ndim not in (1, 2) or len(given) != count):
-        raise UserError(f"give one label, or row of right classes, for each of the {count} images; got {given.shape}")
+        raise UserError(f"give one label, or row of correct classes, per image, for {count} images; got {given.shape}")
     return given
 
 
@@ -245,19 +246,19 @@ def _other(
     """Return the second classifier and its labels.
 
     Raises:
-        UserError: A metric that asks for a second classifier has none with labels, or another metric has any.
+        UserError: The metric needs a second classifier with labels but gets none, or gets one that it does not need.
     """
     if "other" not in metric.inputs and (other is not None or labels is not None):
-        raise UserError(f"{metric.name} asks for no second classifier; leave out other and other_labels")
+        raise UserError(f"{metric.name} needs no second classifier; leave out other and other_labels")
     if "other" not in metric.inputs:
         return None, None
     if other is None or labels is None:
         raise UserError(
-            f"{metric.name} needs a second classifier: give other, and other_labels, its class of each image"
+            f"{metric.name} needs a second classifier: give other=, and other_labels=, its class for each image"
         )
     given = np.asarray(labels)
     if given.ndim not in (1, 2) or len(given) != count:
-        raise UserError(f"give one of other_labels for each of the {count} images; got {given.shape}")
+        raise UserError(f"give one entry of other_labels per image, for {count} images; got {given.shape}")
     return load_classifier(other), given
 
 
@@ -273,14 +274,14 @@ def _classified(classifier: Classifier, images: Images, labels: np.ndarray) -> O
 def known_groups(
     metric: Metric, groups: ClassGroups | Mapping | str | Path | None, classifier: nn.Module, classes: int
 ) -> ClassGroups:
-    """Return the groups of classes that a metric asks for.
+    """Return the groups of classes that a metric needs.
 
     Raises:
-        UserError: There are none.
+        UserError: No groups are given or known.
     """
     known = load_groups(groups, getattr(classifier, "labels", None), classes)
     if known is None:
-        raise UserError(f"{metric.name} needs groups of classes: groups={{name: [class, ...]}}, or a file of it")
+        raise UserError(f"{metric.name} needs groups of classes; give groups={{name: [class, ...]}}, or a file of it")
     return known
 
 
@@ -293,7 +294,7 @@ def _inputs(
     groups: ClassGroups | Mapping | str | Path | None,
     draws: Draws,
 ) -> MetricInputs:
-    """Return what metrics get; `given` is the target (B, K), the classes (B,), or None for the predicted classes."""
+    """Return a metric's inputs; `given` is the target (B, K), the classes (B,), or None for the predicted classes."""
     with untouched(classifier), torch.no_grad():
         logits = classifier(images).cpu()
     classes = logits.shape[1]

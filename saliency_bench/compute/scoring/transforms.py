@@ -1,4 +1,4 @@
-"""The twelve changes of an image that should not change what an explainer sees, and the way back for its maps."""
+"""Twelve changes of an image that should not change what an explainer finds, and their inverses for maps."""
 
 import math
 from collections.abc import Callable
@@ -15,30 +15,30 @@ Choice = Literal["all", "right", "left", "down", "up", "rotate-15", "rotate-10",
 
 @dataclass(frozen=True)
 class Transform:
-    """`there` and `back` take Float (B, C, H, W); what comes from outside the frame is 0."""
+    """Change of pictures, `there`, and its inverse, `back`: Float (B, C, H, W); pixels from outside the frame are 0."""
 
     there: Callable[[Tensor], Tensor]
     back: Callable[[Tensor], Tensor]
 
     def region(self, height: int, width: int) -> Tensor:
-        """Return Bool (H, W), the pixels that the frame still holds after `there`."""
+        """Return Bool (H, W), the pixels that remain inside the frame after `there`."""
         return self.back(torch.ones(1, 1, height, width, dtype=torch.float64))[0, 0] > 1 - 1e-9
 
 
 def shifted(pictures: Tensor, down: float, right: float) -> Tensor:
     """Return pictures shifted by shares of height and width, rounded to whole pixels."""
     rows, columns = round(down * pictures.shape[2]), round(right * pictures.shape[3])
-    # A negative padding cuts.
+    # Negative padding crops.
     return F.pad(pictures, (columns, -columns, rows, -rows))
 
 
 def rotated(pictures: Tensor, degrees: float) -> Tensor:
-    """Return pictures rotated counter-clockwise about the middle of the frame, bilinear."""
+    """Return pictures rotated counter-clockwise about the centre of the frame, with bilinear interpolation."""
     height, width = pictures.shape[2:]
     turn = math.radians(degrees)
     y = torch.arange(height, dtype=torch.float64)[:, None] - (height - 1) / 2
     x = torch.arange(width, dtype=torch.float64) - (width - 1) / 2
-    # Where a pixel of the result comes from, in the units of grid_sample: -1 and 1 are the outermost pixels' middles.
+    # Source position of each result pixel, in units of grid_sample: -1 and 1 are the centres of the outermost pixels.
     across = (math.cos(turn) * x - math.sin(turn) * y) * 2 / max(width - 1, 1)
     down = (math.sin(turn) * x + math.cos(turn) * y) * 2 / max(height - 1, 1)
     grid = torch.stack([across, down], dim=2).to(pictures).expand(len(pictures), -1, -1, -1)

@@ -2,7 +2,7 @@
 
 Tables of groups are stored next to this file as `groups_NAME.json` for ImageNet (from WordNet, see
 `hub_builders/_wordnet.py`), the breeds of Oxford-IIIT Pet (species), PASCAL VOC (its four super-classes) and shapes-xai
-(round and angular outlines). A table is found by the names of the classes, so it applies to every dataset or model with
+(round and angular outlines). A table is selected by its class names, so it applies to every dataset or model with
 these classes; others need a file.
 """
 
@@ -34,7 +34,7 @@ class ClassGroups:
         name: Name of the table or file.
         members: Class numbers of each group.
         called: Name of each group.
-        joined: {index of a merged group: the classes without a group of their own that it was made for}.
+        joined: {index of a merged group: its classes without a group of their own, for which it was made}.
     """
 
     name: str
@@ -43,9 +43,9 @@ class ClassGroups:
     joined: Mapping[int, tuple[int, ...]] = field(default_factory=dict, hash=False)
 
     def group_of(self, label: int) -> tuple[int, ...]:
-        """Return the smallest group that contains a class, the first of equal ones, or () if none does.
+        """Return the smallest group that contains a class, the first of equal ones, or () if there is none.
 
-        A merged group is the group only of the classes it was made for.
+        A merged group counts only for the classes that it was made for.
         """
         index = self.index_of_group(label)
         return () if index is None else self.members[index]
@@ -63,7 +63,7 @@ class ClassGroups:
         return max(others, key=lambda member: scores[member], default=None)
 
     def rival(self, label: int, scores: np.ndarray) -> tuple[int, ...]:
-        """Return the group disjoint from the class's with the highest mean score, the first of equal ones, or ().
+        """Return the disjoint group with the highest mean score, the first of equal ones, or () if there is none.
 
         A merged group is never the rival, because it is not a concept of its own.
         """
@@ -86,11 +86,11 @@ def load_groups(
     dataset: Sequence[str] = (),
     members: Members | tuple[()] = (),
 ) -> ClassGroups | None:
-    """Return the groups of a classifier, or None where none are given or known.
+    """Return the groups of a classifier's classes, or None if none are given or known.
 
     Args:
-        given: {group: [class, ...]}, classes by name or number; or a file of it: JSON, or CSV with the columns
-            class,group. Without it, the table is taken whose classes are the classifier's, or else the one with the
+        given: {group: [class, ...]}, with classes by name or number; or a file of it: JSON, or CSV with the columns
+            class,group. By default, the stored table with the classifier's classes is used, or else the one with the
             classes of the dataset.
         names: Names of the classifier's classes.
         classes: Number of the classifier's classes.
@@ -98,7 +98,7 @@ def load_groups(
         members: The classifier's classes for each class of the dataset.
 
     Raises:
-        UserError: A file cannot be read, a group is empty, or the classifier does not have a class.
+        UserError: A file cannot be read, a group is empty, or a class does not exist in the classifier.
     """
     if isinstance(given, ClassGroups):
         return given
@@ -126,7 +126,7 @@ def load_groups(
 def _groups(
     name: str, members: Mapping[str, list[int]], joined: Mapping[str, list[int]] = MappingProxyType({})
 ) -> ClassGroups:
-    """Return groups from {name: class numbers}; `joined` has the classes that merged groups were made for."""
+    """Return groups from {name: class numbers}; `joined` maps merged groups to the classes that they were made for."""
     # Members are sorted, so that the identity does not depend on the order in a file.
     made_for = {index: tuple(sorted(joined[group])) for index, group in enumerate(members) if group in joined}
     return ClassGroups(name, tuple(tuple(sorted(set(group))) for group in members.values()), tuple(members), made_for)
@@ -134,15 +134,15 @@ def _groups(
 
 @cache
 def _tables() -> dict[str, dict]:
-    """Return the stored tables, {name: {"classes": their names, "groups": {group: numbers of its classes}}}."""
+    """Return the stored tables, {name: {"classes": class names, "groups": {group: numbers of its classes}}}."""
     paths = sorted(HERE.glob("groups_*.json"))
     return {path.stem.removeprefix("groups_"): json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def places_in(names: Sequence[str], table: dict) -> list[int]:
-    """Return the index of each class of a table among names, or [] unless they are the table's classes in any order.
+    """Return the index among `names` of each class of a table, or [] unless both have the same classes in any order.
 
-    A few ImageNet classes may be spelled differently if all are in ImageNet's order.
+    A few ImageNet classes may be spelled differently if all names are in ImageNet's order.
     """
     keys, expected = [key_of(name) for name in names], [key_of(name) for name in table["classes"]]
     if len(keys) != len(expected):
@@ -154,7 +154,7 @@ def places_in(names: Sequence[str], table: dict) -> list[int]:
 
 
 def key_of(name: str) -> str:
-    """Normalise a class name: "Tench, Tinca tinca" and "tench" are one class, as are "tv/monitor" and "tvmonitor"."""
+    """Normalise a class name: "Tench, Tinca tinca" and "tench" become equal, as do "tv/monitor" and "tvmonitor"."""
     return "".join(sign for sign in name.partition(",")[0].lower() if sign.isalnum())
 
 
@@ -174,7 +174,7 @@ def _read(path: Path) -> dict[str, list]:
 
 
 def _groups_in(rows: list[dict], path: Path) -> dict[str, list]:
-    """Return {group: [class, ...]} of the rows of a CSV file."""
+    """Return {group: [class, ...]} from the rows of a CSV file."""
     if not rows or not {"class", "group"} <= set(rows[0]):
         raise UserError(f"the groups {path} need a header with class,group")
     groups: dict[str, list] = {}

@@ -1,7 +1,7 @@
 """Targets of several classes: contrasts and groups.
 
-`reduction="mean"` divides each side by its size; with the default sums, "one class against a group" does not cancel a
-shift common to all logits.
+`reduction="mean"` divides each side by its size. With the default sums, "one class against a group" does not cancel a
+shift that all logits share.
 """
 
 from collections.abc import Iterable
@@ -14,12 +14,12 @@ from saliency_bench.types import Target
 
 
 def contrast(a: int | Iterable[int] | Tensor, b: int | Iterable[int] | Tensor, classes: int) -> Target:
-    """Return (B, K): +1 on A, -1 on B. "Why A, not B?"; A = B gives zeros."""
+    """Return (B, K): +1 on A, -1 on B, for "Why A, not B?"; zeros if A = B."""
     return class_rows(a, classes) - class_rows(b, classes)
 
 
 def group(members: Iterable[int], classes: int, reduction: str = "sum") -> Target:
-    """Return (1, K): +1 on each member. "Why one of these?"."""
+    """Return (1, K): +1 on each member, for "Why one of these?"."""
     return _side(members, classes, reduction)
 
 

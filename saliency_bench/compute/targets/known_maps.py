@@ -1,7 +1,7 @@
-"""Label maps that come with the package, `labels_NAME.json` beside this file: given by name in the place of a file.
+"""Label maps that come with the package, `labels_NAME.json` beside this file; give their name instead of a file.
 
-`voc_to_imagenet`, `coco_to_imagenet`, `pets_to_imagenet`: for each class of PASCAL VOC, of MS COCO, or each breed of
-Oxford-IIIT Pet, the classes of ImageNet that stand for it, if there are any; `photos_to_imagenet`: of photos-xai.
+`voc_to_imagenet`, `coco_to_imagenet` and `pets_to_imagenet` list, for each class of PASCAL VOC or MS COCO or each breed
+of Oxford-IIIT Pet, the matching classes of ImageNet, if there are any; `photos_to_imagenet` does so for photos-xai.
 """
 
 import json
@@ -23,19 +23,19 @@ def known_maps() -> list[str]:
 
 
 def resolved(given: Any, dataset: Sequence[str] | None, model: Sequence[str] | None, classes: int) -> Any:
-    """Return what `label_maps.match` takes: for a known map's name, {dataset class: numbers of the model's classes}.
+    """Return the label map for `label_maps.match`: for a known name, {dataset class: numbers of the model's classes}.
 
-    Anything else, and a file of that name, is returned unchanged. A model without names has the classes in their usual
-    order.
+    Anything else, including a file with a known name, is returned unchanged. A model without class names is assumed to
+    have the classes in their usual order.
 
     Args:
-        given: What the user gave as a label map.
+        given: Label map given by the user.
         dataset: Class names of the dataset.
         model: Class names of the model.
         classes: Number of the model's classes.
 
     Raises:
-        UserError: The dataset or model has other classes than the map.
+        UserError: The dataset or model has other classes than the label map.
     """
     if not isinstance(given, str | Path) or str(given) not in known_maps() or Path(given).is_file():
         return given
@@ -48,7 +48,7 @@ def resolved(given: Any, dataset: Sequence[str] | None, model: Sequence[str] | N
 
 
 def fitting(dataset: Sequence[str] | None, model: Sequence[str] | None, classes: int) -> str:
-    """Return the label map that is for these classes of a dataset and a model; "" if there is none."""
+    """Return the name of the label map for these classes of a dataset and a model; "" if there is none."""
     for name in known_maps() if dataset else []:
         with suppress(UserError):
             resolved(name, dataset, model, classes)
@@ -57,12 +57,12 @@ def fitting(dataset: Sequence[str] | None, model: Sequence[str] | None, classes:
 
 
 def _places(given: str, table: str, model: Sequence[str] | None, classes: int) -> list[int]:
-    """Return the index of each class of a table of `class_groups` among the model's."""
+    """Return the index among the model's classes of each class of a table of `class_groups`."""
     unnamed = model is None or is_unnamed(model)
     groups = json.loads((HERE / f"groups_{table}.json").read_text(encoding="utf-8"))
     places = list(range(classes)) if unnamed else places_in(model or (), groups)
     if len(places) != len(groups["classes"]):
         raise UserError(
-            f"the label map {given} is for the {len(groups['classes'])} classes of {table}; the model has others"
+            f"the label map {given} is for the {len(groups['classes'])} classes of {table}; the model has other classes"
         )
     return places

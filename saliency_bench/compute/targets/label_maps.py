@@ -7,8 +7,8 @@ from pathlib import Path
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.utils.files import parse_json, read_bytes
 
-DIGITS = 18  # at most in a class number; Python refuses to parse thousands
-Members = list[list[int]]  # for each dataset class, the model classes that stand for it
+DIGITS = 18  # most digits of a class number; Python refuses to parse thousands
+Members = list[list[int]]  # for each dataset class, the matching model classes
 
 
 def match(
@@ -18,25 +18,25 @@ def match(
     label_map: dict | str | Path | None,
     one_each: bool = True,
 ) -> Members:
-    """Match by name (case, spaces and underscores aside), by number if the model has no names, or by a label map.
+    """Match classes by name (ignoring case, spaces and underscores), by number without model names, or by a label map.
 
-    A model with the classes "not square" and "square", such as one with a single logit, has "not square" for all other
+    A model with the classes "not square" and "square", such as one with a single logit, uses "not square" for all other
     classes.
 
     Args:
         dataset: Class names of the dataset.
         model: Class names of the model.
         classes: Number of the model's classes.
-        label_map: {dataset class: model class, or a list of them}, or a JSON file that holds it; a class with several
-            members has the sum of their logits as target. A class that the model does not have is null or []. One that
-            it has under the same name needs no entry, where all names of the map are the dataset's.
+        label_map: {dataset class: model class, or a list of them}, or a JSON file of it. The target of a class with
+            several members is the sum of their logits. A class that the model lacks maps to null or []. A class that
+            the model has under the same name needs no entry if all names in the map are classes of the dataset.
         one_each: Whether each image has one class. If it may have several, another class does not imply "not square".
 
     Returns:
         The model's classes for each class of the dataset.
 
     Raises:
-        UserError: The model does not have a class.
+        UserError: The model lacks a class.
     """
     against = _against(model) if one_each else None
     if label_map is not None:
@@ -49,46 +49,46 @@ def match(
     if against is not None and [1 - against] in places:
         places = [indices or [against] for indices in places]
     if missing := [name for name, indices in zip(dataset, places, strict=True) if not indices]:
-        raise _no_match(missing, f"the model's are {', '.join(model[:4])}{' ...' * (len(model) > 4)}")
+        raise _no_match(missing, f"the model has {', '.join(model[:4])}{' ...' * (len(model) > 4)}")
     if twice := [name for name, indices in zip(dataset, places, strict=True) if len(indices) > 1]:
         raise UserError(f"the model has several classes called {twice[0]}; give its number in --label-map FILE")
     return places
 
 
 def same_classes(first: list[str] | None, count: int, second: list[str] | None, classes: int, name: str) -> list[int]:
-    """Return for each class of one model the class of a second one: by name, by number where either has no names.
+    """Return, for each class of a first model, the class of a second: by name, or by number if either has no names.
 
     Args:
-        first: Class names of the one model.
-        count: Number of its classes.
+        first: Class names of the first model.
+        count: Number of the first model's classes.
         second: Class names of the second model.
         classes: Number of the second model's classes.
-        name: What messages call the one model.
+        name: Name of the first model in messages.
 
     Raises:
-        UserError: The second model does not have a class.
+        UserError: The second model lacks a class.
     """
     if first is None or second is None or is_unnamed(first) or is_unnamed(second):
         if count != classes:
-            raise UserError(f"{name} has {count} classes, the model {classes}, and not both name them; give two models "
-                            "of the same classes")  # fmt: skip
+            raise UserError(f"{name} has {count} classes and the model {classes}, and not both name them; give two "
+                            "models with the same classes")  # fmt: skip
         return list(range(count))
     places = {_plain(label): index for index, label in enumerate(second)}
     if missing := [label for label in first if _plain(label) not in places]:
         raise UserError(
-            f"the model does not have {len(missing)} of the {count} classes of {name}, such as {missing[0]}; give two "
-            "models of the same classes"
+            f"the model lacks {len(missing)} of the {count} classes of {name}, such as {missing[0]}; give two models "
+            "with the same classes"
         )
     return [places[_plain(label)] for label in first]
 
 
 def is_unnamed(labels: Sequence[str]) -> bool:
-    """Return whether class names are the numbers that a checkpoint without names has."""
+    """Return whether class names are LABEL_0, LABEL_1, ..., as in a checkpoint without names."""
     return all(name == f"LABEL_{index}" for index, name in enumerate(labels))
 
 
 def _against(model: list[str] | None) -> int | None:
-    """Return the class of a two-class model that is named "not" the other; None if neither is."""
+    """Return the class of a two-class model that is named "not" the other class; None if neither is."""
     names = list(map(_plain, model or []))
     if len(names) != 2:
         return None
@@ -96,9 +96,9 @@ def _against(model: list[str] | None) -> int | None:
 
 
 def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map: dict, against: int | None) -> Members:
-    """Return the model's classes for each class of the dataset by a label map; `against` comes from `_against`."""
+    """Return the model's classes for each class of the dataset, by a label map; `against` comes from `_against`."""
     called = Counter(map(_plain, model or []))
-    # A name that the dataset lacks may be misspelt, and then means a class that the map seems to leave out.
+    # A name that the dataset lacks may be a misspelling of a class that the map seems to leave out.
     fills = set(label_map) <= set(dataset)
     known = {name: name for name in dataset if fills and called[_plain(name)] == 1} | label_map
     if fills and against is not None:
@@ -116,15 +116,15 @@ def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map
         raise UserError(f"the label map names no class for {dataset[0]}")
     members = [[index_of(member, model, classes) for member in named[name]] for name in dataset]
     for name, places in zip(dataset, members, strict=True):
-        if len(places) > len(set(places)):  # whose logit would count twice
+        if len(places) > len(set(places)):  # its logit would count twice
             raise UserError(f"the label map maps {name} to class {Counter(places).most_common(1)[0][0]} more than once")
     return members
 
 
 def index_of(member: str | int, model: list[str] | None, classes: int) -> int:
-    """Return the number of a model class given by name, or by number where no class has that name.
+    """Return the number of a model class from its name, or from a number if no class has that name.
 
-    One of the names in "sports car, sport car" will do where no class has it as a whole.
+    If no class matches as a whole, one of the names in "sports car, sport car" is enough.
     """
     text = str(member).strip()
     named = [index for index, name in enumerate(model or []) if _plain(name) == _plain(text)] or [
@@ -162,7 +162,7 @@ def _no_match(names: list[str], why: str) -> UserError:
 
 
 def _plain(name: str) -> str:
-    """Normalise a class name for matching: case, spaces, dashes and underscores aside."""
+    """Normalise a class name for matching: ignore case, spaces, dashes and underscores."""
     return " ".join(name.lower().replace("_", " ").replace("-", " ").split())
 
 

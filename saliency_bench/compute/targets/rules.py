@@ -1,4 +1,4 @@
-"""Target rules, which class each map explains: `--target label | predicted | contrast:second | FILE`.
+"""Target rules, which choose the class that each map explains: `--target label | predicted | contrast:second | FILE`.
 
 The rule `predicted-by:MODEL` needs a second model; a run makes it (`compute/loading/predicted_by.py`).
 """
@@ -26,14 +26,14 @@ RULES = TARGETS
 
 @dataclass(frozen=True)
 class TargetRule:
-    """A rule that says which class each map explains.
+    """Rule that chooses the class that each map explains.
 
     Attributes:
         name: Name for display.
-        identity: Text for cell ids: the name, or a hash of a file's content with the classes that its names stand for,
-            and of the members of groups.
-        by_id: {image id: target} of a file, or of the predictions of another model.
-        groups: Groups that "contrast:second" looks for the runner-up in.
+        identity: Text for cell ids: the name, or a hash that covers a file's content, the classes that its names refer
+            to, and the members of groups.
+        by_id: {image id: target} from a file, or from the predictions of another model.
+        groups: Groups in which "contrast:second" looks for the runner-up.
     """
 
     name: str
@@ -50,8 +50,8 @@ class TargetRule:
         """Return whether a sample has a target.
 
         Args:
-            image_id: The sample; a file must have it.
-            label: Its label; the rule "label" needs a class of the model for it.
+            image_id: Id of the sample; a target file must contain it.
+            label: Label of the sample; the rule "label" needs a class of the model for it.
             members: The model's classes for each label.
         """
         if self.by_id is not None:
@@ -59,7 +59,7 @@ class TargetRule:
         return self.name != "label" or (label is not None and members is not None and bool(members[label]))
 
     def terms(self, image_id: str, label: int | None, logits: np.ndarray, members: Members | None) -> TargetTerms:
-        """Return the target of a sample; `label` and `members` matter to the rule "label" alone."""
+        """Return the target of a sample; only the rule "label" uses `label` and `members`."""
         if self.by_id is not None:
             if image_id not in self.by_id:
                 raise UserError(f"the target {self.name} names no class for image {image_id}")
@@ -81,18 +81,18 @@ class TargetRule:
 
 
 def ordered_classes(logits: np.ndarray) -> list[int]:
-    """Return the two likeliest classes; of equal logits the first counts as predicted, wherever the run is made."""
+    """Return the two most probable classes. Ties go to the lower class number, so all machines predict alike."""
     return [int(index) for index in np.argsort(-logits, kind="stable")[:2]]
 
 
 def check_ids(rule: TargetRule, ids: list[str]) -> None:
-    """Raise UserError for an image of the dataset that is missing in a target file."""
+    """Raise UserError for an image of the dataset that a target file lacks."""
     if rule.by_id is not None and (missing := [image_id for image_id in ids if image_id not in rule.by_id]):
         raise UserError(f"the target file {rule.name} has no row for image {missing[0]} ({len(missing)} in all)")
 
 
 def check_known(rule: TargetRule, ids: list[str]) -> None:
-    """Raise UserError for an image in a target file that is not among the ids of the whole split."""
+    """Raise UserError for an image of a target file that is not in the whole split."""
     if others := sorted((rule.by_id or {}).keys() - set(ids)):
         raise UserError(
             f"the target file {rule.name} has rows for images that the split does not have: "
@@ -101,11 +101,11 @@ def check_known(rule: TargetRule, ids: list[str]) -> None:
 
 
 def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGroups | None = None) -> TargetRule:
-    """Return a rule by name, or of a CSV file with columns image_id, target and, for contrasts, against.
+    """Load a rule by name, or from a CSV file with columns image_id, target and, for contrasts, against.
 
-    "contrast:second" is the predicted class against the runner-up of its group; against the runner-up of all classes
-    where there are no groups, or the predicted class has none or is alone in its group. Entries of a file are names or
-    numbers of the model's classes; several joined by "|" are a group.
+    "contrast:second" contrasts the predicted class with the runner-up of its group. It uses the runner-up of all
+    classes if there are no groups, or if the predicted class has no group or is alone in it. Entries of a file are
+    names or numbers of the model's classes; several joined by "|" are a group.
 
     Args:
         text: Name or file.
@@ -131,7 +131,7 @@ def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGro
     if not rows or not {"image_id", "target"} <= set(rows[0]):
         raise UserError(f"the target file {text} needs a header with image_id,target (and against, for contrasts)")
 
-    named: dict[str, int] = {}  # the names in the file; models may have the same names in another order
+    named: dict[str, int] = {}  # class names in the file; other models may have them in another order
 
     def members(entry: str | None) -> tuple[int, ...]:
         parts = [part.strip() for part in (entry or "").split("|") if part.strip()]

@@ -1,4 +1,4 @@
-"""One sample's target as classes, which is how rules and metrics name it and records hold it."""
+"""Target of one sample as lists of classes, the form in which rules, metrics and records give it."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from saliency_bench.compute.targets.contrasts import group
 
 @dataclass(frozen=True)
 class TargetTerms:
-    """One sample's target: +1 on each class of `plus`, -1 on each of `minus`."""
+    """Target of one sample: +1 on each class of `plus`, -1 on each class of `minus`."""
 
     plus: tuple[int, ...]
     minus: tuple[int, ...] = ()

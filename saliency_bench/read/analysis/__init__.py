@@ -1,1 +1,1 @@
-"""Analyses of the results of runs: comparisons, pairs of explainers, requirements, analyses over scores."""
+"""Analyse the results of runs: comparisons, pairs of explainers, requirements, and analyses of scores."""

@@ -1,4 +1,4 @@
-"""The verdict on a run at a glance: a card per metric, and which explainers are worse than a baseline."""
+"""Summarise the verdict on a run: one card per metric, and the explainers that are worse than a baseline."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from saliency_bench.read.analysis.verdict import Verdict, listed
 from saliency_bench.read.cell import BEST_FROM, UNCOMPARED, CellResult
 
-MOST_LINES = 4  # about explainers that are worse than a baseline; more are put together
+MOST_LINES = 4  # lines about explainers that are worse than a baseline; more are merged
 
 
 @dataclass(frozen=True)
@@ -14,11 +14,11 @@ class Card:
     """Verdict of a run's table on one metric.
 
     Attributes:
-        metric: its name in tables.
-        higher_is_better: its direction.
-        cells: of the explainers that the card names, the best mean first.
-        verdict: what holds for them, in a few words.
-        is_good: whether they may be recommended by this metric.
+        metric: Name of the metric in tables.
+        higher_is_better: Direction of the metric.
+        cells: Cells of the explainers that the card names, best mean first.
+        verdict: Verdict on these explainers, in a few words.
+        is_good: Whether this metric supports recommending them.
     """
 
     metric: str
@@ -69,7 +69,7 @@ def _card(verdict: Verdict, metric: tuple[str, int | str], name: str) -> Card:
 
 
 def below(verdict: Verdict) -> dict[str, list[str]]:
-    """Return {cell id: the baselines that are significantly better}."""
+    """Return {cell id: baselines that are significantly better}."""
     names: dict[str, list[str]] = {}
     for comparisons in verdict.against_baselines():
         for comparison in comparisons:
@@ -94,11 +94,11 @@ def worse(verdict: Verdict) -> list[Worse]:
 
 
 def worse_lines(verdict: Verdict, title: Callable[[str], str]) -> list[str]:
-    """Return `worse` as sentences; where they are many, a sentence for each baseline.
+    """Return `worse` as sentences; if there are too many, one sentence per baseline.
 
     Args:
-        verdict: of the run.
-        title: name of a metric -> how the page names it.
+        verdict: Verdict on the run.
+        title: Function from the name of a metric to its name on the page.
     """
     entries = worse(verdict)
     if len(entries) <= MOST_LINES:

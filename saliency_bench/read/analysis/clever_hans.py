@@ -1,9 +1,9 @@
-"""Clever Hans finder: samples whose target the network predicts with confidence from pixels outside the object.
+"""Find Clever Hans samples: the network predicts the target with confidence from pixels outside the object.
 
 Equation 19 of Li et al. (2020): f_c above 0.9, pointing game below 0.5, insertion above the run's median. The map
-points outside the mask, and the pixels it points at suffice for the network: it may look at the wrong thing. f_c is the
-confidence in what the maps explain, not in the most probable class: the probability of the target class, the sum over
-the classes of a group, or for a contrast the difference between the two sides, as in insertion.
+points outside the mask, and the pixels that it points at are enough for the network, so the network may use the wrong
+evidence. f_c is the confidence in what the maps explain, not in the most probable class: the probability of the target
+class, the sum over the classes of a group or, for a contrast, the difference between the two sides, as in insertion.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from saliency_bench.read.statistics.intervals import interval
 
 HEADER = ("dataset", "model", "explainer", "sample", "label", "prediction", "target",
           "confidence", "pointing game", "insertion")  # fmt: skip
-CONFIDENCE, POINTED = 0.9, 0.5  # equation 19: the least confidence, and the pointing game that is not reached
+CONFIDENCE, POINTED = 0.9, 0.5  # equation 19: limits of the confidence and the pointing game
 POINTING, INSERTION = "saliency_pointing_game", "saliency_insertion"
 COUNTS = ("dataset", "model", "explainer", "found", "of", "share", "low", "high", "insertion above")
 
@@ -31,14 +31,14 @@ def clever_hans(
     pointing_game: float = POINTED,
     insertion: float | None = None,
 ) -> Findings:
-    """List, for each explainer that looks at the network, the samples that meet all three conditions.
+    """List, for each explainer that uses the network, the samples that meet all three conditions.
 
     Args:
-        runs: with saliency_pointing_game and saliency_insertion.
-        confidence: f_c of the target that the maps explain must be above this. Samples that the network is known to
-            get wrong are left out.
-        pointing_game: below this.
-        insertion: above this; default: the median of the explainer's own scores in the run.
+        runs: Runs with saliency_pointing_game and saliency_insertion.
+        confidence: Lower limit of f_c, the confidence in the target that the maps explain. Samples that the network is
+            known to classify incorrectly are left out.
+        pointing_game: Upper limit of the pointing game.
+        insertion: Lower limit of insertion; by default the median of the explainer's own scores in the run.
 
     Returns:
         The samples, highest insertion first, and their number per explainer.
@@ -59,15 +59,15 @@ def clever_hans(
             counts.append((*subject, row.name, len(chosen.order), scored, *share.known, chosen.least))
     if not counts:
         raise UserError(
-            f"a Clever Hans is found by {POINTING} and {INSERTION}, and no explainer of these runs has both; "
+            f"Clever Hans samples are found by {POINTING} and {INSERTION}, but no explainer of these runs has both; "
             "start a run again with both metrics"
         )
     above = "the median of the explainer" if insertion is None else f"{insertion:g}"
     notes = [
         f"Confidence in the explained target above {confidence:g}, pointing game below {pointing_game:g}, insertion "
         f"above {above}; samples known to be wrong are left out.",
-        "95 % intervals of the shares are for these thresholds; that the median itself is of samples is not in them.",
-        "Look at each: the mask may be wrong, and evidence may well lie beside the object.",
+        "95 % intervals of the shares are for these thresholds; they ignore the variation of the median itself.",
+        "Look at each sample: the mask may be wrong, and evidence may well lie outside the object.",
     ]
     data = {"samples": dicts(HEADER, rows), "explainers": dicts(COUNTS, counts)}
     return Findings("clever-hans", [Table(COUNTS, counts), Table(HEADER, rows, "samples")], data, notes)
@@ -75,13 +75,13 @@ def clever_hans(
 
 @dataclass(frozen=True)
 class FoundSamples:
-    """The samples of a run that meet all three conditions.
+    """Samples of a run that meet all three conditions.
 
     Attributes:
         hits: (n,) in the order of the run's ids: 1 for these samples, 0 for others, NaN if a score is missing.
-        order: positions of these samples, highest insertion first.
-        confidences: (n,), f_c.
-        least: the limit that insertion must exceed.
+        order: Positions of these samples, highest insertion first.
+        confidences: f_c (n,).
+        least: Lower limit of insertion.
     """
 
     hits: np.ndarray
@@ -109,7 +109,7 @@ def found_by(
 
 
 def _scored_by_both(run: RunData) -> Iterator[tuple[ExplainerRow, CellResult, CellResult]]:
-    """Yield each explainer with its cells of both metrics, by default options where there are several."""
+    """Yield each explainer with its cells of both metrics, with default options if a metric has several."""
     for row in run.rows:
         cells: dict[str, CellResult] = {}
         for cell in sorted(run.cells_of_row(row), key=lambda cell: len(cell.metric_text)):
@@ -119,7 +119,7 @@ def _scored_by_both(run: RunData) -> Iterator[tuple[ExplainerRow, CellResult, Ce
 
 
 def _confidences(run: RunData) -> tuple[np.ndarray, np.ndarray]:
-    """Return (f_c (n,) in the order of the run's ids, NaN if unknown; whether each sample may be right).
+    """Return (f_c (n,) in the order of the run's ids, NaN if unknown; whether each sample may be correct).
 
     Raises:
         UserError: The predictions are missing, or have no confidence in the target.

@@ -1,4 +1,4 @@
-"""Explainers and metrics of several runs: which of them are the same, and their names."""
+"""Match the explainers and metrics of several runs, and give them common names."""
 
 import json
 from collections import Counter
@@ -11,7 +11,7 @@ from saliency_bench.read.run_folder import RunData
 
 @dataclass(frozen=True)
 class Method:
-    """An explainer or a metric as a cell names it; options as JSON."""
+    """An explainer or metric as described by a cell, with options as JSON."""
 
     text: str
     options: str
@@ -38,9 +38,10 @@ def metric_of(cell: CellKey) -> Method:
 
 
 class CommonNames:
-    """Explainers, or metrics, that several runs have in common: those of equal name, options and version.
+    """Explainers, or metrics, that several runs have in common: those with equal name, options and version.
 
-    A seed follows the run's own, so methods that differ in nothing else are the same, unless one run has both.
+    An option `seed` follows the run's own seed, so methods that differ only in it are the same, unless one run has
+    both.
 
     Attributes:
         texts: {method: its name}.
@@ -72,7 +73,7 @@ def names_of(runs: Sequence[RunData]) -> tuple[CommonNames, CommonNames]:
 
 
 def _texts(methods: dict[Method, Method]) -> dict[Method, str]:
-    """Return a method's own text where all runs agree on it; with its version where two methods would share one."""
+    """Return a method's own text if all runs agree on it; with its version if two methods would share a text."""
     written: dict[Method, set[str]] = {}
     for exact, common in methods.items():
         written.setdefault(common, set()).add(exact.text)

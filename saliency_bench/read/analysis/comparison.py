@@ -1,7 +1,7 @@
-"""Several runs: those that ask the same question become one, ranked anew; the first is compared with each other one.
+"""Compare several runs: runs with the same question are merged and ranked again; others are compared with the first.
 
-The same question: equal identities (`read/identity.py`), so that the cells differ in explainer and metric alone; and
-no contradiction on the cells they share.
+Runs have the same question if their identities are equal (`read/identity.py`), so that their cells differ only in
+explainer and metric, and if they do not contradict each other on the cells that they share.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ QUESTION = ("target", "groups", "precision", "seed")  # settings in a summary on
 
 @dataclass(frozen=True)
 class MergedRuns:
-    """Runs that ask the same question and agree, as one; `members` are their numbers, counted from 1."""
+    """Runs with the same question that agree, merged into one; `members` are their numbers, counted from 1."""
 
     members: list[int]
     runs: list[RunData]
@@ -53,13 +53,13 @@ class RunConflict(Conflict):
 
 @dataclass(frozen=True)
 class RunDifference:
-    """Merged runs against the first ones.
+    """Comparison of merged runs with the first ones.
 
     Attributes:
-        merged: the runs.
-        settings: those in which they differ, so that they are not merged with the first.
-        reason: why they cannot be compared sample by sample; None if they can.
-        pairs: the cells that both have.
+        merged: The runs.
+        settings: Settings in which they differ, so that they are not merged with the first.
+        reason: Why they cannot be compared sample by sample; None if they can.
+        pairs: The cells that both have.
     """
 
     merged: MergedRuns
@@ -70,7 +70,7 @@ class RunDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several runs: each cell once, the contradictions, and the first against each other one."""
+    """Comparison of several runs: each cell once, the conflicts, and the first run against each other one."""
 
     merged: list[MergedRuns]
     conflicts: list[RunConflict]
@@ -91,7 +91,7 @@ class Comparison:
         ]
 
     def as_dict(self, folders: Sequence[str]) -> dict:
-        """Return plain data in which runs are called by the names of `folders`."""
+        """Return plain data in which runs are named as in `folders`."""
 
         def named(numbers: Sequence[int]) -> list[str]:
             """Return the names of runs."""
@@ -115,7 +115,7 @@ class Comparison:
 
 
 def compare_runs(runs: Sequence[RunData]) -> Comparison:
-    """Merge runs that ask the same question and contradict each other in no cell; the others stay apart."""
+    """Merge runs that ask the same question and do not contradict each other in any cell; others stay separate."""
     contradictions = [
         RunConflict(**vars(conflict), runs=(first + 1, second + 1))
         for second in range(len(runs))
@@ -125,7 +125,7 @@ def compare_runs(runs: Sequence[RunData]) -> Comparison:
     conflicting = {frozenset(number - 1 for number in conflict.runs) for conflict in contradictions}
     clusters = _clusters(runs, conflicting)
     cluster_of = {index + 1: cluster for cluster, indices in enumerate(clusters) for index in indices}
-    # Runs that became one agree, so one of them speaks for all.
+    # Merged runs agree, so one of them represents all.
     once = {
         (conflict.cell_id, *(cluster_of[number] for number in conflict.runs)): conflict
         for conflict in reversed(contradictions)
@@ -150,7 +150,7 @@ def _clusters(runs: Sequence[RunData], conflicting: set[frozenset[int]]) -> list
             and not any(differing_question(run, runs[other]) for other in cluster)
         ]
         joined: list[int] = []
-        for cluster in compatible:  # a run may connect two that share nothing with each other
+        for cluster in compatible:  # a run may connect two clusters that share nothing with each other
             if not any(frozenset((first, second)) in conflicting for first in cluster for second in joined):
                 joined += cluster
                 clusters.remove(cluster)
@@ -159,7 +159,7 @@ def _clusters(runs: Sequence[RunData], conflicting: set[frozenset[int]]) -> list
 
 
 def _related(first: RunData, second: RunData) -> bool:
-    """Return whether two runs without a known different setting ask the same question: unknown is no proof."""
+    """Return whether two runs without known differences ask the same question; unknown identities prove nothing."""
     return bool(first.cell_ids & second.cell_ids) or None not in (first.identity, second.identity)
 
 
@@ -183,9 +183,9 @@ def differing_question(first: RunData, second: RunData) -> list[str]:
 
 
 def merge_runs(runs: list[RunData]) -> RunData:
-    """Merge runs that agree: each cell once, from the run with the most samples, among equals the first.
+    """Merge runs that agree: each cell once, from the run with the most samples, or the first of equal ones.
 
-    Explainers are compared in pairs and ranked anew, over the samples that both have.
+    Explainers are compared in pairs and ranked again, over the samples that both have.
     """
     if len(runs) == 1:
         return runs[0]
@@ -210,7 +210,7 @@ def merge_runs(runs: list[RunData]) -> RunData:
                     parts[cell.cell_id] = np.full((len(ids), columns.shape[1]), np.nan)
                     parts[cell.cell_id][indices] = columns
     seconds: dict[str, float] = {}
-    for run in reversed(ordered):  # so that of two runs of an explainer the one with more samples counts
+    for run in reversed(ordered):  # if two runs have an explainer, the one with more samples counts
         seconds |= run.timings.get("explainers", {})
     base = ordered[0]
     named = [cells[cell_id] for cell_id in dict.fromkeys(cell.cell_id for run in runs for cell in run.cells)]
@@ -247,13 +247,13 @@ def _merged_facts(runs: list[RunData], cells: list[CellResult]) -> dict:
 
 
 def merged_words(merged: MergedRuns) -> str:
-    """Say why runs are shown as one."""
+    """Return text that says why runs are shown as one."""
     shared = f"agree on the {merged.shared} cells they share" if merged.shared else "share no cell"
     return f"{shared}; they ask the same question and are shown as one, their explainers ranked together"
 
 
 def lines(comparison: Comparison, folders: Sequence[str]) -> list[str]:
-    """Return a comparison as text: merged runs, contradictions, and each significant difference."""
+    """Return a comparison as text: merged runs, conflicts, and each significant difference."""
 
     def named(numbers: Sequence[int], conjunction: str) -> str:
         """Return the names of runs."""
@@ -282,7 +282,7 @@ def lines(comparison: Comparison, folders: Sequence[str]) -> list[str]:
 
 
 def _difference_lines(difference: RunDifference, title: str) -> list[str]:
-    """Return the significant differences of merged runs from the first as text."""
+    """Return the significant differences between merged runs and the first, as text."""
     if difference.reason:
         return [f"{title}: not compared, {difference.reason}"]
     significant = [pair for pair in difference.pairs if pair.direction]

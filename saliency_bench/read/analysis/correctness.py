@@ -12,7 +12,7 @@ GROUPS = {True: "right", False: "wrong"}
 
 
 def by_correctness(run: RunData) -> Table:
-    """Return the mean of each cell over the correctly classified images and over the misclassified ones.
+    """Return the mean of each cell over the correctly classified images, and over the misclassified ones.
 
     Both means have the usual intervals of a mean of scores. Images without a known label are in neither group. Cells
     whose value is not a mean of scores, and cells of retraining metrics, have no rows.

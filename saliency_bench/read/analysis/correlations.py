@@ -1,9 +1,9 @@
-"""Correlation of two metrics over the samples of one explainer, and over the means of datasets.
+"""Correlate two metrics over the samples of one explainer, and over the means of datasets.
 
-Pearson's r asks whether scores lie on a line, Spearman's rho (ranks, ties at their mean) whether they have one order.
-Metrics where lower is better are negated first, so that 1 always means agreement. The interval of a correlation over
-samples is a percentile bootstrap over clusters, in which both are computed anew in each draw. Over datasets there are
-as many points as datasets (table 3 of the Saliency-Bench paper: eight); the interval is Fisher's (`over_points`), for
+Pearson's r measures whether scores lie on a line, Spearman's rho (ranks, ties at their mean) whether they have one
+order. Metrics where lower is better are negated first, so that 1 always means agreement. The interval of a correlation
+over samples is a percentile bootstrap over clusters, in which both are recomputed in each draw. Over datasets there are
+as many points as datasets (eight in table 3 of the Saliency-Bench paper); the interval is Fisher's (`over_points`), for
 new datasets like these.
 """
 
@@ -23,17 +23,17 @@ SAMPLES = ("dataset", "model", "explainer", "metric", "other", "spearman", "spea
            "pearson low", "pearson high", "n", "clusters")  # fmt: skip
 DATASETS = ("model", "explainer", "metric", "other", "spearman", "spearman low", "spearman high", "pearson",
             "pearson low", "pearson high", "datasets")  # fmt: skip
-FEWEST = 3  # points that have a correlation worth a number
+FEWEST = 3  # points; a correlation of fewer is not reported
 
 
 def correlation(runs: Sequence[RunData]) -> Findings:
-    """Correlate every two metrics of a run, per explainer; and over datasets where there are at least three."""
+    """Correlate every two metrics of a run, per explainer; and over datasets if there are at least three."""
     rows = [row for run in runs for row in _over_samples(run, _dataset_of(run, runs))]
     tables = [Table(SAMPLES, rows)]
     if means := list(_over_datasets(runs)):
         tables.append(Table(DATASETS, means, "datasets"))
     notes = ["Metrics where lower is better are negated: 1 means that both agree.",
-             "Intervals: 95 %, percentile bootstrap over clusters, not corrected for several."]  # fmt: skip
+             "Intervals: 95 %, percentile bootstrap over clusters, not corrected for multiple tests."]  # fmt: skip
     if means:
         notes.append("Over datasets: by Fisher's transformation, from four datasets on, for new datasets like these.")
     if len(runs) > 1 and not means:
@@ -42,7 +42,7 @@ def correlation(runs: Sequence[RunData]) -> Findings:
 
 
 def _why_no_datasets(runs: Sequence[RunData]) -> str:
-    """Say why there is no correlation over datasets."""
+    """Return a sentence that says why there is no correlation over datasets."""
     datasets = sorted({run.subject[0] for run in runs})
     why = (
         f"needs runs on {FEWEST} datasets with different ids; these are on {', '.join(datasets)}"
@@ -53,14 +53,14 @@ def _why_no_datasets(runs: Sequence[RunData]) -> str:
 
 
 def _dataset_of(run: RunData, runs: Sequence[RunData]) -> str:
-    """Return the dataset of a run, with its folder where another run has the same dataset and model."""
+    """Return the dataset of a run, with its folder if another run has the same dataset and model."""
     key = run.subject
     same_question = [other for other in runs if other.subject == key]
     return key[0] if len(same_question) == 1 else f"{key[0]} ({run.folder.name})"
 
 
 def _over_samples(run: RunData, dataset: str) -> Iterator[tuple]:
-    """Yield a row of SAMPLES for each explainer and two metrics of a run."""
+    """Yield a row of SAMPLES for each explainer and each pair of metrics of a run."""
     subject = dataset, run.summary["model"]["id"]
     for row in run.rows:
         cells = [
@@ -73,9 +73,9 @@ def _over_samples(run: RunData, dataset: str) -> Iterator[tuple]:
 
 
 def cell_correlations(run: RunData, first: CellResult, second: CellResult) -> tuple[Estimate, Estimate]:
-    """Return (Spearman's, Pearson's) correlation of two cells of a run, higher being better.
+    """Return (Spearman's, Pearson's) correlation of two cells of a run, with higher as better.
 
-    It is over the samples that both have.
+    It is computed over the samples that both cells have.
     """
     scores = [run.oriented(cell) for cell in (first, second)]
     rows = np.flatnonzero(np.isfinite(scores[0]) & np.isfinite(scores[1]))
@@ -96,13 +96,13 @@ def cell_correlations(run: RunData, first: CellResult, second: CellResult) -> tu
 def _centre(values: np.ndarray) -> float:
     """Return the mean of values, or 0 if there are none.
 
-    Subtracted before sums of squares, which would lose digits of large values with little spread.
+    It is subtracted before squares are summed, because sums of large values with little spread would lose digits.
     """
     return float(values.mean()) if len(values) else 0.0
 
 
 def pearson(first: np.ndarray, second: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the weighted correlation (draws,) of values (n,) or (draws, n), NaN where one of them is constant.
+    """Return the weighted correlation (draws,) of values (n,) or (draws, n), NaN if one of them is constant.
 
     r = sum w (x - mean x) (y - mean y) / sqrt(sum w (x - mean x)^2 sum w (y - mean y)^2)
     """
@@ -110,7 +110,7 @@ def pearson(first: np.ndarray, second: np.ndarray, weights: np.ndarray) -> np.nd
     x = first - (weights * first).sum(axis=1, keepdims=True) / total
     y = second - (weights * second).sum(axis=1, keepdims=True) / total
     squares = (weights * x**2).sum(axis=1), (weights * y**2).sum(axis=1)
-    # A constant column leaves the rounding of its mean.
+    # In a constant column, only the rounding of its mean remains.
     least = [1e-20 * total[:, 0] * (np.abs(column).max(initial=0) + 1e-300) ** 2 for column in (first, second)]
     is_constant = (squares[0] <= least[0]) | (squares[1] <= least[1])
     scale = np.where(is_constant, np.nan, np.sqrt(squares[0] * squares[1]))
@@ -118,7 +118,7 @@ def pearson(first: np.ndarray, second: np.ndarray, weights: np.ndarray) -> np.nd
 
 
 class Ranked:
-    """Values (n,), prepared to be ranked in many draws with replacement."""
+    """Values (n,), prepared for ranking in many draws with replacement."""
 
     def __init__(self, values: np.ndarray):
         self.distinct, self.index = np.unique(values, return_inverse=True)
@@ -126,20 +126,20 @@ class Ranked:
         self.starts = np.searchsorted(self.index[self.order], np.arange(len(self.distinct)))
 
     def ranks(self, weights: np.ndarray) -> np.ndarray:
-        """Return ranks (draws, n) where samples count `weights` (draws, n) times; ties at their mean."""
+        """Return ranks (draws, n) if samples count `weights` (draws, n) times; ties get their mean rank."""
         repeats = np.add.reduceat(weights[:, self.order], self.starts, axis=1)
         below = np.cumsum(repeats, axis=1) - repeats
         return (below + (repeats + 1) / 2)[:, self.index]
 
 
 def metric_agreement(run: RunData) -> dict | None:
-    """Return Spearman's correlation of every two metrics over explainers, within each sample, averaged over samples.
+    """Return Spearman's correlation of every two metrics over explainers within each sample, averaged over samples.
 
-    A sample on which a metric gives all explainers the same score has no order and is left out.
+    A sample for which a metric gives all explainers the same score has no order and is left out.
 
     Returns:
-        columns, explainers (their number), and table: rows of (correlation, samples that count), None on the diagonal;
-        None with fewer than two metrics or three explainers.
+        Dict of columns, explainers (their number), and table: rows of (correlation, samples that count), None on the
+        diagonal; or None with fewer than two metrics or three explainers.
     """
     rows = [row for row in run.rows if all(run.cell(row, column) for column in run.columns)]
     if len(run.columns) < 2 or len(rows) < FEWEST:
@@ -152,16 +152,16 @@ def metric_agreement(run: RunData) -> dict | None:
 def _centred_ranks(run: RunData, rows: Sequence[ExplainerRow], column: MetricColumn) -> np.ndarray:
     """Return the ranks (samples, explainers) of explainers within each sample, centred on zero.
 
-    Ties share their mean rank; a sample without all scores is NaN.
+    Ties share their mean rank. A sample with a missing score is NaN.
     """
     scores = np.stack([run.oriented(cell) for row in rows if (cell := run.cell(row, column))], axis=1)
     return stats.rankdata(scores, axis=1, nan_policy="propagate") - (len(rows) + 1) / 2
 
 
 def _mean_correlation(first: np.ndarray, second: np.ndarray) -> tuple[float, int] | None:
-    """Return (the correlation of two tables of centred ranks within a row, averaged over rows; rows that count)."""
+    """Return (row-wise correlation of two tables of centred ranks, averaged over rows; number of rows that count)."""
     scale = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
-    counts = scale > 0  # not where all are tied, or one is NaN
+    counts = scale > 0  # False if all ranks are tied or one is NaN
     if not counts.any():
         return None
     return float(((first * second).sum(axis=1)[counts] / scale[counts]).mean()), int(counts.sum())
@@ -194,12 +194,12 @@ def _over_datasets(runs: Sequence[RunData]) -> Iterator[tuple]:
 def over_points(correlation: float, count: int, spread: float = 1.0) -> tuple[float, float, float]:
     """Return (r, low, high) of a correlation over points: tanh(artanh r -+ 1.96 sqrt(v / (D - 3))).
 
-    v is 1 for Pearson's r (Fisher, 1915) and 1 + rho^2 / 2 for Spearman's rho (Bonett and Wright, 2000). NaN ends with
-    fewer than four points, and where they lie on a line.
+    v is 1 for Pearson's r (Fisher, 1915) and 1 + rho^2 / 2 for Spearman's rho (Bonett and Wright, 2000). The ends are
+    NaN with fewer than four points, or if the points lie on a line.
 
     Args:
         correlation: r or rho.
-        count: D.
+        count: Number of points D.
         spread: v.
     """
     if count < 4 or not abs(correlation) < 1:

@@ -1,4 +1,4 @@
-"""`sb.check` and `sb.power`: what the commands of these names print, as data frames."""
+"""`sb.check` and `sb.power`: the output of the commands with these names, as data frames."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 def check(run: Any, *requirements: str, against: Any = None, strict: bool = False) -> "pd.DataFrame":
-    """Return a row per requirement, judged together as by `saliency-bench check`.
+    """Return a row per requirement; all are tested jointly, as by `saliency-bench check`.
 
         sb.check("runs/new", "gradcam:saliency_miou>=0.3", "gradcam:saliency_miou>random")["passed"].all()
 
     Args:
-        run: What `run` returned, or its folder.
+        run: Result of `run`, or its folder.
         *requirements: "EXPLAINER:METRIC>=NUMBER" or <=, or "EXPLAINER:METRIC>EXPLAINER" or <.
         against: An earlier run; a requirement fails if its explainer was better in that run.
         strict: Whether an undecided requirement fails.
 
     Raises:
-        UserError: There is no requirement, a text is not one, a score does not exist or rests on too few samples, or
-            the runs cannot be compared.
+        UserError: There is no requirement, a text is not a requirement, a score does not exist or has too few samples,
+            or the runs cannot be compared.
     """
     import pandas as pd
 
@@ -42,23 +42,23 @@ def power(
     run: Any = None, *, difference: float, spread: float | None = None, power: float = needed_for.POWER,
     single: bool = False, cluster_size: int = 1, correlation: float = 0.0,
 ) -> "pd.DataFrame":  # fmt: skip
-    """Return how many images it takes to tell two explainers apart, as `saliency-bench power` does.
+    """Return the number of images needed to distinguish two explainers, as `saliency-bench power` does.
 
         sb.power("runs/pilot", difference=0.02)[["metric", "explainers", "images"]]
 
     Args:
-        run: What `run` returned, or its folder: the spread is that of its paired differences.
-        difference: The smallest difference that matters.
-        spread: In place of a run: the standard deviation of the differences of two explainers on an image.
-        power: Chance to find the difference.
+        run: Result of `run`, or its folder; the spread is that of its paired differences.
+        difference: Smallest difference that matters.
+        spread: Instead of a run, the standard deviation of the differences of two explainers on an image.
+        power: Probability of finding the difference.
         single: Whether one pair is tested alone, not all pairs of a metric together.
-        cluster_size: With `spread`: images of a cluster, such as slices of a patient.
-        correlation: With `spread`: of the differences within a cluster.
+        cluster_size: With `spread`, images per cluster, such as slices of a patient.
+        correlation: With `spread`, correlation of the differences within a cluster.
 
     Returns:
-        A row per pair of explainers and metric, starting with the pairs that need most images. It has `spread`,
-        `clusters` and `images` (missing if more than ten million are needed), and of a run `observed`, the difference
-        in the run, and `seen`, its clusters.
+        A row per pair of explainers and metric, starting with the pairs that need the most images. It has `spread`,
+        `clusters` and `images` (missing if more than ten million are needed). For a run it also has `observed`, the
+        difference in the run, and `seen`, the number of its clusters.
 
     Raises:
         UserError: Neither or both of `run` and `spread` are given, a number is out of range, or no two explainers of

@@ -1,4 +1,4 @@
-"""Two runs compared sample by sample: paired differences of their scores, and cells that contradict each other."""
+"""Compare two runs sample by sample: paired differences of their scores, and cells that contradict each other."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,20 +25,20 @@ from saliency_bench.read.statistics.ranking import (
     sign_of,
 )
 
-TOLERANCE = 1e-5  # relative: what another machine or batch size may change in the last digits
-NEGLIGIBLE = 1e-9  # a smaller difference is none, however small the numbers
-MOST = 5  # samples named per pair
+TOLERANCE = 1e-5  # relative: differences that another machine or batch size may cause in the last digits
+NEGLIGIBLE = 1e-9  # smaller differences count as none, however small the numbers
+MOST = 5  # samples listed per pair
 
 
 def same(first: ArrayLike, second: ArrayLike) -> np.ndarray:
-    """Return whether numbers are equal up to their last digits; two gaps (NaN) are equal, gap and number not."""
+    """Return whether numbers are equal up to their last digits. Two gaps (NaN) are equal, gap and number are not."""
     tolerance = np.maximum(TOLERANCE * np.maximum(np.abs(first), np.abs(second)), NEGLIGIBLE)
     return (np.abs(np.subtract(first, second)) <= tolerance) | (np.isnan(first) & np.isnan(second))
 
 
 @dataclass(frozen=True)
 class SampleDifference:
-    """One sample's scores in two runs; None where it has none. difference: second minus first."""
+    """Scores of one sample in two runs, None if missing; `difference` is second minus first."""
 
     image_id: str
     first: float | None
@@ -51,13 +51,15 @@ class RunPair:
     """One explainer and metric in two runs, on the samples that both have scored, in the order of the first run.
 
     Attributes:
-        first, second: the scores; NaN for aggregates.
-        unpaired: samples that only one of the two has scored.
-        effective: clusters of equal size that would say as much as `clusters`.
-        low, high: 95 % interval of the mean difference, not corrected for several.
-        p: adjusted over all pairs of the two runs; None where there are too few samples to tell.
-        aggregate: for values that are aggregates, the second minus the first; not tested.
-        rare: whether the interval was widened because the samples do not rule out rare, very different scores.
+        first: Scores in the first run; NaN for aggregates.
+        second: Scores in the second run; NaN for aggregates.
+        unpaired: Number of samples that only one of the two has scored.
+        effective: Number of clusters of equal size with the same information as `clusters`.
+        low: Lower end of the 95 % interval of the mean difference, not corrected for multiple comparisons.
+        high: Upper end of the interval.
+        p: p adjusted over all pairs of the two runs; None with too few samples.
+        aggregate: For values that are aggregates, the second minus the first; not tested.
+        rare: Whether the interval was widened because the samples do not rule out rare, very different scores.
     """
 
     explainer: str
@@ -69,10 +71,10 @@ class RunPair:
     unpaired: int  # samples that only one of the two has scored
     clusters: int = 0
     effective: float = 0
-    low: float = np.nan  # 95 % interval of the mean difference, not corrected for several
+    low: float = np.nan  # 95 % interval of the mean difference, not corrected for multiple comparisons
     high: float = np.nan
-    p: float | None = None  # adjusted over all pairs of the two runs; None where there are too few samples to tell
-    aggregate: float | None = None  # of values that are aggregates, the second minus the first; not tested
+    p: float | None = None  # adjusted over all pairs of the two runs; None with too few samples
+    aggregate: float | None = None  # for values that are aggregates, the second minus the first; not tested
     rare: bool = False
 
     @property
@@ -87,19 +89,19 @@ class RunPair:
 
     @cached_property
     def differences(self) -> np.ndarray:
-        """Return second minus first (n,); zero where they differ in their last digits alone."""
+        """Return second minus first (n,); zero if they differ only in their last digits."""
         return np.where(same(self.first, self.second), 0.0, self.second - self.first)
 
     @property
     def is_same(self) -> bool:
-        """Return whether it is the same cell with the same scores."""
+        """Return whether both are the same cell with the same scores."""
         first, second = self.cells
         equal = not self.differences.any() and not self.aggregate
         return first.cell_id == second.cell_id and self.unpaired == 0 and equal
 
     @property
     def mean(self) -> float | None:
-        """Return the mean difference, of aggregates their difference; None without samples."""
+        """Return the mean difference or, for aggregates, their difference; None without samples."""
         if not self.is_tested:
             return self.aggregate
         return float(np.mean(self.second - self.first)) if len(self.ids) else None
@@ -111,24 +113,24 @@ class RunPair:
 
     @property
     def word(self) -> str:
-        """Say how the second compares with the first, in the words of a report."""
+        """Return how the second compares with the first, in the words of a report."""
         if self.p is None:
             return TOO_FEW_TO_TELL if self.is_tested else NOT_TESTED
         return {1: "better", -1: "worse", 0: NO_DIFFERENCE}[self.direction]
 
     @property
     def is_tested(self) -> bool:
-        """Return whether there is a test for it, as for means of scores, however few samples there are."""
+        """Return whether a test exists, as for means of scores, however few samples there are."""
         return not self.cells[0].aggregate
 
     @property
     def few(self) -> bool:
-        """Return whether the interval rests on few samples."""
+        """Return whether the interval is based on few samples."""
         return np.isfinite(self.low) and self.effective < FEW
 
     @property
     def shares(self) -> tuple[float, float, float] | None:
-        """Return the shares of samples on which the second is better, equal, worse; None for aggregates."""
+        """Return the shares of samples on which the second is better, equal and worse; None for aggregates."""
         if not len(self.ids) or not self.is_tested:
             return None
         gains = self.differences if self.higher_is_better else -self.differences
@@ -172,7 +174,7 @@ def _sample(image_id: str, first: float, second: float) -> SampleDifference:
 
 
 def why_not(first: RunData, second: RunData) -> str | None:
-    """Say why two runs cannot be compared sample by sample; None if they can."""
+    """Return why two runs cannot be compared sample by sample; None if they can."""
     datasets = first.summary["dataset"], second.summary["dataset"]
     if datasets[0]["fingerprint"] != datasets[1]["fingerprint"]:
         names = " and ".join(f"{dataset['id']} with fingerprint {dataset['fingerprint'][:8]}" for dataset in datasets)
@@ -183,20 +185,21 @@ def why_not(first: RunData, second: RunData) -> str | None:
 
 
 def differences(first: RunData | str | Path, second: RunData | str | Path) -> list[dict]:
-    """Compare each explainer and metric that two runs share, sample by sample, as plain data.
+    """Compare each explainer and metric that two runs share, sample by sample, and return plain data.
 
     Args:
-        first: folder of a run, or a run that was read.
-        second: the same, over the same dataset and split; model, target rule, precision, seed or batch size may differ.
+        first: Folder of a run, or a run that has been read.
+        second: The same, over the same dataset and split; model, target rule, precision, seed or batch size may differ.
 
     Returns:
         A dict per pair: `mean` (second minus first, over the `n` samples that both have scored) with its 95 % interval
-        `low` to `high`, not corrected for several; `p` of the paired test over all entries, from 50 `clusters` on; the
-        shares of samples on which the second is `better`, `equal` (up to the last digits) or `worse`; `largest`, the
-        five samples that differ most; `unpaired`, how many samples only one run has scored. Unknown values are None.
+        `low` to `high`, not corrected for multiple comparisons; `p` of the paired test over all entries, from 50
+        `clusters` on; the shares of samples on which the second is `better`, `equal` (up to the last digits) or
+        `worse`; `largest`, the five samples that differ most; `unpaired`, the number of samples that only one run has
+        scored. Unknown values are None.
 
     Raises:
-        UserError: for runs over different datasets, runs that share no cell, or a folder without a finished run.
+        UserError: The runs are over different datasets or share no cell, or a folder has no finished run.
     """
     runs = [run if isinstance(run, RunData) else read_run(Path(run)) for run in (first, second)]
     if reason := why_not(*runs):
@@ -207,7 +210,7 @@ def differences(first: RunData | str | Path, second: RunData | str | Path) -> li
 
 
 def _other_versions(first: RunData, second: RunData) -> str:
-    """Return what has one name and two versions in two runs, as the end of a sentence; "" if nothing has."""
+    """Return which names have different versions in two runs, as the end of a sentence; "" if none has."""
     sentences = []
     for method_of in (explainer_of, metric_of):
         before, after = (
@@ -230,7 +233,7 @@ def _shared_samples(first: RunData, second: RunData) -> tuple[list[str], np.ndar
 
 
 def pairs(first: RunData, second: RunData) -> list[RunPair]:
-    """Compare the cells that two runs share, in the order of the first run, baselines last within each metric."""
+    """Compare the cells that two runs share, in the order of the first run, with baselines last for each metric."""
     explainers, metric_names = names_of([first, second])
     before, after = (
         {(metric_names.key(cell), explainers.key(cell)): cell for cell in run.cells} for run in (first, second)
@@ -252,8 +255,8 @@ def compared(
     """Compare cells of two runs on the samples that both have scored, and test them together.
 
     Args:
-        first: a run.
-        second: another one.
+        first: A run.
+        second: Another run.
         cells: (cell of the first, cell of the second, name of the explainer, name of the metric).
     """
     ids, in_first, in_second = _shared_samples(first, second)
@@ -300,11 +303,11 @@ def _of_aggregates(
 
 
 def _tested(pairs_and_rows: list[tuple[RunPair, np.ndarray]], codes: np.ndarray) -> list[RunPair]:
-    """Add intervals and p-values: all pairs of two runs are one family of the paired test.
+    """Add intervals and p-values; all pairs of two runs are one family of the paired test.
 
     Args:
-        pairs_and_rows: each pair with which of the samples (n,) it has.
-        codes: (n,) the cluster of each sample.
+        pairs_and_rows: Each pair with the mask of its samples, bool (n,).
+        codes: Cluster (n,) of each sample.
     """
     if not pairs_and_rows:
         return []
@@ -317,7 +320,7 @@ def _tested(pairs_and_rows: list[tuple[RunPair, np.ndarray]], codes: np.ndarray)
         estimates.append(paired_difference(matched[-1], 0, 1))
     enough = [(index, nothing) for index, estimate in enumerate(estimates) if estimate.effective >= RANKED_FROM]
     (flipped,) = adjusted_p([Matched([*columns, np.zeros(len(codes))], codes)], [enough])
-    # The test sees differences alone; how far a failure moves them follows from the scores.
+    # The test only sees differences; how far a failure moves them depends on the scores.
     p = {
         index: p if p >= ALPHA else outlasting_failures(p, p_with_failures(matched[index], 0, 1), 2 * len(enough))
         for (index, _), p in flipped.items()
@@ -331,13 +334,13 @@ def _tested(pairs_and_rows: list[tuple[RunPair, np.ndarray]], codes: np.ndarray)
 
 @dataclass(frozen=True)
 class Conflict:
-    """Two cells of the same id whose scores differ.
+    """Two cells with the same id whose scores differ.
 
     Attributes:
-        cells: both.
-        samples: how many samples differ.
-        common: how many samples both have.
-        largest: the sample that differs most; None where only the means differ.
+        cells: Both cells.
+        samples: Number of samples that differ.
+        common: Number of samples that both have.
+        largest: Sample that differs most; None if only the means differ.
     """
 
     cells: tuple[CellResult, CellResult]
@@ -375,7 +378,7 @@ class Conflict:
 
 
 def conflicts(first: RunData, second: RunData) -> list[Conflict]:
-    """Return the cells of the same id whose scores differ on the samples that both runs have."""
+    """Return the cells with the same id whose scores differ on the samples that both runs have."""
     others = {cell.cell_id: cell for cell in second.cells}
     ids, in_first, in_second = _shared_samples(first, second)
     same_samples = len(ids) == len(first.ids) == len(second.ids)
@@ -395,7 +398,7 @@ def conflicts(first: RunData, second: RunData) -> list[Conflict]:
 def _parts_differ(
     cell: CellResult, first: RunData, second: RunData, positions: tuple[np.ndarray, np.ndarray]
 ) -> np.ndarray:
-    """Return bool (n,): the samples whose parts differ, for an aggregate."""
+    """Return bool (n,), whether the parts of each sample differ, for an aggregate."""
     parts = [run.parts.get(cell.cell_id) for run in (first, second)]
     if parts[0] is None or parts[1] is None:
         return np.zeros(len(positions[0]), bool)
@@ -408,7 +411,7 @@ def _number(cell: CellResult) -> float:
 
 
 def _furthest(ids: list[str], scores: Sequence[np.ndarray], differing: np.ndarray) -> SampleDifference | None:
-    """Return the sample whose scores are furthest apart; a score against a gap is further than any two scores."""
+    """Return the sample whose scores are furthest apart; a score and a gap count as further apart than any scores."""
     if len(differing) == 0:
         return None
     gaps = np.abs(scores[0] - scores[1])[differing]

@@ -1,18 +1,19 @@
-"""Agreement of metrics and people on the order of explainers: accuracies at each exposure, of networks and of people.
+"""Agreement of metrics and people on the order of explainers, by the accuracies of networks and people at exposures.
 
 Figure 7 of Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021. People see the top share of a
-picture by a map, and more of it until they name its class. Their answers are a table, CSV or Parquet, a row per answer:
+picture by a map, and then more of it until they name its class. Their answers are a CSV or Parquet table with one row
+per answer:
 
     image_id    as in the dataset
     explainer   as in the run, with its options: "gradcam", "rise:masks=1000"
     exposure    share of the pixels that was shown, above 0 and at most 1
-    person      who answered, any text
+    person      person who answered, any text
     right       true or false (CSV: also 1 or 0); "I don't know" is false
-    dataset     may be left out: the name or fingerprint of the dataset that image_id is of. Ids of two datasets may be
-                equal, so answers that name their dataset count for the runs over it alone
+    dataset     optional: name or fingerprint of the dataset that image_id belongs to. Two datasets may have equal ids,
+                so answers that name their dataset count only for runs over it
 
 All answers of a person about an image and explainer are one judgement. The accuracy of people at r is the share of
-judgements that are right at or before r; `saliency_crowd_auc` is the area under it, 0 at r = 0.
+judgements that are correct at or before r; `saliency_crowd_auc` is the area under it, with 0 at r = 0.
 """
 
 import re
@@ -38,11 +39,11 @@ from saliency_bench.utils.csv_text import unescaped
 from saliency_bench.utils.hashing import sha256_of
 
 COLUMNS = ("image_id", "explainer", "exposure", "person", "right")
-DATASET = "dataset"  # a further column, which may be left out
+DATASET = "dataset"  # optional column
 AGREEMENT = ("dataset", "model", "metric", "exposure", *ENDS, "explainers", "n")
 PEOPLE = ("dataset", "explainer", "saliency_crowd_auc", "low", "high", "images", "judgements")
 ACCURACIES = ("dataset", "model", "metric", "explainer", "exposure", "automated", "people")
-EXPOSURE = re.compile(r"(\d+(?:\.\d+)?(?:e-\d+)?)(?: training \d+)?")  # a part of a metric with exposures
+EXPOSURE = re.compile(r"(\d+(?:\.\d+)?(?:e-\d+)?)(?: training \d+)?")  # name of a part of a metric with exposures
 Judgements = dict[str, dict[str, list[float]]]
 
 
@@ -51,10 +52,10 @@ class Answers:
     """Answers of people.
 
     Attributes:
-        judgements: {explainer: {image id: the exposure of the first right answer of each judgement, NaN for none}}.
-        sha256: of the file.
-        of_people: {person: {image id: the same exposures of each judgement of theirs, by whatever explainer}}.
-        by_dataset: {name or fingerprint of a dataset: its answers}, where the file says of which dataset they are.
+        judgements: {explainer: {image id: exposure of the first correct answer of each judgement, NaN for none}}.
+        sha256: SHA-256 hash of the file.
+        of_people: {person: {image id: the same exposures of each of the person's judgements, by any explainer}}.
+        by_dataset: {name or fingerprint of a dataset: its answers}, if the file names the datasets.
     """
 
     judgements: Judgements
@@ -63,7 +64,7 @@ class Answers:
     by_dataset: "dict[str, Answers]" = field(default_factory=dict)
 
     def about(self, run: RunData) -> "Answers":
-        """Return the answers about the dataset of a run; all of them where the file names no dataset."""
+        """Return the answers about the dataset of a run; all of them if the file names no dataset."""
         if not self.by_dataset:
             return self
         dataset = run.summary["dataset"]
@@ -71,7 +72,7 @@ class Answers:
         return self.by_dataset[names[0]] if names else Answers({}, self.sha256)
 
     def right(self, explainer: str, ids: Sequence[str], exposures: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-        """Return (judgements of each image (n,), right judgements at or before each exposure (n, R))."""
+        """Return (judgements of each image (n,), correct judgements at or before each exposure (n, R))."""
         firsts = self.firsts(explainer, ids)
         right = [right_by(first_exposures, exposures).sum(axis=0) for first_exposures in firsts]
         return np.array([len(first_exposures) for first_exposures in firsts], float), np.array(right, float).reshape(
@@ -79,23 +80,23 @@ class Answers:
         )
 
     def firsts(self, explainer: str, ids: Sequence[str]) -> list[np.ndarray]:
-        """Return, for each image, the exposures of the first right answers of its judgements."""
+        """Return, for each image, the exposures of the first correct answers of its judgements."""
         return [np.array(self.judgements.get(explainer, {}).get(image_id, [])) for image_id in ids]
 
 
 def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Findings:
-    """Compare the order of explainers by a metric with that by people, at each exposure.
+    """Compare the orders of explainers by a metric and by people, at each exposure.
 
-    By Spearman's rho and Kendall's tau-b. Both accuracies of an explainer are over the images on which people have
-    judged it; baselines are included, and higher is better for all. Intervals hold what the images leave open of both
-    orders (`rank_correlations`).
+    The orders are compared by Spearman's rho and Kendall's tau-b. Both accuracies of an explainer are over the images
+    on which people have judged it; baselines are included, and higher is better for all. Intervals cover everything
+    that the images leave open about both orders (`rank_correlations`).
 
     Args:
-        runs: with a metric of accuracies at exposures, such as saliency_kae.
-        answers: CSV or Parquet, as the head of this file says.
+        runs: Runs with a metric of accuracies at exposures, such as saliency_kae.
+        answers: CSV or Parquet file with the columns that this module's docstring lists.
 
     Raises:
-        UserError: for a file that does not hold it, and for runs without such a metric of three explainers that people
+        UserError: The file does not contain these columns, or no run has such a metric for three explainers that people
             have judged.
     """
     if answers is None:
@@ -107,7 +108,7 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
     without: set[str] = set()
     answered = {image for exposures_by_image in answers_read.judgements.values() for image in exposures_by_image}
     if not answered & (run_ids := {image_id for run in runs for image_id in run.ids}):
-        raise UserError(f"no image of {answers} is in the runs: it has {min(answered)}, they have {min(run_ids)}")
+        raise UserError(f"no image of {answers} is in the runs: it has {min(answered)}, the runs have {min(run_ids)}")
     if not any(answers_read.about(run).judgements for run in runs):
         named = ", ".join(sorted(answers_read.by_dataset))
         raise UserError(f"{answers} is about other datasets than the runs: {named}")
@@ -200,7 +201,7 @@ def _automated(run: RunData, cells: dict[str, CellResult], ids: Sequence[str]) -
 
 
 def _share(weights: np.ndarray, part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Return the share of judgements (draws,) under weights (draws, n), NaN where there is none."""
+    """Return the share of judgements (draws,) under weights (draws, n); NaN if there are none."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.einsum("dn,n->d", weights, part) / np.einsum("dn,n->d", weights, whole)
 
@@ -217,16 +218,16 @@ def crowd_auc(firsts: Sequence[np.ndarray], codes: np.ndarray, seed: int = 0) ->
     """Return saliency_crowd_auc, the mean area over judgements, with the interval of bounded scores over clusters.
 
     Args:
-        firsts: for each image the exposures of the first right answers of its judgements, NaN for none.
-        codes: the cluster of each image.
-        seed: as of `interval`.
+        firsts: For each image, the exposures of the first correct answers of its judgements, NaN for none.
+        codes: Cluster of each image.
+        seed: As in `interval`.
     """
     areas = np.concatenate([judgement_areas(first_exposures) for first_exposures in firsts])
     return interval(areas, np.repeat(codes, [len(first_exposures) for first_exposures in firsts]), (0.0, 1.0), seed)
 
 
 def read_answers(path: Path) -> Answers:
-    """Read a table of answers. Raise UserError that names the file, and the row or column that is wrong."""
+    """Read a table of answers; UserError that names the file, and the row or column with the error."""
     rows = _table(path).to_pylist()
     if not rows:
         raise UserError(f"{path} holds no answer")
@@ -236,7 +237,7 @@ def read_answers(path: Path) -> Answers:
         exposure, right = _checked(row, f"{path}, answer {number}")
         key = str(row.get(DATASET, "")), str(row["explainer"]), str(row["image_id"]), str(row["person"])
         if (*key, exposure) in seen:
-            raise UserError(f"{path}, answer {number}: a second one of {key[3]} on {key[2]} at exposure {exposure:g}")
+            raise UserError(f"{path}, answer {number}: second answer of {key[3]} on {key[2]} at exposure {exposure:g}")
         seen.add((*key, exposure))
         first[key] = np.fmin(first.get(key, np.nan), exposure if right else np.nan)
     answers = Answers({}, sha256_of(path))
@@ -251,7 +252,7 @@ def read_answers(path: Path) -> Answers:
 
 
 def _table(path: Path) -> pa.Table:
-    """Read the columns of a CSV or Parquet file of answers. Raise UserError."""
+    """Read the columns of a CSV or Parquet file of answers; UserError if that fails."""
     try:
         if path.suffix.lower() == ".parquet":
             table = pq.read_table(path)
@@ -260,7 +261,7 @@ def _table(path: Path) -> pa.Table:
             texts = pa.csv.ConvertOptions(column_types=types, strings_can_be_null=True)
             table = pa.csv.read_csv(path, convert_options=texts)
             for index, name in enumerate(table.column_names):
-                if name in types and pc.any(pc.starts_with(table[name], "'")).as_py():  # as our own writer escapes them
+                if name in types and pc.any(pc.starts_with(table[name], "'")).as_py():  # our own writer escapes them
                     values = [value and unescaped(value) for value in table[name].to_pylist()]
                     table = table.set_column(index, name, pa.array(values, pa.string()))
     except (OSError, ValueError, pa.ArrowException) as error:
@@ -274,7 +275,7 @@ RIGHT: dict[Any, bool] = {"true": True, "1": True, "false": False, "0": False}
 
 
 def _checked(row: dict[str, Any], where: str) -> tuple[float, bool]:
-    """Return (exposure, right) of a row. Raise UserError for a value that is neither."""
+    """Return (exposure, right) of a row; UserError for an invalid value."""
     for name in row:
         if row[name] is None or row[name] == "":
             raise UserError(f"{where}: {name} is empty")
@@ -283,7 +284,7 @@ def _checked(row: dict[str, Any], where: str) -> tuple[float, bool]:
     except ValueError:
         exposure = np.nan
     if not 0 < exposure <= 1:
-        raise UserError(f"{where}: exposure is a share above 0 and at most 1; got {row['exposure']}")
+        raise UserError(f"{where}: exposure must be a share above 0 and at most 1; got {row['exposure']}")
     if (right := RIGHT.get(str(row["right"]).lower())) is None:
-        raise UserError(f"{where}: right is true or false; got {row['right']}")
+        raise UserError(f"{where}: right must be true or false; got {row['right']}")
     return exposure, right

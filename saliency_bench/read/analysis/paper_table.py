@@ -1,4 +1,4 @@
-"""Tables for papers: a number in each cell, what must be known about it in footnotes below, in LaTeX or Markdown."""
+"""Tables for papers in LaTeX or Markdown: a number per cell, with remarks as footnotes below the table."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,15 +26,15 @@ class TableEntry:
     """A cell of a table.
 
     Attributes:
-        value: None if there is none; the notes say why.
-        ends: Its interval; None without one.
-        spread: A standard deviation to print after the value; None for none.
+        value: Number, or None; the notes give the reason.
+        ends: Interval of the number; None without one.
+        spread: Standard deviation to print after the value; None for none.
         rank: "1" or "1-3"; "" for none.
         best: Whether it may be set in bold.
         notes: Remarks on this number, for footnotes.
-        of_interval: Remarks on its interval, which go with it.
-        text: Printed in place of a value, if not "".
-        after: Printed after the number and its interval.
+        of_interval: Remarks on its interval, printed only with the interval.
+        text: Text to print instead of a value, if not "".
+        after: Text to print after the number and its interval.
         count: Whether it is a whole number.
     """
 
@@ -52,7 +52,7 @@ class TableEntry:
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table; rows of another `block` than the row above are set off by a rule."""
+    """A row of a table; a rule separates it from the row above if their `block` differs."""
 
     names: tuple[str, ...]
     entries: Sequence[TableEntry]
@@ -83,7 +83,7 @@ class PaperTable:
 
 
 class PaperTables:
-    """A result that can be printed in a paper."""
+    """Base class of results that can be printed as a table in a paper."""
 
     def paper_table(self) -> PaperTable:
         """Return the table."""
@@ -100,15 +100,15 @@ class PaperTables:
         Args:
             bold: Whether to set the best explainers of each metric in bold, as `Run.to_pandas` marks them.
             digits: Digits after the decimal point.
-            labels: {name of an explainer or metric: what to print instead}. A label or caption with a backslash or a
+            labels: {name of an explainer or metric: text to print instead}. A label or caption with a backslash or a
                 pair of $ is LaTeX and is inserted unchanged; other texts are escaped.
             caption: If given, the table is put into a `table` environment with this caption.
             intervals: Whether to print 95 % intervals.
             ranks: Whether to print the ranks that the paired test leaves open.
 
         Raises:
-            UserError: A label is for a name that is not in the table, or two rows or columns get the same name, or
-                `digits` is not a number from 0 to 12.
+            UserError: A label is for a name that is not in the table, two rows or columns get the same name, or
+                `digits` is not a whole number from 0 to 12.
         """
         table = _labelled(self.paper_table(), labels or {})
         marks, below = _footnotes(table, bold, intervals, ranks)
@@ -149,12 +149,12 @@ class PaperTables:
             bold: As in `to_latex`.
             digits: As in `to_latex`.
             labels: As in `to_latex`.
-            caption: If given, a line above the table.
+            caption: If given, text in a line above the table.
             intervals: As in `to_latex`.
             ranks: As in `to_latex`.
 
         Raises:
-            UserError: As `to_latex`.
+            UserError: As for `to_latex`.
         """
         table = _labelled(self.paper_table(), labels or {})
         marks, below = _footnotes(table, bold, intervals, ranks)
@@ -200,12 +200,12 @@ class _Markdown:
         return " ".join(parts) + (self.raised(marked) if marked else "")
 
     def number(self, value: float, count: bool = False) -> str:
-        """Return a number; a number that rounds to zero has no sign."""
+        """Return a number as text; a number that rounds to zero has no sign."""
         text = f"{value:,.0f}" if count else f"{value:.{self.digits}f}"
         return self.plain((text.lstrip("-") if not text.strip("-0.") else text).replace("-", "−"))
 
     def plain(self, text: str) -> str:
-        """Return a text as a cell shows it."""
+        """Return a text in the form that a cell shows."""
         return text
 
     def strong(self, text: str) -> str:
@@ -213,7 +213,7 @@ class _Markdown:
         return f"**{text}**"
 
     def small(self, text: str) -> str:
-        """Return what is less important than the number."""
+        """Return text that is less important than the number."""
         return text
 
     def raised(self, text: str) -> str:
@@ -237,7 +237,7 @@ class _Latex(_Markdown):
         return rf"{{\scriptsize {text}}}"
 
     def raised(self, text: str) -> str:
-        """Return the mark of a footnote, which takes no room, so that digits stay below each other."""
+        """Return the mark of a footnote; it takes no width, so that digits stay aligned."""
         return rf"\rlap{{\textsuperscript{{{text}}}}}"
 
 
@@ -262,7 +262,7 @@ def _footnotes(
 
 
 def _remarks(entry: TableEntry, intervals: bool) -> list[str]:
-    """Return the remarks on a number, each once."""
+    """Return the remarks on a number, without repetitions."""
     return list(dict.fromkeys([*entry.notes, *(entry.of_interval if intervals else ())]))
 
 
@@ -272,14 +272,14 @@ def _letters() -> Sequence[str]:
 
 
 def _sentence(text: str) -> str:
-    """Return a remark that begins with a capital letter, unless that is a name, and ends with a full stop."""
+    """Return a remark as a sentence: with a capital letter first, unless it starts with a name, and a full stop."""
     first = text.partition(" ")[0]
     text = text if set(first) & set("_:/") else text[:1].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _labelled(table: PaperTable, labels: Mapping[str, str]) -> PaperTable:
-    """Return a table with other names. Raise UserError for a label that does not fit."""
+    """Return the table with labels as names; UserError for a label that does not fit."""
     check_labels(table, labels)
     lines = [
         Line(tuple(labels.get(name, name) for name in line.names), line.entries, line.block) for line in table.lines
@@ -288,14 +288,14 @@ def _labelled(table: PaperTable, labels: Mapping[str, str]) -> PaperTable:
     for kind, names in (("rows", [line.names for line in lines]), ("columns", [(name,) for name in columns])):
         twice = [name for name, count in Counter(names).items() if count > 1]
         if labels and twice:
-            raise UserError(f"two {kind} are called {', '.join(twice[0])}; give each a label of its own")
+            raise UserError(f"two {kind} are called {', '.join(twice[0])}; give each its own label")
     notes = tuple(_renamed(note, labels) for note in table.notes)
     header = tuple(labels.get(name, name) for name in table.header)
     return replace(table, header=header, columns=columns, lines=lines, notes=notes)
 
 
 def check_labels(table: PaperTable, labels: Mapping[str, str]) -> None:
-    """Raise UserError for a label of a name that is not in the table."""
+    """Raise UserError for a label whose name is not in the table."""
     names = [name for line in table.lines for name in line.names]
     for name in labels:
         if name not in (known := dict.fromkeys([*table.header, *table.columns, *names])):
@@ -303,20 +303,20 @@ def check_labels(table: PaperTable, labels: Mapping[str, str]) -> None:
 
 
 def _renamed(note: str, labels: Mapping[str, str]) -> str:
-    """Return a remark in which names that end at a space, colon or comma have their labels."""
+    """Return a remark in which names that end at a space, colon or comma are replaced by their labels."""
     words = [(word.rstrip(":,;"), word) for word in note.split(" ")]
     return " ".join(labels[name] + word[len(name) :] if name in labels else word for name, word in words)
 
 
 def _checked(digits: int) -> int:
-    """Return `digits`. Raise UserError if it is no number of digits."""
+    """Return `digits`; UserError if it is not a valid number of digits."""
     if isinstance(digits, bool) or not isinstance(digits, int) or not 0 <= digits <= MOST_DIGITS:
-        raise UserError(f"digits is a whole number from 0 to {MOST_DIGITS}, not {digits!r}")
+        raise UserError(f"digits must be a whole number from 0 to {MOST_DIGITS}; got {digits!r}")
     return digits
 
 
 def _escaped(text: str) -> str:
-    r"""Return a text for LaTeX; one with a backslash or a pair of $ is LaTeX already."""
+    r"""Return a text escaped for LaTeX; a text with a backslash or a pair of $ is LaTeX already."""
     return text if "\\" in text or text.count("$") in (2, 4, 6) else latex(text)
 
 
@@ -326,7 +326,7 @@ def _one_cell(text: str) -> str:
 
 @dataclass(frozen=True)
 class RunTable(PaperTables):
-    """The table of a run that was read, or of several that were merged."""
+    """Table of a run that was read, or of several merged runs."""
 
     run: RunData
 
@@ -337,12 +337,12 @@ class RunTable(PaperTables):
 
 
 def table_of_cells(cells: Sequence[CellResult], used: int, name: str = "") -> PaperTable:
-    """Return the table of a run: a row per explainer, baselines below a rule, a column per metric.
+    """Return the table of a run: one row per explainer, baselines below a rule, and one column per metric.
 
     Args:
-        cells: Of one run.
-        used: Samples that the run covers.
-        name: What the run is about, such as its model and dataset.
+        cells: Cells of one run.
+        used: Number of samples that the run covers.
+        name: Subject of the run, such as its model and dataset.
     """
     metrics, explainers, marked = metric_names(cells), explainer_names(cells), best(cells)
     by_ids = {(cell.explainer_id, cell.metric_id): cell for cell in cells}
@@ -361,7 +361,7 @@ def table_of_cells(cells: Sequence[CellResult], used: int, name: str = "") -> Pa
 
 
 def _entry(cell: CellResult | None, used: int, marked: frozenset[str]) -> TableEntry:
-    """Return the entry of a cell; empty where the run has no such cell."""
+    """Return the entry of a cell; an empty one if the run has no such cell."""
     if cell is None:
         return TableEntry()
     if cell.without:
@@ -373,14 +373,14 @@ def _entry(cell: CellResult | None, used: int, marked: frozenset[str]) -> TableE
 
 
 def remarks(cell: CellResult, used: int) -> list[str]:
-    """Return what must be known about the value of a cell."""
+    """Return remarks on the value of a cell."""
     texts = [f"over {cell.n:,} of {used:,} images"] * (cell.n != used)
-    effective = f", which say as much as {cell.independent:.0f}" * (round(cell.independent) < cell.clusters)
+    effective = f", equivalent to {cell.independent:.0f} equal ones" * (round(cell.independent) < cell.clusters)
     texts += [f"in {counted(cell.clusters, 'group')}{effective}"] * (cell.clusters < cell.n)
     return texts + [f"few trainings ({cell.trainings})"] * cell.few_trainings
 
 
 def interval_remarks(cell: CellResult) -> list[str]:
-    """Return what must be known about the interval of a cell."""
+    """Return remarks on the interval of a cell."""
     texts = ["few images"] * cell.few + ["approximate interval"] * cell.approximate
     return texts + [f"{RARE}: {RARE_MEANS}"] * cell.rare

@@ -1,16 +1,16 @@
-"""Power of the paired test of reports: the images it takes to tell two explainers apart.
+"""Power of the paired test of reports: the number of images needed to distinguish two explainers.
 
 The mean difference d over C clusters has the standard error sigma / sqrt(C), with sigma^2 = C se_C^2 of the paired
 differences (`read/statistics/intervals.py`). A two-sided t-test at level alpha then finds a true difference d with
 
     power = P(|T| > t(1 - alpha / 2, C - 1)),    T non-central t with C - 1 degrees of freedom and d sqrt(C) / sigma
 
-(Cohen, Statistical Power Analysis, 1988, chapter 2). The sign flips of reports have nearly the same power. Where k
-differences are tested together, alpha is 0.05 / k (Bonferroni), an upper bound of what the step-down test needs. Fewer
-than 50 effective clusters are never enough: reports do not rank them.
+(Cohen, Statistical Power Analysis, 1988, chapter 2). The sign flips of reports have nearly the same power. If k
+differences are tested together, alpha is 0.05 / k (Bonferroni), an upper bound on what the step-down test needs. Fewer
+than 50 effective clusters are never enough, because reports do not rank them.
 
-A difference must also outlast failures that no sample shows (`intervals.p_of_failures`). For one standard error and one
-number of clusters, this is so from some mean difference on, and the power is at most the chance of a mean as large.
+A difference must also outlast failures that no sample shows (`intervals.p_of_failures`). For a given standard error and
+number of clusters, it does so from some mean difference on, so the power is at most the probability of such a mean.
 """
 
 from dataclasses import dataclass
@@ -37,18 +37,18 @@ from saliency_bench.read.statistics.paired_test import outlasting_failures
 from saliency_bench.read.statistics.ranking import ALPHA, RANKED_FROM
 
 POWER = 0.8
-MOST = 10_000_000  # clusters that are searched through
-CURVE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # parts of the clusters that are needed
+MOST = 10_000_000  # largest number of clusters that is tried
+CURVE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # multiples of the needed clusters
 
 
 @dataclass(frozen=True)
 class Failures:
-    """Rare failures that a difference has to outlast.
+    """Rare failures that a difference must outlast.
 
     Attributes:
-        reach: greatest absolute difference on a sample where one of two explainers fails; 0 for scores without a range.
-        columns: explainers that are tested together and may fail.
-        evenness: effective clusters per cluster.
+        reach: Greatest absolute difference on a sample where one of two explainers fails; 0 for scores without a range.
+        columns: Number of explainers that are tested together and may fail.
+        evenness: Effective clusters per cluster.
     """
 
     reach: float = 0.0
@@ -56,7 +56,7 @@ class Failures:
     evenness: float = 1.0
 
     def outlasted(self, mean: float, clusters: int, spread: float) -> bool:
-        """Return whether a mean difference of so many clusters outlasts them."""
+        """Return whether a mean difference over this many clusters outlasts the failures."""
         if not self.reach:
             return True
         if mean <= 0:
@@ -70,10 +70,10 @@ class Failures:
         return outlasting_failures(0.0, p, self.columns) < ALPHA
 
     def chance(self, clusters: int, spread: float, wanted: float) -> float:
-        """Return the chance that a true difference outlasts them."""
+        """Return the probability that a true difference outlasts the failures."""
         if not self.reach:
             return 1.0
-        low, high = 0.0, 2 * self.reach + abs(wanted)  # of the least mean difference that outlasts them
+        low, high = 0.0, 2 * self.reach + abs(wanted)  # bounds of the least mean difference that outlasts them
         for _ in range(STEPS):
             middle = (low + high) / 2
             low, high = (low, middle) if self.outlasted(middle, clusters, spread) else (middle, high)
@@ -86,18 +86,18 @@ NO_FAILURES = Failures()
 
 @dataclass(frozen=True)
 class Needed:
-    """The images and clusters needed to find a difference of two explainers.
+    """Number of images and clusters needed to find a difference between two explainers.
 
     Attributes:
-        metric: of the scores; "" if the spread was assumed.
-        explainers: the two; () if the spread was assumed.
+        metric: Metric of the scores; "" if the spread was assumed.
+        explainers: The two explainers; () if the spread was assumed.
         spread: sigma, the standard deviation of the mean difference over one cluster.
-        difference: to be found.
-        clusters: that are needed; None: more than `MOST`.
-        images: in as many clusters.
-        observed: the difference in the run; None if the spread was assumed.
-        seen: clusters of the run.
-        failures: that the difference has to outlast.
+        difference: Difference to find.
+        clusters: Number of clusters needed; None if it exceeds `MOST`.
+        images: Number of images in these clusters.
+        observed: Difference in the run; None if the spread was assumed.
+        seen: Number of clusters in the run.
+        failures: Failures that the difference must outlast.
     """
 
     metric: str
@@ -120,25 +120,25 @@ class Needed:
 def power_at(
     clusters: int, spread: float, wanted: float, alpha: float = ALPHA, failures: Failures = NO_FAILURES
 ) -> float:
-    """Return the chance that a paired t-test finds a true difference that also outlasts rare failures.
+    """Return the probability that a paired t-test finds a true difference that also outlasts rare failures.
 
     Args:
-        clusters: independent differences, at least 2.
-        spread: their standard deviation.
-        wanted: the difference.
-        alpha: level of the test, two-sided.
-        failures: rare failures; by default none.
+        clusters: Number of independent differences, at least 2.
+        spread: Standard deviation of these differences.
+        wanted: The true difference.
+        alpha: Level of the two-sided test.
+        failures: Rare failures; by default none.
     """
     return min(_power_of_t(clusters, spread, wanted, alpha), failures.chance(clusters, spread, wanted))
 
 
 def _power_of_t(clusters: int, spread: float, wanted: float, alpha: float) -> float:
-    """Return the chance that a paired t-test finds a true difference."""
+    """Return the probability that a paired t-test finds a true difference."""
     if spread == 0:
         return 1.0
     critical = stats.t.ppf(1 - alpha / 2, clusters - 1)
     shift = abs(wanted) / spread * sqrt(clusters)
-    if clusters > 1000:  # where both distributions are normal to four digits, and scipy's tail is slow
+    if clusters > 1000:  # both distributions are normal to four digits here, and scipy's tail is slow
         return float(stats.norm.sf(critical - shift) + stats.norm.cdf(-critical - shift))
     return _tails(critical, clusters - 1, shift)
 
@@ -166,17 +166,17 @@ def _legendre() -> tuple[np.ndarray, np.ndarray]:
 def clusters_needed(
     spread: float, wanted: float, power: float = POWER, comparisons: int = 1, failures: Failures = NO_FAILURES
 ) -> int | None:
-    """Return the fewest clusters, at least 50 effective ones, with which the test finds a difference with this power.
+    """Return the fewest clusters, at least 50 effective ones, with which the test has this power for a difference.
 
     Args:
-        spread: standard deviation of the mean difference over one cluster.
-        wanted: the difference.
-        power: between 0 and 1.
-        comparisons: differences that are tested together.
-        failures: as in `power_at`.
+        spread: Standard deviation of the mean difference over one cluster.
+        wanted: The true difference.
+        power: Required power, between 0 and 1.
+        comparisons: Number of differences that are tested together.
+        failures: As in `power_at`.
 
     Returns:
-        None if more than `MOST` are needed.
+        Number of clusters, or None if more than `MOST` are needed.
 
     Raises:
         UserError: The difference is 0, or power, spread or comparisons are out of range.
@@ -184,9 +184,9 @@ def clusters_needed(
     if not (wanted and np.isfinite(wanted)):
         raise UserError("the difference (--difference) must not be 0; give the smallest one that matters, such as 0.02")
     if not 0 < power < 1:
-        raise UserError(f"power (--power) lies between 0 and 1; got {power:g}")
+        raise UserError(f"power (--power) must be between 0 and 1; got {power:g}")
     if not (spread >= 0 and np.isfinite(spread)) or comparisons < 1:
-        raise UserError(f"spread (--spread) is a number of at least 0, got {spread:g}, and comparisons at least 1")
+        raise UserError(f"spread (--spread) must be at least 0, got {spread:g}, and comparisons at least 1")
     alpha = ALPHA / comparisons
     quantile = float(stats.norm.isf(power))
 
@@ -209,13 +209,13 @@ def clusters_needed(
 
 
 def of_run(run: RunData, wanted: float, power: float = POWER, together: bool = True) -> list[Needed]:
-    """Return the images that every two explainers of a run need by each metric, largest need first.
+    """Return the images that every two explainers of a run need, for each metric, starting with the largest need.
 
     Args:
-        run: with at least 10 clusters, below which there is no spread.
-        wanted: the difference to be found; explainers and direction do not matter.
-        power: to find it with.
-        together: whether all pairs of a metric are tested together, as reports do.
+        run: Run with at least 10 clusters; with fewer there is no spread.
+        wanted: Difference to find; explainers and direction do not matter.
+        power: Power with which to find it.
+        together: Whether all pairs of a metric are tested together, as in reports.
 
     Raises:
         UserError: No two explainers share enough samples.
@@ -261,14 +261,14 @@ def of_run(run: RunData, wanted: float, power: float = POWER, together: bool = T
 
 
 def assumed(spread: float, wanted: float, power: float = POWER, size: int = 1, correlation: float = 0.0) -> Needed:
-    """Return what is needed for differences of an assumed spread, of scores from 0 to 1.
+    """Return what is needed for an assumed spread of differences, for scores from 0 to 1.
 
     Args:
-        spread: standard deviation of the paired differences of images.
-        wanted: the difference to be found.
-        power: to find it with.
-        size: images of a cluster.
-        correlation: of the differences within a cluster; the variance of a cluster's mean is
+        spread: Standard deviation of the paired differences of images.
+        wanted: Difference to find.
+        power: Power with which to find it.
+        size: Images per cluster.
+        correlation: Correlation of the differences within a cluster; the variance of a cluster's mean is
             spread^2 (1 + (size - 1) correlation) / size.
     """
     if size < 1 or not 0 <= correlation <= 1:
@@ -281,7 +281,7 @@ def assumed(spread: float, wanted: float, power: float = POWER, size: int = 1, c
 
 
 def curve(needed: Needed, comparisons: int = 1) -> list[tuple[int, float]]:
-    """Return [(clusters, power)] around the clusters that are needed; [] if these are too many."""
+    """Return [(clusters, power)] around the needed number of clusters; [] if that exceeds `MOST`."""
     if needed.clusters is None:
         return []
     points = sorted({max(2, round(part * needed.clusters)) for part in CURVE})

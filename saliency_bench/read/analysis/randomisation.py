@@ -1,7 +1,7 @@
-"""Model randomisation as a verdict: does an explainer's map depend on the weights of the layers, from the logits down?
+"""Judge by model randomisation whether an explainer's map depends on the weights of the layers, from the logits down.
 
 A part of `saliency_randomisation` is the similarity of the maps before and after all layers from the logits down to one
-have new weights. Maps that stay similar do not depend on the weights of those layers (Adebayo et al., 2018).
+layer get new weights. Maps that stay similar do not depend on the weights of those layers (Adebayo et al., 2018).
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,21 +19,22 @@ STAYS, CHANGES, OPEN, FEW = "does not depend", "depends", "undecided", "too few 
 
 
 def randomisation(runs: Sequence[RunData], bound: float = BOUND) -> Findings:
-    """Say for each explainer and layer whether the map depends on the weights from the logits down to that layer.
+    """Judge for each explainer and layer whether the map depends on the weights from the logits down to that layer.
 
-    By the 95 % interval of the similarity of the maps before and after: all of it above `bound`: "does not depend"; all
-    of it below: "depends"; else "undecided". The verdict on an explainer is that on all layers together; "changes at"
-    is the first layer, from the logits down, at which it depends.
+    The verdict uses the 95 % interval of the similarity of the maps before and after: "does not depend" if all of it is
+    above `bound`, "depends" if all of it is below, else "undecided". The verdict on an explainer is that for all layers
+    together; "changes at" is the first layer, from the logits down, at which the map depends on the weights.
 
     Args:
-        runs: with saliency_randomisation by a similarity.
-        bound: of the similarity (structural similarity or rank correlation), between -1 and 1; no paper names one.
+        runs: Runs with saliency_randomisation by a similarity.
+        bound: Bound of the similarity (structural similarity or rank correlation), between -1 and 1; no paper gives
+            one.
 
     Raises:
-        UserError: for another bound, and for runs without such a metric.
+        UserError: The bound is out of range, or no run has such a metric.
     """
     if not -1 < bound < 1:
-        raise UserError(f"bound is a similarity between -1 and 1; got {bound:g}")
+        raise UserError(f"bound must be a similarity between -1 and 1; got {bound:g}")
     rows: list[tuple[Value, ...]] = []
     verdicts: list[tuple[Value, ...]] = []
     for run, name, metric, cell in _cells(runs):
@@ -49,15 +50,16 @@ def randomisation(runs: Sequence[RunData], bound: float = BOUND) -> Findings:
         )
     notes = [
         f"{STAYS}: the 95 % interval of the similarity lies above {bound:g}; {CHANGES}: below it. Layers lose their "
-        "weights one after the other, from the logits down; the first table is about all of them.",
-        "A map that depends on the weights is not right for that; one that does not cannot explain what was learned.",
+        "weights one after the other, from the logits down; the first table is for all layers.",
+        "A map that depends on the weights is not correct for that reason; one that does not cannot explain what was "
+        "learned.",
     ]
     data = {"bound": bound, "explainers": dicts(VERDICTS, verdicts), "layers": dicts(LAYERS, rows)}
     return Findings("randomisation", [Table(VERDICTS, verdicts), Table(LAYERS, rows, "layers")], data, notes)
 
 
 def verdict(similarity: PartResult, bound: float) -> str:
-    """Return the verdict that the interval of a similarity allows."""
+    """Return the verdict from the interval of a similarity."""
     if similarity.ends is None:
         return FEW
     low, high = similarity.ends
@@ -65,7 +67,7 @@ def verdict(similarity: PartResult, bound: float) -> str:
 
 
 def _cells(runs: Sequence[RunData]) -> Iterator[tuple[RunData, str, str, CellResult]]:
-    """Yield (run, explainer, metric, cell) of each cell of similarities."""
+    """Yield (run, explainer, metric, cell) for each cell of similarities."""
     for run in runs:
         for row in run.rows:
             for column in run.columns:

@@ -1,4 +1,4 @@
-"""Rankings of explainers: do metrics agree on them, and does the winner survive another setting of a metric?"""
+"""Compare rankings of explainers: do metrics agree, and does the winner survive another setting of a metric?"""
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
@@ -17,7 +17,7 @@ from saliency_bench.read.statistics.paired_test import ALPHA
 ENDS = ("spearman", "spearman low", "spearman high", "kendall tau-b", "kendall low", "kendall high")
 AGREEMENT = ("dataset", "model", "metric", "other", *ENDS, "explainers", "n")
 SETTINGS = ("dataset", "model", "metric", "explainer", "mean rank", "worst rank", "survives", "settings")
-FEWEST = 3  # explainers whose order says anything
+FEWEST = 3  # explainers; the order of fewer is not compared
 OPEN = "Intervals hold every order of the explainers that the samples leave open."
 Means = Callable[[np.ndarray], Sequence[np.ndarray]]
 
@@ -25,9 +25,9 @@ Means = Callable[[np.ndarray], Sequence[np.ndarray]]
 def rank(runs: Sequence[RunData]) -> Findings:
     """Compare every two metrics by the order of the explainers' means: Spearman's rho and Kendall's tau-b.
 
-    Means are over the samples that every explainer has scores of by both metrics; n says how many they are. Baselines
-    are included, higher is better for all, ties are ties. The interval holds what the samples leave open of both orders
-    (`rank_correlations`).
+    Means are over the samples for which every explainer has scores by both metrics; n is the number of these samples.
+    Baselines are included, higher is better for all, and ties are ties. The interval covers everything that the samples
+    leave open about both orders (`rank_correlations`).
     """
     rows = [row for run in runs for row in _agreements(run)]
     if not rows:
@@ -64,7 +64,7 @@ def _has_mean(cell: CellResult) -> bool:
 def agreement(run: RunData, first: Sequence[CellResult], second: Sequence[CellResult]) -> tuple[Estimate, Estimate]:
     """Return (Spearman's rho, Kendall's tau-b) of the orders of the same explainers by two metrics.
 
-    They are over the samples that all cells have; NaN where there are none.
+    The orders are over the samples that all cells have; the result is NaN if there are none.
     """
     columns = [np.stack([run.oriented(cell) for cell in cells], axis=1) for cells in (first, second)]
     scored = np.isfinite(np.concatenate(columns, axis=1)).all(axis=1)
@@ -78,17 +78,18 @@ def agreement(run: RunData, first: Sequence[CellResult], second: Sequence[CellRe
 
 
 def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estimate, Estimate]:
-    """Return (Spearman's rho, Kendall's tau-b) of two orders of explainers, with what the samples leave open of them.
+    """Return (Spearman's rho, Kendall's tau-b) of two orders of explainers, with all that the samples leave open.
 
-    A percentile bootstrap covers 80 % where means are close: the orders of draws are nearer to chance than the true
-    ones. So the interval covers all pairs of orders that the samples leave open. Two explainers are in order by a
-    metric where |gap| > c se: gaps and their standard errors are of the means, drawn by clusters, and c is the .95
-    quantile of the greatest |gap* - gap| / se over all pairs of both orders, so that all decided pairs hold together.
+    A percentile bootstrap covers only 80 % if means are close, because the orders in the draws are nearer to chance
+    than the true ones. The interval therefore covers all pairs of orders that the samples leave open. A metric decides
+    the order of two explainers if |gap| > c se. Gaps of means and their standard errors come from drawing clusters; c
+    is the .95 quantile of the greatest |gap* - gap| / se over all pairs of both orders, so that all decided pairs hold
+    together.
 
     Args:
-        means: a function of weights (draws, n), how often each sample counts: the means (draws, k) by both metrics.
-        codes: the cluster of each sample.
-        seed: of the draws.
+        means: Function from weights (draws, n), how often each sample counts, to the means (draws, k) by both metrics.
+        codes: Cluster of each sample.
+        seed: Seed of the draws.
     """
     orders = [order_of(column) for column in means(np.ones((1, len(codes))))]
     values = float(spearman_of(*orders)[0]), float(kendall_of(*orders)[0])
@@ -100,17 +101,17 @@ def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estim
 
 
 def _decided(means: Means, codes: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the signs (k, k) of the gaps that the samples decide, 0 where a pair is open, by both metrics."""
+    """Return the signs (k, k) of the gaps that the samples decide, by both metrics; 0 for an open pair."""
     gaps, draws = (
         np.stack([column[:, :, None] - column[:, None, :] for column in columns], axis=1)
         for columns in (means(np.ones((1, len(codes)))), _drawn_means(means, codes, seed))
     )
     errors = draws.std(axis=0, ddof=1)
-    # One bound on |gap* - gap| / se for all gaps of both metrics, so that all signs are right together with 95 %.
+    # One bound on |gap* - gap| / se for all gaps of both metrics, so that all signs together are right with 95 %.
     with np.errstate(invalid="ignore", divide="ignore"):
-        greatest = np.nanmax(np.abs(draws - gaps) / errors, axis=(1, 2, 3))  # NaN where a gap never varies
+        greatest = np.nanmax(np.abs(draws - gaps) / errors, axis=(1, 2, 3))  # NaN if a gap never varies
     counts = np.bincount(codes)
-    # Draws vary less than samples do, as in `cluster_bootstrap`.
+    # Draws vary less than samples, as in `cluster_bootstrap`.
     widened = np.sqrt(len(counts) / (len(counts) - 1)) * t_quantile(effective_clusters(counts) - 1) / t_quantile(np.inf)
     enough = np.abs(gaps[0]) > np.quantile(greatest, 1 - ALPHA) * widened * errors
     signs = np.where(enough, np.sign(gaps[0]), 0)
@@ -118,13 +119,13 @@ def _decided(means: Means, codes: np.ndarray, seed: int) -> tuple[np.ndarray, np
 
 
 def _drawn_means(means: Means, codes: np.ndarray, seed: int) -> list[np.ndarray]:
-    """Return the means (draws, k) by both metrics in the draws that have all of them."""
+    """Return the means (draws, k) by both metrics, from the draws in which none is missing."""
     both = drawn_statistics(lambda weights: np.concatenate(means(weights), axis=1), codes, seed)
     return np.split(both[np.isfinite(both).all(axis=1)], 2, axis=1)
 
 
 def _tau_left_open(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
-    """Return the least and greatest tau: a pair that is open in either order may agree or not."""
+    """Return the least and the greatest tau: a pair that is open in either order may agree or not."""
     above = np.triu_indices(len(first), 1)
     products = (first * second)[above]
     known, is_open = products.sum(), np.count_nonzero(products == 0)
@@ -132,9 +133,9 @@ def _tau_left_open(first: np.ndarray, second: np.ndarray) -> tuple[float, float]
 
 
 def _rho_left_open(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
-    """Return bounds of rho = 1 - 6 sum d^2 / (k^3 - k), d the difference of an explainer's ranks, each in its set."""
+    """Return bounds of rho = 1 - 6 sum d^2 / (k^3 - k), with d the difference of an explainer's ranks in their sets."""
     k = len(first)
-    # A centred rank is half of how many are above minus below; an open pair moves it by a half either way.
+    # A centred rank is half the number above minus below; an open pair moves it by a half in either direction.
     gap = (first.sum(axis=1) - second.sum(axis=1)) / 2
     slack = sum(np.count_nonzero(signs == 0, axis=1) - 1 for signs in (first, second)) / 2
     least, most = (float((distance**2).sum()) for distance in (np.maximum(np.abs(gap) - slack, 0), np.abs(gap) + slack))
@@ -149,7 +150,7 @@ def means_of(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def order_of(means: np.ndarray) -> np.ndarray:
-    """Return the sign (draws, k, k) of each mean minus each other; means equal up to their last digits are tied."""
+    """Return the sign (draws, k, k) of each mean minus each other one; means equal up to their last digits are tied."""
     gaps = means[:, :, None] - means[:, None, :]
     equal = np.abs(gaps) <= 1e-12 * np.nanmax(np.abs(means), axis=1, initial=0)[:, None, None]
     return np.where(equal, 0, np.sign(gaps))
@@ -161,21 +162,22 @@ def kendall_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def spearman_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return Pearson's correlation of ranks: how many are below minus how many above is twice the centred rank."""
+    """Return Pearson's correlation of ranks; the number below minus the number above is twice the centred rank."""
     return _cosine(first.sum(axis=2), second.sum(axis=2))
 
 
 def _cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the cosine of rows; NaN where one is all zeros."""
+    """Return the cosine of rows; NaN if one is all zeros."""
     scale = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
     return (first * second).sum(axis=1) / np.where(scale > 0, scale, np.nan)
 
 
 def sensitivity(runs: Sequence[RunData]) -> Findings:
-    """Rank each explainer over all settings of a metric: mean and worst rank, and whether it survives.
+    """Rank each explainer over all settings of a metric: mean rank, worst rank, and whether it survives.
 
-    Ranks are those of the means, ties at their mean, among the explainers that have all settings. An explainer survives
-    if in no setting another one is significantly better (its rank set holds 1); None where nothing is ranked.
+    Ranks are those of the means, with ties at their mean, among the explainers that have all settings. An explainer
+    survives if no other one is significantly better in any setting (its rank set contains 1); None if nothing is
+    ranked.
     """
     rows: list[tuple] = []
     details: list[dict[str, Any]] = []
@@ -199,7 +201,7 @@ def sensitivity(runs: Sequence[RunData]) -> Findings:
             rows += sorted(of_metric, key=lambda entry: (entry[4], entry[5]))
     if not rows:
         raise UserError(
-            "no metric has several settings in these runs; name one with other options as well, for example "
+            "no metric has several settings in these runs; add one with other options, for example "
             "--metrics saliency_miou saliency_miou:threshold=0.3"
         )
     header = ("dataset", "model", "metric", "explainer", "setting", "rank", "rank set", "value")
@@ -215,7 +217,7 @@ def sensitivity(runs: Sequence[RunData]) -> Findings:
 
 
 def _settings(run: RunData) -> dict[str, list[MetricColumn]]:
-    """Return {metric: its columns} of the metrics with several options."""
+    """Return {metric: its columns} for metrics with several sets of options."""
     columns_of: dict[str, list[MetricColumn]] = {}
     for column in run.columns:
         (_, cell), *_ = run.cells_of_column(column)
@@ -233,6 +235,6 @@ def _complete(run: RunData, columns: Sequence[MetricColumn]) -> list[tuple[Expla
 
 
 def _ranks(values: Sequence[float]) -> np.ndarray:
-    """Return the rank of each value: 1 for the greatest; ties at their mean."""
+    """Return the rank of each value: 1 for the greatest; ties get their mean rank."""
     order = order_of(np.array([values], dtype=float))[0]
     return (len(values) + 1 - order.sum(axis=1)) / 2

@@ -1,19 +1,20 @@
-"""Requirements of a run, as a gate for continuous integration asks them: "gradcam:saliency_miou>=0.3".
+"""Check requirements of a run, such as "gradcam:saliency_miou>=0.3", as a gate in continuous integration.
 
 A requirement may also compare two explainers of the run: "gradcam:saliency_miou>random". It is then judged by the
 interval of their difference on the samples that both have, with the bound 0.
 
-A requirement fails only where the samples speak against it: the whole interval lies on the wrong side of the bound, or
-the paired test finds the explainer worse than in an earlier run. An interval that contains the bound decides nothing:
-the requirement passes, unless `strict` makes undecided requirements fail (`passes`). Where the range of the metric is
-bounded, the interval allows for rare failures at its full level (`intervals.outlasting_rare_scores`), so it may be
-wider than the interval in a table.
+A requirement fails only if the samples contradict it: the whole interval lies on the wrong side of the bound, or the
+paired test finds the explainer worse than in an earlier run. An interval that contains the bound decides nothing: the
+requirement passes, unless `strict` makes undecided requirements fail (`passes`). If the range of the metric is bounded,
+the interval allows for rare failures at its full level (`intervals.outlasting_rare_scores`), so it may be wider than
+the interval in a table.
 
-Intervals are those of Holm's method (1979) over the requirements of one call: all m are judged by intervals of level
-1 - .05 / m; decided requirements are set aside, and the k that are left are judged by 1 - .05 / k, until none of them
-is decided. So all verdicts of a call hold together with 95 %, and true requirements fail by chance in 2.5 % of the
-calls, with an earlier run in 5 %: the paired test is two-sided, and one side of it fails. 0/1 scores of single samples
-have exact intervals here, which keep this for every share; others keep it as far as their intervals are right.
+Intervals follow Holm's method (1979) over the requirements of one call. All m requirements are judged by intervals of
+level 1 - .05 / m. Decided ones are set aside, and the remaining k are judged by 1 - .05 / k, until none of them is
+decided. All verdicts of a call therefore hold together with 95 %, and true requirements fail by chance in 2.5 % of the
+calls; with an earlier run, in 5 %, because the paired test is two-sided and one side of it fails. 0/1 scores of single
+samples have exact intervals here, which guarantee this for every share; others do so as far as their intervals are
+correct.
 """
 
 import re
@@ -46,14 +47,14 @@ from saliency_bench.read.statistics.intervals import (
 from saliency_bench.read.statistics.ranking import aggregate_of, aggregated
 from saliency_bench.read.statistics.trainings import areas_by_training, crossed
 
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)  # no 0_1, which Python reads as 1
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)  # not 0_1, which Python reads as 1
 LEVEL = 1 - 2 * TAIL
 MET, UNDECIDED, FAILED = "met", "undecided", "failed"
 FORM = (
     "write EXPLAINER:METRIC>=NUMBER or <=, for example 'gradcam:saliency_miou>=0.3', or EXPLAINER:METRIC>EXPLAINER or "
     "<, for example 'gradcam:saliency_miou>random'"
 )
-MOST = 1e9  # samples; a larger number is not stated
+MOST = 1e9  # samples; larger numbers are not printed
 POWER = 0.8  # probability that the smallest violation printed in a line fails the requirement
 
 
@@ -62,10 +63,10 @@ class Requirement:
     """A bound on the mean of a cell, or on its difference from the mean of another explainer in the run.
 
     Attributes:
-        names: explainer and metric with their options, joined by a colon.
+        names: Explainer and metric with their options, joined by a colon.
         at_least: True for >= and >, False for <= and <.
-        bound: the number; 0 for a difference.
-        other: the other explainer; "" if there is none.
+        bound: The number; 0 for a difference.
+        other: The other explainer; "" if there is none.
     """
 
     names: str
@@ -102,12 +103,12 @@ class CheckedRequirement:
     """A requirement and its outcome.
 
     Attributes:
-        requirement: what was asked for.
-        cell: the cell it is about.
-        interval: the interval that decides the verdict; of the difference if another explainer is named.
-        level: confidence level of the interval.
-        exact: whether the interval is Clopper and Pearson's, for scores of 0 and 1.
-        pair: the cell in an earlier run, first, and in this one.
+        requirement: The requirement.
+        cell: Cell that it refers to.
+        interval: Interval that decides the verdict; of the difference if another explainer is named.
+        level: Confidence level of the interval.
+        exact: Whether the interval is Clopper and Pearson's, for scores of 0 and 1.
+        pair: The cell in an earlier run and in this one.
     """
 
     requirement: Requirement
@@ -119,7 +120,7 @@ class CheckedRequirement:
 
     @property
     def is_worse(self) -> bool:
-        """Return whether the paired test finds the explainer worse than before."""
+        """Return whether the paired test finds the explainer worse than in the earlier run."""
         return self.pair is not None and self.pair.direction < 0
 
     @property
@@ -129,23 +130,23 @@ class CheckedRequirement:
 
     @property
     def passed(self) -> bool:
-        """Return whether nothing speaks against the requirement."""
+        """Return whether the samples do not contradict the requirement."""
         return self.verdict != FAILED
 
     @property
     def needed(self) -> int | None:
-        """Return about how many samples would decide, if the mean stayed; None if it is decided or nearly the bound."""
+        """Return roughly how many samples would decide with this mean; None if decided or too close to the bound."""
         value, ends = self.interval.value or 0.0, self.interval.ends
         if self.verdict != UNDECIDED or ends is None or value == self.requirement.bound:
             return None
         half = ends[1] - value if self.requirement.bound > value else value - ends[0]
-        # The width of an interval falls with the root of n.
+        # The width of an interval falls with the square root of n.
         needed = self.interval.n * (half / (self.requirement.bound - value)) ** 2
         return ceil(needed) if needed < MOST else None
 
     @property
     def smallest_violation(self) -> float | None:
-        """Return the smallest violation that this many samples fail with 80 % probability; None if there is none."""
+        """Return the smallest violation that this many samples detect with 80 % probability; None if there is none."""
         if (ends := self.interval.ends) is None:
             return None
         value, (low, high), tail = self.interval.value or 0.0, self.cell.limits, (1 - self.level) / 2
@@ -221,16 +222,16 @@ class CheckedRequirement:
 def found_violation(half: float, tail: float) -> float:
     """Return the distance of the mean from a bound at which `POWER` of the intervals lie entirely beyond the bound.
 
-    The half of the interval on the side of the bound is z(1 - tail) standard errors wide. The mean has to be another
+    The half of the interval on the side of the bound is z(1 - tail) standard errors wide. The mean must be another
     z(.8) standard errors further from the bound: half (1 + z(.8) / z(1 - tail)).
     """
     return half * (1 + t_quantile(inf, 1 - POWER) / t_quantile(inf, tail))
 
 
 def violation_of_hits(bound: float, n: int, tail: float) -> float | None:
-    """Return `found_violation` of a share of n samples that is required to be at least `bound`; None if there is none.
+    """Return `found_violation` for a share of n samples that must be at least `bound`; None if there is none.
 
-    The requirement fails if the interval of `clopper_pearson` ends below the bound, which is the case up to a number of
+    The requirement fails if the interval of `clopper_pearson` ends below the bound, which holds up to some number of
     hits. The violation is bound - p for the share p with which `POWER` of the samples do not exceed this number.
     """
     numbers = np.arange(n)
@@ -250,9 +251,9 @@ def wilson_size(mean: float, ends: Sequence[float], tail: float) -> float:
 
 
 def violation_of_share(bound: float, size: float, tail: float) -> float | None:
-    """Return `found_violation` of a mean in [0, 1] that is required to be at least `bound`; None if there is none.
+    """Return `found_violation` for a mean in [0, 1] that must be at least `bound`; None if there is none.
 
-    The variance of the mean m is taken to be m (1 - m) / size, as for 0/1 scores, so it changes with the mean. Sample
+    The variance of the mean m is assumed to be m (1 - m) / size, as for 0/1 scores, so it changes with the mean. Sample
     means up to c = bound - z(1 - tail) sqrt(bound (1 - bound) / size) fail. The sample mean is at most c in `POWER` of
     the cases if the true mean is the lower end of Wilson's interval of c with z(.8).
     """
@@ -263,7 +264,7 @@ def violation_of_share(bound: float, size: float, tail: float) -> float | None:
 
 
 def verdict(requirement: Requirement, interval: Interval) -> str:
-    """Return the verdict of an interval on a requirement; equal scores may have no interval, and one score decides."""
+    """Return the verdict of an interval on a requirement. Equal scores may have no interval; their value decides."""
     value = interval.value or 0.0
     low, high = interval.ends or (value, value)
     if requirement.other and low == high == 0:
@@ -278,16 +279,15 @@ def check(
 ) -> list[CheckedRequirement]:
     """Check requirements of a run, and that no explainer is worse than in an earlier run over the same samples.
 
-    All requirements of one call are judged together (Holm), and all pairs of one call are one family of the paired
-    test.
+    All requirements of one call are judged jointly (Holm), and all pairs of one call are one family of the paired test.
 
     Args:
-        run: the run.
-        requirements: of the run.
-        against: the earlier run.
+        run: The run.
+        requirements: Requirements of the run.
+        against: The earlier run.
 
     Raises:
-        UserError: for a requirement without a cell, a cell without interval, or runs that cannot be compared.
+        UserError: A requirement has no cell, a cell has no interval, or the runs cannot be compared.
     """
     cells = [_cell(requirement, run) for requirement in requirements]
     others = [_other(requirement, cell, run) for requirement, cell in zip(requirements, cells, strict=True)]
@@ -302,7 +302,7 @@ def check(
 def _holm(
     run: RunData, requirements: Sequence[Requirement], cells: Sequence[tuple[CellResult, CellResult | None]]
 ) -> list[tuple[Interval, float, bool]]:
-    """Return (the interval that each requirement is judged by, its level, whether it is Clopper and Pearson's)."""
+    """Return (interval that judges each requirement, its level, whether it is Clopper and Pearson's)."""
     codes = run.codes()
     judged: dict[int, tuple[Interval, float, bool]] = {}
     undecided = list(range(len(cells)))
@@ -356,7 +356,7 @@ def _difference(run: RunData, cell: CellResult, other: CellResult, codes: np.nda
 
 
 def _other(requirement: Requirement, cell: CellResult, run: RunData) -> CellResult | None:
-    """Return the cell that a requirement compares with. Raise UserError if it is missing or shares too few samples."""
+    """Return the cell that a requirement compares with; UserError if it is missing or shares too few samples."""
     if not requirement.other:
         return None
     other = find_cell(f"{requirement.other}:{metric_names(run.cells)[cell.metric_id]}", run)
@@ -373,7 +373,7 @@ def _other(requirement: Requirement, cell: CellResult, run: RunData) -> CellResu
 
 
 def _cell(requirement: Requirement, run: RunData) -> CellResult:
-    """Return the cell of a requirement. Raise UserError if there is none or it cannot be checked."""
+    """Return the cell of a requirement; UserError if there is none or it cannot be checked."""
     cell = find_cell(requirement.names, run)
     low, high = cell.limits
     if not requirement.other and not low <= requirement.bound <= high:
@@ -391,9 +391,9 @@ def _cell(requirement: Requirement, run: RunData) -> CellResult:
 
 
 def find_cell(names: str, run: RunData) -> CellResult:
-    """Return the cell that "EXPLAINER:METRIC" names; options that are not written have their defaults.
+    """Return the cell that "EXPLAINER:METRIC" names; omitted options have their defaults.
 
-    The names in the run tell where the explainer ends, so that options may hold colons.
+    The names in the run determine where the explainer ends, because options may contain colons.
     """
     explainers, metrics = explainer_names(run.cells), metric_names(run.cells)
     splits = [(names[:index].strip(), names[index + 1 :].strip()) for index, sign in enumerate(names) if sign == ":"]
@@ -413,22 +413,22 @@ def find_cell(names: str, run: RunData) -> CellResult:
         for name, reason in run.summary.get("misfits", {}).items():
             if any(explainer == name for explainer, _ in splits):
                 why = reason.partition(";")[0]
-                raise UserError(f"{name} was left out of {run.folder}, as it does not fit the network: {why}")
+                raise UserError(f"{name} was left out of {run.folder}, because it does not fit the network: {why}")
         raise unknown("explainer and metric", names, by_name, owner=str(run.folder))
     if len(cells) > 1:
         names_of_cells = " or ".join(name for name, cell in by_name.items() if cell in cells)
-        raise UserError(f"{names} may be {names_of_cells} of {run.folder}; write one of these")
+        raise UserError(f"{names} may mean {names_of_cells} of {run.folder}; write one of these")
     return cells[0]
 
 
 def _is_called(given: str, name: str, text: str, options: Mapping[str, JsonValue]) -> bool:
-    """Return whether a name as it was typed means an item.
+    """Return whether a name, as typed by the user, refers to an item.
 
     Args:
-        given: as typed.
-        name: distinguishes the item from all others of the run.
-        text: the name with the options that are not defaults.
-        options: all options.
+        given: Name as typed.
+        name: Name that distinguishes the item from all others of the run.
+        text: Name with the options that are not defaults.
+        options: All options.
     """
     if given in (name, text):
         return True
@@ -444,7 +444,7 @@ def _is_called(given: str, name: str, text: str, options: Mapping[str, JsonValue
 
 
 def _pairs(before: RunData, after: RunData, cells: Mapping[str, CellResult]) -> dict[str, RunPair]:
-    """Return {cell id in the later run: the cell in both}. Raise UserError for runs that cannot be compared."""
+    """Return {cell id in the later run: the cell in both}; UserError for runs that cannot be compared."""
     if reason := why_not(before, after):
         raise UserError(f"{before.folder} and {after.folder} cannot be compared sample by sample: {reason}")
     both = [(_counterpart(cell, before), cell) for cell in cells.values()]
@@ -454,7 +454,7 @@ def _pairs(before: RunData, after: RunData, cells: Mapping[str, CellResult]) -> 
     for pair in pairs:
         if not pair.ids:
             raise UserError(
-                f"{before.folder} and {after.folder} have no sample in common; give a run over the same ones"
+                f"{before.folder} and {after.folder} have no sample in common; give a run over the same samples"
             )
     return dict(zip(cells, pairs, strict=True))
 
@@ -465,7 +465,7 @@ def _counterpart(cell: CellResult, before: RunData) -> CellResult:
     if earlier.metric_version != cell.metric_version:
         raise UserError(
             f"{cell.metric_text} has version {earlier.metric_version} in {before.folder} and {cell.metric_version} "
-            f"in the other run, so that their scores cannot be compared; make {before.folder} again"
+            f"in the other run, so their scores cannot be compared; make {before.folder} again"
         )
     return earlier
 

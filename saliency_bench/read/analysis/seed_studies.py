@@ -1,14 +1,14 @@
-"""A seed study: the same explainers and metrics on networks that differ in their training alone, as one table.
+"""Seed studies: the same explainers and metrics on networks that differ only in their training, as one table.
 
-Let x_it be the score of image i with network t, over the images that all T networks have scored. The mean is that of
-all x_it; the spread s_T is the standard deviation of the T means of networks, with T - 1. The 95 % interval is for
+Let x_it be the score of image i with network t, over the images that all T networks have scored. The mean is over all
+x_it; the spread s_T is the standard deviation (with T - 1) of the means of the T networks. The 95 % interval is for
 other images and other trainings (`read/statistics/trainings.py`): se^2 = se_C^2 + s_T^2 / T. Two networks have no
-interval: in simulations it covered the mean in as few as 88 % of cases, against 93 % or more from three networks on.
+interval: in simulations it covered the mean in as few as 88 % of cases, against 93 % or more with at least three.
 
-From five networks on, two explainers are compared by their differences on the same images and networks: t = d / se,
-corrected for all pairs of a metric (Holm). Its degrees of freedom are (T - 1) se^2 / (s_T^2 / T), at most those of
-se_C: fewer than Satterthwaite's, with which five networks claimed a difference among five equal explainers in up to
-10 % of simulated studies; with these it was at most 5 %.
+With at least five networks, two explainers are compared by their differences on the same images and networks:
+t = d / se, corrected for all pairs of a metric (Holm). Its degrees of freedom are (T - 1) se^2 / (s_T^2 / T), at most
+those of se_C. These are fewer than Satterthwaite's, with which five networks showed a difference among five equal
+explainers in up to 10 % of simulated studies; with these it was at most 5 %.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,14 +37,15 @@ INTERVAL_FROM = 3  # networks
 
 @dataclass(frozen=True)
 class NetworkMean:
-    """An explainer by a metric over several networks.
+    """Result of an explainer by a metric over several networks.
 
     Attributes:
-        cell: That of the first run.
-        explainer, metric: Their names.
+        cell: Cell of the first run.
+        explainer: Name of the explainer.
+        metric: Name of the metric.
         estimate: Mean and interval, over the images that all networks have scored.
-        means: The mean of each network.
-        used: Images that the runs cover.
+        means: Mean of each network.
+        used: Number of images that the runs cover.
         rank: Ranks that the test leaves open, among all explainers of the metric; None if nothing is tested.
         best: Whether no explainer is significantly better, and it is significantly better than every baseline.
     """
@@ -66,7 +67,7 @@ class NetworkMean:
 
 @dataclass(frozen=True)
 class Networks:
-    """Several networks as one: `rows`, the `accuracies` of the networks, and `left_out`, what not all runs have."""
+    """Results over networks: `rows`, `accuracies` of the networks, and `left_out`, cells that not all runs have."""
 
     rows: list[NetworkMean]
     accuracies: tuple[float, ...]
@@ -77,8 +78,8 @@ def over_networks(runs: Sequence[RunData]) -> Networks:
     """Return the means of several networks.
 
     Raises:
-        UserError: There is one run only, two are of the same network, or they differ in more than the network, or share
-            no explainer and metric.
+        UserError: There is only one run, two runs have the same network, or they differ in more than the network or
+            share no explainer and metric.
     """
     _check(runs)
     keyed = [{(_explainer_key(cell), cell.metric_id): cell for cell in run.cells} for run in runs]
@@ -102,7 +103,7 @@ def over_networks(runs: Sequence[RunData]) -> Networks:
 
 
 def _check(runs: Sequence[RunData]) -> None:
-    """Raise UserError for runs that are not of several networks by the same question."""
+    """Raise UserError unless the runs are of several networks and ask the same question."""
     if len(runs) < 2:
         raise UserError(
             "a seed study needs runs of at least two networks; train more with `saliency-bench train --seed`"
@@ -110,7 +111,7 @@ def _check(runs: Sequence[RunData]) -> None:
     for first, second in combinations(runs, 2):
         if first.summary["model"]["digest"] == second.summary["model"]["digest"]:
             raise UserError(
-                f"{first.folder} and {second.folder} are of the same network; a seed study needs one run per network"
+                f"{first.folder} and {second.folder} have the same network; a seed study needs one run per network"
             )
     for run in runs[1:]:
         if reason := why_not(runs[0], run):
@@ -127,13 +128,13 @@ def _name(runs: Sequence[RunData]) -> str:
 
 
 def _explainer_key(cell: CellResult) -> tuple[str, str]:
-    """Return what an explainer is the same by in all runs: precomputed maps of each network have their name alone."""
+    """Return the key by which an explainer is the same in all runs; precomputed maps are identified only by name."""
     version = str(cell.explainer_version)
     return cell.explainer_text, PRECOMPUTED if version.startswith(PRECOMPUTED) else version
 
 
 def _metric(runs: Sequence[RunData], cells: list[list[CellResult]], names: Mapping[str, str]) -> list[NetworkMean]:
-    """Return the rows of a metric, of cells (explainers, networks)."""
+    """Return the rows of a metric, from cells (explainers, networks)."""
     ids = [image_id for image_id in runs[0].ids if all(image_id in run.position for run in runs)]
     codes = cluster_codes(ids, [runs[0].groups[runs[0].position[image_id]] for image_id in ids])
     places = [[run.position[image_id] for image_id in ids] for run in runs]
@@ -153,8 +154,8 @@ def _metric(runs: Sequence[RunData], cells: list[list[CellResult]], names: Mappi
 
 
 def _mean(cells: Sequence[CellResult], scores: np.ndarray, codes: np.ndarray) -> tuple[Estimate, tuple[float, ...]]:
-    """Return (mean with interval, the mean of each network) of scores (n, T)."""
-    if cells[0].aggregate:  # not a mean of scores: the networks' values alone
+    """Return (mean with an interval, mean of each network) of scores (n, T)."""
+    if cells[0].aggregate:  # not a mean of scores, so only the networks' values are used
         means = [np.nan if cell.value is None else cell.value for cell in cells]
         return Estimate(float(np.mean(means)), np.nan, np.nan, min(cell.n for cell in cells), 0, 0.0), tuple(means)
     rows = np.isfinite(scores).all(axis=1)
@@ -175,7 +176,7 @@ def _rank(rows: list[NetworkMean], scores: Sequence[np.ndarray], codes: np.ndarr
         return rows
     sign = 1 if rows[0].cell.higher_is_better else -1
     ordered, p, better = sorted(tested, key=lambda pair: tested[pair][1]), 0.0, set()
-    for number, (first, second) in enumerate(ordered):  # Holm: the smallest p by the number of pairs, and so on
+    for number, (first, second) in enumerate(ordered):  # Holm: the smallest p times the number of pairs, and so on
         difference, alone = tested[first, second]
         p = max(p, alone * (len(ordered) - number))
         if p < ALPHA and difference:

@@ -1,37 +1,38 @@
-r"""A race of candidates whose test stays valid however often one looks: each candidate bets against the leader.
+r"""Race of candidates whose test stays valid however often one looks: each candidate bets against the leader.
 
-Candidates i = 1..K have oriented scores X_i (higher is better); two scores of one sample differ by `span` at most.
-Clusters of samples are drawn independently. Before a look one opponent j is named, the leader of all data so far. The
+Candidates i = 1..K have oriented scores X_i (higher is better); two scores of one sample differ by at most `span`.
+Clusters of samples are drawn independently. Before a look one opponent j is named, the leader on all data so far. The
 clusters of the look then give candidate i the numbers, each between -1 and 1,
 
     Y_c = sum over samples s of c (X_j(s) - X_i(s) - margin) / (largest cluster * (span + margin))
 
 and the wealth W_i = sum over bets b of w(b) * product over clusters (1 + b * Y_c), with b = 0.95, 1/2, 1/4, ..., 1/128
-and weights w(b) proportional to 1, 1/2, 1/4, ..., 1/128 whose sum is 1: what is far behind is to be dropped soon.
+and weights w(b) proportional to 1, 1/2, 1/4, ..., 1/128 whose sum is 1, so that distant candidates are dropped early.
 
 **Theorem.** Let T be the candidates whose expected score is within `margin` of every opponent's. For i in T the
-expectation of Y_c given the past is at most 0 whichever opponent the past has chosen, so W_i is a non-negative
+expectation of Y_c given the past is at most 0, whichever opponent the past has chosen. W_i is therefore a non-negative
 supermartingale that starts at 1, and by Ville's inequality (1939) P(W_i ever reaches 1 / a) <= a. Drop i when W_i
-reaches A / level, where A is K minus those dropped so far. When the first of T is dropped, all of T is still in, so
-that A >= |T|; by the union bound the chance that *any* candidate of T is *ever* dropped is at most `level`: over all
-looks, for every rule of stopping, and with ties. Nothing is assumed about the distribution of the scores.
+reaches A / level, where A is K minus the number dropped so far. When the first member of T is dropped, all others are
+still in, so A >= |T|. By the union bound, the probability that *any* candidate of T is *ever* dropped is at most
+`level`: over all looks, for every stopping rule, and with ties. Nothing is assumed about the distribution of the
+scores.
 
 The bets are those of Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting", JRSS B 86
 (2024), section 5 and appendix (diversified Kelly bets: a mixture of constant bets); the step down from K is Holm's
-(1979) for e-values, and a leader in the place of all K - 1 opponents is a predictable mixture of their bets.
+(1979) for e-values, and using one leader instead of all K - 1 opponents is a predictable mixture of their bets.
 
-For how far a candidate is behind the best: all margins m at once, `behind` is the greatest m for which the wealth with
-margin m reaches K / level. All these bounds hold together with probability 1 - level.
+How far a candidate is behind the best is tested for all margins m at once: `behind` is the greatest m for which the
+wealth with margin m reaches K / level. All these bounds hold together with probability 1 - level.
 
-The race alone does not show that its winner beats the baselines, which are maps that ignore the network: they may have
-been dropped in favour of another leader. So each method j also bets against each baseline k, on all clusters in which
-both have scores, with Y_c = sum (X_j(s) - X_k(s)) / (largest * span). Method j is reported to beat every baseline if
-each of these wealths reaches J / level, for J methods. By the same argument, the report is wrong with a probability of
-at most `level`. This holds whichever method the data select, and also for clusters that come after the race
+The race alone does not show that its winner beats the baselines, which are maps that ignore the network, because they
+may have been dropped against another leader. So each method j also bets against each baseline k, on all clusters in
+which both have scores, with Y_c = sum (X_j(s) - X_k(s)) / (largest * span). Method j is reported to beat every baseline
+if each of these wealths reaches J / level, for J methods. By the same argument, the report is wrong with a probability
+of at most `level`. This holds whichever method the data select, and also for clusters that come after the race
 (`Race.beats`).
 
-Scores without bounds have no `span`: they are replaced by which of two is better, the sign of the difference (span 1),
-so that "ahead" then means: better on more samples than it is worse.
+Scores without bounds have no `span`. They are replaced by the sign of the difference (span 1), so "ahead" then means
+better on more samples than worse.
 """
 
 from collections.abc import Mapping, Set
@@ -44,19 +45,19 @@ from saliency_bench.read.statistics.betting import BETS, STEPS, WEIGHTS, log_wea
 from saliency_bench.read.statistics.clusters import sums_by_cluster
 
 LEVEL = 0.05
-LEAST = 1e-9  # growth of log-wealth per cluster; less is none
+LEAST = 1e-9  # growth of log-wealth per cluster; smaller growth counts as none
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """A candidate that is beaten.
+    """A candidate that was dropped.
 
     Attributes:
-        name: of the candidate.
-        clusters: seen when it was dropped.
-        wealth: logarithm of the evidence against it.
-        behind: how far it is behind the best at least, in units of the score; 0 where only its sign is sure.
-        leader: the opponent of the last look.
+        name: Name of the candidate.
+        clusters: Number of clusters seen when it was dropped.
+        wealth: Logarithm of the evidence against it.
+        behind: Lower bound of its distance behind the best, in units of the score; 0 if only the sign is certain.
+        leader: Opponent of the last look.
     """
 
     name: str
@@ -68,7 +69,7 @@ class Dropped:
 
 @dataclass
 class _Bets:
-    """Losses of a candidate against its opponents: per cluster the sum of differences and the number of samples."""
+    """Losses of a candidate against its opponents: the sum of differences and the number of samples per cluster."""
 
     losses: np.ndarray = field(default_factory=lambda: np.empty(0))
     counts: np.ndarray = field(default_factory=lambda: np.empty(0))
@@ -84,7 +85,7 @@ class _Bets:
 
 
 def clusters_needed(scaled: np.ndarray, threshold: float) -> int | None:
-    """Return after how many clusters like these the log-wealth reaches `threshold`; None if it does not grow."""
+    """Return the number of clusters like these until the log-wealth reaches `threshold`; None if it does not grow."""
     if not len(scaled):
         return None
     growth = np.log1p(BETS[:, None] * scaled[None, :]).mean(axis=1)
@@ -95,14 +96,14 @@ def clusters_needed(scaled: np.ndarray, threshold: float) -> int | None:
 
 
 class Race:
-    """The candidates of one metric, and which of them are beaten so far.
+    """Race of the candidates by one metric; it keeps track of which are dropped.
 
     Args:
-        names: of the candidates.
-        span: greatest difference of two scores; infinite: signs of differences are compared.
-        margin: candidates within it of the best are protected like the best.
-        level: chance that a protected candidate is ever dropped.
-        largest: most samples of a cluster.
+        names: Names of the candidates.
+        span: Greatest difference of two scores; if infinite, signs of differences are compared.
+        margin: Candidates within this distance of the best are protected like the best.
+        level: Probability that a protected candidate is ever dropped.
+        largest: Largest number of samples in a cluster.
     """
 
     def __init__(
@@ -118,16 +119,16 @@ class Race:
 
     @property
     def left(self) -> list[str]:
-        """Return the candidates that are neither beaten nor excluded."""
+        """Return the candidates that are neither dropped nor excluded."""
         return [name for name in self.names if name not in self.dropped and name not in self.excluded]
 
     @property
     def threshold(self) -> float:
-        """Return the log-wealth at which the next candidate is dropped; what is excluded still counts."""
+        """Return the log-wealth at which the next candidate is dropped; excluded candidates still count."""
         return log((len(self.names) - len(self.dropped)) / self.level)
 
     def exclude(self, name: str) -> None:
-        """Take out a candidate for a reason other than its scores."""
+        """Remove a candidate for a reason other than its scores."""
         self.excluded.add(name)
 
     def look(
@@ -136,11 +137,11 @@ class Race:
         """Bet on the samples of a look and return the candidates that it drops.
 
         Args:
-            scores: {candidate: (n,) oriented scores of samples that no earlier look had; NaN: none}.
-            codes: (n,) the cluster of each sample.
-            leader: opponent of all others, chosen before these samples were seen.
-            second: opponent of the leader.
-            seen: clusters of this look and all before it.
+            scores: {candidate: (n,) oriented scores of samples that no earlier look had; NaN if missing}.
+            codes: Cluster (n,) of each sample.
+            leader: Opponent of all others, chosen before these samples were seen.
+            second: Opponent of the leader.
+            seen: Number of clusters in this look and all earlier ones.
         """
         for name in self.left:
             opponent = second if name == leader else leader
@@ -152,14 +153,14 @@ class Race:
         return self._drop(leader, second, seen)
 
     def duel(self, scores: Mapping[str, np.ndarray], codes: np.ndarray, baselines: Set[str]) -> None:
-        """Update the bets of each method against each baseline with new samples, which no bet has seen yet.
+        """Update the bets of each method against each baseline with new samples, which no bet has used yet.
 
-        Samples without a score of both are skipped.
+        Samples without scores of both are skipped.
 
         Args:
-            scores: as in `look`.
-            codes: as in `look`.
-            baselines: the candidates that ignore the network.
+            scores: As in `look`.
+            codes: As in `look`.
+            baselines: Candidates that ignore the network.
         """
         clusters = int(codes.max(initial=-1)) + 1
         for method in scores.keys() - baselines:
@@ -185,20 +186,20 @@ class Race:
         return np.sign(first - second) if self.by_sign else first - second
 
     def wealth(self, name: str, margin: float | None = None) -> float:
-        """Return the log of the evidence that a candidate is further than `margin` behind the best."""
+        """Return the log of the evidence that a candidate is more than `margin` behind the best."""
         margin = self.margin if margin is None else margin
         return log_wealth(self._bets[name].scaled(margin, self.span, self.largest))
 
     def bets(self, name: str) -> int:
-        """Return on how many clusters a candidate has bet."""
+        """Return the number of clusters on which a candidate has bet."""
         return len(self._bets[name].losses)
 
     def needed(self, name: str, errors: float = 0.0) -> int | None:
-        """Return after how many clusters like those so far a candidate would be dropped; None: it would not be.
+        """Return after how many clusters like those so far a candidate would be dropped; None if never.
 
         Args:
-            name: of the candidate.
-            errors: standard errors by which the mean of the clusters to come is higher.
+            name: Name of the candidate.
+            errors: Number of standard errors by which the mean of future clusters is higher.
         """
         scaled = self._bets[name].scaled(self.margin, self.span, self.largest)
         if errors and len(scaled) > 1:
@@ -206,7 +207,7 @@ class Race:
         return clusters_needed(scaled, self.threshold)
 
     def behind(self, name: str) -> float:
-        """Return how far a candidate is behind the best at least, 0 where this is not known."""
+        """Return a lower bound of how far a candidate is behind the best; 0 if unknown."""
         enough = log(len(self.names) / self.level)
         low, high = 0.0, self.span
         if self.wealth(name, low) < enough:
@@ -217,7 +218,7 @@ class Race:
         return low
 
     def _drop(self, leader: str, second: str, seen: int) -> list[Dropped]:
-        """Drop candidates, the most evident first, as long as there is one."""
+        """Drop candidates, starting with the strongest evidence, while there is one to drop."""
         wealth = {name: self.wealth(name) for name in self.left}
         dropped = []
         for name in sorted(wealth, key=lambda name: -wealth[name]):

@@ -12,11 +12,11 @@ HEADER = ("dataset", "model", "metric", "explainer", "option", "at", "value", "l
 
 
 def sweep(runs: Sequence[RunData], option: str | None = None) -> Findings:
-    """Tabulate the value of a metric with its interval at each setting of an option, all others being equal.
+    """Tabulate the value of a metric with its interval at each setting of an option, with all others equal.
 
     Args:
-        runs: with a metric at several values of an option.
-        option: its name; default: each.
+        runs: Runs with a metric at several values of an option.
+        option: Name of the option; by default every option.
     """
     rows: list[tuple[Value, ...]] = []
     for run in runs:
@@ -25,10 +25,10 @@ def sweep(runs: Sequence[RunData], option: str | None = None) -> Findings:
     if not rows:
         which = "an option" if option is None else f"the option {option}"
         raise UserError(
-            f"no metric of these runs has several values of {which}; name it with each, for example "
+            f"no metric of these runs has several values of {which}; give it with each value, for example "
             "--metrics saliency_miou:threshold=0.3 saliency_miou:threshold=0.5 saliency_miou:threshold=0.7"
         )
-    notes = ["95 % intervals are of each value by itself; all values of a curve are of the same samples."]
+    notes = ["95 % intervals are for each value separately; all values of a curve are from the same samples."]
     return Findings("sweep", [Table(HEADER, rows)], {"points": dicts(HEADER, rows)}, notes)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from saliency_bench.utils.csv_text import csv_text
 
 Value = str | float | int | None
-# Of LaTeX, beside the signs that a backslash escapes.
+# LaTeX forms of signs, besides the signs that a backslash escapes.
 SIGNS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$",
          "↑": r"$\uparrow$", "↓": r"$\downarrow$", "–": "--", "−": "$-$", "†": r"\dag{}", "±": r"$\pm$"}  # fmt: skip
 
@@ -18,9 +18,9 @@ class Table:
     """A table of an analysis.
 
     Attributes:
-        header: the names of the columns.
-        rows: numbers stay numbers; None where there is none.
-        name: of its files; "" for the main one.
+        header: Names of the columns.
+        rows: Rows, in which numbers stay numbers and missing values are None.
+        name: Name of its files; "" for the main table.
     """
 
     header: tuple[str, ...]
@@ -28,22 +28,22 @@ class Table:
     name: str = ""
 
     def texts(self, without: Collection[str] = ()) -> list[list[str]]:
-        """Return the header and the rows as people read them, without the columns `without`."""
+        """Return the header and the rows as readable texts, without the columns `without`."""
         kept = [index for index, name in enumerate(self.header) if name not in without]
         return [[self.header[k] for k in kept], *([shown(row[k]) for k in kept] for row in self.rows)]
 
     def csv(self) -> str:
-        """Return CSV, numbers with all their digits."""
+        """Return the table as CSV, with all digits of numbers."""
         return csv_text(self.header, ([None if _missing(value) else value for value in row] for row in self.rows))
 
     def markdown(self) -> str:
-        """Return a table in Markdown."""
+        """Return the table in Markdown."""
         header, *rows = [[text.replace("|", "\\|") for text in row] for row in self.texts()]
         lines = [header, ["---"] * len(header), *rows]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def latex(self) -> str:
-        """Return LaTeX with the rules of the package booktabs."""
+        """Return the table in LaTeX, with the rules of the package booktabs."""
         header, *rows = [" & ".join(map(latex, row)) + r" \\" for row in self.texts()]
         numbers = (all(not isinstance(row[index], str) for row in self.rows) for index in range(len(self.header)))
         columns = "".join("r" if is_number else "l" for is_number in numbers)
@@ -56,10 +56,10 @@ class Findings:
     """Results of one analysis of some runs.
 
     Attributes:
-        what: the name of the analysis.
-        tables: the results.
-        data: the same as JSON holds it.
-        notes: what must be known to read the tables.
+        what: Name of the analysis.
+        tables: The results.
+        data: The same as JSON data.
+        notes: Remarks needed to read the tables.
     """
 
     what: str
@@ -69,7 +69,7 @@ class Findings:
 
 
 def shown(value: Value) -> str:
-    """Return a value as people read it."""
+    """Return a value as readable text."""
     if _missing(value):
         return "–"
     return f"{value:.3f}" if isinstance(value, float) else str(value)
@@ -81,7 +81,7 @@ def latex(text: str) -> str:
 
 
 def finite_or_none(value: float) -> float | None:
-    """Return a number as JSON holds it: None for NaN and infinity."""
+    """Return a number for JSON: None for NaN and infinity."""
     return float(value) if isfinite(value) else None
 
 

@@ -1,4 +1,4 @@
-"""The results of a run in sentences, the same for console and report, from the pairs behind the ranks."""
+"""The results of a run in sentences, shared by console and report, based on the same pairs as the ranks."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -38,11 +38,11 @@ OTHERWISE = {0: NO_DIFFERENCE, None: TOO_FEW_TO_TELL}
 
 @dataclass(frozen=True)
 class Against:
-    """An explainer against another one by a metric; `contrast` is seen from the first.
+    """Comparison of an explainer with another one by a metric; `contrast` is seen from the first.
 
     Attributes:
-        sign: 1 if it is significantly better, -1 if worse, 0 if no difference was found, None with too few samples to
-            tell, or for values that are not tested.
+        sign: 1 if it is significantly better, -1 if worse, 0 if no difference was found, None with too few samples, or
+            for values that are not tested.
     """
 
     name: str
@@ -54,14 +54,14 @@ class Against:
 
     @property
     def word(self) -> str:
-        """Say in a word or two how the first compares with the other."""
+        """Return in a word or two how the first compares with the other."""
         if not self.tested:
             return NOT_TESTED
         return OTHERWISE[self.sign] if self.sign not in VERBS else VERBS[self.sign][0]
 
 
 class Verdict:
-    """The cells of a run and the pairs of its explainers, as sentences."""
+    """Cells of a run and comparisons of its explainers, as sentences."""
 
     def __init__(self, cells: Sequence[CellResult], contrasts: Iterable[Contrast]):
         self.names, self.metrics = explainer_names(cells), metric_names(cells)
@@ -76,7 +76,7 @@ class Verdict:
         self._pairs = {frozenset(contrast.cells): contrast for contrast in contrasts}
 
     def against(self, explainer: str, other: str) -> list[Against]:
-        """Compare two explainers by each metric for which both have scores."""
+        """Return the comparisons of two explainers by each metric for which both have scores."""
         comparisons = []
         for metric, name in self.metrics.items():
             cells = self.cells.get((explainer, metric)), self.cells.get((other, metric))
@@ -91,7 +91,7 @@ class Verdict:
         return comparisons
 
     def against_baselines(self) -> list[list[Against]]:
-        """Compare every explainer that looks at the network with each baseline, `random` first."""
+        """Return the comparisons of every explainer that uses the network with each baseline, `random` first."""
         return [
             comparisons
             for other in self.baselines
@@ -99,7 +99,7 @@ class Verdict:
         ]
 
     def sentences(self) -> list[str]:
-        """Say who beats each baseline and who is best; or that there are too few samples to say."""
+        """Return sentences on who beats each baseline and who is best, or that there are too few samples."""
         against = [
             tested
             for comparisons in self.against_baselines()
@@ -127,7 +127,7 @@ class Verdict:
         return [cell for cell in self.cells.values() if not cell.aggregate]
 
     def too_few(self) -> str:
-        """Say that there are too few samples to rank any explainer; "" where there are enough, or nothing to rank."""
+        """Return that there are too few samples to rank any explainer; "" if there are enough, or nothing to rank."""
         cells = self._tested_cells
         if not all(cell.unranked == TOO_FEW for cell in cells) or (self.cells and not cells):
             return ""
@@ -135,7 +135,7 @@ class Verdict:
         return f"Too few to rank: {most} independent samples; explainers are compared from {RANKED_FROM} on."
 
     def _leading(self) -> list[str]:
-        """Say who is best by each metric, and where a baseline may do as well."""
+        """Return who is best by each metric, and where a baseline may be as good."""
         leaders: dict[tuple[bool, str], list[str]] = {}
         blind: dict[str, list[str]] = {}
         partial: list[str] = []
@@ -172,7 +172,7 @@ class Verdict:
         return lines + ([f"{few}: {'; '.join(partial)}."] if partial else [])
 
     def _peaked(self) -> list[str]:
-        """Say whose maps have hardly a pixel above half of their range, and which metrics compare that region."""
+        """Return whose maps have hardly any pixel above half of their range, and which metrics compare that region."""
         names: dict[str, list[str]] = {}
         for key in self.order:
             cells = [cell for metric in self.metrics if (cell := self.cells.get((key, metric)))]
@@ -185,9 +185,9 @@ class Verdict:
         ]
 
     def _signed_at_chance(self) -> list[str]:
-        """Say by which metrics no explainer with signed maps is better than `random`, while another one is."""
+        """Return by which metrics no explainer with signed maps is better than `random`, although another one is."""
         signs: dict[str, dict[str, int | None]] = {}
-        better: set[str] = set()  # metrics by which an explainer of other maps is
+        better: set[str] = set()  # metrics by which an explainer with unsigned maps is better
         chance = next((key for key in self.baselines if self.names[key] == RANDOM), None)
         for key in self.methods if chance else []:
             signed = _has_signed_maps(next(cell for (explainer, _), cell in self.cells.items() if explainer == key))
@@ -212,7 +212,7 @@ class Verdict:
 
 
 def _has_signed_maps(cell: CellResult) -> bool:
-    """Return whether the explainer of a cell declares that its maps have both signs; of other people's: unknown."""
+    """Return whether a cell's explainer declares that its maps have both signs; False for explainers without one."""
     if not registry.is_named(cell.explainer_version) or cell.explainer not in registry.files("explainers"):
         return False
     signed = registry.declared("explainers", cell.explainer, "signed", False)
@@ -222,7 +222,7 @@ def _has_signed_maps(cell: CellResult) -> bool:
 
 
 def _sentences(comparisons: list[Against]) -> list[str]:
-    """Return a sentence for each group of explainers that compare alike with one baseline."""
+    """Return a sentence for each group of explainers with the same results against one baseline."""
     signs: dict[str, dict[str, int | None]] = {}
     for comparison in comparisons:
         signs.setdefault(comparison.name, {})[comparison.metric] = comparison.sign
@@ -233,7 +233,7 @@ def _sentences(comparisons: list[Against]) -> list[str]:
 
 
 def _sentence(names: list[str], signs: dict[str, int | None], other: str) -> str:
-    """Return a sentence on explainers and a baseline; signs: {metric: as in `Against`}."""
+    """Return a sentence on explainers and a baseline; `signs` is {metric: sign as in `Against`}."""
     clauses: list[str] = []
     for sign, verbs in VERBS.items():
         if metrics := [metric for metric, sign_of_metric in signs.items() if sign_of_metric == sign]:
@@ -249,7 +249,7 @@ def _sentence(names: list[str], signs: dict[str, int | None], other: str) -> str
 def many_shapes(explainers: int, samples: float) -> list[str]:
     """Return [a warning] if the error rate is higher for this many explainers and independent samples, else []."""
     lines = [
-        f"It may reach {percent} % where more than {many} explainers with scores of different shapes (rare events "
+        f"It may reach {percent} % if more than {many} explainers with scores of different shapes (rare events "
         f"beside smooth scores) are compared{f' on fewer than {few} independent samples' if few < inf else ''}."
         for many, few, percent in MANY_SHAPES
         if explainers > many and samples < few
@@ -264,11 +264,11 @@ def listed(names: Iterable[str]) -> str:
 
 
 def all_or(metrics: list[str], total: int) -> str:
-    """Return "all 3 metrics" or "both metrics", or the metrics if they are fewer than `total`."""
+    """Return "all 3 metrics" or "both metrics"; or the metrics' names if they are fewer than `total`."""
     return ("both metrics" if total == 2 else f"all {total} metrics") if len(metrics) == total > 1 else listed(metrics)
 
 
 def any_or(metrics: list[str], total: int) -> str:
-    """Return the same after a negation, where "all" would say something else."""
+    """Return the same as `all_or` for use after a negation, where "all" would mean something else."""
     several = "either metric" if total == 2 else f"any of the {total} metrics"
     return several if len(metrics) == total > 1 else listed(metrics)

@@ -1,8 +1,8 @@
-"""The page of all samples of a run, to scroll and filter: a small HTML file and a folder with a picture per sample.
+"""Page of all samples of a run, to scroll and filter: a small HTML file and a folder with a picture per sample.
 
-A picture holds the image and the map of every explainer side by side, made of the thumbnails that a run keeps. The page
-cuts it into tiles and adds samples as one scrolls, so it opens at once whatever their number. It works as a file and
-loads nothing else.
+A picture shows the image and the map of every explainer side by side, made from the thumbnails that a run stores. The
+page cuts it into tiles and adds samples during scrolling, so it opens at once for any number of samples. It works as a
+local file and loads nothing else.
 """
 
 import json
@@ -33,9 +33,9 @@ from saliency_bench.utils.files import write_text, write_with
 from saliency_bench.utils.overlays import LEVELS, heat_map, overlay
 
 LONGEST = 96  # pixels of a tile's longer side
-BLOCK = 8  # pixels of a block of JPEG: tiles of whole blocks do not run into each other
+BLOCK = 8  # pixels of a JPEG block; tiles of whole blocks do not affect each other
 MOST = 5000  # samples with pictures
-DIGITS = 3  # of scores
+DIGITS = 3  # decimals of scores
 
 
 def samples_place(page: Path) -> Path:
@@ -44,13 +44,13 @@ def samples_place(page: Path) -> Path:
 
 
 def write_samples(run: RunData, page: Path, data: object = None) -> Path:
-    """Write the page of all samples of a run beside its report, and return its path.
+    """Write the page of all samples of a run next to its report, and return its path.
 
     Args:
-        run: a single run, or merged runs; the thumbnails of the first one are shown.
-        page: of the report.
-        data: the dataset, as `load_dataset` takes it, for the images under the maps; None: the run's own if it is a
-            folder that is still there.
+        run: A single run, or merged runs, whose first run provides the thumbnails.
+        page: Path of the report.
+        data: Dataset, as for `load_dataset`, for the images under the maps; None for the run's own if it is a folder
+            that still exists.
 
     Raises:
         UserError: `data` cannot be loaded, or is not the dataset of the run.
@@ -87,9 +87,9 @@ class SamplePictures:
 
     Attributes:
         maps: {explainer id: {image id: levels of `heat_map` (h, w)}}.
-        images: the dataset; None if it was not found.
-        kept: {image id: picture (H, W, 3)} of the samples whose image the run kept.
-        geometry: how an image becomes what the classifier saw.
+        images: The dataset; None if it was not found.
+        kept: {image id: picture (H, W, 3)} of the samples whose image the run stored.
+        geometry: How an image becomes what the classifier sees.
     """
 
     maps: dict[str, dict[str, np.ndarray]]
@@ -121,14 +121,14 @@ class SamplePictures:
         return cls({key: of_rows for key, of_rows in maps.items() if of_rows}, images, kept, run.identity.geometry)
 
     def image(self, image_id: str) -> Image.Image | None:
-        """Return an image as the classifier saw it; None if it is not known."""
+        """Return an image as the classifier sees it; None if it is not available."""
         if image_id in self.kept:
             return Image.fromarray(self.kept[image_id])
         return self.images.picture(image_id, self.geometry) if self.images else None
 
 
 def _dataset(data: Any, run: RunData, *, is_given: bool) -> AtHand | None:
-    """Return the dataset of a run, None if it is not a folder of this machine. Raise UserError for another one."""
+    """Return the dataset of a run; None if it is not a local folder. Raise UserError if another dataset is given."""
     assert run.identity is not None
     if not is_given and not (isinstance(data, str | Path) and Path(data).is_dir()):
         return None
@@ -146,7 +146,7 @@ def _dataset(data: Any, run: RunData, *, is_given: bool) -> AtHand | None:
 
 
 def _write_pictures(run: RunData, pictures: SamplePictures, folder: Path) -> dict[str, tuple[int, int]]:
-    """Write the tiles of each sample as one picture; return {image id: (width, height) of a tile}."""
+    """Write the tiles of each sample as one picture, and return {image id: (width, height) of a tile}."""
     sizes: dict[str, tuple[int, int]] = {}
     shown = [row.explainer_id for row in run.rows if row.explainer_id in pictures.maps]
     for index, image_id in enumerate(run.ids[:MOST]):
@@ -168,19 +168,19 @@ def _write_pictures(run: RunData, pictures: SamplePictures, folder: Path) -> dic
 
 
 def _size(frame: tuple[int, ...]) -> tuple[int, int]:
-    """Return the (width, height) of a tile of a frame (width, height), in whole blocks."""
+    """Return the (width, height) of a tile for a frame (width, height), in whole blocks."""
     scale = LONGEST / max(frame)
     width, height = (max(BLOCK, round(side * scale / BLOCK) * BLOCK) for side in frame)
     return width, height
 
 
 def picture_name(index: int) -> str:
-    """Return the name of a sample's picture by its place in the run; ids may hold any sign."""
+    """Return the file name of a sample's picture from its position in the run; ids may contain any character."""
     return f"{index:05d}.jpg"
 
 
 def _tile(levels: np.ndarray | None, image: Image.Image | None, size: tuple[int, int]) -> Image.Image | None:
-    """Return a map over its image, or alone where there is none."""
+    """Return a map over its image, or alone if there is no image."""
     if levels is None:
         return None
     if image is not None:
@@ -198,8 +198,8 @@ def _save(strip: Image.Image, path: Path) -> None:
 def _content(run: RunData, pictures: SamplePictures, sizes: dict[str, tuple[int, int]], folder: str) -> dict[str, Any]:
     """Return the data of the page: explainers, metrics, classes, and a list per sample.
 
-    A sample: [id, number of its class, number of its prediction, confidence, whether it is right, its scores by
-    explainer and metric, width and height of a tile or 0]. Scores are rounded; null where there is none.
+    A sample is [id, number of its class, number of its prediction, confidence, whether it is correct, its scores by
+    explainer and metric, width and height of a tile or 0]. Scores are rounded; missing scores are null.
     """
     columns = [column for column in run.columns if not run.cells_of_column(column)[0][1].aggregate]
     cells = [[run.cell(row, column) for column in columns] for row in run.rows]
@@ -231,13 +231,13 @@ def _rounded(values: np.ndarray) -> list[float | None]:
 
 
 def _missing(run: RunData, pictures: SamplePictures) -> list[str]:
-    """Say what the page does not show, and how to have it."""
+    """Return what the page does not show, and how to add it."""
     lines = []
     if len(run.ids) > MOST:
         lines.append(f"Pictures are shown for the first {count(MOST)} samples.")
     if without := [row.name for row in run.rows if row.explainer_id not in pictures.maps]:
-        lines.append(f"The run has kept no small maps of {', '.join(without)}; start it again to make them.")
+        lines.append(f"The run has no small maps of {', '.join(without)}; start it again to make them.")
     if pictures.images is None:
-        kept = f"The images of {count(len(pictures.kept))} samples are those that the run has kept"
+        kept = f"Only the images of {count(len(pictures.kept))} samples are stored with the run"
         lines.append(f"{kept}; give the dataset with --data to see all of them under the maps.")
     return lines

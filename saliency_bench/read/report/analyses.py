@@ -1,4 +1,4 @@
-"""Analyses over the scores of runs: `sb.analyse` and the command `analyse`."""
+"""Analyses of the scores of runs: `sb.analyse` and the command `analyse`."""
 
 import inspect
 import json
@@ -33,7 +33,7 @@ ANALYSES: dict[str, Callable[..., Findings]] = {
 
 @dataclass(frozen=True, repr=False)
 class Analysis:
-    """Results of an analysis: `tables`, the same as plain `data`, and `save`. Printed, it is its first table."""
+    """Results of an analysis: `tables`, the same as plain `data`, and `save`. Printing it shows its first table."""
 
     findings: Findings
     runs: list[RunData]
@@ -45,11 +45,11 @@ class Analysis:
 
     @property
     def data(self) -> dict[str, Any]:
-        """Return what the JSON file holds."""
+        """Return the content of the JSON file."""
         return {"what": self.findings.what, **self.findings.data, "notes": self.findings.notes}
 
     def save(self, out: str | Path) -> list[Path]:
-        """Write JSON, a plot, and each table as CSV, Markdown and LaTeX into a folder; return the paths."""
+        """Write JSON, a plot, and each table as CSV, Markdown and LaTeX to a folder, and return the paths."""
         from saliency_bench.read.report.plots import plot  # imports matplotlib
 
         folder = Path(out)
@@ -77,14 +77,14 @@ class Analysis:
 
 
 def _check_replaced(folder: Path, analysis: str, names: Sequence[str]) -> None:
-    """Raise UserError for files that an earlier analysis of this name did not write."""
+    """Raise UserError for files that were not written by an earlier analysis with this name."""
     present = [name for name in names if os.path.lexists(folder / name)]
     if present and not _is_analysis(folder / f"{analysis}.json", analysis):
-        raise UserError(f"{folder / present[0]} exists and is not of an analysis; choose another --out")
+        raise UserError(f"{folder / present[0]} exists and is not from an analysis; choose another --out")
 
 
 def _is_analysis(path: Path, analysis: str) -> bool:
-    """Return whether a JSON file is of an earlier analysis of this name."""
+    """Return whether a JSON file is from an earlier analysis with this name."""
     try:
         content = read_json(path)
     except (OSError, ValueError):
@@ -93,21 +93,21 @@ def _is_analysis(path: Path, analysis: str) -> bool:
 
 
 def analyse(runs: Any, what: str, **options: Any) -> Analysis:
-    """Analyse the scores of a run or several: neither model nor dataset is needed.
+    """Analyse the scores of one or more runs; neither model nor dataset is needed.
 
     Args:
-        runs: what `run` returned, its folder, or a list of such. Runs that ask the same question become one.
-        what: "correlation" of every two metrics over samples per explainer, and over the means of datasets where there
-            are three or more; "sensitivity", ranks of explainers over all settings of a metric; "clever-hans", samples
+        runs: Result of `run`, its folder, or a list of these. Runs that ask the same question are merged.
+        what: "correlation" of every two metrics over samples per explainer, and over the means of datasets if there are
+            at least three; "sensitivity", ranks of explainers over all settings of a metric; "clever-hans", samples
             whose target is recognised with confidence from outside the object (options `confidence`, `pointing_game`,
             `insertion`); "sweep", a metric along an option (`option`); "rank", agreement of metrics on the order of
             explainers; "randomisation", whether explainers depend on the weights, by the parts of
             saliency_randomisation (`bound`); "agreement" of metrics and people on the order of explainers at each
-            exposure (`answers`, a file of `saliency_bench.read.analysis.order_agreement`).
-        options: of the analysis.
+            exposure (`answers`, a file as in `saliency_bench.read.analysis.order_agreement`).
+        options: Options of the analysis.
 
     Raises:
-        UserError: for an unknown analysis or option, and for runs that do not hold what it needs.
+        UserError: The analysis or an option is unknown, or the runs lack what it needs.
     """
     if what not in ANALYSES:
         raise unknown("analysis", what, ANALYSES)

@@ -1,4 +1,4 @@
-"""The cards that head the page of a choice: of each metric the candidate that leads, and what is shown of it."""
+"""Cards at the top of the page of a choice: the leading candidate by each metric, and its verdict."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ from saliency_bench.read.cell import Interval
 
 
 def cards_of(question: dict[str, Any], content: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the card of each metric of a question in choice.json."""
+    """Return a card for each metric of a question in choice.json."""
     return [
         _card(answer, question, content) for answer in content["metrics"] if answer["metric"] in question["metrics"]
     ]
 
 
 def _card(answer: dict[str, Any], question: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
-    """Return a card: the recommended candidate if this metric leaves it, else the leader, with its later score."""
+    """Return a card: the recommended candidate if this metric keeps it, else the leader, with its later score."""
     baselines = {candidate["name"] for candidate in content["candidates"] if candidate["baseline"]}
     left, outcome = answer["left"], answer["outcome"]
     card = {"name": answer["metric"].partition(":")[0], "higher_is_better": answer["higher_is_better"]}

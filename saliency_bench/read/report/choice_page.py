@@ -1,4 +1,4 @@
-"""Sentences and page of `choose`, both made of choice.json and the folder of its run alone."""
+"""Sentences and page of `choose`, both made only from choice.json and the folder of its run."""
 
 from math import ceil
 from typing import Any
@@ -13,10 +13,10 @@ from saliency_bench.read.run_folder import RunData
 from saliency_bench.read.statistics.reliability import Reliability
 from saliency_bench.utils.messages import counted
 
-SHOWN = 0.005  # a lead below it is not worth a number
-MINUTES = 120  # more are given as hours
+SHOWN = 0.005  # smallest lead that is printed as a number
+MINUTES = 120  # longer times are printed as hours
 MOST_NAMED = 6  # candidates named in a sentence
-MOST_IMAGES = 1_000_000  # that a sentence says would be needed
+MOST_IMAGES = 1_000_000  # most images that a sentence asks for
 PER_KIND = 2  # photographs that are best, worst and most disputed
 DOES_NOT_DEPEND = "does not depend"
 LABELS = {"centre": "the centre spot", "random": "random maps", "edges": "edge maps"}
@@ -32,14 +32,14 @@ def sentences(content: dict[str, Any]) -> list[str]:
     if len(named) > 1:
         lines.append("The questions have different answers; use the one to your question, an average answers none.")
     if excluded := content["survive_random_weights"]:
-        lines.append(f"Excluded, as their maps stay the same when all weights are random: {listed(excluded)}.")
+        lines.append(f"Excluded, because their maps stay the same when all weights are random: {listed(excluded)}.")
     lines += not_counted(content)
     silent = list(dict.fromkeys(question["silent"] for question in content["questions"] if question["silent"]))
     return [*lines, f"This does not say {'; nor '.join(silent)}."] if silent else lines
 
 
 def not_counted(content: dict[str, Any]) -> list[str]:
-    """Return which candidates do not count: those with the maps of another one, and those for which was no time."""
+    """Return which candidates do not count: those with the maps of another one, and those not tried in time."""
     lines = [f"{listed([twin for twin, other in content['twins'].items() if other == kept])} and {kept} give the same "
              f"maps here and count once, as {kept}." for kept in dict.fromkeys(content["twins"].values())]  # fmt: skip
     if slow := content["too_slow"]:
@@ -86,7 +86,7 @@ def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
 
 
 def question_lines(question: dict[str, Any], content: dict[str, Any]) -> list[str]:
-    """Return the reliability, a line for each metric, and how many images are missing, each number once."""
+    """Return the reliability, a line for each metric, and how many images are missing, with each number once."""
     answers = _answers(question, content)
     missing: dict[str, list[str]] = {}
     for answer in answers:
@@ -97,7 +97,7 @@ def question_lines(question: dict[str, Any], content: dict[str, Any]) -> list[st
 
 
 def reliability_lines(question: dict[str, Any], content: dict[str, Any]) -> list[str]:
-    """Return the reliability of the recommended and of equally good explainers that average random draws."""
+    """Return the reliability of recommended and equally good explainers that average random draws."""
     known = content.get("reliability", {})
     names = [name for name in (question["recommended"], *question["as_good"]) if name in known]
     return [f"Reliability of the maps of {name}: {Reliability.model_validate(known[name])}." for name in names]
@@ -151,7 +151,7 @@ def _beats_all(answer: dict[str, Any], content: dict[str, Any]) -> bool:
 
 
 def _later(answer: dict[str, Any], name: str, content: dict[str, Any]) -> str:
-    """Return the score of a candidate on images that did not decide, beside the best there and the baselines."""
+    """Return a candidate's score on images that did not decide, with the best score there and the baselines'."""
     later = answer["later"]
     if name not in later:
         return ""
@@ -167,13 +167,13 @@ def _later(answer: dict[str, Any], name: str, content: dict[str, Any]) -> str:
 
 
 def _best_shown(answer: dict[str, Any], names: set[str]) -> str:
-    """Return which of these has the best score on images that did not decide; "" if there are none."""
+    """Return which of these candidates has the best score on images that did not decide; "" if there are none."""
     sign = 1 if answer["higher_is_better"] else -1
     return max(sorted(names), key=lambda name: sign * answer["later"][name]["value"], default="")
 
 
 def _behind(answer: dict[str, Any]) -> str:
-    """Return how many candidates are beaten, and by how much at least."""
+    """Return how many candidates were dropped, and a lower bound of their distance."""
     behind = [dropped["behind"] for dropped in answer["dropped"]]
     if not behind:
         return ""
@@ -185,18 +185,18 @@ def _behind(answer: dict[str, Any]) -> str:
 
 
 def _missing(answer: dict[str, Any], content: dict[str, Any]) -> str:
-    """Return what would tell the candidates left apart, if differences stay as they are; "" if nothing is open."""
+    """Return what would distinguish the remaining candidates, with the differences so far; "" if nothing is open."""
     there, apart = content["dataset"]["images"], answer["apart"]
     if len(apart) < 2 or (answer["outcome"] == "baseline" and _beats_all(answer, content)):
         return ""
     if answer["ended"] == ALIKE:
-        return f"{apart[0]} leads none of the others left by more than {content['margin']:g}"
-    tell = f"tell {apart[0]} from {listed(apart[1:])}"
+        return f"{apart[0]} leads none of the others by more than {content['margin']:g}"
+    tell = f"distinguish {apart[0]} from {listed(apart[1:])}"
     needed, least = answer["images_needed"], answer["images_at_least"]
     if needed is None or needed > MOST_IMAGES:
         if least is not None and there < least <= MOST_IMAGES:
             return f"at least about {_rounded(least, there)} images are needed to {tell}; there are {count(there)}"
-        return f"these images show no difference that would {tell} if there were more of them"
+        return f"the differences on these images would not {tell} even with more images"
     # At most half of the images decide; once these are used, more time changes nothing.
     if answer["ended"] == NO_TIME and needed <= min(there, 2 * content["may_decide"]):
         return f"about {rounded(needed)} of the {count(there)} images would {tell}: give it more time (--within)"
@@ -214,17 +214,17 @@ def _between(answer: dict[str, Any]) -> str:
 
 
 def _rounded(images: int, there: int) -> str:
-    """Return a number of images that is greater than `there`, rounded where that still shows."""
+    """Return a number of images that is greater than `there`, rounded if it stays greater."""
     return count(images) if float(f"{images:.2g}") <= there < images else rounded(images)
 
 
 def rounded(images: int) -> str:
-    """Return a number of images rounded to two digits; it is known less precisely than that."""
+    """Return a number of images rounded to two digits, because it is less precise than that."""
     return count(int(float(f"{images:.2g}")))
 
 
 def _alike(question: dict[str, Any], content: dict[str, Any]) -> str:
-    """Return the methods that may be as good as the recommended one, and which of them costs less."""
+    """Return the methods that may be as good as the recommended one, and which of them is cheapest."""
     others = question["as_good"]
     if not others:
         return ""
@@ -249,7 +249,7 @@ def _metric(answer: dict[str, Any], content: dict[str, Any]) -> str:
 
 
 def _methods(answer: dict[str, Any]) -> list[str]:
-    """Return the candidates left that look at the network, the best first."""
+    """Return the remaining candidates that use the network, best first."""
     return [name for name in answer["left"] if name in answer["not_shown_to_beat"]]
 
 
@@ -285,7 +285,7 @@ def _passes(name: str, content: dict[str, Any]) -> str:
 
 
 def page_text(content: dict[str, Any], run: RunData) -> str:
-    """Return the page of a choice as HTML: `content` is that of choice.json, `run` has its scores and photographs."""
+    """Return the page of a choice as HTML; `content` is from choice.json, `run` has the scores and photographs."""
     winners = [question["recommended"] for question in content["questions"] if question["recommended"]]
     return render(
         "choice.html.j2",
@@ -334,7 +334,7 @@ def _question_view(question: dict[str, Any], content: dict[str, Any]) -> dict[st
 
 
 def _cell(result: dict[str, Any] | None, answer: dict[str, Any]) -> dict[str, str]:
-    """Return the texts of a cell: mean, interval, and how far it is behind or ahead of the leader of the race."""
+    """Return the texts of a cell: mean, interval, and distance to the leader of the race."""
     if result is None:
         return {"value": number(None), "interval": "", "ahead": ""}
     ends = "" if result["low"] is None else f"[{number(result['low'])}, {number(result['high'])}]"
@@ -350,7 +350,7 @@ def _cell(result: dict[str, Any] | None, answer: dict[str, Any]) -> dict[str, st
 
 
 def _lanes(answer: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
-    """Return the rows of the picture of a race: each candidate as long as it was asked for images."""
+    """Return the rows of the picture of a race: each candidate as long as it received images."""
     images = {item["clusters"]: item["images"] for item in content["rounds"]}
     dropped = sorted(answer["dropped"], key=lambda item: -item["clusters"])
     ends = [(name, answer["images"], "left") for name in answer["left"]]

@@ -1,4 +1,4 @@
-"""Parts of a page of several runs: what they share, where they differ, and by how much."""
+"""Build the parts of a page of several runs: what they share, where they differ, and by how much."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from saliency_bench.read.run_folder import RunData
 from saliency_bench.read.statistics.ranking import NO_DIFFERENCE, NOT_TESTED, TOO_FEW_TO_TELL
 from saliency_bench.read.summary import explained
 
-# Settings whose name already implies another one, and what introduces a value that would not be understood alone.
+# {setting: setting that already implies it}, and prefixes for values that cannot be understood alone.
 FOLLOWS = {"Classifier digest": "Classifier", "Geometry": "Classifier", "Dataset fingerprint": "Dataset"}
 PREFIXES = {
     "Classifier digest": "digest ",
@@ -29,7 +29,7 @@ PREFIXES = {
 
 
 def comparison_view(runs: list[RunData], comparison: Comparison) -> dict[str, Any]:
-    """Return the template's variables of several runs."""
+    """Return the template's variables for several runs."""
     equal, differing = _split_settings(runs)
     first, *others = comparison.merged
     names = run_names(runs)
@@ -55,7 +55,7 @@ def comparison_view(runs: list[RunData], comparison: Comparison) -> dict[str, An
 
 
 def run_names(runs: Sequence[RunData]) -> list[str]:
-    """Return the names of runs: their folders, with as many parents as it takes to tell them apart."""
+    """Return the names of runs: their folders, with as many parents as needed to distinguish them."""
     places = [run.folder.resolve().parts for run in runs]
     for depth in range(1, max(map(len, places)) + 1):
         names = ["/".join(place[-depth:]) for place in places]
@@ -70,9 +70,9 @@ def merged_name(merged: MergedRuns, names: Sequence[str]) -> str:
 
 
 def _merged_sentences(merged: MergedRuns, names: Sequence[str]) -> str:
-    """Say which runs are shown as one."""
+    """Return text that says which runs are shown as one."""
     covered = [words.count(samples) for samples in merged.samples]
-    differing = f" They cover {words.listed(covered)} samples; two explainers are compared on those that both have."
+    differing = f" They cover {words.listed(covered)} samples; two explainers are compared on the samples of both."
     return f"{merged_name(merged, names)} {merged_words(merged)}." + (differing if len(set(covered)) > 1 else "")
 
 
@@ -94,7 +94,7 @@ def _run_column(
 
 
 def settings_of(run: RunData) -> dict[str, str]:
-    """Return {setting: value as people read it} of what may differ between two runs."""
+    """Return {setting: readable value} for settings that may differ between two runs."""
     summary = run.summary
     dataset, model = summary["dataset"], summary["model"]
     return {
@@ -112,14 +112,14 @@ def settings_of(run: RunData) -> dict[str, str]:
 
 
 def _split_settings(runs: Sequence[RunData]) -> tuple[dict[str, str], list[str]]:
-    """Return ({setting: value} of those equal in all runs, the names of the others)."""
+    """Return ({setting: value} for settings that are equal in all runs, names of the other settings)."""
     settings = [settings_of(run) for run in runs]
     differing = [name for name in settings[0] if len({settings_of_run[name] for settings_of_run in settings}) > 1]
     return {name: value for name, value in settings[0].items() if name not in differing}, differing
 
 
 def _labels(merged_runs: list[MergedRuns], names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (name, the settings that distinguish it) of merged runs."""
+    """Return (name, settings that distinguish it) for each group of merged runs."""
     _, differing = _split_settings([merged.data for merged in merged_runs])
     labels = [_label(merged.data, differing) for merged in merged_runs]
     return [(merged_name(merged, names), label) for merged, label in zip(merged_runs, labels, strict=True)]
@@ -138,7 +138,7 @@ def _same_samples(merged_runs: list[MergedRuns]) -> bool:
 
 @dataclass(frozen=True)
 class TableRow:
-    """An explainer in all runs; None where a run has no such cell."""
+    """An explainer in all runs; None for a run without such a cell."""
 
     name: str
     baseline: bool
@@ -146,7 +146,7 @@ class TableRow:
 
 
 def _tables(comparison: Comparison, names: Sequence[str]) -> list[dict]:
-    """Return a table per metric: explainers down, runs across; baselines last."""
+    """Return a table per metric with a row per explainer and a column per run, baselines last."""
     runs = [merged.data for merged in comparison.merged]
     of_explainers, of_metrics = names_of(runs)
     by_run = [{(of_metrics.key(cell), of_explainers.key(cell)): cell for cell in run.cells} for run in runs]
@@ -172,7 +172,7 @@ def _tables(comparison: Comparison, names: Sequence[str]) -> list[dict]:
 
 
 def _tagged(rows: list[TableRow], comparison: Comparison, names: Sequence[str]) -> list[dict]:
-    """Return the rows of one table, each cell with its tags, or with the run whose score it repeats."""
+    """Return the rows of one table; each cell has its tags, or the run whose score it repeats."""
     conflicting = {conflict.cell_id for conflict in comparison.conflicts}
 
     def entry(row: TableRow, index: int, cell: CellResult) -> dict:
@@ -208,7 +208,7 @@ def _repeats(cell: CellResult, other: CellResult) -> bool:
 
 
 def _difference_view(first: MergedRuns, difference: RunDifference, names: Sequence[str]) -> dict:
-    """Return merged runs against the first ones: a sentence, and changes and a table with plots for each metric."""
+    """Return the comparison of merged runs with the first: a sentence, and changes, a table and plots per metric."""
     before, after = settings_of(first.data), settings_of(difference.merged.data)
     by_metric: dict[str, list[RunPair]] = {}
     for pair in difference.pairs:
@@ -238,7 +238,7 @@ def _difference_view(first: MergedRuns, difference: RunDifference, names: Sequen
 
 
 def _change(metric: str, pairs: list[RunPair]) -> dict:
-    """Return the card of a metric: on which explainers the second run is better and worse, and by how much."""
+    """Return the card of a metric: the explainers for which the second run is better or worse."""
     return {
         "name": metric,
         "higher_is_better": pairs[0].higher_is_better,
@@ -250,7 +250,7 @@ def _change(metric: str, pairs: list[RunPair]) -> dict:
 
 
 def difference_verdict(first: str, second: str, pairs: list[RunPair]) -> str:
-    """Say how often the second run is significantly better or worse, and how many cells are the same."""
+    """Return how often the second run is significantly better or worse, and how many cells are equal."""
     if not pairs:
         return "They share no pair of explainer and metric."
     differing = [pair for pair in pairs if not pair.is_same]

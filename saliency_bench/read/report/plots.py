@@ -3,8 +3,8 @@
     report            mean_plot, distribution_plot, difference_plot, difference_histogram    SVG inside a page
     analysis          plot                                                                   an SVG file
     seed study        seed_plot                                                              a PDF, SVG or PNG file
-    suite             STYLE and save_figure, around a figure of its own                      PDF, SVG and PNG files
-    board             STYLE and svg_text, around a figure of its own                         SVG inside a page
+    suite             STYLE and save_figure, for its own figure                              PDF, SVG and PNG files
+    board             STYLE and svg_text, for its own figure                                 SVG inside a page
 
 Equal scores give equal bytes. Text stays text, so that it can be read aloud, searched and copied.
 """
@@ -41,9 +41,9 @@ STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "saliency-bench",  # equal figures get equal ids
-    "pdf.fonttype": 42,  # TrueType, as many publishers refuse Type 3
+    "pdf.fonttype": 42,  # TrueType, because many publishers reject Type 3
 }
-# The colours of pages. The names are CSS variables in report.css, which adapt to a dark screen.
+# The colours of pages. Their names are CSS variables in report.css, which adapt to dark mode.
 COLOURS = {
     "page": "#fdfdfb",
     "text": "#1a1e23",
@@ -54,15 +54,15 @@ COLOURS = {
     "hollow": "#8a939b",
     "band": "#d5d9dc",
 }
-WIDTH, ROW = 8.0, 0.32  # inches, of the plots of analyses
-PAGE_WIDTH, PAGE_ROW, AXIS = 4.6, 0.31, 0.3  # inches, of the plots of a report; AXIS: height below the rows
+WIDTH, ROW = 8.0, 0.32  # inches; size of the plots of analyses
+PAGE_WIDTH, PAGE_ROW, AXIS = 4.6, 0.31, 0.3  # inches; size of the plots of a report (AXIS: height below the rows)
 NAMES, NUMBERS = 1.55, 0.6  # inches, left and right of the plot
-DOT = 6.5  # points, the width of the dot of a mean
+DOT = 6.5  # points; width of the dot of a mean
 LONGEST_NAME = 22  # characters in a line of a name
 BINS = 32
-FEW_BINS = 12  # colours of histograms of yes/no scores
-MOST_TILES = 12  # of a gallery
-FORMS = (".pdf", ".svg", ".png")  # of figures
+FEW_BINS = 12  # bins for histograms of yes/no scores
+MOST_TILES = 12  # tiles in a gallery
+FORMS = (".pdf", ".svg", ".png")  # file types of figures
 NO_DATES = {"pdf": {"CreationDate": None, "Creator": None, "Producer": None}, "png": {"Software": None}}
 
 
@@ -80,7 +80,7 @@ def svg_text(figure: Figure, tight: bool = True) -> str:
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> str:
-    """Write a figure for a paper, as NAME.pdf, NAME.svg and NAME.png; return the SVG.
+    """Write a figure for a paper as NAME.pdf, NAME.svg and NAME.png, and return the SVG.
 
     Args:
         figure: A figure made inside `rc_context(STYLE)`; call this function inside it too.
@@ -120,7 +120,7 @@ def check_form(path: Path, forms: Sequence[str] = FORMS, flag: str = "--out") ->
 
 
 def seed_plot(rows: Sequence[NetworkMean], path: Path, labels: Mapping[str, str]) -> None:
-    """Draw the means of explainers over networks with their intervals, and each network as a tick; a panel per metric.
+    """Draw the means of explainers over networks with intervals, and each network as a tick; one panel per metric.
 
     Args:
         rows: Rows of all metrics, in the order of the figure.
@@ -162,7 +162,7 @@ def _draw_networks(axes: Axes, row: NetworkMean, height: int) -> None:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of a plot of a report: an explainer and the number that is printed at its end."""
+    """Row of a plot of a report: an explainer and the number at its end."""
 
     name: str
     baseline: bool
@@ -175,7 +175,7 @@ class _Row:
 
 
 def mean_plot(run: RunData, column: MetricColumn) -> str:
-    """Return SVG of the means by a metric with their intervals; the interval of `random` is a band behind them."""
+    """Return an SVG of the means by a metric with their intervals; the interval of `random` is a band behind them."""
     cells = run.cells_of_column(column)
     rows = [_Row(row.name, row.baseline, number(cell.value)) for row, cell in cells]
 
@@ -189,7 +189,7 @@ def mean_plot(run: RunData, column: MetricColumn) -> str:
 
 
 def rank_plot(run: RunData, column: MetricColumn) -> str:
-    """Return SVG of the possible ranks of each explainer by a metric; "" if none is ranked.
+    """Return an SVG of the possible ranks of each explainer by a metric; "" if none is ranked.
 
     Explainers whose bars share no rank are significantly different, like explainers without a common line in a
     critical-difference diagram.
@@ -243,7 +243,7 @@ def distribution_plot(run: RunData, column: MetricColumn) -> tuple[str, str]:
 
 
 def difference_plot(pairs: Sequence[RunPair]) -> str:
-    """Return SVG of the mean differences of two runs with their intervals, a row per explainer."""
+    """Return an SVG of the mean differences of two runs with their intervals, with one row per explainer."""
     rows = [_Row(pair.explainer, pair.baseline) for pair in pairs]
 
     def draw(axes: Axes) -> None:
@@ -254,7 +254,7 @@ def difference_plot(pairs: Sequence[RunPair]) -> str:
 
 
 def difference_histogram(pairs: Sequence[RunPair]) -> str:
-    """Return SVG of the samples' differences around zero; equal samples would dwarf the rest and are left out."""
+    """Return an SVG of the samples' differences around zero, without equal samples, which would dwarf the rest."""
     rows = [_Row(pair.explainer, pair.baseline) for pair in pairs]
     differing = [pair.differences[pair.differences != 0] for pair in pairs]
     widest = 1.02 * max((float(np.abs(values).max()) for values in differing if len(values)), default=1.0)
@@ -268,9 +268,9 @@ def difference_histogram(pairs: Sequence[RunPair]) -> str:
 
 
 def _row_plot(rows: Sequence[_Row], draw: Callable[[Axes], None]) -> str:
-    """Return SVG of a plot with a row per explainer.
+    """Return an SVG of a plot with one row per explainer.
 
-    All plots of a page have the same width and margins, so that rows and axes of neighbours are aligned.
+    All plots of a page have the same width and margins, so that rows and axes of neighbouring plots are aligned.
     """
     with rc_context(STYLE | {"font.size": 9, "axes.spines.left": False, "text.color": COLOURS["text"]}):
         drawn, height = PAGE_ROW * len(rows), PAGE_ROW * len(rows) + AXIS
@@ -310,7 +310,7 @@ def _draw_dots(
     for index, (row, values) in enumerate(zip(rows, ends, strict=True)):
         mean, low, high = np.array(values, dtype=float)  # None becomes NaN, which is not drawn
         axes.hlines(index, low, high, color=COLOURS["accent"], linewidth=1.5)
-        # Lines of zero length with round ends: unlike markers, they need no id, which plots on one page would share.
+        # Lines of zero length with round ends. Markers would need ids, which plots on one page would share.
         dot: dict[str, Any] = {"solid_capstyle": "round", "zorder": 3}
         axes.plot([mean, mean], [index, index], color=COLOURS["accent"], linewidth=DOT, **dot)
         if row.baseline:
@@ -353,7 +353,7 @@ def _for_page(svg: str) -> str:
 
 
 def plot(findings: Findings, runs: Sequence[RunData], path: Path) -> None:
-    """Draw the results of an analysis into an SVG file."""
+    """Draw the results of an analysis to an SVG file."""
     with rc_context(STYLE):
         write_text(path, svg_text(DRAWN[findings.what](findings, runs)))
 
@@ -478,7 +478,7 @@ def _people_by_exposure(findings: Findings, runs: Sequence[RunData]) -> Figure:
     for axes, key in ((images, "images"), (people, "people")):
         means = [100 * row["mean exposure"] for row in findings.data[key] if row["mean exposure"] is not None]
         axes.hist(means, bins=np.arange(0, 105, 5).tolist())
-        axes.set(xlabel="mean exposure of right answers, % of the pixels", ylabel=key, xlim=(0, 100))
+        axes.set(xlabel="mean exposure of correct answers, % of the pixels", ylabel=key, xlim=(0, 100))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
@@ -504,7 +504,7 @@ def _panels_of(rows: Sequence[dict], *keys: str) -> tuple[Figure, list[tuple[Axe
 
 
 def _legend(axes: Axes) -> None:
-    """Put the names of the lines beside a panel."""
+    """Place the names of the lines next to a panel."""
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
 
 
@@ -538,7 +538,7 @@ def _about_tiles(count: int, images: Sequence[np.ndarray | None]) -> str:
     """Describe what a gallery of `count` samples leaves out, and why some tiles show only a map."""
     shown = f"{len(images)} of the {count} found" if len(images) < count else ""
     lacking = any(image is None for image in images)
-    alone = "tiles without a photograph: a run keeps those of its examples only" if lacking else ""
+    alone = "tiles without a photograph: a run stores only those of its examples" if lacking else ""
     return "; ".join(filter(None, [shown, alone]))
 
 

@@ -1,4 +1,4 @@
-"""The curve of `power`: the chance to find a difference by the number of clusters."""
+"""Draw the curve of `power`: the probability of finding a difference, by the number of clusters."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,20 +17,20 @@ POINTS = 40
 
 
 def write_curves(path: Path, needed: Sequence[tuple[str, Needed, int]], power: float) -> None:
-    """Draw a curve for each into a PDF, SVG or PNG file.
+    """Draw a curve for each entry to a PDF, SVG or PNG file.
 
     Args:
-        path: of the file.
-        needed: (name, what is needed, how many differences are tested together).
-        power: the line across.
+        path: Path of the file.
+        needed: (name, what is needed, number of differences that are tested together).
+        power: Power at which a horizontal line is drawn.
 
     Raises:
-        UserError: The file is no figure, or none of the differences can be found.
+        UserError: The file type is not supported, or none of the differences can be found.
     """
     check_form(path)
     known = [(name, item, comparisons) for name, item, comparisons in needed if item.clusters is not None]
     if not known:
-        raise UserError("none of the differences can be found with any number of images, so that there is no curve")
+        raise UserError("none of the differences can be found with any number of images, so there is no curve to draw")
     with rc_context(STYLE):
         figure = Figure(figsize=(6.4, 3.6))
         axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""The report of one run or several: a single HTML page that loads nothing else."""
+"""Report of one run or several: a single HTML page that loads nothing else."""
 
 import re
 from base64 import b64encode
@@ -34,22 +34,22 @@ NAME = "report.html"
 
 
 def report(folders: Any, out: str | Path | None = None, *, samples: bool = False, data: object = None) -> Path:
-    """Write the page of one run, or of several side by side, and return its path.
+    """Write the page of one run, or of several runs side by side, and return its path.
 
-    Neither model nor dataset is needed, and equal folders give equal bytes. Several runs that ask the same question
-    become one, with ranks and pairs over all their explainers, unless cells contradict each other, which is shown;
-    otherwise the first run is compared with each other one, sample by sample.
+    Neither model nor dataset is needed, and equal folders give equal bytes. Several runs that ask the same question are
+    merged, with ranks and pairs over all their explainers, unless cells contradict each other, which the page shows.
+    Otherwise the first run is compared with each other one, sample by sample.
 
     Args:
-        folders: one run or several: folders, or what `run` returned.
-        out: a file or folder; by default report.html in the folder of the only run.
-        samples: whether to write a page of all samples too, of one run: report-samples.html beside the page.
-        data: the dataset of the run, as `load_dataset` takes it, for the images on the page of all samples; None: the
-            run's own, if it is a folder that is still there.
+        folders: One or several runs, as folders or results of `run`.
+        out: File or folder; by default report.html in the folder of the only run.
+        samples: Whether to also write a page of all samples, for a single run: report-samples.html next to the page.
+        data: Dataset of the run, as for `load_dataset`, for the images on the page of all samples; None for the run's
+            own, if it is a folder that still exists.
 
     Raises:
-        UserError: for a folder that holds no finished run, a file in it that cannot be read, or an `out` that is
-            missing or cannot be written; for samples of several runs, or another dataset than that of the run.
+        UserError: A folder holds no finished run, a file in it cannot be read, or `out` is missing or cannot be
+            written; or samples of several runs, or another dataset than the run's, are requested.
     """
     runs = list(folders) if isinstance(folders, Sequence) and not isinstance(folders, str) else [folders]
     chosen = distinct([Path(getattr(run, "folder", run)) for run in runs])
@@ -60,7 +60,7 @@ def report(folders: Any, out: str | Path | None = None, *, samples: bool = False
 
 
 def distinct(folders: Sequence[str | Path]) -> list[Path]:
-    """Return each folder once; warn about folders named twice."""
+    """Return each folder once, with a warning about folders that are named twice."""
     by_path: dict[Path, Path] = {}
     for folder in map(Path, folders):
         if folder.resolve() in by_path:
@@ -72,11 +72,11 @@ def distinct(folders: Sequence[str | Path]) -> list[Path]:
 def write_page(
     runs: list[RunData], path: Path, comparison: Comparison | None = None, *, samples: bool = False, data: object = None
 ) -> Path:
-    """Write the page of runs that were read, with their comparison if it was made before. Other arguments: `report`."""
+    """Write the page of runs that were read, with their comparison if it exists. For other arguments see `report`."""
     if len(runs) > 1 and samples:
-        raise UserError("all samples are shown of one run; give one folder")
+        raise UserError("all samples can be shown for one run only; give one folder")
     if data is not None and not samples:
-        raise UserError("data are the images of the page of all samples; ask for it with samples (--samples)")
+        raise UserError("data are images for the page of all samples; request that page with samples (--samples)")
     view = page_of(runs, comparison or compare_runs(runs))
     if samples:
         view["runs"][0]["all_samples"] = write_samples(runs[0], path, data).name
@@ -85,7 +85,7 @@ def write_page(
 
 
 def page_path(folders: list[Path], out: Path | None) -> Path:
-    """Return the file of the page. Raise UserError for several runs without `out`, or if it is no HTML page."""
+    """Return the file of the page; UserError for several runs without `out`, or if `out` is not an HTML page."""
     if out is None and len(folders) > 1:
         raise UserError("a report of several runs needs a file to write: --out report.html")
     if out is None:
@@ -93,7 +93,7 @@ def page_path(folders: list[Path], out: Path | None) -> Path:
     path = out / NAME if out.is_dir() else out
     check_output_file(path)
     if path.exists() and path.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"{path} exists and is no page; give --out a file that ends in .html")
+        raise UserError(f"{path} exists and is not an HTML page; give --out a file that ends in .html")
     return path
 
 
@@ -104,8 +104,8 @@ def _coded(text: str, names: list[str]) -> Markup:
 
 
 def page_of(runs: list[RunData], comparison: Comparison) -> dict[str, Any]:
-    """Return the template's variables: what several runs share and where they differ, then each run by itself."""
-    script = f"\n{source('report.js')}"  # as it stands between the tags
+    """Return the template's variables: what several runs share and where they differ, then each run separately."""
+    script = f"\n{source('report.js')}"  # exactly the text between the tags
     return {
         "script": Markup(script),
         "script_digest": b64encode(sha256(script.encode()).digest()).decode(),
@@ -115,14 +115,14 @@ def page_of(runs: list[RunData], comparison: Comparison) -> dict[str, Any]:
 
 
 def _merged_view(merged: MergedRuns, names: list[str]) -> dict[str, Any]:
-    """Return the variables of merged runs; `names` are those of all runs."""
+    """Return the variables of merged runs; `names` are the names of all runs."""
     anchor = f"run-{merged.members[0]}"
     header = {"name": merged_name(merged, names), "anchor": anchor, "origins": _origins(merged, names)}
     return run_view(merged.data) | header
 
 
 def _origins(merged: MergedRuns, names: list[str]) -> list[str]:
-    """Say where the cells of merged runs come from, a line per run."""
+    """Return the origin of the cells of merged runs, one line per run."""
     if len(merged.members) == 1:
         return []
     return [
@@ -184,7 +184,7 @@ def run_view(run: RunData) -> dict[str, Any]:
 
 
 def _plots(run: RunData, column: MetricColumn) -> dict[str, Any]:
-    """Return the plots of a metric: of the means, and of the samples' scores where samples have scores."""
+    """Return the plots of a metric: of the means, and of the samples' scores if samples have scores."""
     cells = run.cells_of_column(column)
     spread, caption = "", ""
     if any(not cell.aggregate for _, cell in cells):
@@ -208,7 +208,7 @@ def _table(run: RunData) -> list[dict]:
 
 
 def _facts(run: RunData) -> list[tuple[str, str]]:
-    """Return [(label, value)]: settings, versions and hardware of a run."""
+    """Return [(label, value)] of a run's settings, versions and hardware."""
     summary, made_with = run.summary, run.summary["provenance"]
     dataset, model = summary["dataset"], summary["model"]
     libraries = ", ".join(f"{name} {version}" for name, version in made_with.get("libraries", {}).items())
@@ -243,12 +243,12 @@ def _batch_sizes(summary: dict) -> str:
 
 
 def _seconds(run: RunData, row: ExplainerRow) -> float | None:
-    """Return the seconds an explainer took, if they are known."""
+    """Return the seconds that an explainer took; None if unknown."""
     return run.timings.get("explainers", {}).get(row.explainer_id)
 
 
 def _passes(run: RunData, row: ExplainerRow) -> float:
-    """Return the images put through the classifier per sample, to explain it."""
+    """Return the number of images passed through the classifier per sample to explain it."""
     return max(
         cell.forward_passes.explain / max(run.explained.get(cell.cell_id, run.samples_explained), 1)
         for cell in run.cells_of_row(row)

@@ -1,6 +1,6 @@
-"""The samples of a report: images as data URIs, the outline of the mask, the prediction and the scores.
+"""Samples of a report: images as data URIs, the outline of the mask, the prediction and the scores.
 
-Maps are small and lie over one grey picture, so that the page does not hold the picture once for each explainer.
+Maps are small and drawn over one grey picture, so that the page does not contain the picture once per explainer.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from saliency_bench.read.run_folder import ExplainerRow, RunData
 from saliency_bench.utils.overlays import heat_map
 
 LONGEST = 256  # pixels of a picture's longer side; pages stay small
-STRIPS = ("best", "worst")  # kinds whose first sample comes before the plots
+STRIPS = ("best", "worst")  # kinds whose first sample is shown before the plots
 KINDS = {
     "best": "Samples on which the explainers score best on average.",
     "worst": "Samples on which the explainers score worst on average.",
@@ -36,7 +36,7 @@ def sample_groups(run: RunData) -> list[dict]:
 
 
 def split_strips(groups: list[dict]) -> tuple[list[dict], list[dict]]:
-    """Return ([{kind, sample}], the other groups): the first best and the first worst sample come first on a page."""
+    """Return ([{kind, sample}], other groups); the first best and the first worst sample come first on a page."""
     strips = [{"kind": group["kind"], "sample": group["samples"][0]} for group in groups if group["kind"] in STRIPS]
     others = [group | {"samples": group["samples"][1:]} if group["kind"] in STRIPS else group for group in groups]
     return strips, [group for group in others if group["samples"]]
@@ -76,15 +76,15 @@ def _scores(run: RunData, row: ExplainerRow, image_id: str) -> list[tuple[str, s
 
 
 def picture(image: Image.Image) -> str:
-    """Return a picture as a data URI, at most `LONGEST` pixels; small ones keep more quality."""
+    """Return a picture of at most `LONGEST` pixels as a data URI; small pictures keep more quality."""
     image = image.copy()
     image.thumbnail((LONGEST, LONGEST))
-    # Not `optimize`: it needs the whole file in one buffer, which Pillow makes too small for a picture of noise.
+    # Without `optimize`, which needs the whole file in one buffer that Pillow makes too small for noise pictures.
     return data_uri(image, "jpeg", quality=82 if max(image.size) > 128 else 92, subsampling=0)
 
 
 def outline(mask: np.ndarray) -> str:
-    """Return the border between inside and outside of a mask as an SVG path in pixels, a stroke per straight piece."""
+    """Return the border between inside and outside of a mask as an SVG path in pixels, with one stroke per segment."""
     padded = np.pad(mask.astype(bool), 1)
     level = padded[1:, 1:-1] != padded[:-1, 1:-1]  # (H + 1, W): border above pixel (y, x)
     upright = padded[1:-1, 1:] != padded[1:-1, :-1]  # (H, W + 1): border left of pixel (y, x)

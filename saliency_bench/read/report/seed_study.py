@@ -1,4 +1,4 @@
-"""A seed study in Python: several trained networks as one table and one figure."""
+"""Seed studies in Python: several trained networks as one table and one figure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class SeedStudy(PaperTables):
 
     Attributes:
         folders: Folders of the runs.
-        networks: The results: `rows`, `accuracies`, and `left_out`, what not all runs have.
+        networks: The results: `rows`, `accuracies`, and `left_out`, cells that not all runs have.
     """
 
     folders: tuple[Path, ...]
@@ -43,7 +43,7 @@ class SeedStudy(PaperTables):
 
     @property
     def rows(self) -> list[NetworkMean]:
-        """Return a result per explainer and metric, the best explainer of the first metric first and baselines last."""
+        """Return a result per explainer and metric, best explainer of the first metric first, with baselines last."""
         rows = self.networks.rows
         means = {row.cell.explainer_id: _oriented(row) for row in rows if row.cell.metric_id == rows[0].cell.metric_id}
         return sorted(rows, key=lambda row: (row.cell.baseline, -means.get(row.cell.explainer_id, -np.inf)))
@@ -51,9 +51,9 @@ class SeedStudy(PaperTables):
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row per explainer and metric.
 
-        `value` is the mean over `networks` and the `n` images that all have scored, `spread` the standard deviation of
-        the networks' means, and `low` to `high` the 95 % interval for other images and other trainings. The mean of
-        each network is in the column of its run's folder. What is not known is NaN.
+        `value` is the mean over `networks` and the `n` images that all have scored, `spread` is the standard deviation
+        of the networks' means, and `low` to `high` is the 95 % interval for other images and other trainings. The mean
+        of each network is in the column named after its run's folder. Unknown numbers are NaN.
         """
         import pandas as pd
 
@@ -69,7 +69,7 @@ class SeedStudy(PaperTables):
         return frame.astype({"rank_low": float, "rank_high": float})
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data, None where a number is not known."""
+        """Return plain data, with None for unknown numbers."""
         rows = self.to_pandas()
         return {
             "runs": [str(folder) for folder in self.folders],
@@ -87,14 +87,14 @@ class SeedStudy(PaperTables):
         lines = [Line((name,), [_entry(by_names.get((name, metric))) for metric in metrics], baseline)
                  for name, baseline in baselines.items()]  # fmt: skip
         bold = BOLD if any(baselines.values()) else BOLD_ALONE
-        notes = tuple(note for note in self.notes if note != OTHERS)  # `brackets` says it where they are printed
+        notes = tuple(note for note in self.notes if note != OTHERS)  # `brackets` has the same information
         brackets = "95 % intervals for other images and other trainings in brackets"
         return PaperTable(("explainer",), tuple(metrics), tuple(arrows[metric] for metric in metrics), lines, notes,
                           bold, brackets)  # fmt: skip
 
     @property
     def notes(self) -> list[str]:
-        """Return what must be known to read the table."""
+        """Return the remarks needed to read the table."""
         count = len(self.folders)
         images = counted(self.rows[0].used, "image")
         lines = [f"mean over {counted(count, 'network')} and {images} ± standard deviation over networks"]
@@ -107,18 +107,18 @@ class SeedStudy(PaperTables):
         if accuracies := self.networks.accuracies:
             lines.append(f"accuracy {100 * np.mean(accuracies):.1f} % ± {100 * np.std(accuracies, ddof=1):.1f} %")
         if left_out := self.networks.left_out:
-            lines.append(f"left out, as not all runs have it: {', '.join(left_out)}")
+            lines.append(f"left out, because not all runs have it: {', '.join(left_out)}")
         return lines
 
     def draw(self, out: str | Path, labels: Mapping[str, str] | None = None) -> Path:
-        """Draw means, intervals and the mean of each network, a panel per metric, and return the path.
+        """Draw means, intervals and the mean of each network, with one panel per metric, and return the path.
 
         Args:
-            out: File to write; its suffix (.pdf, .svg or .png) says the format.
-            labels: {name of an explainer or metric: what to print instead}.
+            out: File to write; its suffix (.pdf, .svg or .png) sets the format.
+            labels: {name of an explainer or metric: text to print instead}.
 
         Raises:
-            UserError: The suffix is another one, the file cannot be written, or a label is for an unknown name.
+            UserError: The suffix is not supported, the file cannot be written, or a label is for an unknown name.
         """
         from saliency_bench.read.report.plots import seed_plot  # imports matplotlib
 
@@ -137,7 +137,7 @@ class SeedStudy(PaperTables):
 
 
 def _oriented(row: NetworkMean) -> float:
-    """Return the mean, negated where lower is better; minus infinity without one."""
+    """Return the mean, negated if lower is better; minus infinity without a mean."""
     value = row.estimate.value if row.cell.higher_is_better else -row.estimate.value
     return value if np.isfinite(value) else -np.inf
 
@@ -164,7 +164,7 @@ def _text(entry: TableEntry) -> str:
 
 
 def _column_names(folders: Sequence[Path]) -> list[str]:
-    """Return a name for each folder: its last part, or the whole path where two share it."""
+    """Return a name for each folder: its last part, or the whole path if two share the last part."""
     names = [folder.name for folder in folders]
     return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
@@ -178,8 +178,7 @@ def seed_study(runs: Sequence[Any]) -> SeedStudy:
         study.draw("seeds.pdf")
 
     Args:
-        runs: What `run` returned, or its folder, for each network, with the same dataset, settings, explainers and
-            metrics.
+        runs: Result of `run`, or its folder, for each network; with the same dataset, settings, explainers and metrics.
 
     Raises:
         UserError: There are fewer than two networks, or the runs differ in more than the network, or share no explainer

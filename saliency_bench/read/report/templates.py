@@ -1,4 +1,4 @@
-"""The templates of pages, with the filters and rules that all of them share."""
+"""Templates of pages, with the filters and rules that all of them share."""
 
 from functools import cache
 from pathlib import Path
@@ -19,25 +19,25 @@ FILTERS = (words.number, words.interval, words.percent, words.percent_interval, 
 
 
 def render(name: str, *, styles: tuple[str, ...] = ("report.css",), **variables: Any) -> str:
-    """Return a page: one file, which loads nothing else.
+    """Return a page as a single file that loads nothing else.
 
     Args:
-        name: of the template.
-        styles: the files of style sheets.
-        **variables: of the template.
+        name: Name of the template.
+        styles: Files of style sheets.
+        **variables: Variables of the template.
     """
     style = Markup("".join(source(sheet) for sheet in styles))
     return _environment().get_template(name).render(style=style, version=__version__, **variables)
 
 
 def source(name: str) -> str:
-    """Return the text of a file beside the templates."""
+    """Return the text of a file in the folder of the templates."""
     return (HERE / name).read_text(encoding="utf-8")
 
 
 @cache
 def _environment() -> Environment:
-    """Return where templates are read, with the filters by the names of their functions."""
+    """Return the environment that loads the templates, with filters named after their functions."""
     environment = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -55,17 +55,17 @@ def _environment() -> Environment:
 
 
 def _plain(value: Any) -> Any:
-    """Drop control characters from texts on the page, names of classes among them: they could turn its direction."""
+    """Drop control characters from texts on the page, such as class names, because they could reverse its direction."""
     return type(value)(without_controls(value)) if isinstance(value, str) else value
 
 
 def _inline(svg: str) -> Markup:
-    """Return the element of an SVG file without what comes before it."""
+    """Return the `<svg>` element of an SVG file, without the text before it."""
     return Markup(svg[svg.index("<svg") :])
 
 
 def _breakable(name: str) -> Markup:
-    """Allow breaks in a long name after these signs."""
+    """Allow line breaks in a long name after "_", ":" and ","."""
     escaped = str(Markup.escape(name))
     for sign in "_:,":
         escaped = escaped.replace(sign, f"{sign}<wbr>")
@@ -73,6 +73,6 @@ def _breakable(name: str) -> Markup:
 
 
 def _metric_name(text: str) -> Markup:
-    """Return the display name of a metric, whose identifier is shown where the mouse rests on it."""
+    """Return the display name of a metric, with its identifier as a tooltip."""
     title = metric_title(text)
     return _breakable(text) if title == text else Markup('<span title="{}">{}</span>').format(text, title)

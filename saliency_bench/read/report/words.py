@@ -1,4 +1,4 @@
-"""The words of a report: numbers, the verdict, the glossary. Nothing here that the run's files do not hold."""
+"""Texts of a report: numbers, the verdict and the glossary, all derived from the run's files."""
 
 from collections.abc import Iterable
 from math import isfinite
@@ -24,8 +24,8 @@ from saliency_bench.score_notes import PRECOMPUTED
 
 NONE = "–"
 MINUS = "\N{MINUS SIGN}"
-MOST_NAMES = 3  # of explainers on a card
-MOST_PAIRS = 600  # on a page; all are in summary.json
+MOST_NAMES = 3  # explainers named on a card
+MOST_PAIRS = 600  # pairs on a page; all are in summary.json
 MARGIN = 0.05  # explainers whose difference is within this share of a bounded score's range are called alike
 FUNCTION = "A Python function that was passed to this run."
 UNKNOWN = "Not known to the version of saliency-bench that made this page."
@@ -45,7 +45,7 @@ def number(value: float | None) -> str:
 
 
 def interval(result: Interval) -> str:
-    """Return "[low, high]"; "" where there is no interval."""
+    """Return "[low, high]"; "" without an interval."""
     return f"[{number(result.low)}, {number(result.high)}]" if result.ends else ""
 
 
@@ -92,7 +92,7 @@ def seconds(value: float | None) -> str:
 
 
 def memory(count: int | None, gpu: bool) -> str:
-    """Return bytes as "1.2 GB of the process", or of the GPU."""
+    """Return a number of bytes as "1.2 GB of the process", or of the GPU."""
     return NONE if count is None else f"{count / 1e9:.1f} GB of the {'GPU' if gpu else 'process'}"
 
 
@@ -102,7 +102,7 @@ def reasons(counted: dict[str, int]) -> str:
 
 
 def quality(model: dict) -> list[str]:
-    """Return notes on a classifier's accuracy: what is not counted, top-5, what was assumed."""
+    """Return notes on a classifier's accuracy: images that are not counted, top-5, and assumptions."""
     lines = []
     if without := model.get("no_class"):
         lines.append(f"not counted: {count(without)} whose label is no class of the model")
@@ -111,14 +111,14 @@ def quality(model: dict) -> list[str]:
     if model.get("no_accuracy"):
         lines.append(f"not known: {model['no_accuracy']}")
     if model.get("activation_assumed"):
-        lines.append("softmax assumed: nothing said what turns its logits into probabilities")
+        lines.append("softmax assumed: neither the model nor the user defined the activation")
     if model.get("classes_by_position"):
         lines.append("the model has no class names; its classes are assumed to be in the order of the dataset")
     return lines
 
 
 def other_model(model: dict | None) -> dict | None:
-    """Return the other model of a run, with its accuracy in words; None where there is none."""
+    """Return the other model of a run, with its accuracy in words; None without another model."""
     if model is None:
         return None
     accuracy = Interval.model_validate(model["accuracy"])
@@ -137,14 +137,14 @@ def options(chosen: dict) -> str:
 
 
 def short(identity: str) -> str:
-    """Cut a local path to its last part; names and Hub ids stay."""
+    """Shorten a local path to its last part; names and Hub ids are returned unchanged."""
     identity = identity.removeprefix("module:").removeprefix("folder:")
     is_path = identity.count("/") > 1 or identity.startswith((".", "/", "~"))
     return Path(identity).name or identity if is_path else identity
 
 
 def origin(loaded: dict) -> str:
-    """Return ", from REPOSITORY, commit X" for the Hub, the name of its weights for torchvision, else nothing."""
+    """Return ", from REPOSITORY, commit X" for the Hub, the name of its weights for torchvision, else ""."""
     repo, revision = loaded.get("repo"), loaded.get("revision")
     if repo:
         return f"{'' if repo == loaded['id'] else f', from {repo}'}, commit {revision}"
@@ -161,7 +161,7 @@ def cards(verdict: Verdict) -> list[dict]:
 
 
 def first_names(names: Iterable[str]) -> str:
-    """List the names; if there are many, the first and how many more."""
+    """Return a list of the names as text; if there are many, only the first and how many more."""
     shown = list(names)
     if len(shown) > MOST_NAMES + 1:
         return f"{', '.join(shown[:MOST_NAMES])} and {len(shown) - MOST_NAMES} more"
@@ -169,7 +169,7 @@ def first_names(names: Iterable[str]) -> str:
 
 
 def alerts(verdict: Verdict) -> list[str]:
-    """Return what a reader must know beside the cards."""
+    """Return what a reader must know besides the cards."""
     lines = warnings(list(verdict.cells.values()))
     if not any(verdict.names[key] == RANDOM for key in verdict.baselines):
         lines.append(NO_CHANCE)
@@ -178,7 +178,7 @@ def alerts(verdict: Verdict) -> list[str]:
 
 
 def against_baselines(run: RunData) -> list[dict]:
-    """Return a table for each baseline: its name, and per explainer the comparison by each metric."""
+    """Return a table for each baseline: its name, and the comparison of each explainer by each metric."""
     tables = []
     for table_comparisons in Verdict(run.cells, run.contrasts).against_baselines():
         rows: dict[str, dict[str, Against]] = {}
@@ -192,8 +192,8 @@ def against_baselines(run: RunData) -> list[dict]:
 def alike(run: RunData, pair: Against) -> str:
     """Return "alike within ±MARGIN" for a pair with a narrow interval and no significant difference, else "".
 
-    The margin is `MARGIN` of the range of the scores; unbounded scores have none. Of pairs whose true difference is the
-    margin, at most one in forty is called alike, whatever the shape of their scores (`intervals.is_alike`).
+    The margin is `MARGIN` of the range of the scores; unbounded scores have none. If the true difference equals the
+    margin, at most one pair in forty is called alike, whatever the shape of the scores (`intervals.is_alike`).
     """
     contrast = pair.contrast
     limits = next(cell.limits for cell in run.cells if cell.cell_id in contrast.cells)
@@ -205,12 +205,12 @@ def alike(run: RunData, pair: Against) -> str:
 
 
 def pairs(run: RunData) -> list[tuple[MetricColumn, list[ExplainerPair]]]:
-    """Return every two explainers per metric; [] where they are too many for a page."""
+    """Return every two explainers per metric; [] if they are too many for a page."""
     return [] if len(run.contrasts) > MOST_PAIRS else explainer_pairs(run)
 
 
 def common(run: RunData) -> list[str]:
-    """Say, where samples are left out, how each explainer differs from the first on the samples that both have."""
+    """Return, if samples are left out, how each explainer differs from the first on the samples that both have."""
     run_verdict, lines = Verdict(run.cells, run.contrasts), []
     for column in run.columns:
         first, *others = run.cells_of_column(column)
@@ -234,7 +234,7 @@ def difference(contrast: Contrast) -> str:
 
 
 def faults(run: RunData) -> str:
-    """Say how many records were lost to failures; nothing where all went well."""
+    """Return how many records were lost to failures; "" if there were none."""
     total = sum(run.summary["faults"].values())
     if total == 0:
         return ""
@@ -242,21 +242,21 @@ def faults(run: RunData) -> str:
 
 
 def part_of(share: float, whole: float | None) -> str:
-    """Return seconds, and their share of the whole."""
+    """Return a duration, and its share of the whole."""
     return seconds(share) + (f", {percent(share / whole)}" if whole else "")
 
 
 def class_groups(summary: dict) -> str:
-    """Return the name and digest of the groups of classes: equal names may hold different groups."""
+    """Return the name and digest of the groups of classes; equal names may have different groups."""
     groups = summary.get("groups")
     return f"{groups['name']}, digest {groups['identity'][:8]}" if groups else "none"
 
 
 def left_out(run: RunData) -> list[str]:
-    """Return a line per metric: on how many samples it is, and why not on the others.
+    """Return a line per metric: how many samples have scores, and why others do not.
 
-    Explainers are named only where they differ. Scores that stand but are marked, other than those of flat maps, are
-    counted next to n.
+    Explainers are named only if they differ. Valid scores with a remark, other than those of flat maps, are counted
+    next to n.
     """
     lines = []
     used = covered(run.summary)
@@ -268,7 +268,7 @@ def left_out(run: RunData) -> list[str]:
         for (scored, clusters, without, marked), names in groups.items():
             explainers = f" of {listed(names)}" if len(groups) > 1 else ""
             missing = f"; left out: {reasons(dict(without))}" if without else ", none left out"
-            if (computed := scored + sum(dict(without).values())) < used:  # of a run that others cover more samples of
+            if (computed := scored + sum(dict(without).values())) < used:  # other runs cover more samples
                 missing += f"; computed on {count(computed)} of the {count(used)} samples"
                 if run.summary["target"] == "label" and (unknown := run.summary["model"].get("no_class")):
                     missing += f" (the label of {count(unknown)} is no class of the model)"
@@ -279,17 +279,17 @@ def left_out(run: RunData) -> list[str]:
 
 
 def notes(run: RunData) -> list[str]:
-    """Return the explainers that were left out and the notes on the values of metrics, each ending with a full stop."""
+    """Return the explainers that were left out and the remarks on the values of metrics, each with a full stop."""
     return [f"{line}." for line in [*misfits(run.summary), *notes_of(run.cells)]]
 
 
 def flat(run: RunData) -> list[str]:
-    """Return which explainers gave constant maps, and how many."""
+    """Return which explainers made constant maps, and how many."""
     return [f"{name} {count(maps)}" for name, maps in flat_maps(run.cells).items()]
 
 
 def citations(run: RunData) -> str:
-    """Return BibTeX of the package, the dataset and the papers of the metrics."""
+    """Return BibTeX entries of the package, the dataset and the papers of the metrics."""
     entries = [SOFTWARE.replace("VERSION", __version__)]
     builder = registry.files("hub_builders").get(run.summary["dataset"]["id"])
     entries += [registry.constant(builder, "CITATION", "")] if builder else []
@@ -307,7 +307,7 @@ def citations(run: RunData) -> str:
 
 
 def metric_notes(run: RunData) -> list[dict]:
-    """Return the entries of the metrics in the glossary."""
+    """Return the glossary entries of the metrics."""
     return [_metric_note(column, run.cells_of_column(column)[0][1]) for column in run.columns]
 
 
@@ -337,7 +337,7 @@ def _metric(name: str) -> Metric | None:
 
 
 def explainer_notes(run: RunData) -> list[dict]:
-    """Return the entries of the explainers in the glossary."""
+    """Return the glossary entries of the explainers."""
     packaged = registry.files("explainers")
     first_cells = {row.name: run.cells_of_row(row)[0] for row in run.rows}
     return [

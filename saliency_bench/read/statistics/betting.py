@@ -15,7 +15,7 @@ import numpy as np
 
 BETS = np.array([0.95, *(0.5**power for power in range(1, 8))])
 WEIGHTS = 0.5 ** np.arange(len(BETS)) / (0.5 ** np.arange(len(BETS))).sum()
-STEPS = 40  # of a bisection, which leaves 1e-12 of the range
+STEPS = 40  # steps of a bisection, which leave 1e-12 of the range
 
 
 def log_wealth(scaled: np.ndarray) -> float:

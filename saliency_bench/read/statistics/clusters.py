@@ -12,7 +12,7 @@ BITS = 53  # of a float64
 
 
 def cluster_names(ids: Sequence[str], groups: Sequence[str | None]) -> list[str]:
-    """Return a name for each sample's cluster: its group, or the sample itself where it has none."""
+    """Return the name of each sample's cluster: its group or, without a group, the sample itself."""
     return [f"s{sample}" if group is None else f"g{group}" for sample, group in zip(ids, groups, strict=True)]
 
 
@@ -37,30 +37,30 @@ def summable(columns: np.ndarray, terms: int) -> np.ndarray:
 
 
 def sums_by_cluster(values: np.ndarray, codes: np.ndarray, count: int) -> np.ndarray:
-    """Return the sum of the values (n,) of each cluster, (count,)."""
+    """Return the sum of the values (n,) in each cluster, (count,)."""
     return np.bincount(codes, weights=values, minlength=count)
 
 
 def effective_clusters(counts: np.ndarray) -> float:
-    """Return how many clusters of equal size say as much as clusters of these sizes: n^2 / sum n_c^2 (Kish, 1965).
+    """Return the number of equally large clusters with the same information: n^2 / sum n_c^2 (Kish, 1965).
 
-    It is their number where all are equal, and less the more the samples sit in a few of them.
+    It equals the number of clusters if all have the same size, and is smaller the more samples are in a few of them.
     """
     squares = float((counts.astype(float) ** 2).sum())
     return float(counts.sum()) ** 2 / squares if squares else 0.0
 
 
 class Matched:
-    """Columns of scores compared two by two on the samples that both have, summed over clusters.
+    """Columns of scores, compared in pairs on the samples that both have and summed over clusters.
 
-    Columns that miss the same samples share their sums, so that few are needed however many pairs there are. `columns`
-    grows as pairs are asked for, an array (clusters,) each, until `forget`. `between` says of each column how many
-    clusters have a score that is no end of its range: none of 0/1 scores, few of rare ones.
+    Columns that miss the same samples share their sums, so few sums are needed for many pairs. `columns` has an array
+    (clusters,) for each sum and grows as pairs are requested, until `forget`. `between` is, for each column, the number
+    of clusters with a score that is not an end of the range: none for 0/1 scores, few for rare events.
 
     Args:
-        columns: (n,) each, NaN where a sample has no score.
-        codes: (n,) the cluster of each sample.
-        limits: (low, high) of the scores; either may be infinite.
+        columns: Scores (n,) each, NaN for a sample without a score.
+        codes: Cluster (n,) of each sample.
+        limits: Range (low, high) of the scores; either end may be infinite.
     """
 
     def __init__(
@@ -84,19 +84,19 @@ class Matched:
         self._common: dict[tuple[int, int], tuple[bytes, np.ndarray]] = {}
 
     def pair(self, first: int, second: int) -> tuple[int, int, np.ndarray]:
-        """Return (the indices in `columns` of both on their common samples, how many of these each cluster has)."""
+        """Return (indices in `columns` of both on their common samples, number of these samples in each cluster)."""
         key, common = self._samples(first, second)
         return self._index(first, key, common), self._index(second, key, common), self.counts(first, second)
 
     def counts(self, first: int, second: int) -> np.ndarray:
-        """Return how many common samples of two columns each cluster has, the same array for all with the same ones."""
+        """Return the number of common samples of two columns per cluster; pairs with equal samples share the array."""
         key, common = self._samples(first, second)
         if key not in self._counts:
             self._counts[key] = sums_by_cluster(common.astype(float), self.codes, self.clusters)
         return self._counts[key]
 
     def forget(self) -> None:
-        """Drop the sums of pairs, which outgrow the scores where columns miss different samples."""
+        """Drop the sums of pairs, which outgrow the scores if columns miss different samples."""
         self.columns, self._indices, self._counts, self._common = [], {}, {}, {}
 
     def _samples(self, first: int, second: int) -> tuple[bytes, np.ndarray]:

@@ -1,8 +1,8 @@
-"""Exposures, the shares of an image's pixels that are shown, and areas under what is measured at them, in numpy only.
+"""Exposures (shares of an image's pixels that are shown) and areas under curves over exposures, using only NumPy.
 
 At each exposure a network or people name the class of an image (Lu et al., Crowdsourcing Evaluation of Saliency-based
-XAI Methods, 2021). People see more and more of an image until they name it rightly: all that is known of one judgement
-is the exposure of its first right answer, if there is one.
+XAI Methods, 2021). People see more and more of an image until they name it correctly, so a judgement is fully described
+by the exposure of its first correct answer, if there is one.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 EXPOSURES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)  # of accuracy curves
-SHOWN = EXPOSURES[1:]  # to people; nobody names what shows no pixel
-ROUNDING = 1e-9  # between two texts of one exposure
+SHOWN = EXPOSURES[1:]  # exposures shown to people; nobody can name an image without pixels
+ROUNDING = 1e-9  # tolerated difference between two texts of one exposure
 
 
 def area(values: np.ndarray, exposures: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -22,21 +22,21 @@ def area(values: np.ndarray, exposures: Sequence[float] | np.ndarray) -> np.ndar
 
 
 def right_by(first_right: np.ndarray, exposures: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Return Bool (B, N), whether judgements were right at or before each exposure.
+    """Return Bool (B, N), whether each judgement was correct at or before each exposure.
 
-    Never, where `first_right` is NaN.
+    It is False everywhere if `first_right` is NaN.
     """
     return np.asarray(first_right)[:, None] <= np.asarray(exposures) + ROUNDING
 
 
 def judgement_areas(first_right: np.ndarray, exposures: Sequence[float] = SHOWN) -> np.ndarray:
-    """Return float64 (B,), of each judgement the area under a(r), 1 where it was right at or before r, else 0.
+    """Return float64 (B,), the area under a(r) of each judgement: a(r) is 1 if it was correct at or before r, else 0.
 
-    The mean over judgements is the area under the accuracy of people, as the area of a mean is the mean of areas.
+    The mean over judgements is the area under people's accuracy, because the area of a mean is the mean of areas.
 
     Args:
-        first_right: (B,), the exposure of the first right answer, NaN where there is none.
-        exposures: those of the trapezoid rule, beside 0, where a is 0.
+        first_right: Exposure (B,) of the first correct answer, NaN if there is none.
+        exposures: Exposures of the trapezoid rule, besides 0, at which a is 0.
     """
     at = [0.0, *exposures]
     right = right_by(first_right, at)
@@ -45,17 +45,17 @@ def judgement_areas(first_right: np.ndarray, exposures: Sequence[float] = SHOWN)
 
 
 def read_first_right(given: Any) -> np.ndarray:
-    """Return float64 (B,) of a list or array, NaN for None.
+    """Return a list or array as float64 (B,), with NaN for None.
 
     Raises:
-        ValueError: Something is no exposure above 0 and at most 1.
+        ValueError: A value is not an exposure above 0 and at most 1.
     """
     try:
         values = np.array([np.nan if exposure is None else float(exposure) for exposure in given])
     except (TypeError, ValueError) as error:
-        raise ValueError("the exposures of first right answers are numbers (B,), None where there is none") from error
+        raise ValueError("the exposures of first correct answers must be numbers (B,), None without one") from error
     if len(outside := values[~(np.isnan(values) | ((values > 0) & (values <= 1)))]):
-        raise ValueError(f"the exposure of a first right answer is a share above 0 and at most 1; got {outside[0]:g}")
+        raise ValueError(f"the exposure of a first correct answer is a share above 0 and at most 1; got {outside[0]:g}")
     return values
 
 
@@ -66,4 +66,4 @@ def check_shown(exposures: Any) -> None:
     except (TypeError, ValueError):
         values = np.empty(0)
     if len(values) == 0 or not (values[0] > 0 and values[-1] <= 1 and (np.diff(values) > 0).all()):
-        raise ValueError(f"exposures are increasing shares above 0 and at most 1; got {exposures!r}")
+        raise ValueError(f"exposures must be increasing shares above 0 and at most 1; got {exposures!r}")

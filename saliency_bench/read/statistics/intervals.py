@@ -15,7 +15,7 @@ freedom (`cluster_error`).
 All of these rely on the spread of the sample, which may by chance contain none of a few very different scores. Where
 such scores could move the mean out of the interval, the interval is widened (`outlasting_rare_scores`) and marked.
 
-Not included: the explainer's seed, the model's training, the choice of datasets.
+Not included: variation by the explainer's seed, the model's training and the choice of datasets.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +33,7 @@ from saliency_bench.utils.seeds import random_bits, seed_of
 NAN = float("nan")
 DRAWS = 2000
 INTERVAL_FROM = 10  # effective clusters; with fewer, a value has no interval
-APPROXIMATE_BELOW = 500  # clusters of an unbounded score
+APPROXIMATE_BELOW = 500  # clusters; with fewer, the interval of an unbounded score is approximate
 TAIL = 0.025
 MOST_TAILS = 3  # greatest k of `outlasting_rare_scores`, for 20 clusters and fewer
 # If an end moves by more than this many widths, the scores are narrow, and it moves as far as one tail implies.
@@ -43,8 +43,8 @@ LEAST_T, GREATEST_T = -4, 40  # limits of the search for the worst share of fail
 FAILING = np.linspace(0, 1, 50) ** 2
 EQUAL = 1e-12  # fraction of a range: scores that differ by less are equal
 INDICES_AT_ONCE = 2**22  # bounds memory at 32 MiB of indices
-Aggregate = Callable[[np.ndarray], np.ndarray]  # (D,) of means (D, P)
-Ends = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # lower and upper ends (D,) of an interval, of tails (D,)
+Aggregate = Callable[[np.ndarray], np.ndarray]  # means (D, P) -> aggregates (D,)
+Ends = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # tails (D,) -> lower and upper ends (D,) of an interval
 
 
 class Estimate(NamedTuple):
@@ -67,7 +67,7 @@ class Estimate(NamedTuple):
 
     @classmethod
     def alone(cls, value: float, counts: np.ndarray) -> "Estimate":
-        """Return a number without an interval; `counts` says how many samples each cluster has."""
+        """Return a number without an interval; `counts` is the number of samples in each cluster."""
         return cls(value, NAN, NAN, int(counts.sum()), int(np.count_nonzero(counts)), effective_clusters(counts))
 
     def between(self, low: float, high: float, freedom: float) -> "Estimate":
@@ -223,9 +223,9 @@ def outlasting_rare_scores(
     """Return an estimate whose interval also holds if the samples happen to miss a few very different scores.
 
     Let a share p of the clusters have scores at an end e of the range. With probability (1 - p)^C, C effective clusters
-    contain none of them and sample only the other scores. If L(u) is the lower end of their interval
-    with tail u, the overall mean is below (1 - p) L(u) + p e with probability u (1 - p)^C. The lower end of the
-    interval is the least of these bounds over all p with u (1 - p)^C = k tails; the upper end likewise.
+    contain none of them and sample only the other scores. If L(u) is the lower end of their interval with tail u, the
+    overall mean is below (1 - p) L(u) + p e with probability u (1 - p)^C. The lower end of the interval is the least of
+    these bounds over all p with u (1 - p)^C = k tails; the upper end is found in the same way.
 
     k is 1 for a gate and for narrow scores, whose end would move by more than `NARROW` times its distance from the
     value. For other scores this would make many intervals too wide, and k is 1.5 + 30 / C, at most 3: with the 2.5 %
@@ -286,12 +286,12 @@ def student(mean: float, error: float, freedom: float) -> Ends:
 
 
 def over_datasets(estimates: Sequence[Estimate], errors: Sequence[float]) -> tuple[Estimate, float]:
-    """Return (mean of D means of independent datasets, its standard error), with an interval for these datasets.
+    """Return (mean of the means of D independent datasets, its standard error), with an interval for these datasets.
 
-    The interval is S -+ t sqrt(sum_d se_d^2) / D, with t of the fewest degrees of freedom of any dataset. Its effective
-    clusters are D times the fewest C of any dataset: failures on that dataset are the hardest to detect and move the
-    mean by a share of 1 / D. Failures on all datasets that are as hard to detect among C D clusters would move the mean
-    by as much.
+    The interval is S -+ t sqrt(sum_d se_d^2) / D, with t for the fewest degrees of freedom of any dataset. Its
+    effective clusters are D times the fewest C of any dataset: failures on that dataset are the hardest to detect and
+    move the mean by a share of 1 / D. Failures on all datasets that are as hard to detect among C D clusters would move
+    the mean by as much.
 
     Args:
         estimates: Means of the datasets.
@@ -308,7 +308,7 @@ def over_datasets(estimates: Sequence[Estimate], errors: Sequence[float]) -> tup
 
 
 def widened_over_datasets(pooled: Estimate, error: float, far: tuple[float, float]) -> Estimate:
-    """Return `over_datasets` with an interval that allows for rare failures. `far`: the means if all scores fail."""
+    """Return `over_datasets` with an interval that allows for rare failures; `far` are the means if all scores fail."""
     if not (pooled.value or error):
         return pooled
     return outlasting_rare_scores(pooled, student(pooled.value, error, pooled.freedom), far)
@@ -395,13 +395,12 @@ def p_with_failures(matched: Matched, first: int, second: int) -> tuple[float, f
     """Return (p by Student, p per column that may fail) at which the interval of `paired_difference` ends at 0.
 
     A share p of failures reverses a mean difference m if the mean of the others is at most s = p abs(e) / (1 - p). The
-    samples contain no failure and have mean m with probability P(t > (m - s) / se) (1 - p)^C. The interval with a tail
-    of 1 / k
-    of the greatest of these probabilities ends at 0, unless Student's does so with a greater tail.
+    samples contain no failure and have mean m with probability P(t > (m - s) / se) (1 - p)^C. The interval whose tail
+    is 1 / k of the greatest of these probabilities ends at 0, unless Student's does so with a greater tail.
 
     Each of several explainers may have undetected failures. All its differences are then wrong together, so the second
-    p counts once for each column of a family (Bonferroni), not for each pair. Both are 0 where
-    the interval has no wider bounds.
+    p counts once for each column of a family (Bonferroni), not for each pair. Both are 0 if the interval has no wider
+    bounds.
 
     Args:
         matched: The scores.
@@ -415,7 +414,7 @@ def p_with_failures(matched: Matched, first: int, second: int) -> tuple[float, f
 
 
 def p_of_failures(estimate: Estimate, error: float, far: tuple[float, float]) -> tuple[float, float]:
-    """Return `p_with_failures` of a difference, its standard error, and the ends that `error_and_far` gives."""
+    """Return `p_with_failures` for a difference, its standard error, and the ends from `error_and_far`."""
     mean, side = abs(estimate.value), int(estimate.value < 0)
     ends = student(estimate.value, error, estimate.freedom)
     t = mean / error if error > 0 else np.inf
@@ -431,13 +430,15 @@ def p_of_failures(estimate: Estimate, error: float, far: tuple[float, float]) ->
 def is_alike(matched: Matched, first: int, second: int, margin: float, tail: float = TAIL) -> bool:
     """Return whether the mean difference is shown to be less than `margin` in absolute value.
 
-    Two one-sided tests at `tail`. Student's interval must lie within the margin, and a bet b = `BETS`[0] against each
-    end of it must win: for differences D, n_c of them in cluster c, N at most, and scores in a range of width w,
+    Two one-sided tests at `tail` are used. Student's interval must lie within the margin, and a bet b = `BETS`[0]
+    against each end of the margin must win: for differences D, of which n_c are in cluster c and at most N in any
+    cluster, and scores in a range of width w,
 
         product over clusters (1 + b (margin n_c +- sum D) / (N (w - margin))) >= 1 / tail
 
-    If the mean is `margin` or more, each factor has an expectation of at most 1. So a false positive has a probability
-    of at most `tail`, whatever the shape of the differences (Markov). The largest bet suits narrow differences best.
+    If the mean is `margin` or more, each factor has an expectation of at most 1. A false positive therefore has a
+    probability of at most `tail`, whatever the shape of the differences (Markov). The largest bet suits narrow
+    differences best.
     """
     estimate = difference(matched, first, second, tail)
     if not -margin < estimate.low <= estimate.high < margin:
@@ -488,7 +489,7 @@ def bootstrap_t(
 def _studentised(residuals: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
     """Return t of each draw and column, (draws, k).
 
-    A draw only needs sums over its clusters, so all draws are one matrix product.
+    A draw only needs sums over its clusters, so all draws are computed by one matrix product.
     """
     clusters, width = residuals.shape
     made = np.concatenate(
@@ -501,7 +502,7 @@ def _studentised(residuals: np.ndarray, counts: np.ndarray, seed: int) -> np.nda
         first, squares, mixed = (summed[:, width * index : width * (index + 1)] for index in range(3))
         n, n_squared = summed[:, -2:-1], summed[:, -1:]
         shift = first / n
-        # sum (r - shift n_c)^2, multiplied out; not below the rounding of its terms
+        # sum (r - shift n_c)^2, multiplied out; values below the rounding of its terms count as missing
         spread = squares - 2 * shift * mixed + shift**2 * n_squared
         spread = np.where(spread <= 1e-9 * squares, np.nan, spread)
         parts.append(shift / (np.sqrt(clusters / (clusters - 1) * spread) / n))
@@ -525,15 +526,15 @@ def cluster_bootstrap(
     draws: int = DRAWS,
     tail: float = TAIL,
 ) -> Estimate:
-    """Return a number that is not a mean of scores with its percentile bootstrap interval over clusters.
+    """Return a number that is not a mean of scores, with its percentile bootstrap interval over clusters.
 
-    Draws vary less than samples do, so the percentiles are from the expanded interval (Hesterberg, 2015): the
-    normal probability below -sqrt(C / (C - 1)) t(.975, G - 1) for G effective of C clusters, and its complement.
+    Draws vary less than samples, so the percentiles are those of the expanded interval (Hesterberg, 2015): the normal
+    probability below -sqrt(C / (C - 1)) t(.975, G - 1) for C clusters, G of them effective, and its complement.
 
     Args:
-        statistic: A function from weights (draws, n), how often each sample counts, to numbers (draws,). Draws where it
-            is NaN are left out.
-        codes: The cluster (n,) of each sample.
+        statistic: Function from weights (draws, n), how often each sample counts, to numbers (draws,). Draws with NaN
+            are left out.
+        codes: Cluster (n,) of each sample.
         seed: Seed of the draws.
         draws: Number of draws.
         tail: As in `interval`.
@@ -556,7 +557,7 @@ def cluster_bootstrap(
 def drawn_statistics(
     statistic: Callable[[np.ndarray], np.ndarray], codes: np.ndarray, seed: int = 0, draws: int = DRAWS
 ) -> np.ndarray:
-    """Return a statistic (draws, ...) of weights (draws, n) in draws of clusters with replacement."""
+    """Return a statistic (draws, ...) of weights (draws, n), for draws of clusters with replacement."""
     n, clusters = len(codes), int(codes.max()) + 1
     blocks = (block for weights in _draw(clusters, draws, seed) for block in np.array_split(weights, -(-n // clusters)))
     return np.concatenate([statistic(block[:, codes]) for block in blocks])
@@ -567,7 +568,7 @@ def aggregate_interval(
 ) -> Estimate:
     """Return an aggregate of the means of columns (n, P) with its interval, resampled by cluster.
 
-    Columns are NaN where a part is absent; samples without any part do not count.
+    Columns are NaN if a part is absent; samples without any part do not count.
     """
     present = np.isfinite(columns)
     kept_rows = present.any(axis=1)
@@ -589,7 +590,7 @@ def aggregate_interval(
 def aggregate_difference(
     aggregate: Aggregate, first: np.ndarray, second: np.ndarray, codes: np.ndarray, seed: int = 0, tail: float = TAIL
 ) -> Estimate:
-    """Return the difference of an aggregate of two sets of columns (n, P) on common samples, resampled by cluster."""
+    """Return the difference of an aggregate for two sets of columns (n, P) on common samples, resampled by cluster."""
     both = np.isfinite(first).any(axis=1) & np.isfinite(second).any(axis=1)
     columns, parts = np.concatenate([first, second], axis=1)[both], first.shape[1]
 

@@ -1,19 +1,20 @@
-"""Significant differences between explainers: paired sign flips of cluster sums, step-down over all pairs.
+"""Test which explainers differ significantly: paired sign flips of cluster sums, with step-down over all pairs.
 
 Sign flips are Fisher's (1935), the step-down adjustment is Westfall and Young's (1993).
 
 If two explainers did equally well, the difference of their scores in each cluster could just as well have the other
-sign. T = |sum D| / sqrt(sum D^2) over cluster sums D, 0 where all are 0. Each flip gives a cluster one sign for all
+sign. T = |sum D| / sqrt(sum D^2) over cluster sums D, or 0 if all are 0. Each flip gives a cluster one sign for all
 pairs at once, so the greatest T of a family of pairs shows what chance does to all of them together. Step-down: a pair
 is compared with the greatest T of the pairs whose own T is no greater.
 
-The p-value is about the mean, which is what is reported, and assumes no normal distribution; but it assumes that D and
--D are equally likely, which scores of unequal shape break: of a rare event against a smooth score of the same mean, the
-samples without the event all speak against it. So a difference must also outlast one more cluster that speaks against
-it, as loudly as any of those seen (`another_cluster`), in a test in which that cluster is flipped like all others.
+The p-value is about the mean, which is the reported number, and assumes no normal distribution. It does assume that D
+and -D are equally likely, which scores of unequal shape violate: if a rare event is compared with a smooth score of the
+same mean, all samples without the event favour the same side. A difference must therefore also outlast one more cluster
+against it, as large as the largest observed one (`another_cluster`), in a test that flips this cluster like all others.
 
-The samples may also show none of the failures of one of the two, at any size of the difference where scores are narrow.
-So a difference must outlast those too, as its interval does (`outlasting_failures`).
+The samples may also contain none of the failures of one of the two explainers; with narrow scores, this can explain a
+difference of any size. A difference must therefore outlast such failures too, like its interval
+(`outlasting_failures`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,31 +27,31 @@ from saliency_bench.utils.seeds import random_bits, seed_of
 
 ALPHA = 0.05
 FLIPS = 9999
-FEW_BETWEEN = 10  # clusters whose scores show how large those of a rare event are
+FEW_BETWEEN = 10  # clusters; with fewer between the ends of the range, scores of a rare event are not well sampled
 CLUSTERS_AT_ONCE = 512  # their signs take 8 x FLIPS x 512 bytes
 ELEMENTS_AT_ONCE = 2**24  # of cluster sums, in which many metrics share their signs
-SAME = 1 - 1e-9  # T that are equal but for the last digits count as reached
+SAME = 1 - 1e-9  # values of T that differ only in the last digits count as reached
 
 Pair = tuple[int, int]  # two columns of a family
-Member = tuple[int, Pair]  # a pair of one of several families
+Member = tuple[int, Pair]  # (index of a family, one of its pairs)
 
 
 class SignFlips:
-    """The flipped T of pairs of columns, of one metric or several, all under the same signs."""
+    """Flipped T of pairs of columns, of one metric or several, all under the same signs."""
 
     def __init__(self, families: Sequence[Matched], pairs: Sequence[Sequence[Pair]], seed: int, flips: int = FLIPS):
         self.families, self.pairs, self.seed, self.flips = families, pairs, seed, flips
 
     def families_in_turn(self) -> Iterator[tuple[int, dict[Pair, float], "Flipped"]]:
-        """Yield (index, {pair: T}, the T of every flip) of each family that has pairs."""
+        """Yield (index, {pair: T}, T under every flip) for each family that has pairs."""
         turned = 1.0 - 2.0 * _random_signs(self.flips, 1, seed_of(self.seed, "flips", "another"))[:, 0]
         for numbers in self._together():
             indices_by_family = [
                 {pair: self.families[number].pair(*pair) for pair in self.pairs[number]} for number in numbers
             ]
             widths = [len(self.families[number].columns) for number in numbers]
-            # Families share their signs: flip b of a pair goes with flip b of every other pair, also of other metrics,
-            # which the families `across` metrics need.
+            # Families share their signs: flip b of a pair is combined with flip b of every other pair, also of other
+            # metrics, as the families of `across` need.
             columns = [column for number in numbers for column in self.families[number].columns]
             sums = np.ascontiguousarray(signed_sums(columns, self.seed, self.flips).T)
             for indices, number, end, width in zip(indices_by_family, numbers, np.cumsum(widths), widths, strict=True):
@@ -59,7 +60,7 @@ class SignFlips:
                 yield number, flipped.seen, flipped
 
     def _together(self) -> Iterator[list[int]]:
-        """Yield indices of families whose columns are flipped in one go, bounded in memory."""
+        """Yield indices of families whose columns are flipped together, within a memory bound."""
         numbers: list[int] = []
         elements = 0
         for number, family in enumerate(self.families):
@@ -78,16 +79,16 @@ class SignFlips:
 
 
 class Flipped:
-    """T of the pairs of one family, {pair: T}: `seen`, with one more cluster (`outlasting`), and under every flip."""
+    """T of the pairs of one family: {pair: T} in `seen`, with one more cluster in `outlasting`, and for every flip."""
 
     def __init__(
         self, family: Matched, indices: Mapping[Pair, tuple[int, int, np.ndarray]], sums: np.ndarray, turned: np.ndarray
     ):
-        """Take the sums of columns under each flip (k, B), and whether one more cluster is turned (B,), 1 or -1."""
+        """Store the sums of columns under each flip (k, B), and the sign (B,) of the additional cluster, 1 or -1."""
         self._places = {pair: columns[:2] for pair, columns in indices.items()}
         self._sums, self._turned = sums, turned
         self._norms: dict[Pair, float] = {}
-        self._another: dict[Pair, tuple[float, float]] = {}  # its difference, and the norm with it
+        self._another: dict[Pair, tuple[float, float]] = {}  # (difference of the additional cluster, norm with it)
         self.seen: dict[Pair, float] = {}
         self.outlasting: dict[Pair, float] = {}
         self.totals: dict[Pair, float] = {}
@@ -103,17 +104,18 @@ class Flipped:
             another, total = another_cluster(sums_of_pair, may_be), float(sums_of_pair.sum())
             norm_with = float(np.sqrt((sums_of_pair**2).sum() + another**2))
             self._another[pair] = another, norm_with
-            # A cluster that turns the sum around leaves nothing of the difference.
+            # An additional cluster that reverses the sum leaves nothing of the difference.
             self.totals[pair] = total
             self.outlasting[pair] = abs(total + another) / norm_with if abs(total) > abs(another) else 0.0
 
     def under_flips(self, pair: Pair) -> np.ndarray:
-        """Return |sum of signed differences| / norm of a pair under every flip, without and with another cluster.
+        """Return |sum of signed differences| / norm of a pair for every flip, without and with one more cluster.
 
-        (2, flips).
+        Returns:
+            Float (2, flips).
         """
-        # The sum of a difference is the difference of the sums, so no pair needs a matrix product of its own; a pair
-        # that differs nowhere has T = 0.
+        # The sum of a difference is the difference of the sums, so no pair needs its own matrix product. A pair
+        # without any difference has T = 0.
         first, second = self._places[pair]
         another, norm_with = self._another[pair]
         differences = self._sums[first] - self._sums[second]
@@ -123,15 +125,15 @@ class Flipped:
 
 
 def another_cluster(sums: np.ndarray, may_be: float = 0.0) -> float:
-    """Return the difference of one more cluster, which speaks against the sum of the others.
+    """Return the difference of one more cluster, which counts against the sum of the others.
 
-    It is as large as the greatest |D|, and no smaller than `may_be`: where one of the two scores has hardly left the
-    ends of its range, and not both are 0/1 scores, a cluster as wide as the range, since few events among few samples
-    do not show how many there are, nor how large.
+    It is as large as the greatest |D|, and at least `may_be`. If one of the two scores has hardly left the ends of its
+    range, and not both are 0/1 scores, that minimum is a cluster as wide as the range, because few events among few
+    samples show neither how many there are nor how large.
 
     Args:
-        sums: (C,) D.
-        may_be: the least.
+        sums: Cluster sums D (C,).
+        may_be: Smallest size of the additional cluster.
     """
     largest = max(float(np.abs(sums).max(initial=0)), may_be)
     return -largest if sums.sum() > 0 else largest
@@ -140,19 +142,19 @@ def another_cluster(sums: np.ndarray, may_be: float = 0.0) -> float:
 def signed_sums(columns: Sequence[np.ndarray], seed: int, flips: int = FLIPS) -> np.ndarray:
     """Return the sum of each of k columns (clusters,) under random signs of the clusters, (flips, k).
 
-    The columns are summable (`clusters.summable`), so that the sums are exact and equal under any number of threads.
+    The columns are summable (`clusters.summable`), so the sums are exact and do not depend on the number of threads.
     """
     turned = np.zeros((flips, len(columns)))
     for start in range(0, len(columns[0]), CLUSTERS_AT_ONCE):
         block = np.stack([column[start : start + CLUSTERS_AT_ONCE] for column in columns], axis=1)
         turned += _random_signs(flips, len(block), seed_of(seed, "flips", start)).astype(np.float64) @ block
-    # sum s D with s = 1 - 2 b is sum D - 2 sum b D, and b is 0 or 1: half the numbers of a matrix of signs.
+    # With s = 1 - 2 b, sum s D is sum D - 2 sum b D, and b is 0 or 1: half the numbers of a matrix of signs.
     plain = np.array([column.sum() for column in columns])
-    return plain - 2 * turned  # twice the part that was turned
+    return plain - 2 * turned  # minus twice the part with negative sign
 
 
 def _random_signs(rows: int, count: int, seed: int) -> np.ndarray:
-    """Return 0 or 1 at random, (rows, count)."""
+    """Return random bits, 0 or 1, (rows, count)."""
     words = random_bits(seed, rows * -(-count // 64)).astype("<u8").view(np.uint8).reshape(rows, -1)
     return np.unpackbits(words, axis=1, count=count)
 
@@ -162,22 +164,22 @@ def step_down(seen: np.ndarray, outlasting: np.ndarray, flipped: Callable[[int],
 
     p = (1 + flips whose greatest T among this pair and those of lesser T is at least the pair's own T) / (B + 1)
 
-    A pair whose p is below `ALPHA` must also outlast another cluster: p+, made of T+ in the same way and halved, as
-    its direction is known, takes the place of p where it is not below `ALPHA`.
+    A pair whose p is below `ALPHA` must also outlast another cluster. p+ is computed from T+ in the same way, and
+    halved because its direction is known. It replaces p if it is not below `ALPHA`.
 
     Args:
-        seen: (pairs,) T.
-        outlasting: (pairs,) T+, T with another cluster.
-        flipped: the number of a pair -> its T and T+ under every flip, (2, flips).
+        seen: T (pairs,).
+        outlasting: T+ (pairs,), T with another cluster.
+        flipped: Function from the number of a pair to its T and T+ under every flip, (2, flips).
     """
     order = np.argsort(-seen, kind="stable")
     reached = np.zeros((2, len(seen)), dtype=int)
     greatest = np.zeros((2, 1))
-    for pair in order[::-1]:  # from the least T up: the greatest among this pair and those of lesser T
+    for pair in order[::-1]:  # from the least T up: the greatest T among this pair and those of lesser T
         greatest = np.maximum(greatest, flipped(pair))
         for counts, largest, values in zip(reached, greatest, (seen, outlasting), strict=True):
             counts[pair] = np.count_nonzero(largest >= values[pair] * SAME)
-    # The scores as they are count as one flip more, so that p is never 0; and a lesser T never has a smaller p.
+    # The observed scores count as one more flip, so p is never 0; and a lesser T never has a smaller p.
     alone, again = (1 + reached) / (1 + greatest.shape[1])
     stepped = np.empty(len(seen))
     stepped[order] = np.maximum.accumulate(alone[order])
@@ -185,12 +187,12 @@ def step_down(seen: np.ndarray, outlasting: np.ndarray, flipped: Callable[[int],
 
 
 def outlasting_failures(p: float, with_failures: tuple[float, float], columns: int) -> float:
-    """Return the greater of p and `p_with_failures` of the pair, in a family of so many columns of scores."""
+    """Return the greater of p and `p_with_failures` of the pair, in a family with this many columns of scores."""
     return max(p, min(max(with_failures[0], columns * with_failures[1]), 1.0))
 
 
 def columns_in(pairs: Iterable[Pair]) -> int:
-    """Return how many columns of a family are in any of these pairs."""
+    """Return the number of columns that occur in these pairs."""
     return len({column for pair in pairs for column in pair})
 
 
@@ -204,12 +206,12 @@ def adjusted_p(
     """Return {pair: adjusted p} of each family of pairs, such as the explainers of a metric.
 
     Args:
-        families: the scores of each family.
-        pairs: which columns of each family are compared.
-        across: further families, made of members of several, such as all pairs with a baseline. A pair that is in one
-            has the greater of its p-values, so that a statement about it holds in both families.
-        seed: of the flips.
-        flips: how many, B.
+        families: Scores of each family.
+        pairs: Columns of each family to compare.
+        across: Further families with members from several families, such as all pairs with a baseline. A pair in such a
+            family gets the greater of its p-values, so that a statement about it holds in both families.
+        seed: Seed of the flips.
+        flips: Number of flips, B.
     """
     p_values: list[dict[Pair, float]] = [{} for _ in families]
     wanted = {member for members in across for member in members}

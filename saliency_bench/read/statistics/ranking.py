@@ -1,9 +1,9 @@
-"""Ranks of explainers: the one criterion of report, console, comparison and board.
+"""Rank explainers by the single criterion of report, console, comparison and board.
 
-Explainers of a metric are compared in pairs on the samples that both have (`paired_test`); their ranks follow from the
-significant pairs. Errors are controlled per metric, not across metrics; a pair with a baseline is adjusted over all
-explainers and metrics as well, so that "beats random on ..." may list several. A metric whose value is an aggregate of
-the means of its parts has differences with intervals, and neither test nor rank.
+Explainers of a metric are compared in pairs on the samples that both have (`paired_test`); the significant pairs
+determine their ranks. Errors are controlled per metric, not across metrics. A pair with a baseline is also adjusted
+over all explainers and metrics, so that "beats random on ..." may list several metrics. A metric whose value is an
+aggregate of the means of its parts has differences with intervals, but neither test nor rank.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -40,24 +40,25 @@ from saliency_bench.read.statistics.paired_test import (
 from saliency_bench.read.statistics.trainings import has_few
 
 TEST = 2  # version of the paired test; raise it whenever a rank or a p changes
-RANKED_FROM = 50  # effective clusters; with fewer there are no ranks and no verbs
+RANKED_FROM = 50  # effective clusters; with fewer there are no ranks and no tests
 TOO_FEW = "too few to rank"
 FEW_TRAININGS = "too few trainings to rank"
 ALONE = "nothing to rank against"
-NO_DIFFERENCE = "no difference found"  # which does not say that there is none
+NO_DIFFERENCE = "no difference found"  # this does not mean that there is none
 TOO_FEW_TO_TELL = "too few samples to tell"
 UNRANKED = "an aggregate over all samples, which is not ranked"
-NOT_TESTED = "not tested"  # two values that are aggregates
+NOT_TESTED = "not tested"  # for two values that are aggregates
 
 
 class Contrast(StrictModel):
-    """Two explainers by one metric on the n samples that both have: first minus second.
+    """Comparison of two explainers by one metric on the n samples that both have: first minus second.
 
     Attributes:
-        effective: clusters of equal size that would say as much; None: all of `clusters`.
-        low, high: 95 % interval, not corrected for several; None with fewer than 10 clusters.
-        p: adjusted; None where there are too few samples to tell, and for aggregates.
-        rare: whether the interval was widened because the samples do not rule out rare, very different scores.
+        effective: Number of clusters of equal size with the same information; None if it equals `clusters`.
+        low: Lower end of the 95 % interval, not corrected for multiple comparisons; None with fewer than 10 clusters.
+        high: Upper end of the interval; None with fewer than 10 clusters.
+        p: Adjusted p; None with too few samples, and for aggregates.
+        rare: Whether the interval was widened because the samples do not rule out rare, very different scores.
     """
 
     metric: Text
@@ -74,11 +75,11 @@ class Contrast(StrictModel):
 
     @property
     def small(self) -> bool:
-        """Return whether it rests on so few samples that their number belongs beside it."""
+        """Return whether it is based on so few samples that their number must be shown with it."""
         return (self.clusters if self.effective is None else self.effective) < FEW
 
     def seen_from(self, cell_id: str) -> "Contrast":
-        """Return the same contrast with this cell as the first."""
+        """Return the same comparison with this cell as the first."""
         if cell_id == self.cells[0]:
             return self
         turned = {"low": None if self.high is None else -self.high, "high": None if self.low is None else -self.low}
@@ -96,7 +97,7 @@ CONTRASTS = TypeAdapter(list[Contrast])
 
 
 def read_contrasts(content: object) -> list[Contrast]:
-    """Return the comparisons of a summary's JSON. Raise UserError that names the field that does not fit."""
+    """Return the comparisons in a summary's JSON; UserError that names the first invalid field."""
     return read_list("comparisons", CONTRASTS, content)
 
 
@@ -105,10 +106,10 @@ class Standing:
     """Rank set of a cell, its share of scored samples and its comparison with baselines.
 
     Attributes:
-        rank: as in `rank_sets`; None if the cell is not ranked.
-        unranked: the reason why the cell has no rank; None if it has one.
-        scored: share of the samples that the cell has scores for.
-        beats_baselines: as in `beat_baselines`.
+        rank: As in `rank_sets`; None if the cell is not ranked.
+        unranked: Why the cell has no rank; None if it has one.
+        scored: Share of the samples for which the cell has scores.
+        beats_baselines: As in `beat_baselines`.
     """
 
     rank: tuple[int, int] | None
@@ -117,7 +118,7 @@ class Standing:
     beats_baselines: bool | None = None
 
     def as_dict(self) -> dict:
-        """Return the fields that a `CellResult` takes over."""
+        """Return the fields that are copied to a `CellResult`."""
         return asdict(self)
 
 
@@ -128,14 +129,14 @@ def compare(
     seed: int,
     parts: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[list[Contrast], dict[str, Standing]]:
-    """Compare every two explainers by each metric, and rank them.
+    """Compare all pairs of explainers by each metric, and rank them.
 
     Args:
-        keys: the cells.
-        scores: {cell id: a score per sample, NaN where there is none}, over the same samples for all cells.
-        codes: the cluster of each sample (`clusters.cluster_codes`).
-        seed: of the sign flips.
-        parts: {cell id: (n, P)} of the cells that are aggregates, whose pairs and shares need them; without them a
+        keys: The cells.
+        scores: {cell id: score of each sample, NaN if missing}, over the same samples for all cells.
+        codes: Cluster of each sample (`clusters.cluster_codes`).
+        seed: Seed of the sign flips.
+        parts: {cell id: (n, P)} for cells that are aggregates, whose comparisons and shares need them; without them a
             result keeps its share.
 
     Returns:
@@ -156,7 +157,7 @@ def ranked(
     seed: int,
     parts: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, Standing]:
-    """Return the standings of `compare` alone, which need no interval of a difference and no p-value."""
+    """Return only the standings of `compare`, which need neither intervals of differences nor p-values."""
     rivals = [group for group in by_metric(keys) if not group[0].aggregate]
     matched = [Matched([scores[key.cell_id] for key in group], codes, group[0].limits) for group in rivals]
     tested = [
@@ -180,14 +181,14 @@ def ranked_among(
     seed: int,
     chosen: Sequence[Sequence[int]],
 ) -> Iterator[tuple[dict[tuple[str, str], int], dict[str, Standing]]]:
-    """Yield `ranked` of some explainers of one metric at a time, as if there were no others.
+    """Yield the standings of several subsets of one metric's explainers, each as if there were no others.
 
     Args:
-        keys: the cells of all explainers.
-        scores: as of `compare`.
-        codes: as of `compare`.
-        seed: of the sign flips.
-        chosen: indices of keys each time, from the lowest up; the first key is always one of them.
+        keys: Cells of all explainers.
+        scores: As for `compare`.
+        codes: As for `compare`.
+        seed: Seed of the sign flips.
+        chosen: Indices of keys in each subset, in ascending order; each includes the first key.
 
     Yields:
         ({cell ids of a pair that was tested: 1 if the first is significantly better, -1 if worse, else 0}, standings).
@@ -216,7 +217,7 @@ def _ids(keys: Sequence[CellKey], pair: Pair) -> tuple[str, str]:
 
 
 def _with_enough(group: Sequence[CellKey], matched: Matched, pairs: Iterable[Pair]) -> list[Pair]:
-    """Return the pairs that can be tested: those with enough clusters, of a metric with enough trainings."""
+    """Return the pairs that can be tested: those with enough clusters, for a metric with enough trainings."""
     if has_few(group[0]):
         return []
     enough: dict[int, bool] = {}
@@ -234,8 +235,8 @@ def _signs(keys: Sequence[CellKey], matched: Matched, adjusted: Mapping[Pair, fl
     """Return {cell ids of a pair: 1 if the first is significantly better, -1 if it is worse, else 0}.
 
     Args:
-        keys: the cells of a metric.
-        matched: their scores.
+        keys: Cells of a metric.
+        matched: Scores of these cells.
         adjusted: {pair: its adjusted p}.
     """
     signs = {}
@@ -248,7 +249,7 @@ def _signs(keys: Sequence[CellKey], matched: Matched, adjusted: Mapping[Pair, fl
 
 
 def aggregate_of(key: CellKey) -> Aggregate | None:
-    """Return the function that makes a cell's value of the means of its parts; None if this version lacks it."""
+    """Return the function that computes a cell's value from the means of its parts; None if this version lacks it."""
     try:
         metric = registered_metric(key.metric, **key.metric_options)
     except UserError:
@@ -267,7 +268,7 @@ def aggregated(key: CellKey, parts: np.ndarray, codes: np.ndarray, seed: int, ta
 
 
 def _standings_of_aggregates(group: Sequence[CellKey], parts: Mapping[str, np.ndarray]) -> dict[str, Standing]:
-    """Return the standings of a metric that is not ranked: shares of scored samples, from parts or earlier results."""
+    """Return the standings for a metric without ranks: shares of scored samples, from parts or earlier results."""
     if all(key.cell_id in parts for key in group):
         shares = scored_shares([np.isfinite(parts[key.cell_id]).any(axis=1) for key in group])
     else:
@@ -278,7 +279,7 @@ def _standings_of_aggregates(group: Sequence[CellKey], parts: Mapping[str, np.nd
 def _of_aggregates(
     group: Sequence[CellKey], parts: Mapping[str, np.ndarray], codes: np.ndarray, seed: int
 ) -> list[Contrast]:
-    """Return the contrasts of the cells of one metric whose parts are there."""
+    """Return the contrasts of one metric's cells whose parts are available."""
     aggregate, contrasts = aggregate_of(group[0]), []
     for pair in combinations(range(len(group)), 2):
         columns = [parts.get(group[index].cell_id) for index in pair]
@@ -286,17 +287,17 @@ def _of_aggregates(
             estimate = aggregate_difference(aggregate, columns[0], columns[1], codes, seed)
             contrasts += (
                 [_contrast(group, pair, estimate, None)] if np.isfinite(estimate.value) else []
-            )  # a part may be nowhere
+            )  # a part may be missing for all samples
     return contrasts
 
 
 def _tested(
     rivals: Sequence[Sequence[CellKey]], scores: Mapping[str, np.ndarray], codes: np.ndarray, seed: int
 ) -> tuple[list[Contrast], dict[str, Standing]]:
-    """Return contrasts and standings of metrics whose scores are tested sample by sample."""
+    """Return contrasts and standings for metrics whose scores are tested sample by sample."""
     matched = [Matched([scores[key.cell_id] for key in group], codes, group[0].limits) for group in rivals]
     estimates = [_differences(pairs, len(group)) for group, pairs in zip(rivals, matched, strict=True)]
-    # Without a test there is no p, and nothing to adjust for: pairs of few clusters or trainings are left out before.
+    # Pairs with few clusters or trainings are left out first: they have no p, and need no adjustment.
     tested = [
         [pair for pair, estimate in pairs.items() if estimate.effective >= RANKED_FROM and not has_few(group[0])]
         for group, pairs in zip(rivals, estimates, strict=True)
@@ -315,7 +316,7 @@ def _tested(
 
 
 def _differences(matched: Matched, width: int) -> dict[Pair, Estimate]:
-    """Return {pair: its mean difference with interval} for every two of `width` explainers."""
+    """Return {pair: its mean difference with an interval} for all pairs of `width` explainers."""
     estimates = {pair: paired_difference(matched, *pair) for pair in combinations(range(width), 2)}
     matched.forget()
     return estimates
@@ -340,9 +341,9 @@ def _contrast(group: Sequence[CellKey], pair: Pair, estimate: Estimate, p: float
 
 
 def _against_baselines(rivals: Sequence[Sequence[CellKey]], tested: Sequence[Sequence[Pair]]) -> list[list[Member]]:
-    """Return, for each baseline, its pairs with the explainers that look at the network, over all metrics.
+    """Return, for each baseline, its pairs with explainers that use the network, over all metrics.
 
-    These are the families in which "beats random on ..." holds for several metrics at once.
+    Within these families, "beats random on ..." holds for several metrics at once.
     """
     families: dict[str, list[Member]] = {}
     for number, (group, pairs) in enumerate(zip(rivals, tested, strict=True)):
@@ -363,12 +364,12 @@ def sign_of(difference: float, p: float | None, higher_is_better: bool) -> int:
 def _standings(
     group: Sequence[CellKey], known: np.ndarray, codes: np.ndarray, signs: Mapping[tuple[str, str], int]
 ) -> dict[str, Standing]:
-    """Return {cell id: its standing} of the cells of one metric.
+    """Return {cell id: its standing} for the cells of one metric.
 
     Args:
-        group: the cells.
-        known: (n, k), which samples have a score.
-        codes: (n,) the cluster of each sample.
+        group: The cells.
+        known: Bool (n, k), whether each sample has a score.
+        codes: Cluster (n,) of each sample.
         signs: {cell ids of a pair: 1 if the first is significantly better, -1 if it is worse, else 0}.
     """
     clusters = [effective_clusters(np.bincount(codes[scored])) for scored in known.T]
@@ -392,7 +393,7 @@ def scored_shares(masks: Sequence[np.ndarray]) -> list[float]:
     """Return each explainer's coverage: scored samples / samples scored by any explainer.
 
     Args:
-        masks: for each explainer a bool mask or scores (n,), NaN where there is none.
+        masks: For each explainer a bool mask or scores (n,), NaN without a score.
     """
     present = np.stack([mask if mask.dtype == bool else np.isfinite(mask) for mask in masks])
     return [float(count) for count in present.sum(axis=1) / max(int(present.any(axis=0).sum()), 1)]
@@ -404,9 +405,9 @@ def beat_baselines(
     """Return {name: whether it is significantly better than every ranked baseline, or None without such a baseline}.
 
     Args:
-        names: all ranked names.
-        baselines: names of baselines, which ignore the network; explainers that are not in `names` are ignored.
-        decided: (the better, the worse) of each significant pair.
+        names: All ranked names.
+        baselines: Names of baselines, which ignore the network; names that are not in `names` are ignored.
+        decided: (better, worse) names of each significant pair.
     """
     won, others = set(decided), [name for name in names if name in baselines]
     return {
@@ -417,11 +418,11 @@ def beat_baselines(
 
 
 def rank_sets(names: Sequence[str], decided: Iterable[tuple[str, str]]) -> dict[str, tuple[int, int]]:
-    """Return {name: [1 + number significantly better, k - number significantly worse]} of k names; {} of one.
+    """Return {name: [1 + number significantly better, k - number significantly worse]} of k names; {} for one name.
 
     Args:
-        names: the k names.
-        decided: (the better, the worse) of each significant pair.
+        names: The k names.
+        decided: (better, worse) names of each significant pair.
     """
     if len(names) < 2:
         return {}

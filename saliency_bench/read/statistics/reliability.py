@@ -13,7 +13,7 @@ from saliency_bench.read.cell import CellKey, Count, StrictModel, explainer_name
 
 LOW = 0.8  # an explainer with a lower reliability is marked
 GOAL = 0.9  # reliability that the stated number of draws would reach
-KNOWN = 0.5  # below this reliability, chance decides the number of draws that it would ask for
+KNOWN = 0.5  # with a lower reliability, the required number of draws would be determined by chance
 MOST = 1e9  # largest number of draws that is stated
 FILE = "reliability.parquet"
 
@@ -22,9 +22,9 @@ class Reliability(StrictModel):
     """Reliability of the maps of an explainer.
 
     Attributes:
-        median: median reliability of the maps (`maps.reliability`).
-        n: number of maps whose reliability is known.
-        draws: number of draws that each map averages.
+        median: Median reliability of the maps (`maps.reliability`).
+        n: Number of maps with known reliability.
+        draws: Number of draws that each map averages.
     """
 
     median: Annotated[float, Field(ge=0, le=1)]
@@ -38,9 +38,9 @@ class Reliability(StrictModel):
 
     @property
     def wanted(self) -> int | None:
-        """Return how many draws would reach `GOAL`; None if it is reached already or the reliability is below `KNOWN`.
+        """Return the draws that would reach `GOAL`; None if it is reached, or the reliability is below `KNOWN`.
 
-        By the formula of Spearman and Brown, k times the draws have the reliability k R / (1 + (k - 1) R).
+        By the Spearman-Brown formula, k times the draws have the reliability k R / (1 + (k - 1) R).
         """
         if not KNOWN <= self.median < GOAL:
             return None
@@ -59,7 +59,7 @@ class Reliability(StrictModel):
 
 
 def rounded(count: int) -> int:
-    """Return a number of draws rounded up to two digits, since the median behind it is no more precise."""
+    """Return a number of draws rounded up to two digits, because the median behind it is no more precise."""
     unit = 10 ** max(0, len(str(count)) - 2)
     return -(-count // unit) * unit
 

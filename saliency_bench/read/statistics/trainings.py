@@ -1,7 +1,7 @@
-"""Scores of networks that were trained anew: their scores of the explainer vary with images and with trainings.
+"""Scores of retrained networks: an explainer's score varies with the images and with the trainings.
 
 A part is named "0.05 training 1": an exposure and the number of a training. Each training has its own initial weights
-and order of the images, so that trainings are a sample as images are.
+and order of images, so trainings are a sample, like images.
 """
 
 import re
@@ -28,10 +28,10 @@ NAME = re.compile(r"(?P<exposure>[\d.e-]+) training (?P<number>\d+)")
 
 
 def areas_by_training(parts: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """Return (n, T), the area over the exposures of each image and training; None for parts of another kind.
+    """Return the area over the exposures for each image and training, (n, T); None for parts of another kind.
 
     Args:
-        parts: {name: (n,)}.
+        parts: {name: values (n,)}.
     """
     named = [NAME.fullmatch(name) for name in parts]
     if not named or None in named:
@@ -49,18 +49,18 @@ def crossed(
 ) -> Estimate:
     """Return the mean of areas (n, T) with an interval for other images and other trainings.
 
-    se^2 = se_C^2 + s_T^2 / T: the error over clusters of the images' means (`cluster_error`), and the variance between
-    the means of the T trainings. Satterthwaite's degrees of freedom are se^4 / (se_C^4 / f_C + s_T^4 / (T^2 (T - 1))).
-    The ends are Wilson's, as in `bounded`, and allow for images that all trainings score very differently and that the
-    samples may have missed (`outlasting_rare_scores`). Scores without a range have Student's ends. With one training
-    there is no s_T, and the interval is for other images alone.
+    se^2 = se_C^2 + s_T^2 / T: the squared error over clusters of the images' means (`cluster_error`), and the variance
+    between the means of the T trainings. Satterthwaite's degrees of freedom are se^4 / (se_C^4 / f_C + s_T^4 /
+    (T^2 (T - 1))). The ends are Wilson's, as in `bounded`, and allow for images that all trainings score very
+    differently and that the samples may have missed (`outlasting_rare_scores`). Scores without a range have Student's
+    ends. With one training there is no s_T, and the interval covers other images only.
 
     Args:
-        areas: of each image and training; NaN rows do not count.
-        codes: (n,) the cluster of each image.
-        limits: (low, high) of the metric; either may be infinite.
-        tail: as in `interval`.
-        gate: as in `interval`.
+        areas: Area of each image and training; rows with NaN do not count.
+        codes: Cluster (n,) of each image.
+        limits: Range (low, high) of the metric; either end may be infinite.
+        tail: As in `interval`.
+        gate: As in `interval`.
     """
     rows = np.isfinite(areas).all(axis=1)
     codes = np.unique(codes[rows], return_inverse=True)[1]
@@ -87,11 +87,11 @@ def crossed(
 
 
 def crossed_variances(values: np.ndarray, codes: np.ndarray) -> tuple[float, float, float, float]:
-    """Return (the mean of values (n, T), se_C^2, s_T^2 / T, degrees of freedom of se_C).
+    """Return (mean of values (n, T), se_C^2, s_T^2 / T, degrees of freedom of se_C).
 
     Args:
-        values: of each image and training, without NaN.
-        codes: (n,) the cluster of each image, from 0 on without gaps.
+        values: Value of each image and training, without NaN.
+        codes: Cluster (n,) of each image, numbered from 0 without gaps.
     """
     counts, mean, trainings = np.bincount(codes), float(values.mean()), values.shape[1]
     error, freedom = cluster_error(sums_by_cluster(values.mean(axis=1), codes, len(counts)), counts, mean)
@@ -100,7 +100,7 @@ def crossed_variances(values: np.ndarray, codes: np.ndarray) -> tuple[float, flo
 
 
 def count_trainings(parts: Iterable[str]) -> int | None:
-    """Return how many trainings the names of parts tell of; None for parts of another kind."""
+    """Return the number of trainings in the names of parts; None for parts of another kind."""
     named = [NAME.fullmatch(name) for name in parts]
     return max((int(match["number"]) for match in named if match), default=None)
 
