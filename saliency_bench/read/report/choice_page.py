@@ -30,7 +30,7 @@ def sentences(content: dict[str, Any]) -> list[str]:
         lines += [headline(question, content), *question_lines(question, content)]
     named = {question["recommended"] for question in content["questions"]} - {None}
     if len(named) > 1:
-        lines.append("The questions have different answers; use the answer to your question, because an average answers none.")
+        lines.append("The questions have different answers; use the answer to yours, because an average answers none.")
     if excluded := content["survive_random_weights"]:
         lines.append(f"Excluded, because their maps stay the same when all weights are random: {listed(excluded)}.")
     lines += not_counted(content)
