@@ -311,4 +311,4 @@ def name_ignored(folder: Path, names: Sequence[str]) -> None:
     """Print one line about files in a run's folder that do not belong to the run."""
     if names:
         more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-        complain(f"{folder}: ignored, because not of this run: {', '.join(map(repr, names[:LISTED]))}{more}")
+        complain(f"{folder}: ignored, because not part of this run: {', '.join(map(repr, names[:LISTED]))}{more}")

@@ -99,7 +99,7 @@ def test_tables_for_papers_hold_numbers_alone(runs):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"digits": -1}, "digits must be a whole number"), ({"digits": 2.5}, "digits is a whole number"),
+    ({"digits": -1}, "digits must be a whole number"), ({"digits": 2.5}, "digits must be a whole number"),
     ({"labels": {"gradcan": "G"}}, "did you mean gradcam?"),
     ({"labels": {"gradcam": "random"}}, "two rows are called random"),
 ])  # fmt: skip

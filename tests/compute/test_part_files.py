@@ -166,7 +166,7 @@ def test_only_exact_names_count(folder, name, capsys):
     other = folder.path / name.format(path.stem[-16:])
     shutil.copy(path, other)
     assert [part.path for part in folder.check()] == [path]
-    assert f"ignored, because not of this run: {other.name!r}" in capsys.readouterr().err
+    assert f"ignored, because not part of this run: {other.name!r}" in capsys.readouterr().err
     assert other.exists()
 
 
@@ -212,7 +212,7 @@ def test_a_whole_file_of_something_else_is_named_and_not_believed(spoil, folder,
     path = folder.path / files(folder)[0]
     path.rename(other := spoil(folder, path))
     assert folder.check() == []
-    assert f"ignored, as not of this run: {other.name!r}" in capsys.readouterr().err
+    assert f"ignored, because not part of this run: {other.name!r}" in capsys.readouterr().err
     assert other.exists()
 
 

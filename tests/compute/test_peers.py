@@ -152,7 +152,7 @@ def test_settings_are_the_version_and_the_network_is_not(network):
         (
             peers.captum,
             nn.ReLU(),
-            "captum's attributions are objects of a network with a method attribute.*; ReLU is none",
+            "captum's attributions are objects of a network with a method attribute.*; ReLU is not one",
         ),
         (peers.captum, captum.attr.Saliency, "captum's attributions are objects .*; Saliency is none"),
         (peers.grad_cam, nn.ReLU(), "objects have activations_and_grads; ReLU has none"),

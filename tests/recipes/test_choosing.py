@@ -287,7 +287,7 @@ def test_a_leading_baseline_and_an_unshown_lead_recommend_nothing():
     content = content_of(ahead, laboratory)
     lines = sentences(content)
     assert content["questions"][0]["recommended"] is None
-    assert ": the centre spot beats every method tried, so these images cannot tell" in lines[0]
+    assert ": the centre spot beats every method tried, so these images cannot show" in lines[0]
     assert lines[1].startswith("By saliency_average_precision: the centre spot beats every method tried")
     assert re.search(r"\(0\.9\d+ .*; method 0\.\d{3}\)\.$", lines[1])
     unclear, laboratory = narrowed({"method": 0.54, "centre": 0.5}, ["centre"], images=24, noise=0.2)

@@ -30,7 +30,7 @@ def sentences(content: dict[str, Any]) -> list[str]:
         lines += [headline(question, content), *question_lines(question, content)]
     named = {question["recommended"] for question in content["questions"]} - {None}
     if len(named) > 1:
-        lines.append("The questions have different answers; use the one to your question, an average answers none.")
+        lines.append("The questions have different answers; use the answer to yours, because an average answers none.")
     if excluded := content["survive_random_weights"]:
         lines.append(f"Excluded, because their maps stay the same when all weights are random: {listed(excluded)}.")
     lines += not_counted(content)
@@ -75,7 +75,7 @@ def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
             verdict = f"{_verb(best, 'beat')} every method tried"
         elif any(map(_leader_is_beaten, answers)):
             verdict = "no method is shown to beat every baseline"
-        return f"For {about} nothing is recommended: {verdict}, so these images cannot tell which method to use."
+        return f"For {about} nothing is recommended: {verdict}, so these images cannot show which method to use."
     there = content["dataset"]["images"]
     seen = f"For {about} nothing can be said from {counted(max(answer['images'] for answer in answers), 'image')}"
     needed = [answer["images_at_least"] for answer in answers]

@@ -84,7 +84,7 @@ def questions_of(names: Sequence[str], metrics: Sequence[Metric], has_masks: boo
         for metric in metrics:
             check_metric(metric)
         texts = tuple(map(str, metrics))
-        return [ChoiceQuestion(GIVEN, "the given metrics", texts, "anything that these metrics do not measure")]
+        return [ChoiceQuestion(GIVEN, "the given metrics", texts, "anything beyond what these metrics measure")]
     if not names:
         names = ("alignment", "faithfulness") if has_masks else ("faithfulness",)
     for name in names:
