@@ -2,13 +2,21 @@
 
 example:
   python benchmarks/reliability.py           # a few minutes; the tables of docs/reliability.md
+  python benchmarks/reliability.py --photographs 2    # EfficientNet-Lite0; the table of docs/speed.md
 
 The first table uses a law whose reliability is known: a signal, and draws with noise. The second table uses a small
-network with weights from the package's random numbers, and runs each explainer with several seeds.
+network with weights from the package's random numbers, and runs each explainer with several seeds. The third table
+compares explainers that stop per image at a wanted reliability with those that use all their draws: passes, seconds of
+the process, and the correlation of the maps of two seeds, which is the reliability that was reached. With
+--photographs only that table is printed, for a trained network and photographs of scikit-image.
 """
 
+import argparse
 from collections.abc import Iterator
 from itertools import combinations
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import process_time
 
 import numpy as np
 import torch
@@ -29,6 +37,9 @@ EXPLAINERS = {
     "gradient_shap:baselines=200": ("samples", (50, 200)),
     "lime": ("samples", (20, 100)),
 }
+STOPPING = ["smoothgrad", "gradient_shap:baselines=200,samples=200", "lime:samples=200", "rise"]
+STOPPING_ON_PHOTOGRAPHS = ["smoothgrad", "gradient_shap:baseline=zero", "lime", "rise"]
+WANTED = 0.9
 
 
 def known_law(draws: int, known: float, maps: int = 1000, pixels: int = 256) -> tuple[float, float, float]:
@@ -50,11 +61,16 @@ def network() -> nn.Module:
     return module
 
 
-def of_network() -> Iterator[tuple[str, float, float, int | None]]:
-    """Yield (explainer, mean correlation of the maps of two seeds, median reliability, draws that reach 0.9)."""
+def small_inputs() -> tuple[sb.Classifier, torch.Tensor, torch.Tensor]:
+    """Return the small network, images of noise and their target."""
     classifier = sb.load_classifier(network(), mean=0, std=1, device="cpu")
     images = torch.from_numpy(uniform(99, IMAGES * 3 * SIDE**2)).view(IMAGES, 3, SIDE, SIDE)
-    target = one_hot(list(range(IMAGES)), CLASSES)
+    return classifier, images, one_hot(list(range(IMAGES)), CLASSES)
+
+
+def of_network() -> Iterator[tuple[str, float, float, int | None]]:
+    """Yield (explainer, mean correlation of the maps of two seeds, median reliability, draws that reach 0.9)."""
+    classifier, images, target = small_inputs()
     for name, (option, counts) in EXPLAINERS.items():
         for count in counts:
             text = f"{name}{',' if ':' in name else ':'}{option}={count}"
@@ -71,8 +87,57 @@ def of_network() -> Iterator[tuple[str, float, float, int | None]]:
             yield text, float(np.mean(between)), about.median, about.wanted
 
 
+def photographs(count: int) -> tuple[sb.Classifier, torch.Tensor, torch.Tensor]:
+    """Return EfficientNet-Lite0, photographs of scikit-image, and their predicted classes as a target."""
+    from saliency_bench.compute.classifiers.efficientnet_lite import write_efficientnet_lite
+
+    with TemporaryDirectory() as folder:
+        classifier = sb.load_classifier(write_efficientnet_lite(Path(folder, "lite0")), device="cpu")
+        data = sb.build("photos-xai", Path(folder, "photographs"), progress=False)
+        rows = list(sb.load_dataset(str(data), split="test"))[:count]
+        images = classifier.prepare(rows).images
+    with torch.no_grad():
+        return classifier, images, one_hot(classifier.eval()(images).argmax(dim=1).tolist(), 1000)
+
+
+def stopping(texts: list[str], classifier: sb.Classifier, images: torch.Tensor, target: torch.Tensor) -> Iterator[str]:
+    """Yield a row for each explainer: draws, passes and seconds with and without stopping, and what was reached."""
+    for text in texts:
+        wanted = f"{text}{',' if ':' in text else ':'}reliability={WANTED}"
+        taken = {}
+        for name, seed in ((wanted, 1), (text, 0), (wanted, 0)):  # the first warms up: only its maps count
+            explainer, passes, start = sb.load_explainer(name).seeded(seed), classifier.passes, process_time()
+            made = explainer.made(classifier, images, target, seeds=[100 * seed + i for i in range(len(images))])
+            taken[name, seed] = made, classifier.passes - passes, process_time() - start
+        (other, *_), (_, before, slow), (made, after, fast) = taken.values()
+        between = [np.corrcoef(a.flatten(), b.flatten())[0, 1] for a, b in zip(made.maps, other.maps, strict=True)]
+        reached = sum(value is not None and value >= WANTED for value in made.reliability)
+        yield (
+            f"| `{text}` | {before / len(images):,.0f} | {min(made.draws):,} to {max(made.draws):,} | {reached} of "
+            f"{len(images)} | {after / before:.2f} | {fast / slow:.2f} | {np.mean(between):.2f} |"
+        )
+
+
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--photographs", type=int, metavar="N", help="only the third table, for N photographs")
+    count = parser.parse_args().photographs
+    torch.set_num_threads(1)
+    if count is None:
+        first_tables()
+    texts = STOPPING if count is None else STOPPING_ON_PHOTOGRAPHS
+    inputs = small_inputs() if count is None else photographs(count)
+    print(
+        f"\n| explainer | draws | draws at reliability={WANTED} | reached | passes | time | correlation of two seeds |"
+    )
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for row in stopping(texts, *inputs):
+        print(row, flush=True)
+
+
+def first_tables() -> None:
+    """Print the tables of what halves say."""
     print("| draws | reliability | mean of what halves say | 5 to 95 % of maps |\n| ---: | ---: | ---: | ---: |")
     for draws, known in KNOWN:
         mean, low, high = known_law(draws, known)

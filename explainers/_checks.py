@@ -13,3 +13,9 @@ def check_count(name: str, option: str, count: int) -> None:
     """Raise UserError if an option that counts something is below 1."""
     if count < 1:
         raise UserError(f"{option} of {name} must be at least 1; got {count}")
+
+
+def check_reliability(name: str, reliability: float | None) -> None:
+    """Raise UserError if a wanted reliability is not between 0 and 1; None is allowed."""
+    if reliability is not None and not 0 < reliability < 1:
+        raise UserError(f"reliability of {name} must lie between 0 and 1, such as 0.9; got {reliability}")

@@ -17,17 +17,20 @@ from torch import Tensor
 
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.declarations import explainer
-from saliency_bench.explainers._checks import check_batch_size, check_count
+from saliency_bench.explainers._checks import check_batch_size, check_count, check_reliability
+from saliency_bench.explainers._draws import averaged
 from saliency_bench.explainers._fills import filled
 from saliency_bench.explainers._gradients import even_steps, summed_gradients
-from saliency_bench.types import Averaged, Images, On, Target
+from saliency_bench.types import Averaged, Images, Maps, On, Target
 from saliency_bench.utils.seeds import normal, random_bits, seed_of, uniform
 
 
-def check(*, samples: int, baselines: int, batch_size: int | None, **others: object) -> None:
+def check(*, samples: int, baselines: int, reliability: float | None = None, batch_size: int | None = None,
+          **others: object) -> None:  # fmt: skip
     """Raise UserError if an option is out of range."""
     check_count("gradient_shap", "samples", samples)
     check_batch_size("gradient_shap", batch_size)
+    check_reliability("gradient_shap", reliability)
     check_count("gradient_shap", "baselines", baselines)
 
 
@@ -50,6 +53,7 @@ def gradient_shap(
     baselines: int = 20,
     seed: int | None = None,
     on: On = "logit",
+    reliability: float | None = None,
     batch_size: int | None = None,
 ) -> Averaged:
     """Return integrated gradients with random baselines and path points.
@@ -59,12 +63,14 @@ def gradient_shap(
         images: (B, 3, H, W) in [0, 1].
         target: (B, K), weights over the logits.
         seeds: one per image, for its path points and baselines.
-        samples: draws of a baseline and a path point per image.
+        samples: draws of a baseline and a path point per image; with `reliability` the most that an image gets.
         baseline: "noise": the bank; or one picture for all draws: "zero" (after normalisation), "black" or "white" (in
             [0, 1]), "blur": the image under a Gaussian of 11 x 11 pixels and sigma 5.
         baselines: size of the bank.
         seed: seed of the bank; None: the run's, else 0.
         on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
+        reliability: stop at the reliability, between 0 and 1, that the map of an image should have; None: use all
+            draws.
         batch_size: path points per pass; None: 10 of 224 x 224, 256 on a GPU.
 
     Returns:
@@ -72,9 +78,9 @@ def gradient_shap(
         draws with even-numbered and with odd-numbered baselines, else the even-numbered and the odd-numbered draws.
 
     Raises:
-        UserError: samples, baselines or batch_size is below 1.
+        UserError: samples, baselines or batch_size is below 1, or reliability not between 0 and 1.
     """
-    check(samples=samples, baselines=baselines, batch_size=batch_size)
+    check(samples=samples, baselines=baselines, reliability=reliability, batch_size=batch_size)
     is_bank = baseline == "noise"
     starts = bank(classifier, baselines, seed or 0, images) if is_bank else filled(classifier, images, baseline)
     places = torch.from_numpy(np.stack([uniform(seed_of(s, "gradient_shap", "point"), samples) for s in seeds]))
@@ -82,17 +88,32 @@ def gradient_shap(
     picked = torch.from_numpy((picks % np.uint64(baselines)).astype(np.int64)).to(images.device)
     places = places.to(images.device)
 
-    def on_path(image: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the points on the paths and the factors of their gradients."""
-        start = starts[picked[image, step] if is_bank else image]
-        way = images[image] - start
-        return start + places[image, step].view(-1, 1, 1, 1) * way, way / samples
-
     # The halves share no baselines: another run has another bank, whose effect draws from one bank would not show.
     halves = picked % 2 == 0 if is_bank else even_steps(images, samples)
-    total, even = summed_gradients(classifier, images, target, on, samples, batch_size, on_path, halves)
-    maps, of_even, of_odd = (gradient.sum(dim=1) for gradient in (total, even, total - even))
-    return Averaged(maps, of_even, of_odd, samples)
+    total, even = torch.zeros_like(images), torch.zeros_like(images)
+
+    def add(which: Tensor, start: int, end: int) -> None:
+        """Add the gradients of draws start to end - 1 of these images."""
+        some, chosen = images[which], picked[which]
+
+        def on_path(image: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+            """Return the points on the paths and the factors of their gradients."""
+            step = step + start
+            origin = starts[chosen[image, step] if is_bank else which[image]]
+            way = some[image] - origin
+            return origin + places[which][image, step].view(-1, 1, 1, 1) * way, way / samples
+
+        block = halves[which, start:end]
+        sums = summed_gradients(classifier, some, target[which], on, end - start, batch_size, on_path, block)
+        total[which], even[which] = total[which] + sums[0], even[which] + sums[1]
+
+    def read(which: Tensor, count: int) -> tuple[Maps, Maps, Maps]:
+        """Return the maps of the first `count` draws, and of two halves of these."""
+        of_all, of_even = total[which], even[which]
+        of_odd = of_all - of_even
+        return of_all.sum(dim=1) * (samples / count), of_even.sum(dim=1), of_odd.sum(dim=1)
+
+    return averaged(images, samples, reliability, add, read)
 
 
 def bank(classifier: Classifier, baselines: int, seed: int, images: Images) -> Images:

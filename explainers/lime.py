@@ -8,7 +8,7 @@ picture x_i, each with probability 1/2, and all of them in the first picture; th
 the cosine distance of z_i to the whole image (1 where nothing is shown). The authors' package has the same defaults,
 except for smaller superpixels in images below 224 pixels here, and the same kernel, written as the square root of
 exp(-d^2 / width^2). All samples are solved together, in float64. On probabilities by default. Passes per sample:
-`samples`.
+`samples`, or with `reliability` only as many as the map of an image needs (`_draws`).
 
 The map of each half of the draws is a regression on half of the pictures with half the penalty, so that the penalty per
 picture stays the same.
@@ -22,18 +22,20 @@ from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.passes import scores_of
 from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
-from saliency_bench.explainers._checks import check_batch_size
+from saliency_bench.explainers._checks import check_batch_size, check_reliability
+from saliency_bench.explainers._draws import averaged
 from saliency_bench.registry import install_hint
-from saliency_bench.types import Averaged, Images, On, Target
+from saliency_bench.types import Averaged, Images, Maps, On, Target
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 
-def check(*, samples: int, width: float, ridge: float, kernel_size: float | None = None, batch_size: int | None = None,
-          **others: object) -> None:  # fmt: skip
+def check(*, samples: int, width: float, ridge: float, kernel_size: float | None = None,
+          reliability: float | None = None, batch_size: int | None = None, **others: object) -> None:  # fmt: skip
     """Raise UserError if an option is out of range."""
     if samples < 1 or not width > 0 or not ridge > 0 or (kernel_size is not None and kernel_size < 1):
         raise UserError("lime needs samples >= 1, width > 0, ridge > 0 and kernel_size >= 1")
     check_batch_size("lime", batch_size)
+    check_reliability("lime", reliability)
     _quickshift()
 
 
@@ -51,6 +53,7 @@ def lime(
     width: float = 0.25,
     ridge: float = 1.0,
     on: On = "probability",
+    reliability: float | None = None,
     batch_size: int | None = None,
 ) -> Averaged:
     """Return the coefficients of a linear model of the score as a function of the visible superpixels.
@@ -60,7 +63,7 @@ def lime(
         images: (B, 3, H, W) in [0, 1].
         target: (B, K), weights over the logits.
         seeds: one per image, for its pictures.
-        samples: pictures per image.
+        samples: pictures per image; with `reliability` the most that an image gets.
         kernel_size: kernel size of quickshift, in pixels; None: 4 for images of 224 and above, in proportion below,
             which keeps the number of superpixels.
         max_dist: largest distance of scikit-image's quickshift, on the image in Lab.
@@ -68,6 +71,8 @@ def lime(
         width: width of the kernel that weights pictures by their distance to the image.
         ridge: weight of the penalty on beta.
         on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
+        reliability: stop at the reliability, between 0 and 1, that the map of an image should have; None: use all
+            pictures.
         batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
 
     Returns:
@@ -84,23 +89,34 @@ def lime(
     filled = mean_coloured(images.cpu(), segments)  # sums over pixels have a fixed order on the CPU only
     segments, shown, counts, filled = (tensor.to(images.device) for tensor in (segments, shown, counts, filled))
 
-    def switched(which: Tensor, pictures: Tensor) -> Images:
-        """Return pictures with the hidden superpixels in their mean colour."""
-        within = segments[which].flatten(1).expand(len(pictures), -1)
-        kept = shown[which, pictures].gather(1, within).view(-1, 1, *images.shape[2:])
-        return torch.where(kept, images[which], filled[which])
+    scores = images.new_zeros(len(images), samples)
 
-    scores = scores_of(classifier, images, target, samples, switched, on, batch_size)
+    def add(which: Tensor, start: int, end: int) -> None:
+        """Fill in the scores of pictures start to end - 1 of these images."""
+        within, kept, some, hidden = segments[which], shown[which, start:end], images[which], filled[which]
+
+        def switched(samples: Tensor, pictures: Tensor) -> Images:
+            """Return pictures with the hidden superpixels in their mean colour."""
+            of_pixels = within[samples].flatten(1).expand(len(pictures), -1)
+            visible = kept[samples, pictures].gather(1, of_pixels).view(-1, 1, *images.shape[2:])
+            return torch.where(visible, some[samples], hidden[samples])
+
+        scores[which, start:end] = scores_of(classifier, some, target[which], end - start, switched, on, batch_size)
+
     distance = 1 - (shown.sum(dim=2) / counts[:, None]).double().sqrt()  # (B, samples)
     weights = torch.exp(-(distance**2) / (2 * width**2))
 
-    def fit(start: int, step: int) -> Tensor:
-        """Return the map of every step-th picture."""
-        which = slice(start, None, step)
-        coefficients = fitted(shown[:, which].double(), scores[:, which].double(), weights[:, which], ridge / step)
-        return coefficients.gather(1, segments.flatten(1)).view(len(images), *images.shape[2:])
+    def fit(which: Tensor, start: int, end: int, step: int) -> Maps:
+        """Return the maps of these images from every step-th picture."""
+        drawn = shown[which, start:end:step], scores[which, start:end:step], weights[which, start:end:step]
+        coefficients = fitted(drawn[0].double(), drawn[1].double(), drawn[2], ridge / step)
+        return coefficients.gather(1, segments[which].flatten(1)).view(-1, *images.shape[2:])
 
-    return Averaged(fit(0, 1), fit(0, 2), fit(1, 2), draws=samples)
+    def read(which: Tensor, count: int) -> tuple[Maps, Maps, Maps]:
+        """Return the maps of all, the even-numbered and the odd-numbered of the first `count` pictures."""
+        return fit(which, 0, count, 1), fit(which, 0, count, 2), fit(which, 1, count, 2)
+
+    return averaged(images, samples, reliability, add, read)
 
 
 def superpixels(images: Images, kernel_size: float | None, max_dist: float, ratio: float) -> Tensor:

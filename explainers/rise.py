@@ -7,7 +7,8 @@ and cropped to the image at a random shift below one cell. Beyond the centres of
 with the values of these cells. The authors' code mirrors it there (`border=reflect`), which changes 7 % of the pixels
 of masks of 7 x 7 cells. Where a mask is 0, the image becomes zero after normalisation, as in the authors' code. The
 same N masks serve every image (one bank per run seed). They are recreated pass by pass from their cells and shifts on
-the device, so memory does not grow with N. On probabilities by default.
+the device, so memory does not grow with N. On probabilities by default. With `reliability` an image gets only as many
+of the masks as its map needs (`_draws`).
 """
 
 from functools import lru_cache
@@ -22,16 +23,19 @@ from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.passes import pictures_per_pass, scores_of
 from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
-from saliency_bench.explainers._checks import check_batch_size
-from saliency_bench.types import Averaged, Images, On, Target
+from saliency_bench.explainers._checks import check_batch_size, check_reliability
+from saliency_bench.explainers._draws import averaged
+from saliency_bench.types import Averaged, Images, Maps, On, Target
 from saliency_bench.utils.seeds import random_bits, seed_of, uniform
 
 Border = Literal["replicate", "reflect"]
 
 
-def check(*, masks: int, cells: int, p: float, batch_size: int | None = None, **others: object) -> None:
+def check(*, masks: int, cells: int, p: float, reliability: float | None = None, batch_size: int | None = None,
+          **others: object) -> None:  # fmt: skip
     """Raise UserError if an option is out of range."""
     check_batch_size("rise", batch_size)
+    check_reliability("rise", reliability)
     if masks < 1 or cells < 1 or not 0 < p <= 1:
         raise UserError(f"rise needs masks >= 1, cells >= 1 and 0 < p <= 1; got {masks}, {cells} and {p}")
 
@@ -48,6 +52,7 @@ def rise(
     border: Border = "replicate",
     on: On = "probability",
     seed: int | None = None,
+    reliability: float | None = None,
     batch_size: int | None = None,
 ) -> Averaged:
     """Return the mean of random masks, each weighted by the score of the image seen through it.
@@ -56,21 +61,23 @@ def rise(
         classifier: the network to explain.
         images: (B, 3, H, W) in [0, 1].
         target: (B, K), weights over the logits.
-        masks: N, the number of masks.
+        masks: N, the number of masks; with `reliability` the most that an image gets.
         cells: cells along each side of a mask's grid.
         p: probability that a cell shows the image.
         border: how a grid continues beyond the centres of its outer cells: "replicate", or "reflect" as published.
         on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
         seed: seed of the mask bank; None: the run's, else 0.
+        reliability: stop at the reliability, between 0 and 1, that the map of an image should have; None: use all
+            masks.
         batch_size: masks in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
 
     Returns:
         Maps (B, H, W), non-negative if the scores are, of all, the even-numbered and the odd-numbered masks.
 
     Raises:
-        UserError: masks, cells or batch_size is below 1, or p is not in (0, 1].
+        UserError: masks, cells or batch_size is below 1, p is not in (0, 1], or reliability not between 0 and 1.
     """
-    check(masks=masks, cells=cells, p=p, batch_size=batch_size)
+    check(masks=masks, cells=cells, p=p, reliability=reliability, batch_size=batch_size)
     height, width = images.shape[2:]
     grids, rows, columns = bank(masks, cells, p, seed or 0, height, width, images.device)
     background = classifier.mean
@@ -79,19 +86,30 @@ def rise(
         """Return masks by number, (n, 1, H, W)."""
         return enlarge(grids[numbers], rows[numbers], columns[numbers], height, width, border)  # (n, 1, H, W)
 
-    def seen(samples: Tensor, numbers: Tensor) -> Images:
-        """Return images seen through masks."""
-        return background + masks_of(numbers) * (images[samples] - background)
-
-    scores = scores_of(classifier, images, target, masks, seen, on, batch_size)  # (B, N)
     total, even = (images.new_zeros(len(images), height * width) for _ in range(2))
-    for numbers in torch.arange(masks, device=images.device).split(pictures_per_pass(images, batch_size)):
-        mask = masks_of(numbers).flatten(1)
-        for index in range(len(images)):  # one by one: a product of matrices would depend on how many there are
-            total[index] += scores[index, numbers] @ mask
-            even[index] += (scores[index, numbers] * (numbers % 2 == 0)) @ mask
-    maps, of_even, of_odd = (sums.view(-1, height, width) for sums in (total / (masks * p), even, total - even))
-    return Averaged(maps, of_even, of_odd, masks)
+
+    def add(which: Tensor, start: int, end: int) -> None:
+        """Add masks start to end - 1, weighted by the scores of these images seen through them."""
+        some = images[which]
+
+        def seen(samples: Tensor, numbers: Tensor) -> Images:
+            """Return images seen through masks."""
+            return background + masks_of(start + numbers) * (some[samples] - background)
+
+        scores = scores_of(classifier, some, target[which], end - start, seen, on, batch_size)  # (b, end - start)
+        for numbers in torch.arange(start, end, device=images.device).split(pictures_per_pass(images, batch_size)):
+            mask = masks_of(numbers).flatten(1)
+            for index, image in enumerate(which.tolist()):  # a product of matrices would depend on how many there are
+                score = scores[index, numbers - start]
+                total[image] += score @ mask
+                even[image] += (score * (numbers % 2 == 0)) @ mask
+
+    def read(which: Tensor, count: int) -> tuple[Maps, Maps, Maps]:
+        """Return the maps of all, the even-numbered and the odd-numbered of the first `count` masks."""
+        sums = total[which] / (count * p), even[which], total[which] - even[which]
+        return sums[0].view(-1, height, width), sums[1].view(-1, height, width), sums[2].view(-1, height, width)
+
+    return averaged(images, masks, reliability, add, read)
 
 
 @lru_cache(maxsize=2)

@@ -49,7 +49,7 @@ class MadeMaps:
 
     maps: Maps
     reliability: list[float | None]
-    draws: int | None = None
+    draws: list[int] | None = None
     cells: tuple[int, int] | None = None
 
 
@@ -145,8 +145,8 @@ class Explainer:
             maps = returned.maps if isinstance(returned, Averaged) else returned
             # Copy, because the function may continue writing to the returned tensor.
             maps = real_numbers(maps, self.name, images).to(torch.float32, copy=True)
-            draws, cells = averaged.draws if averaged else None, max(sizes, default=None)
-            made = MadeMaps(maps, _reliability(averaged, len(images)), draws, cells)
+            reliability, draws = _reliability(averaged, len(images)), _draws(averaged, len(images))
+            made = MadeMaps(maps, reliability, draws, max(sizes, default=None))
         self._check(made, images)
         return made
 
@@ -241,6 +241,24 @@ def _reliability(averaged: Averaged | None, images: int) -> list[float | None]:
         shapes = f"{maps.shape}, {halves[0].shape} and {halves[1].shape}"
         raise UserError(f"the maps of all, even and odd draws have shapes {shapes}; return maps of one shape")
     return [value if isfinite(value) else None for value in reliability(*halves).tolist()]
+
+
+def _draws(averaged: Averaged | None, images: int) -> list[int] | None:
+    """Return the number of draws of each map; None for maps that average none.
+
+    Raises:
+        UserError: There is not one number for all maps, nor one for each.
+    """
+    if averaged is None:
+        return None
+    import torch
+
+    draws = torch.as_tensor(averaged.draws)
+    if draws.shape not in ((), (images,)):
+        raise UserError(
+            f"draws of {images} maps have shape {tuple(draws.shape)}; return one number, or one for each map"
+        )
+    return draws.expand(images).tolist()
 
 
 def list_explainers() -> list[str]:

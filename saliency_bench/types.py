@@ -34,13 +34,13 @@ class Averaged(NamedTuple):
         maps: (B, H, W), the maps of all draws.
         even: (B, H, W), the maps of only the even-numbered draws, up to a constant factor.
         odd: (B, H, W), the maps of only the odd-numbered draws, up to a constant factor.
-        draws: number of draws.
+        draws: number of draws; or Int (B,), that of each map.
     """
 
     maps: Maps
     even: Maps
     odd: Maps
-    draws: int
+    draws: int | Tensor
 
 
 @dataclass(frozen=True)

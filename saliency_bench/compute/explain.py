@@ -49,7 +49,7 @@ class Explained:
     passes: int = 0
     halved: int = 0
     reliability: list[float | None] = field(default_factory=list)
-    draws: int | None = None
+    draws: list[int] | None = None
     cells: tuple[int, int] | None = None
 
     @property

@@ -169,7 +169,7 @@ def rows_of(
     """
     for index, position in enumerate(samples.positions):
         of_sample: dict[str, object] = {POSITION: position, "target": targets[index]}
-        of_map = {"reliability": explained.reliability_of(index), "draws": explained.draws}
+        of_map = {"reliability": explained.reliability_of(index), "draws": explained.draws and explained.draws[index]}
         yield of_sample | of_map | {"part": None, "value": scores.values[index], "reason": scores.reasons[index]}
         for part, values in scores.parts.items():
             yield of_sample | {"part": part, "value": values[index], "reason": scores.part_reasons[part][index]}

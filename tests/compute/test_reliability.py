@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from small_networks import small
 
 import saliency_bench as sb
 from saliency_bench.maps import reliability
@@ -102,6 +103,49 @@ def test_single_draws_and_halves_of_another_shape(resnet):
         sb.load_explainer(wrong)(classifier, images, target)
 
 
+STOPPING = [("rise", "masks", 400, 0.45), ("rise:on=logit", "masks", 130, 0.6), ("lime", "samples", 90, 0.96),
+            ("smoothgrad", "samples", 60, 0.9905), ("smoothgrad:reduction=sum", "samples", 17, 0.99),
+            ("gradient_shap:baselines=60", "samples", 90, 0.72), ("gradient_shap:baseline=zero", "samples", 40, 0.992),
+            ("gradient_shap", "samples", 5, 0.1)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "option", "most", "wanted"), STOPPING)
+def test_draws_stop_at_the_first_block_that_is_reliable(name, option, most, wanted):
+    """Compare with the map of each number of draws, computed afresh, and its literal reliability."""
+    classifier = sb.load_classifier(small(3), mean=0.5, std=0.2, device="cpu")
+    images, target = torch.rand(4, 3, 24, 24, generator=torch.Generator().manual_seed(1)), one_hot([0, 1, 2, 3], 4)
+    explainer = sb.load_explainer(name, **{option: most, "reliability": wanted})
+    before = classifier.passes
+    made = explainer.made(classifier, images, target)
+    assert classifier.passes - before == sum(made.draws)
+    ends = [end for end in (16, 24, 36, 54, 81, 121, 181, 271) if end < most - 1] + [most]
+    for index in range(4):
+        of_image = classifier, images[index : index + 1], target[index : index + 1]
+        for end in ends:
+            literal = sb.load_explainer(name, **{option: end}).made(*of_image, seeds=[index])
+            if literal.reliability[0] is not None and literal.reliability[0] >= wanted:
+                break
+        assert made.draws[index] == end
+        assert made.reliability[index] == pytest.approx(literal.reliability[0], abs=1e-5)
+        torch.testing.assert_close(made.maps[index], literal.maps[0], rtol=1e-5, atol=1e-6 * literal.maps.abs().max())
+        alone = explainer.made(*of_image, seeds=[index])  # other images change no bit of a map
+        assert alone.draws == [made.draws[index]]
+        assert alone.reliability == pytest.approx([made.reliability[index]], abs=1e-12)
+        assert torch.equal(alone.maps[0], made.maps[index])
+
+
+def test_the_wanted_reliability_is_part_of_the_identity():
+    for name in ("rise", "lime", "smoothgrad", "gradient_shap"):
+        usual, stopping = sb.load_explainer(name), sb.load_explainer(f"{name}:reliability=0.9")
+        assert "reliability" not in usual.identity[1]  # as before there was this option
+        assert usual == sb.load_explainer(f"{name}:reliability=None")
+        assert '"reliability": 0.9' in stopping.identity[1]
+        assert str(stopping) == f"{name}:reliability=0.9"
+        for wrong in (0, 1, -0.5, 90):
+            with pytest.raises(sb.UserError, match=rf"reliability of {name} must lie between 0 and 1.*got {wrong}"):
+                sb.load_explainer(name, reliability=wrong)
+
+
 @pytest.fixture(scope="module")
 def started(shapes, resnet, tmp_path_factory):
     folder = tmp_path_factory.mktemp("reliability")
@@ -150,6 +194,12 @@ def test_a_run_keeps_it_per_sample_and_shows_its_median(started):
 def test_it_is_the_same_however_a_run_was_computed(started):
     first = (started().folder / "reliability.parquet").read_bytes()
     assert (started("other", batch_size=2).folder / "reliability.parquet").read_bytes() == first
+    stopping = {"explainers": ["smoothgrad:samples=30,reliability=0.9", "rise:masks=40,reliability=0.3"]}
+    stopped = pq.read_table(started("stopped", **stopping).folder / "reliability.parquet")
+    assert stopped.equals(
+        pq.read_table(started("stopped too", batch_size=3, **stopping).folder / "reliability.parquet")
+    )
+    assert {*stopped["draws"].to_pylist()} >= {16}
     one = started("grown", explainers=[noisy])
     assert len(pq.read_table(one.folder / "reliability.parquet")) == 6
     grown = started("grown", metrics=["saliency_miou", "saliency_iosr"])

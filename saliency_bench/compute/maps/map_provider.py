@@ -136,7 +136,8 @@ def halving(
     ]
     first, second = (made for made, _ in parts)
     maps, reliability = torch.cat([first.maps, second.maps]), first.reliability + second.reliability
-    both = replace(first, maps=maps, reliability=reliability)
+    draws = first.draws and first.draws + (second.draws or [])
+    both = replace(first, maps=maps, reliability=reliability, draws=draws)
     return both, 1 + sum(halved for _, halved in parts)
 
 

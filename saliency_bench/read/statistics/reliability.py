@@ -24,7 +24,7 @@ class Reliability(StrictModel):
     Attributes:
         median: Median reliability of the maps (`maps.reliability`).
         n: Number of maps with known reliability.
-        draws: Number of draws that each map averages.
+        draws: Number of draws that each map averages, or the median of these numbers if they differ.
     """
 
     median: Annotated[float, Field(ge=0, le=1)]
@@ -75,7 +75,11 @@ def reliabilities(folder: Path) -> dict[str, Reliability]:
         if value is not None:
             rows.setdefault(explainer_id, []).append((value, draws))
     return {
-        key: Reliability(median=float(np.median([value for value, _ in pairs])), n=len(pairs), draws=pairs[0][1])
+        key: Reliability(
+            median=float(np.median([value for value, _ in pairs])),
+            n=len(pairs),
+            draws=round(np.median([count for _, count in pairs])),
+        )
         for key, pairs in rows.items()
     }
 

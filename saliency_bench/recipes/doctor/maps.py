@@ -178,10 +178,10 @@ def _try(examined: Examined, sample: _Sample, tried: Tried, until: float) -> Non
     tried.problem = _problem(sample.batch.images, made.maps, made.faults)
     known = [value for value in made.reliability if value is not None]
     if known and made.draws:
-        tried.draws = tried.of_draws = made.draws
+        draws = tried.draws = tried.of_draws = round(np.median(made.draws))
         if not whole:
-            tried.of_draws = _draws_of(tried.candidate.explainer, made.draws)
-        tried.reliability = Reliability(median=float(np.median(known)), n=len(known), draws=made.draws)
+            tried.of_draws = _draws_of(tried.candidate.explainer, draws)
+        tried.reliability = Reliability(median=float(np.median(known)), n=len(known), draws=draws)
     targeted = explainer.declaration.targeted
     if made.maps is not None and not tried.problem and targeted and perf_counter() + images * seconds < until:
         again = explain(network, sample.batch, explainer, sample.runner_up, seed, strict=strict)
