@@ -142,6 +142,28 @@ def other_types(path: Path) -> None:
     pq.write_table(pa.table(columns), path)
 
 
+def texts(encoding: str, path: Path) -> None:
+    """Write the same columns in less than 1 MB, with a text of 1 MB in each of 600 rows."""
+    text, schema = pa.array(["x" * 10**6]), pq.read_schema(path)
+    rows = 600 if encoding == "dictionary" else 30
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), text)
+    columns = {field.name: column if field.type == pa.string() else pa.nulls(rows, field.type) for field in schema}
+    names = [field.name for field in schema if field.type == pa.string()] if encoding == "DELTA_BYTE_ARRAY" else []
+    plain = pa.table(columns).cast(pa.schema([pa.field(field.name, field.type) for field in schema])) if names else None
+    pq.write_table(plain or pa.table(columns), path, store_schema=False, use_dictionary=not names,
+                   column_encoding=dict.fromkeys(names, encoding) or None)  # fmt: skip
+
+
+def false_sizes(path: Path) -> None:
+    """Spoil the size that the header of each page states."""
+    content = bytearray(path.read_bytes())
+    about = pq.read_metadata(path)
+    for group in map(about.row_group, range(about.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            content[column.data_page_offset + 3] |= 128  # the size, the second field, goes on where it ended
+    path.write_bytes(content)
+
+
 def huge_header(path: Path) -> None:
     """Write a safetensors file that states a header of 2^60 bytes."""
     path.write_bytes((2**60).to_bytes(8, "little") + b"{}")
@@ -162,7 +184,8 @@ OF_ANY = {"cut": partial(cut, 0.6), "empty": partial(cut, 0), "flipped": partial
           "pipe": partial(replaced, os.mkfifo), "loop": partial(replaced, loop),
           "folder": partial(replaced, Path.mkdir)}  # fmt: skip
 OF_JSON = {name: partial(file, text) for name, text in WEIRD_JSON.items()}
-OF_TABLE = {"types": other_types, "one column": partial(replaced, table)}
+OF_TABLE = {"types": other_types, "one column": partial(replaced, table), "sizes": false_sizes,
+            "same text": partial(texts, "dictionary"), "prefixes": partial(texts, "DELTA_BYTE_ARRAY")}  # fmt: skip
 OF_CARD = {"yaml": partial(file, f"---\n{LAUGHS}\n---\n")}
 OF_WEIGHTS = {"header": huge_header, "lying": lying_tensors, "pickle": pickled}
 

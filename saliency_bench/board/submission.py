@@ -140,7 +140,8 @@ def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -
         "provenance": summary["provenance"],
     }
     result = validated(json.dumps(content), folder / "summary.json")
-    table = pq.read_table(folder / RECORDS, read_dictionary=TEXTS).replace_schema_metadata(None).unify_dictionaries()
+    columns = records.read_columns(folder / RECORDS, records.SCHEMA.names, records.SCHEMA)
+    table = columns.replace_schema_metadata(None).unify_dictionaries()
     outcomes = checked(result, recorded(result, table, folder / RECORDS), folder / RECORDS).recorded
     return Submission(result, table, outcomes, str(folder))
 

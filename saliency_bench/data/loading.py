@@ -48,6 +48,7 @@ from saliency_bench.hub.repo_names import FORCED, could_be_on_the_hub, hub_name
 from saliency_bench.utils.files import near_folders, write_text
 from saliency_bench.utils.hashing import hash_of, known_sha256
 from saliency_bench.utils.messages import complain_once as _complain_once
+from saliency_bench.utils.parquet_pages import MOST_BYTES, check_file
 from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.storage import cache_folder
 
@@ -414,6 +415,7 @@ def _built(place: Path, name: str, split: str, config: str | None) -> Dataset:
     builder = datasets.load_dataset_builder(str(place), config, cache_dir=str(cache))
     check_files(builder, name, str(place))
     files = [file for files in (builder.config.data_files or {}).values() for file in files]
+    _check_sizes(map(Path, files), name)
     hashes = [known_sha256(Path(file)) for file in files if Path(file).suffix.lower() in TABLES]
     builder.download_and_prepare(str(cache / hash_of(str(place), builder.config.name, builder.hash, files, hashes)))
     return split_of(builder, split, name)
@@ -422,10 +424,20 @@ def _built(place: Path, name: str, split: str, config: str | None) -> Dataset:
 def _of_file(place: Path, split: str) -> Dataset:
     """Load a Parquet file as the requested split, whichever it is; the cache is keyed by its content."""
     whole = split.partition("[")[0]
+    _check_sizes([place], str(place))
     cache = _cache()
     builder = datasets.load_dataset_builder("parquet", data_files={whole: str(place)}, cache_dir=str(cache))
     builder.download_and_prepare(str(cache / hash_of(str(place), whole, builder.hash, known_sha256(place))))
     return builder.as_dataset(split)
+
+
+def _check_sizes(files: Iterable[Path], name: str) -> None:
+    """Raise UserError for a Parquet file that unpacks to more than is read."""
+    for path in (path for path in files if path.suffix.lower() == PARQUET):
+        try:
+            check_file(path, max(MOST_BYTES, 10 * path.stat().st_size))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise UserError(f"{path.name} of {name} cannot be read: {one_line(error)}") from error
 
 
 def _cache() -> Path:

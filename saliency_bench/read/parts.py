@@ -32,6 +32,7 @@ from saliency_bench.read.identity import Identity
 from saliency_bench.utils.files import write_with
 from saliency_bench.utils.hashing import hash_of, sha256_of
 from saliency_bench.utils.messages import complain
+from saliency_bench.utils.parquet_pages import check_pages
 
 FORMAT = 3
 NOTES = b"saliency-bench"
@@ -200,6 +201,7 @@ class PartFolder:
             about = pq.read_metadata(path)
             notes = json.loads((about.metadata or {})[NOTES])
             part = Part(path, notes["groups"], [PartNote.read(entry) for entry in notes["entries"]])
+            check_pages(path, about)
             rows = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
             expected = FORMAT, self.run, self.path.name, int(path.name.partition("-")[0]), rows
             first, counts = min(min(entry.starts) for entry in part.entries), [*map(_total, part.groups.values())]

@@ -14,6 +14,7 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.read.parts import POSITION
 from saliency_bench.score_notes import MARKS, PARTS_ONLY, has_parts_only
 from saliency_bench.utils.files import LARGEST_ARRAYS, check_regular, write_with
+from saliency_bench.utils.parquet_pages import check_pages, check_texts, read_parquet
 
 ROWS = 100_000  # rows of a row group
 READ = ROWS  # rows that are read at once
@@ -136,12 +137,7 @@ def read_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Ta
     """
     about = check_columns(path, columns, schema)
     try:
-        texts = [name for name in columns if schema.field(name).type == pa.string()]
-        table = pq.ParquetFile(path, metadata=about, read_dictionary=texts).read(list(columns))
-        length = sum(_length(chunk) for name in texts for chunk in table[name].chunks)
-        if length > LARGEST_ARRAYS:
-            raise ValueError(f"its texts have {length:,} bytes, but at most {LARGEST_ARRAYS:,} are read")
-        return table
+        return read_parquet(path, about, columns)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise damaged(path, error) from error
 
@@ -156,9 +152,7 @@ def check_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pq.F
         check_regular(path)
         about = pq.read_metadata(path)
         _check_types(about.schema.to_arrow_schema(), columns, schema)
-        parts = (group.column(place) for group in map(about.row_group, range(about.num_row_groups))
-                 for place in range(about.num_columns))  # fmt: skip
-        numbers = sum(part.num_values for part in parts if part.path_in_schema.partition(".")[0] in columns)
+        numbers = check_pages(path, about, columns, at_once=True)
         if about.num_rows > MOST_ROWS or numbers > MOST_NUMBERS:
             raise ValueError(f"it has {about.num_rows:,} rows with {numbers:,} numbers and texts, more than are read")
         return about
@@ -169,11 +163,6 @@ def check_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pq.F
 def damaged(path: Path, error: Exception) -> UserError:
     """Return the error for a file that cannot be read."""
     return UserError(f"{path} is damaged ({one_line(error)}); start the run again to restore it")
-
-
-def _length(texts: pa.DictionaryArray) -> int:
-    """Return the total bytes of all texts, counting repeated ones each time."""
-    return pc.sum(pc.binary_length(texts.dictionary).cast(pa.int64()).take(texts.indices)).as_py() or 0
 
 
 def by_cell(
@@ -190,14 +179,17 @@ def by_cell(
         cells: Cells to read; other row groups are skipped. None for all.
 
     Raises:
-        ValueError: The file lacks a column, or a row has no cell.
+        ValueError: The file lacks a column, has a row without a cell, or unpacks to more than the limit.
     """
     wanted, about = ["cell_id", *columns], pq.read_metadata(path)
     _check_types(about.schema.to_arrow_schema(), wanted)
     texts = [name for name in wanted if SCHEMA.field(name).type == pa.string()]
+    check_pages(path, about, texts, LARGEST_ARRAYS)
+    check_pages(path, about, set(wanted).difference(texts))
     with pq.ParquetFile(path, metadata=about, read_dictionary=texts) as file:
-        groups = [number for number in range(file.num_row_groups) if cells is None or _may_hold(file, number, cells)]
+        groups = [number for number in range(file.num_row_groups) if cells is None or _holds(file, number, cells)]
         for batch in file.iter_batches(READ, row_groups=groups, columns=wanted):
+            check_texts(batch.column(name) for name in texts)
             for cell_id, rows in stretches(batch):
                 if cells is None or cell_id in cells:
                     yield cell_id, rows
@@ -233,12 +225,10 @@ def _check_types(schema: pa.Schema, columns: Iterable[str], known: pa.Schema = S
             raise ValueError(f"its column {name} is not {expected}")
 
 
-def _may_hold(file: pq.ParquetFile, number: int, cells: Collection[str]) -> bool:
-    """Return whether a row group may have rows of these cells, by the smallest and largest id in its footer."""
-    group = file.metadata.row_group(number)
-    column = next(place for place in range(group.num_columns) if group.column(place).path_in_schema == "cell_id")
-    known = group.column(column).statistics
-    return known is None or not known.has_min_max or any(known.min <= cell <= known.max for cell in cells)
+def _holds(file: pq.ParquetFile, number: int, cells: Collection[str]) -> bool:
+    """Return whether a row group has rows of these cells. The smallest and largest id in the footer may be wrong."""
+    ids = file.read_row_group(number, ["cell_id"])["cell_id"]
+    return not set(cells).isdisjoint(ids.unique().to_pylist())
 
 
 def places_by_part(rows: pa.RecordBatch) -> Iterator[tuple[str | None, np.ndarray]]:

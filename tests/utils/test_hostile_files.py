@@ -26,8 +26,10 @@ from saliency_bench.compute.targets.class_groups import load_groups
 from saliency_bench.compute.targets.label_maps import match
 from saliency_bench.compute.targets.rules import load_rule
 from saliency_bench.data.fingerprints import fingerprint
+from saliency_bench.data.loading import load_dataset
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _source
+from saliency_bench.read import records
 from saliency_bench.read.manifest import read_manifest
 from saliency_bench.read.run_folder import read_run
 from saliency_bench.utils.files import load_arrays, parse_json, read_json
@@ -135,6 +137,56 @@ def test_arrays_are_measured_before_they_are_unpacked(run, tmp_path):
     packed(run / "examples.npz", (10**12,), 1000)
     with pytest.raises(UserError, match=r"examples\.npz is damaged"):
         read_run(run)
+
+
+def varint(number, length=None):
+    """A whole number as Thrift writes it; longer than need be on request."""
+    groups = [2 * number >> shift & 127 for shift in range(0, 7 * (length or -(-(2 * number).bit_length() // 7)), 7)]
+    return bytes([group | 128 for group in groups[:-1]] + groups[-1:])
+
+
+def text_bomb(path, table):
+    pq.write_table(table.set_column(8, "image_id", pa.array(["x" * 10**7] * len(table))), path, use_dictionary=False)
+
+
+def lying_bomb(path, table):
+    """The footer says that the texts unpack to 100 bytes."""
+    text_bomb(path, table)
+    column, content = pq.read_metadata(path).row_group(0).column(8), path.read_bytes()
+    size = varint(column.total_uncompressed_size)
+    at = content.rindex(size)
+    path.write_bytes(content[:at] + varint(100, len(size)) + content[at + len(size) :])
+    assert pq.read_metadata(path).row_group(0).column(8).total_uncompressed_size == 100
+
+
+def many_of_one_text(path, table):
+    """A dictionary of one text, for every row."""
+    pq.write_table(table.set_column(8, "image_id", pa.array(["x" * 10**6] * len(table))), path)
+
+
+def prefixes(path, table):
+    """Each text is the one before and nothing more."""
+    texts = pa.array(["x" * 10**6] * len(table))
+    pq.write_table(table.set_column(8, "image_id", texts), path, use_dictionary=False,
+                   column_encoding={"image_id": "DELTA_BYTE_ARRAY"})  # fmt: skip
+
+
+BOMBS = {text_bomb: "unpacks to more than", lying_bomb: "unpacks to more than", many_of_one_text: "its texts have",
+         prefixes: "DELTA_BYTE_ARRAY"}  # fmt: skip
+
+
+@pytest.mark.parametrize("bomb", [pytest.param(bomb, id=bomb.__name__) for bomb in BOMBS])
+def test_texts_of_tables_are_measured_first(run, monkeypatch, bomb):
+    monkeypatch.setattr("saliency_bench.utils.parquet_pages.LARGEST_ARRAYS", 10**7)
+    monkeypatch.setattr("saliency_bench.read.records.LARGEST_ARRAYS", 10**7)
+    path = run / "records.parquet"
+    bomb(path, pq.read_table(path))
+    with pytest.raises(UserError, match=rf"records\.parquet is damaged \(.*{BOMBS[bomb]}"):
+        read_run(run)
+    with pytest.raises(UserError, match=BOMBS[bomb]):
+        records.read_columns(path, ["image_id"], records.SCHEMA)
+    with pytest.raises(UserError, match=rf"records\.parquet of .*{BOMBS[bomb]}"):
+        load_dataset(path)
 
 
 @pytest.mark.parametrize(

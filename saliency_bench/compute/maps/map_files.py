@@ -25,7 +25,8 @@ from saliency_bench.compute.maps.tensor_files import load_tensor
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.maps import read_array
 from saliency_bench.spec import MAP_FORMS
-from saliency_bench.utils.files import check_regular, load_arrays, read_bytes, read_header
+from saliency_bench.utils.files import LARGEST_ARRAYS, check_regular, load_arrays, read_bytes, read_header
+from saliency_bench.utils.parquet_pages import check_pages, check_texts
 
 # Exceptions of zipfile and its readers for a damaged, encrypted or unusual archive.
 DAMAGED = (OSError, EOFError, KeyError, ValueError, RuntimeError, zlib.error, BadZipFile)
@@ -222,10 +223,11 @@ def _picture(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
 
 def _from_parquet(path: Path, files: Mapping[str, str], size: Size) -> Found:
     try:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(path, read_dictionary=["image_id"])
         _check_parquet(path, file, len(files), size)
         names = [name for name in ("image_id", "map", "scale") if name in file.schema_arrow.names]
         for batch in file.iter_batches(batch_size=BATCH, columns=names):
+            check_texts([batch["image_id"]])
             for index, image_id in enumerate(batch["image_id"].to_pylist()):
                 row, where = batch["map"][index], f"{path}, image {image_id}"
                 scale = batch["scale"][index].as_py() if "scale" in names else 1
@@ -235,7 +237,9 @@ def _from_parquet(path: Path, files: Mapping[str, str], size: Size) -> Found:
                     raise UserError(f"{path}: image {str(image_id)[:100]!r} is not a known image")
                 values = _row(row, size, where)
                 yield image_id, _checked(values if scale == 1 else _scaled(values, scale, where), size, where)
-    except (pa.ArrowException, OSError) as error:
+    except UserError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path} is not a Parquet file of maps ({one_line(error)})") from error
 
 
@@ -250,17 +254,15 @@ def _check_parquet(path: Path, file: pq.ParquetFile, most: int, size: Size) -> N
         kind = kind.value_type
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
         raise UserError(f"{path}: map holds {kind}, not lists of numbers")
-    texts = pa.types.is_string, pa.types.is_large_string  # pandas writes the second
-    if not any(is_text(schema.field("image_id").type) for is_text in texts):
-        raise UserError(f"{path}: image_id must be string, not {schema.field('image_id').type}")
+    ids = schema.field("image_id").type
+    ids = ids.value_type if pa.types.is_dictionary(ids) else ids
+    if not (pa.types.is_string(ids) or pa.types.is_large_string(ids)):  # pandas writes the second
+        raise UserError(f"{path}: image_id must be string, not {ids}")
     if file.metadata.num_rows > most:
         raise UserError(f"{path} has {file.metadata.num_rows:,} rows for {most:,} images")
-    for group in range(file.metadata.num_row_groups):
-        rows = file.metadata.row_group(group)
-        for column in map(rows.column, range(rows.num_columns)):
-            inside = column.path_in_schema.partition(".")[0] == "map"
-            if inside and column.num_values > rows.num_rows * size[0] * size[1]:
-                raise UserError(f"{path} holds more numbers than maps of {size[0]} x {size[1]} can have")
+    check_pages(path, file.metadata, ["image_id", "scale"], LARGEST_ARRAYS)
+    if check_pages(path, file.metadata, ["map"]) > file.metadata.num_rows * size[0] * size[1]:
+        raise UserError(f"{path} holds more numbers than maps of {size[0]} x {size[1]} can have")
 
 
 def _scaled(values: np.ndarray, scale: object, where: str) -> np.ndarray:

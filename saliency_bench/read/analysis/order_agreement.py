@@ -37,6 +37,7 @@ from saliency_bench.read.statistics.exposures import judgement_areas, right_by
 from saliency_bench.read.statistics.intervals import Estimate, interval
 from saliency_bench.utils.csv_text import unescaped
 from saliency_bench.utils.hashing import sha256_of
+from saliency_bench.utils.parquet_pages import read_parquet
 
 COLUMNS = ("image_id", "explainer", "exposure", "person", "right")
 DATASET = "dataset"  # optional column
@@ -255,7 +256,8 @@ def _table(path: Path) -> pa.Table:
     """Read the columns of a CSV or Parquet file of answers; UserError if that fails."""
     try:
         if path.suffix.lower() == ".parquet":
-            table = pq.read_table(path)
+            about = pq.read_metadata(path)
+            table = read_parquet(path, about, about.schema.to_arrow_schema().names)
         else:
             types = dict.fromkeys((*COLUMNS, DATASET), pa.string())
             texts = pa.csv.ConvertOptions(column_types=types, strings_can_be_null=True)
