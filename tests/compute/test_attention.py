@@ -1,6 +1,7 @@
 import pytest
 import timm
 import torch
+from refusals import refused
 from torch import nn
 from torch.nn import functional as F
 from torchvision import models
@@ -70,25 +71,26 @@ def test_matrices_and_their_gradients_are_those_that_transformers_gives(name, vi
         assert (pair[0] - pair[1]).abs().max() <= 1e-5 * pair[1].abs().max()
 
 
+def recorded(classifier, **options):
+    with recording_attention(classifier, IMAGES, **options) as seen:
+        classifier(IMAGES)
+    return seen
+
+
 def test_matrices_are_those_that_torchs_own_layer_gives(vision_transformer):
-    model = vision_transformer("torchvision")
-    given = []
+    model, given = vision_transformer("torchvision"), []
     layers = [layer.self_attention for layer in model.encoder.layers]
     handles = [layer.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0])) for layer in layers]
     model((IMAGES - 0.5) / 0.3)
     for handle in handles:
         handle.remove()
-    with recording_attention(classifier := classifier_of(model), IMAGES) as seen:
-        classifier(IMAGES)
-    for layer, x, matrix in zip(layers, given, seen.matrices, strict=True):
+    for layer, x, matrix in zip(layers, given, recorded(classifier_of(model)).matrices, strict=True):
         torch.testing.assert_close(matrix, layer(x, x, x, average_attn_weights=False)[1])
 
 
 def test_matrices_are_those_of_timms_unfused_attention(vision_transformer):
-    model = vision_transformer("timm, registers")
-    with recording_attention(classifier := classifier_of(model), IMAGES) as seen:
-        classifier(IMAGES)
-    theirs = []
+    model, theirs = vision_transformer("timm, registers"), []
+    seen = recorded(classifier := classifier_of(model))
     for block in model.timm_model.blocks:
         block.attn.fused_attn = False
         block.attn.attn_drop.register_forward_hook(lambda module, inputs, output: theirs.append(output))
@@ -96,17 +98,11 @@ def test_matrices_are_those_of_timms_unfused_attention(vision_transformer):
     torch.testing.assert_close(seen.matrices, theirs)
 
 
-@pytest.mark.parametrize("start", [0, 1, -1])
-def test_gradients_go_down_to_the_first_block_asked_for(start, vision_transformer):
-    classifier = classifier_of(vision_transformer("vit"))
-    classifier.requires_grad_(False)
-    with recording_attention(classifier, IMAGES, start=start) as seen:
-        classifier(IMAGES)
-    assert [matrix.requires_grad for matrix in seen.matrices] == [start == 0, True]
-
-
-def test_a_block_that_is_not_there(vision_transformer):
-    classifier = classifier_of(vision_transformer("vit"))
+def test_gradients_go_down_to_the_first_block_asked_for(vision_transformer):
+    classifier = classifier_of(vision_transformer("vit")).requires_grad_(False)
+    for start in (0, 1, -1):
+        found = [matrix.requires_grad for matrix in recorded(classifier, start=start).matrices]
+        assert found == [start == 0, True]
     with pytest.raises(UserError, match="has 2 blocks"), recording_attention(classifier, IMAGES, start=2):
         pass
 
@@ -123,10 +119,7 @@ def test_patches_of_an_image_that_is_not_square(vision_transformer):
 
 
 def test_rows_that_several_kinds_of_tokens_hold_are_averaged(vision_transformer):
-    classifier = classifier_of(vision_transformer("dinov2 with registers"))
-    with recording_attention(classifier, IMAGES) as seen:
-        classifier(IMAGES)
-    matrix = torch.rand(3, 21, 21)
+    seen, matrix = recorded(classifier_of(vision_transformer("dinov2 with registers"))), torch.rand(3, 21, 21)
     expected = (matrix[:, 0, 5:] + matrix[:, 5:, 5:].mean(dim=1)) / 2
     torch.testing.assert_close(seen.read(matrix).flatten(1), expected)
 
@@ -141,42 +134,37 @@ def test_tokens_are_looked_for_once(vision_transformer):
     assert tokens_of(classifier, IMAGES) is tokens
     assert len(calls) == count
     assert classifier.passes == 0
-
-
-def test_nothing_is_watched_after_an_exception(vision_transformer):
-    classifier = classifier_of(vision_transformer("vit"))
+    # nothing is watched after an exception
     with pytest.raises(RuntimeError), recording_attention(classifier, IMAGES) as seen:
         raise RuntimeError
     classifier(IMAGES)
     assert seen.matrices == []
 
 
+def small_timm(name="vit_tiny_patch16_224", **options):
+    return timm.create_model(name, img_size=32, depth=2, **options)
+
+
+BLOCKS = timm.models.vision_transformer
 REFUSED = {
     "swin": lambda: SwinForImageClassification(
-        SwinConfig(image_size=32, patch_size=2, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=4)
-    ),
+        SwinConfig(image_size=32, patch_size=2, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=4)),
     "convnext": lambda: ConvNextForImageClassification(ConvNextConfig(hidden_sizes=[8] * 4, depths=[1] * 4)),
-    "attention over channels": lambda: timm.create_model("xcit_nano_12_p16_224", img_size=32, depth=2),
-    "mixed heads": lambda: timm.create_model("cait_xxs24_224", img_size=32, depth=2),
+    "attention over channels": lambda: small_timm("xcit_nano_12_p16_224"),
+    "mixed heads": lambda: small_timm("cait_xxs24_224"),
     "pooled keys": lambda: timm.create_model("pvt_v2_b0"),
-    "pooled by attention": lambda: timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, global_pool="map"),
-    "parallel blocks": lambda: timm.create_model(
-        "vit_tiny_patch16_224", img_size=32, depth=2, block_fn=timm.models.vision_transformer.ParallelThingsBlock
-    ),
-    "differences of attention": lambda: timm.create_model(
-        "vit_tiny_patch16_224", img_size=32, depth=2, block_fn=timm.models.vision_transformer.DiffParallelScalingBlock
-    ),
+    "pooled by attention": lambda: small_timm(global_pool="map"),
+    "parallel blocks": lambda: small_timm(block_fn=BLOCKS.ParallelThingsBlock),
+    "differences of attention": lambda: small_timm(block_fn=BLOCKS.DiffParallelScalingBlock),
     "a head of zeros": lambda: models.VisionTransformer(32, 16, 1, 2, 16, 16),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_no_attention_between_patches_is_refused_in_one_line_that_names_other_methods(name):
     torch.manual_seed(0)
-    with pytest.raises(UserError, match=r"integrated_gradients.*rise") as caught:
-        tokens_of(classifier_of(REFUSED[name]()), torch.rand(1, 3, 32, 32))
-    assert "\n" not in str(caught.value)
-    assert ("attention-pooling head" in str(caught.value)) == (name == "pooled by attention")
+    line = refused(r"integrated_gradients.*rise", tokens_of, classifier_of(REFUSED[name]()), torch.rand(1, 3, 32, 32))
+    assert ("attention-pooling head" in line) == (name == "pooled by attention")
 
 
 @pytest.mark.parametrize("options", [{}, {"scale": 0.3}, {"attn_mask": "bool"}, {"attn_mask": "float"}])
@@ -188,10 +176,7 @@ def test_fused_attention_is_written_out_as_it_is_defined(options):
         ours = F.scaled_dot_product_attention(q, k, v, **given)
     torch.testing.assert_close(ours, F.scaled_dot_product_attention(q, k, v, **given))
     torch.testing.assert_close(ours, seen.matrices[0] @ v)
-
-
-def test_fewer_heads_of_keys_than_of_queries():
-    q, k, v = torch.rand(2, 4, 6, 5), torch.rand(2, 2, 6, 5), torch.rand(2, 2, 6, 5)
+    k, v = torch.rand(2, 2, 2, 6, 5)  # fewer heads of keys than of queries
     with AttentionRecorder():
         ours = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
     torch.testing.assert_close(ours, F.scaled_dot_product_attention(q, k, v, enable_gqa=True))

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 from transformers import AutoModelForImageClassification, Trainer, TrainingArguments
 
@@ -52,76 +53,77 @@ def test_a_trainer_logs_the_scores_of_a_run_and_trains_as_without(resnet, shapes
         assert logged[-1][f"saliency/{cell.metric}/{cell.explainer}"] == pytest.approx(cell.value, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("dataset", "options", "words"),
-    [
-        ("shapes-xia", {}, "unknown dataset 'shapes-xia'; did you mean shapes-xai"),
-        ("shapes-xai", {"explainer": ["gradcam"]}, "unknown argument 'explainer'; did you mean explainers"),
-        ("shapes-xai", {"explainers": ["gradcan"]}, "unknown explainer 'gradcan'"),
-        ("shapes-xai", {"metrics": ["saliency_miou:treshold=0.3"]}, "unknown option 'treshold'"),
-        ("shapes-xai", {"limit": 0}, "limit"),
-        ("shapes-xai", {"out": "runs"}, "out is given by the callback"),
-        ("shapes-xai", {"load": {"men": 0.5}}, "unknown option 'men' of load; did you mean mean"),
-        ("shapes-xai", {"load": 0.5}, "load is a dict"),
-        ("shapes-xai", {"size": 32}, r'size is an argument of loading the model.*give load={"size": \.\.\.}'),
-    ],
-)
+@pytest.mark.parametrize(("dataset", "options", "words"), [
+    ("shapes-xia", {}, "unknown dataset 'shapes-xia'; did you mean shapes-xai"),
+    ("shapes-xai", {"explainer": ["gradcam"]}, "unknown argument 'explainer'; did you mean explainers"),
+    ("shapes-xai", {"explainers": ["gradcan"]}, "unknown explainer 'gradcan'"),
+    ("shapes-xai", {"metrics": ["saliency_miou:treshold=0.3"]}, "unknown option 'treshold'"),
+    ("shapes-xai", {"limit": 0}, "limit"),
+    ("shapes-xai", {"out": "runs"}, "out is given by the callback"),
+    ("shapes-xai", {"load": {"men": 0.5}}, "unknown option 'men' of load; did you mean mean"),
+    ("shapes-xai", {"load": 0.5}, "load is a dict"),
+    ("shapes-xai", {"size": 32}, r'size is an argument of loading the model.*give load={"size": \.\.\.}'),
+])  # fmt: skip
 def test_what_a_run_would_refuse_is_an_error_before_the_training(dataset, options, words):
     for made in (lambda: trainer_callback(None, dataset, **options), lambda: lightning_callback(dataset, **options)):
-        with pytest.raises(UserError, match=words):
-            made()
+        refused(words, made)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({}, r'not known: give the callback load={"mean": \.\.\., "std": \.\.\.}'),
-        ({"load": {"mean": "a", "std": 1}}, "mean"),
-        ({"mean": 0.5}, r'give load={"mean": \.\.\.}'),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({}, r'not known: give the callback load={"mean": \.\.\., "std": \.\.\.}'),
+    ({"load": {"mean": "a", "std": 1}}, "mean"),
+    ({"mean": 0.5}, r'give load={"mean": \.\.\.}'),
+])  # fmt: skip
 def test_a_trainer_is_refused_a_model_that_cannot_be_loaded_when_the_callback_is_made(options, words):
     model = nn.Sequential(nn.Conv2d(3, 2, 1), nn.Dropout())
-    with pytest.raises(UserError, match=words):
-        trainer_callback(SimpleNamespace(model=model), "shapes-xai", **options)
+    refused(words, trainer_callback, SimpleNamespace(model=model), "shapes-xai", **options)
     assert model.training
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"network": "modl", "mean": 0.5, "std": 0.5}, "unknown network 'modl' of Module; did you mean model"),
-        ({"network": "model"}, r"not known: give the callback mean=\.\.\., std=\.\.\."),
-        ({"network": "model", "mean": "a", "std": 1}, "mean"),
-    ],
-)
-def test_lightning_is_refused_a_network_that_cannot_be_loaded_before_the_first_step(options, words, tmp_path):
-    lightning = pytest.importorskip("pytorch_lightning")
+def fitted(lightning, network, classes, pictures, labels, tmp_path, dataset="shapes-xai", **options):
+    """The trainer of an epoch with the callback, and the steps that it made; 4 pictures a step."""
     steps = []
 
     class Module(lightning.LightningModule):
         def __init__(self):
             super().__init__()
-            self.model = nn.Conv2d(3, 2, 1)
+            self.network = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                                         nn.Linear(8, classes))  # fmt: skip
 
         def training_step(self, batch, index):
             steps.append(index)
+            images, labels = batch
+            return nn.functional.cross_entropy(self.network((images - 0.5) / 0.5), labels)
 
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.01)
 
-    trainer = lightning.Trainer(max_epochs=1, callbacks=[lightning_callback("shapes-xai", **options)], logger=False,
-                                enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-                                accelerator="cpu", default_root_dir=tmp_path)  # fmt: skip
-    with pytest.raises(UserError, match=words):
-        trainer.fit(Module(), torch.utils.data.DataLoader(torch.zeros(2, 3, 4, 4)))
-    assert not steps
+    callback = lightning_callback(dataset, network=network, **options)
+    trainer = lightning.Trainer(max_epochs=1, callbacks=[callback], logger=False, enable_checkpointing=False,
+                                enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
+                                default_root_dir=tmp_path)  # fmt: skip
+    loader = torch.utils.data.DataLoader(list(zip(pictures, labels, strict=True)), batch_size=4)
+    try:
+        trainer.fit(Module(), loader)
+    except UserError:
+        assert not steps
+        raise
+    return trainer
+
+
+@pytest.mark.parametrize(("network", "options", "words"), [
+    ("netwrk", {"mean": 0.5, "std": 0.5}, "unknown network 'netwrk' of Module; did you mean network"),
+    ("network", {}, r"not known: give the callback mean=\.\.\., std=\.\.\."),
+    ("network", {"mean": "a", "std": 1}, "mean"),
+])  # fmt: skip
+def test_lightning_is_refused_a_network_that_cannot_be_loaded_before_the_first_step(network, options, words, tmp_path):
+    lightning = pytest.importorskip("pytorch_lightning")
+    refused(words, fitted, lightning, network, 2, torch.zeros(4, 3, 4, 4), [0] * 4, tmp_path, **options)
 
 
 def test_without_lightning_a_line_says_what_to_install(monkeypatch):
     monkeypatch.setattr("saliency_bench.callbacks.find_spec", lambda name: None)
-    with pytest.raises(UserError, match="pip install lightning"):
-        lightning_callback("shapes-xai")
+    refused("pip install lightning", lightning_callback, "shapes-xai")
 
 
 def test_modes_gradients_and_generators_stay(resnet, shapes):
@@ -140,26 +142,8 @@ def test_modes_gradients_and_generators_stay(resnet, shapes):
 def test_lightning_logs_them(name, shapes, tmp_path):
     lightning = pytest.importorskip(name)
     rows = sb.load_dataset(str(shapes), split="train").select(range(8))
-    prepare = sb.load_classifier(nn.Identity(), mean=0, std=1, size=32).prepare
-    batch = prepare([rows[index] for index in range(8)])
-
-    class Module(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.network = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-                                         nn.Linear(8, len(rows.features["label"].names)))  # fmt: skip
-
-        def training_step(self, batch, _):
-            images, labels = batch
-            return nn.functional.cross_entropy(self.network((images - 0.5) / 0.5), labels)
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.01)
-
-    callback = lightning_callback(str(shapes), network="network", mean=0.5, std=0.5, limit=4, device="cpu")
-    trainer = lightning.Trainer(max_epochs=1, callbacks=[callback], logger=False, enable_checkpointing=False,
-                                enable_progress_bar=False, enable_model_summary=False, accelerator="cpu",
-                                default_root_dir=tmp_path)  # fmt: skip
-    loader = torch.utils.data.DataLoader(list(zip(batch.images, batch.labels, strict=True)), batch_size=4)
-    trainer.fit(Module(), loader)
+    batch = sb.load_classifier(nn.Identity(), mean=0, std=1, size=32).prepare(rows)
+    settings = {"dataset": str(shapes), "mean": 0.5, "std": 0.5, "limit": 4, "device": "cpu"}
+    classes = len(rows.features["label"].names)
+    trainer = fitted(lightning, "network", classes, batch.images, batch.labels, tmp_path, **settings)
     assert set(trainer.callback_metrics) >= KEYS

@@ -2,13 +2,12 @@
 
 import datasets
 import numpy as np
-import pytest
 from PIL import Image
+from refusals import refused
 from torch import nn
 
 import saliency_bench as sb
 from saliency_bench.cli import main
-from saliency_bench.errors import UserError
 from saliency_bench.read.accuracy import below_chance
 
 COLOURS = ["red", "green", "blue"]
@@ -22,25 +21,24 @@ class Brightest(nn.Module):
 
 
 def pictures(count):
-    rows = {"image": [], "image_id": [], "label": []}
-    for number in range(count):
-        pixels = np.zeros((8, 8, 3), np.uint8)
-        pixels[:, :, number % 3] = 200
-        rows["image"].append(Image.fromarray(pixels))
-        rows["image_id"].append(str(number))
-        rows["label"].append(number % 3)
-    rows = datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image())
+    labels = [number % 3 for number in range(count)]
+    images = [Image.fromarray(np.full((8, 8, 3), 200 * np.eye(3, dtype=np.uint8)[label])) for label in labels]
+    rows = datasets.Dataset.from_dict({"image": images, "image_id": list(map(str, range(count))), "label": labels})
+    rows = rows.cast_column("image", datasets.Image())
     return rows.cast_column("label", datasets.ClassLabel(names=COLOURS))
 
 
-def coloured(out, labels, count=24):
-    model = sb.load_classifier(Brightest(), mean=0, std=1, labels=labels)
+def loaded(labels, **options):
+    return sb.load_classifier(Brightest(), mean=0, std=1, labels=labels, **options)
+
+
+def coloured(out, model, count=24):
     return sb.run(dataset=pictures(count), model=model, explainers=["centre"], metrics=["saliency_insertion:steps=2"],
                   split="train", device="cpu", progress=False, out=out)  # fmt: skip
 
 
 def test_labels_in_another_order_are_suspected_on_the_console_in_the_run_and_on_its_page(tmp_path, capsys):
-    run = coloured(tmp_path / "run", ["green", "blue", "red"])
+    run = coloured(tmp_path / "run", loaded(["green", "blue", "red"]))
     assert run.summary["model"]["accuracy"]["value"] == 0
     message = "accuracy 0.0% is below chance (33.3% for 3 classes), so the classes are probably not in the order"
     assert capsys.readouterr().err.count(f"saliency-bench: {message}") == 1
@@ -52,7 +50,8 @@ def test_labels_in_another_order_are_suspected_on_the_console_in_the_run_and_on_
 
 
 def test_labels_in_the_right_order_and_few_samples_raise_no_suspicion(tmp_path, capsys):
-    right, few = coloured(tmp_path / "right", COLOURS), coloured(tmp_path / "few", ["green", "blue", "red"], count=15)
+    right = coloured(tmp_path / "right", loaded(COLOURS))
+    few = coloured(tmp_path / "few", loaded(["green", "blue", "red"]), 15)
     assert right.summary["model"]["accuracy"]["value"] == 1
     assert few.summary["model"]["accuracy"]["value"] == 0
     assert right.doubt == few.doubt == ""
@@ -77,6 +76,7 @@ def test_a_printed_run_says_what_the_command_says(shapes, resnet, tmp_path, caps
     settings = {"explainers": ["centre", "edges"], "metrics": ["saliency_miou"], "limit": 40}
     run = sb.run(dataset=str(shapes), model=str(resnet), device="cpu", progress=False, out=tmp_path / "run", **settings)
     assert isinstance(run, sb.Run)
+    assert {"Run", "run"} <= set(dir(sb))
     assert repr(run) == str(run)
     accuracy = run.summary["model"]["accuracy"]["value"]
     assert f"samples, accuracy {accuracy:.1%}" in str(run)
@@ -91,17 +91,10 @@ def test_a_printed_run_says_what_the_command_says(shapes, resnet, tmp_path, caps
         assert line in printed.splitlines()
 
 
-@pytest.mark.parametrize("name", ["Run", "run"])
-def test_what_a_run_returns_is_public(name):
-    assert name in dir(sb)
-
-
 def test_a_model_object_has_the_name_it_is_given(tmp_path):
-    model = sb.load_classifier(Brightest(), mean=0, std=1, labels=COLOURS, name="three colours")
-    run = sb.run(dataset=pictures(20), model=model, explainers=["centre"], metrics=["saliency_insertion:steps=2"],
-                 split="train", device="cpu", progress=False, out=tmp_path / "run")  # fmt: skip
+    model = loaded(COLOURS, name="three colours")
+    run = coloured(tmp_path / "run", model, 20)
     assert run.summary["model"]["id"] == "module:three colours"
     assert "<em>three colours</em>" in run.report.read_text()
-    assert model.digest == sb.load_classifier(Brightest(), mean=0, std=1, labels=COLOURS).digest
-    with pytest.raises(UserError, match="is not a name"):
-        sb.load_classifier(Brightest(), mean=0, std=1, name="a/b")
+    assert model.digest == loaded(COLOURS).digest
+    refused("is not a name", loaded, COLOURS, name="a/b")

@@ -12,20 +12,14 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from refusals import refused
 from safetensors.torch import save_file
 from torch import nn
 from torchvision import models
-from transformers import (
-    ResNetConfig,
-    ResNetForImageClassification,
-    ViTConfig,
-    ViTForImageClassification,
-    ViTImageProcessor,
-)
+from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
 from saliency_bench import load_classifier
 from saliency_bench.compute.classifiers.layers import cam_layer
-from saliency_bench.errors import UserError
 
 
 def small(classes=4):
@@ -33,9 +27,14 @@ def small(classes=4):
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, classes))
 
 
+def plain(model=None, **options):
+    """A classifier of a module."""
+    return load_classifier(small() if model is None else model, **{"device": "cpu", "mean": 0, "std": 1} | options)
+
+
 def test_a_plain_module_is_normalised_by_the_classifier():
     model = small()
-    classifier = load_classifier(model, mean=(0.5,) * 3, std=(0.1,) * 3, labels=list("abcd"), device="cpu")
+    classifier = plain(model, mean=(0.5,) * 3, std=(0.1,) * 3, labels=list("abcd"))
     images = torch.rand(2, 3, 8, 8)
     torch.testing.assert_close(classifier(images), model((images - 0.5) / 0.1))
     assert classifier.labels == ["a", "b", "c", "d"]
@@ -45,10 +44,9 @@ def test_a_plain_module_is_normalised_by_the_classifier():
 def test_a_plain_module_can_be_given_a_size():
     rows = [{"image": Image.new("RGB", size)} for size in ((20, 30), (40, 10))]
     for size, side in ((16, (16, 16)), ((16, 24), (16, 24))):
-        classifier = load_classifier(small(), size=size, device="cpu", mean=0, std=1)
+        classifier = plain(size=size)
         assert classifier.prepare(rows).images.shape == (2, 3, *side)
-    with pytest.raises(UserError, match="size="):
-        load_classifier(small(), device="cpu", mean=0, std=1).prepare(rows)
+    refused("size=", plain().prepare, rows)
 
 
 def test_a_classifier_prints_what_must_be_known_of_it_in_a_few_lines(resnet):
@@ -61,18 +59,15 @@ def test_a_classifier_prints_what_must_be_known_of_it_in_a_few_lines(resnet):
         assert part in text, part
     assert "Conv2d" not in text
     assert "Conv2d" in repr(classifier.model)
-    named = load_classifier(small(), device="cpu", mean=0, std=1, layer="0", labels=["a", "b", "c", "\x1b[31md" * 50])
-    assert "CAM layer: 0" in repr(named)
-    assert "softmax (assumed)" in repr(named)
-    assert "normalised by mean 0 and std 1" in repr(named)
-    own = load_classifier(small(), device="cpu", mean=(0.4, 0.5, 0.625), std=0.25)
+    named = plain(layer="0", labels=["a", "b", "c", "\x1b[31md" * 50])
+    for part in ("CAM layer: 0", "softmax (assumed)", "normalised by mean 0 and std 1"):
+        assert part in repr(named), part
+    own = plain(mean=(0.4, 0.5, 0.625), std=0.25)
     assert "normalised by mean (0.4, 0.5, 0.625) and std 0.25" in repr(own)
     assert "\x1b" not in repr(named)
     assert max(map(len, repr(named).splitlines())) <= 120
-    assert "class names unknown" in repr(load_classifier(small(), device="cpu", mean=0, std=1))
-    assert "no weights yet" in repr(
-        load_classifier(nn.Sequential(nn.Flatten(), nn.LazyLinear(2)), device="cpu", mean=0, std=1)
-    )
+    assert "class names unknown" in repr(plain())
+    assert "no weights yet" in repr(plain(nn.Sequential(nn.Flatten(), nn.LazyLinear(2))))
 
 
 def test_logits_that_are_a_view_of_a_parameter_need_no_gradients():
@@ -80,18 +75,10 @@ def test_logits_that_are_a_view_of_a_parameter_need_no_gradients():
         def forward(self, images):
             return self.bias.expand(len(images), -1)
 
-    classifier = load_classifier(Constant(3, 2), mean=0, std=1, labels=["a", "b"], device="cpu")
-    images = torch.rand(3, 3, 8, 8)
+    classifier, images = plain(Constant(3, 2)), torch.rand(3, 3, 8, 8)
     with torch.no_grad():
         assert not classifier(images).requires_grad
     assert classifier(images).requires_grad
-
-
-def test_a_network_of_tokens_is_refused():
-    """Stand for ImageGPT, which `transformers` loads as an image classifier."""
-    network = nn.Sequential(nn.Flatten(), nn.Embedding(16, 4), nn.Flatten(), nn.LazyLinear(3))
-    with pytest.raises(UserError, match="takes token ids"):
-        load_classifier(network, device="cpu", mean=0, std=1)(torch.rand(1, 3, 4, 4))
 
 
 def test_an_output_object_is_unwrapped():
@@ -103,30 +90,30 @@ def test_an_output_object_is_unwrapped():
         def forward(self, x):
             return SimpleNamespace(logits=self.inner(x))
 
-    assert load_classifier(Wrapped(), device="cpu", mean=0, std=1)(torch.rand(2, 3, 8, 8)).shape == (2, 4)
+    assert plain(Wrapped())(torch.rand(2, 3, 8, 8)).shape == (2, 4)
 
 
-@pytest.mark.parametrize("model", [nn.Conv2d(3, 4, 3), nn.Sequential(nn.Flatten(0), nn.Linear(192, 2))])
-def test_what_gives_no_logits_over_classes_is_refused_by_name(model):
-    with pytest.raises(UserError, match="instead of logits"):
-        load_classifier(model, device="cpu", mean=0, std=1)(torch.rand(1, 3, 8, 8))
+@pytest.mark.parametrize(("model", "words"), [
+    (nn.Conv2d(3, 4, 3), "instead of logits"),
+    (nn.Sequential(nn.Flatten(0), nn.Linear(192, 2)), "instead of logits"),
+    # as ImageGPT, which `transformers` loads as an image classifier
+    (nn.Sequential(nn.Flatten(), nn.Embedding(16, 4), nn.Flatten(), nn.LazyLinear(3)), "takes token ids"),
+])  # fmt: skip
+def test_what_gives_no_logits_over_classes_is_refused_by_name(model, words):
+    refused(words, plain(model), torch.rand(1, 3, 8, 8))
 
 
 def test_digest_depends_on_weights_normalisation_and_structure():
-    def digest(model, **options):
-        return load_classifier(model, device="cpu", **{"mean": 0, "std": 1} | options).digest
-
-    assert digest(small()) == digest(small())
-    other = small()
-    with torch.no_grad():
-        other[0].weight[0, 0, 0, 0] += 1e-6
-    softer = small()
+    other, softer = small(), small()
+    other[0].weight.data[0, 0, 0, 0] += 1e-6
     softer[1] = nn.GELU()
-    assert len({digest(small()), digest(other), digest(softer), digest(small(), mean=(0.1,) * 3)}) == 4
+    made = plain(), plain(other), plain(softer), plain(mean=(0.1,) * 3)
+    assert plain().digest == plain().digest
+    assert len({classifier.digest for classifier in made}) == 4
 
 
 def test_rows_may_be_a_slice_of_a_dataset_or_raw_bytes(tmp_path):
-    classifier = load_classifier(small(), device="cpu", mean=0, std=1)
+    classifier = plain()
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (12, 10, 3), dtype=np.uint8))
     picture.save(tmp_path / "a.png")
     content = (tmp_path / "a.png").read_bytes()
@@ -228,7 +215,7 @@ def encoded(image, **settings):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_picture_is_the_same_as_file_bytes_array_and_pil_object(tmp_path, mode):
-    prepare = load_classifier(small(), device="cpu", mean=0, std=1).prepare
+    prepare = plain().prepare
     image, expected, rounding = MODES[mode]
     before = image.tobytes(), image.mode
     forms = {"object": image}
@@ -249,27 +236,24 @@ def test_a_picture_is_the_same_as_file_bytes_array_and_pil_object(tmp_path, mode
     assert (image.tobytes(), image.mode) == before
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (DEEP.astype(np.int64) - 500, in_window(DEEP)),
-        (DEEP.astype(np.float16), in_window(DEEP.astype(np.float16).astype(float))),
-        (DEEP[..., None], in_window(DEEP)),
-        (DRAWN[..., :1], GREY),
-        (DRAWN[..., :3].astype(np.uint16) * 256 + 255, DRAWN[..., :3]),
-        (np.where(np.arange(120).reshape(SHAPE) == 5, np.nan, 7.0), np.zeros((*SHAPE, 3))),
-        (np.full(SHAPE, 9, np.uint16), np.zeros((*SHAPE, 3))),
-    ],
-)
+@pytest.mark.parametrize(("values", "expected"), [
+    (DEEP.astype(np.int64) - 500, in_window(DEEP)),
+    (DEEP.astype(np.float16), in_window(DEEP.astype(np.float16).astype(float))),
+    (DEEP[..., None], in_window(DEEP)),
+    (DRAWN[..., :1], GREY),
+    (DRAWN[..., :3].astype(np.uint16) * 256 + 255, DRAWN[..., :3]),
+    (np.where(np.arange(120).reshape(SHAPE) == 5, np.nan, 7.0), np.zeros((*SHAPE, 3))),
+    (np.full(SHAPE, 9, np.uint16), np.zeros((*SHAPE, 3))),
+])  # fmt: skip
 def test_arrays_of_other_types_follow_the_same_rule(values, expected):
-    images = load_classifier(small(), device="cpu", mean=0, std=1).prepare([{"image": values}]).images
+    images = plain().prepare([{"image": values}]).images
     np.testing.assert_allclose(255 * images[0].permute(1, 2, 0).numpy(), expected, atol=1e-3)
 
 
 def test_infinities_are_black_or_white_and_the_window_is_that_of_the_numbers():
     values = DEEP.astype(np.float32)
     values[0, :2] = -np.inf, np.inf
-    images = load_classifier(small(), device="cpu", mean=0, std=1).prepare([{"image": Image.fromarray(values)}]).images
+    images = plain().prepare([{"image": Image.fromarray(values)}]).images
     low, high = np.percentile(values[np.isfinite(values)], [1, 99])
     expected = np.round(255 * np.clip((values - low) / (high - low), 0, 1))
     np.testing.assert_allclose(255 * images[0, 0].numpy(), expected, atol=1e-3)
@@ -283,7 +267,7 @@ def test_16_bits_of_three_channels_are_read_as_pillow_reads_their_file():
         struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
         for kind, body in chunks.items()
     )
-    prepare = load_classifier(small(), device="cpu", mean=0, std=1).prepare
+    prepare = plain().prepare
     images = prepare([{"image": picture} for picture in (png, values.astype(np.uint16))]).images
     assert torch.equal(images[0], images[1])
 
@@ -297,7 +281,7 @@ def test_exif_turns_files_bytes_and_objects_alike(tmp_path, kind):
     opened = Image.open(tmp_path / "turned.png")
     forms = [tmp_path / "turned.png", (tmp_path / "turned.png").read_bytes(), opened]
     forms += [] if kind == "I;16" else [opened.convert("RGB")]
-    prepare = load_classifier(small(), device="cpu", mean=0, std=1).prepare
+    prepare = plain().prepare
     for form in forms:
         pixels = 255 * prepare([{"image": form}]).images[0].permute(1, 2, 0).numpy()
         np.testing.assert_allclose(pixels, np.rot90(expected, -1), atol=1e-3)
@@ -311,37 +295,15 @@ def test_a_file_is_read_at_its_first_frame_and_an_image_object_at_its_current_fr
     opened = Image.open(io.BytesIO(file.getvalue()))
     later = Image.open(io.BytesIO(file.getvalue()))
     later.seek(1)
-    prepare = load_classifier(small(), device="cpu", mean=0, std=1).prepare
+    prepare = plain().prepare
     images = prepare([{"image": form} for form in (file.getvalue(), opened, later)]).images
     colours = images.mean(dim=(2, 3)).round().int().tolist()
     assert colours == [[1, 0, 0], [1, 0, 0], [0, 0, 1]]
 
 
-@pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        ({"image": {"bytes": b"not a picture", "path": None}, "image_id": "x7"}, r"image x7\b.*image"),
-        (
-            {"image": Image.new("RGB", (9, 9)), "mask": Image.new("L", (9, 8)), "image_id": "x7"},
-            r"image x7\b.*9 x 8.*9 x 9",
-        ),
-        ({"image": "missing.jpg", "image_id": "x7"}, r"image x7\b.*image"),
-    ],
-)
-def test_bad_rows_are_named(row, words):
-    with pytest.raises(UserError, match=words):
-        load_classifier(small(), device="cpu", mean=0, std=1).prepare([row])
-
-
-def test_no_rows():
-    with pytest.raises(UserError, match="no rows"):
-        load_classifier(small(), device="cpu", mean=0, std=1).prepare([])
-
-
 def test_weights_in_half_precision_compute_in_it_and_give_float32():
-    images, model = torch.rand(2, 3, 8, 8), small()
-    full = load_classifier(model, device="cpu", mean=0, std=1)(images)
-    half = load_classifier(small().bfloat16(), device="cpu", mean=0, std=1)(images)
+    images = torch.rand(2, 3, 8, 8)
+    full, half = plain()(images), plain(small().bfloat16())(images)
     assert half.dtype == torch.float32
     torch.testing.assert_close(half, full, rtol=0.02, atol=0.02)
     assert not torch.equal(half, full)
@@ -349,95 +311,69 @@ def test_weights_in_half_precision_compute_in_it_and_give_float32():
 
 def test_precision_and_layout_change_how_it_computes_and_little_of_what():
     model, images = small(), torch.rand(4, 3, 16, 16)
-    plain = load_classifier(model, device="cpu", mean=0, std=1)(images)
-    half = load_classifier(model, device="cpu", precision="bf16", mean=0, std=1)
+    full, half = plain(model)(images), plain(model, precision="bf16")
     assert half(images).dtype == torch.float32
-    assert 0 < (half(images) - plain).abs().max() < 0.02 * plain.abs().max()
-    kept = load_classifier(half, device="cpu")
-    assert kept.precision == "bf16"
-    layout = load_classifier(model, device="cpu", precision="fp32", channels_last=True, mean=0, std=1)
+    assert 0 < (half(images) - full).abs().max() < 0.02 * full.abs().max()
+    assert load_classifier(half, device="cpu").precision == "bf16"
+    layout = plain(model, precision="fp32", channels_last=True)
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(layout(images), plain)
-    with pytest.raises(UserError, match=r"f16\b.*\bbf16"):
-        load_classifier(model, device="cpu", precision="f16", mean=0, std=1)
-    with pytest.raises(UserError, match=r"fp16.*GPU"):
-        load_classifier(model, device="cpu", precision="fp16", mean=0, std=1)
+    torch.testing.assert_close(layout(images), full)
 
 
-CAM_LAYERS = {
-    "resnet18": ("layer4", 64),
-    "vgg11": ("features.19", 64),
-    "convnext_tiny": ("features", 64),
-    "inception_v3": ("Mixed_7c", 107),
-    "densenet121": ("features", 64),
-}
+SLOW = pytest.mark.slow
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("name", CAM_LAYERS)
-def test_the_last_convolutional_block_is_found(name):
-    layer, size = CAM_LAYERS[name]
+@pytest.mark.parametrize(("name", "side", "layer"), [
+    ("resnet18", 64, "layer4"),
+    pytest.param("vgg11", 64, "features.19", marks=SLOW), pytest.param("convnext_tiny", 64, "features", marks=SLOW),
+    pytest.param("inception_v3", 107, "Mixed_7c", marks=SLOW), pytest.param("densenet121", 64, "features", marks=SLOW),
+    # on an image so small that the last block gives one pixel it is the block before
+    pytest.param("resnet18", 32, "layer3", marks=SLOW), pytest.param("resnet50", 32, "layer3", marks=SLOW),
+    pytest.param("convnext_tiny", 32, "features.6.0", marks=SLOW),
+])  # fmt: skip
+def test_the_last_convolutional_block_is_found(name, side, layer):
     options = {"init_weights": False} if name == "inception_v3" else {}
-    classifier = load_classifier(models.get_model(name, num_classes=3, **options), device="cpu", mean=0, std=1)
-    assert cam_layer(classifier, torch.rand(1, 3, size, size)) == layer
+    classifier = plain(models.get_model(name, num_classes=3, **options))
+    assert cam_layer(classifier, torch.rand(1, 3, side, side)) == layer
     assert classifier.passes == 0
 
 
-SMALL = {"resnet18": (32, "layer3"), "resnet50": (32, "layer3"), "convnext_tiny": (32, "features.6.0")}
+def test_a_transformer_has_none_and_the_error_says_what_to_do(vision_transformer):
+    refused(r"layer=.*rise", cam_layer, plain(vision_transformer("vit")), torch.rand(1, 3, 32, 32))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SMALL)
-def test_on_an_image_so_small_that_the_last_block_gives_one_pixel_it_is_the_block_before(name):
-    side, layer = SMALL[name]
-    classifier = load_classifier(models.get_model(name, weights=None), device="cpu", mean=0, std=1)
-    assert cam_layer(classifier, torch.rand(1, 3, side, side)) == layer
+WEIGHTS = models.get_model_weights("resnet18").DEFAULT
 
 
-def test_a_transformer_has_none_and_the_error_says_what_to_do():
-    vit = ViTForImageClassification(
-        ViTConfig(
-            hidden_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=16,
-            image_size=32,
-            patch_size=8,
-        )
-    )
-    with pytest.raises(UserError, match=r"layer=.*rise"):
-        cam_layer(load_classifier(vit, device="cpu", mean=0, std=1), torch.rand(1, 3, 32, 32))
-
-
-def test_torchvision_weights_are_read_by_the_real_loader(tmp_path, monkeypatch):
-    """The file that the loader would download lies in its cache already; no network is needed."""
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """The file that torchvision's loader would download lies in its cache already; no network is needed."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    file = tmp_path / "hub" / "checkpoints" / WEIGHTS.url.rpartition("/")[2]
+    file.parent.mkdir(parents=True)
+    return file
+
+
+def test_torchvision_weights_are_read_by_the_real_loader(file):
     torch.manual_seed(0)
     model = models.resnet18()
-    weights = models.get_model_weights("resnet18").DEFAULT
-    file = tmp_path / "hub" / "checkpoints" / weights.url.rpartition("/")[2]
-    file.parent.mkdir(parents=True)
     torch.save(model.state_dict(), file)
     classifier = load_classifier("torchvision:resnet18", device="cpu")
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (250, 330, 3), dtype=np.uint8))
     with torch.no_grad():
         ours = classifier(classifier.prepare([{"image": image}]).images)
-        theirs = model.eval()(weights.transforms()(image)[None])
+        theirs = model.eval()(WEIGHTS.transforms()(image)[None])
     assert (ours - theirs).abs().max() < 1e-4
     assert len(classifier.labels) == 1000
 
 
-def test_pickled_code_in_torchvision_weights_is_not_executed(tmp_path, monkeypatch):
+def test_pickled_code_in_torchvision_weights_is_not_executed(file, tmp_path):
     class Bomb:
         def __reduce__(self):
             return (open, (str(tmp_path / "executed"), "w"))
 
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    file = tmp_path / "hub" / "checkpoints" / models.get_model_weights("resnet18").DEFAULT.url.rpartition("/")[2]
-    file.parent.mkdir(parents=True)
     torch.save({"fc.weight": Bomb()}, file)
-    with pytest.raises(UserError, match="torchvision:resnet18"):
-        load_classifier("torchvision:resnet18", device="cpu")
+    refused("torchvision:resnet18", load_classifier, "torchvision:resnet18", device="cpu")
     assert not (tmp_path / "executed").exists()
 
 
@@ -450,25 +386,39 @@ def checkpoint(path, **changes):
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"id2label": {"0": "only"}, "label2id": {"only": 0}}, r"one logit.*activation=sigmoid"),
-        ({"model_type": "no-such-model"}, "no loadable image classifier"),
-    ],
-)
-def test_heads_and_folders_that_cannot_be_used(tmp_path, changes, words):
-    with pytest.raises(UserError, match=words):
-        load_classifier(checkpoint(tmp_path, **changes), device="cpu")
-
-
-def test_a_checkpoint_without_its_head_is_refused(tmp_path):
-    path = checkpoint(tmp_path)
+def without_head(path):
     ResNetForImageClassification.from_pretrained(path).resnet.save_pretrained(path)
-    file = tmp_path / "config.json"
+    file = path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"architectures": ["ResNetForImageClassification"]}))
-    with pytest.raises(UserError, match="without its classification head"):
-        load_classifier(path, device="cpu")
+
+
+def damaged(path):
+    weights = path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(("changes", "spoil", "words"), [
+    ({"id2label": {"0": "only"}, "label2id": {"only": 0}}, None, r"one logit.*activation=sigmoid"),
+    ({"model_type": "no-such-model"}, None, "no loadable image classifier"),
+    ({}, without_head, "without its classification head"),
+    ({}, damaged, "no loadable image classifier"),
+])  # fmt: skip
+def test_heads_and_folders_that_cannot_be_used(tmp_path, changes, spoil, words):
+    path = checkpoint(tmp_path, **changes)
+    if spoil:
+        spoil(tmp_path)
+    refused(words, load_classifier, path, device="cpu")
+
+
+@pytest.mark.parametrize(("model", "options", "words"), [
+    ("torchvision:resnt18", {}, "resnt18.*resnet18"),
+    ("microsoft/resnet-18", {"mean": (0.5,) * 3}, r"mean.*checkpoint"),
+    (models.resnet18(num_classes=2), {"layer": "layer5", "mean": 0, "std": 1}, r"layer5.*layer4"),
+    (small(), {"precision": "f16", "mean": 0, "std": 1}, r"f16\b.*\bbf16"),
+    (small(), {"precision": "fp16", "mean": 0, "std": 1}, r"fp16.*GPU"),
+])  # fmt: skip
+def test_settings_that_a_model_cannot_have(model, options, words):
+    refused(words, load_classifier, model, device="cpu", **options)
 
 
 @pytest.mark.parametrize("classes", [0, 37])
@@ -484,41 +434,8 @@ def test_a_timm_checkpoint_whose_pretrained_weights_had_no_classes(tmp_path, cla
     if classes:
         assert len(load_classifier(tmp_path, device="cpu").labels) == 37
     else:
-        with pytest.raises(UserError, match=r"without its classification head; train one with: saliency-bench train"):
-            load_classifier(tmp_path, device="cpu")
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("torchvision:resnt18", "resnt18.*resnet18"),
-        ("./no/such/folder", r"'\./no/such/folder'"),
-    ],
-)
-def test_unknown_models(name, words):
-    with pytest.raises(UserError, match=words):
-        load_classifier(name, device="cpu")
-
-
-def test_offline_is_called_offline_and_folders_beside_are_suggested(tmp_path, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    for name in ("microsoft/resnet18", "microsoft/resnet-18"):
-        with pytest.raises(UserError, match=rf"{name}.*not in the cache.*HF_HUB_OFFLINE") as error:
-            load_classifier(name, device="cpu")
-        assert "did you mean" not in str(error.value)
-    checkpoint(tmp_path / "resnet-pets")
-    with pytest.raises(UserError, match=r"resnet-pet\b.*resnet-pets"):
-        load_classifier(str(tmp_path / "resnet-pet"), device="cpu")
-
-
-def test_options_of_a_plain_module_are_refused_for_a_checkpoint():
-    with pytest.raises(UserError, match=r"mean.*checkpoint"):
-        load_classifier("microsoft/resnet-18", mean=(0.5,) * 3)
-
-
-def test_an_unknown_layer_names_the_nearest():
-    with pytest.raises(UserError, match=r"layer5.*layer4"):
-        load_classifier(models.resnet18(num_classes=2), layer="layer5", device="cpu", mean=0, std=1)
+        words = "without its classification head; train one with: saliency-bench train"
+        refused(words, load_classifier, tmp_path, device="cpu")
 
 
 def test_the_activation_of_a_checkpoint_is_part_of_its_digest(tmp_path):
@@ -529,39 +446,27 @@ def test_the_activation_of_a_checkpoint_is_part_of_its_digest(tmp_path):
     assert relu.digest == load_classifier(str(tmp_path / "a"), device="cpu").digest
 
 
-def test_damaged_weights_are_one_line(tmp_path):
-    path = checkpoint(tmp_path)
-    weights = tmp_path / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(UserError, match="no loadable image classifier"):
-        load_classifier(path, device="cpu")
-
-
 @pytest.mark.parametrize("values", [(0, 1), (0, 255)])
 def test_masks_of_0_and_1_and_of_0_and_255_are_read_alike(values):
     mask = np.full((8, 8), values[0], np.uint8)
     mask[2:4] = values[1]
-    batch = load_classifier(small(), device="cpu", mean=0, std=1).prepare(
-        [{"image": Image.new("RGB", (8, 8)), "mask": mask}]
-    )
+    batch = plain().prepare([{"image": Image.new("RGB", (8, 8)), "mask": mask}])
     assert batch.masks[0].sum() == 16
 
 
-@pytest.mark.parametrize(
-    "image",
-    [
-        None,
-        np.zeros((4, 4, 3), np.float32),
-        np.zeros((3, 5, 5), np.uint8),
-        np.zeros((4, 4, 3), np.int64),
-        np.zeros((0, 4), np.uint8),
-        np.full((4, 4), np.nan),
-        np.zeros((4, 4), complex),
-        Image.new("RGB", (0, 4)),
-        7,
-        {"bytes": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "path": None},
-    ],
-)
-def test_what_is_no_picture_is_refused_and_postscript_is_never_run(image):
-    with pytest.raises(UserError, match=r"image x\b"):
-        load_classifier(small(), device="cpu", mean=0, std=1).prepare([{"image": image, "image_id": "x"}])
+PICTURE = Image.new("RGB", (9, 9))
+
+
+@pytest.mark.parametrize(("rows", "words"), [
+    ([], "no rows"),
+    ([{"image": {"bytes": b"not a picture", "path": None}}], "image"),
+    ([{"image": "missing.jpg"}], "image"),
+    ([{"image": PICTURE, "mask": Image.new("L", (9, 8))}], "9 x 8.*9 x 9"),
+    *(([{"image": image}], "") for image in (
+        None, np.zeros((4, 4, 3), np.float32), np.zeros((3, 5, 5), np.uint8), np.zeros((4, 4, 3), np.int64),
+        np.zeros((0, 4), np.uint8), np.full((4, 4), np.nan), np.zeros((4, 4), complex), Image.new("RGB", (0, 4)), 7,
+        {"bytes": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "path": None})),
+])  # fmt: skip
+def test_rows_without_a_picture_are_named(rows, words):
+    rows = [row | {"image_id": "x7"} for row in rows]
+    refused(rf"image x7\b.*{words}" if rows else words, plain().prepare, rows)

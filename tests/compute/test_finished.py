@@ -4,9 +4,9 @@ import re
 
 import numpy as np
 import pytest
+from refusals import refused
 
 import saliency_bench as sb
-from saliency_bench.errors import UserError
 
 METRICS = ["saliency_miou", "saliency_deletion:steps=4"]
 
@@ -34,18 +34,14 @@ def test_a_loaded_run_is_what_run_returned(runs, monkeypatch):
     assert loaded.report.is_file()
 
 
-def test_predictions_and_maps(runs):
-    predictions = runs[0].predictions().to_pandas()
-    assert len(predictions) == 30
-    maps = runs[0].maps()
-    assert set(maps) == {"gradcam", "smoothgrad:samples=2", "random"}
-    assert maps["gradcam"][predictions["image_id"][0]].shape == (32, 32)
-
-
-def test_reading_shows_nothing(runs, capfd):
+def test_reading_records_predictions_and_maps_shows_nothing(runs, capfd):
     for table in (runs[0].records(), runs[0].predictions()):
         assert len(table.to_pandas()) == len(table) > 0
-    assert runs[0].predictions()["logits"][0][0] == runs[0].predictions().to_pandas()["logits"][0][0]
+    predictions = runs[0].predictions().to_pandas()
+    assert len(predictions) == 30
+    assert runs[0].predictions()["logits"][0][0] == predictions["logits"][0][0]
+    assert set(maps := runs[0].maps()) == {"gradcam", "smoothgrad:samples=2", "random"}
+    assert maps["gradcam"][predictions["image_id"][0]].shape == (32, 32)
     assert capfd.readouterr() == ("", "")
 
 
@@ -89,9 +85,8 @@ def test_tables_for_papers_hold_numbers_alone(runs):
     assert "n=" not in latex + markdown
     assert "mean over 30 images" in latex.lower()
     assert (n := int(frame["n"].min())) == 30 or f"Over {n} of 30 images." in latex
-    bare = runs[0].to_latex(
-        intervals=False, labels={"gradcam": "Grad-CAM$^{+}$", "saliency_miou": "50 %"}, caption="A & B"
-    )
+    labels = {"gradcam": "Grad-CAM$^{+}$", "saliency_miou": "50 %"}
+    bare = runs[0].to_latex(intervals=False, labels=labels, caption="A & B")
     assert r"\caption{A \& B}" in bare
     assert r"explainer & 50 \% $\uparrow$" in bare
     assert "Grad-CAM$^{+}$ & " in bare
@@ -105,8 +100,7 @@ def test_tables_for_papers_hold_numbers_alone(runs):
 ])  # fmt: skip
 def test_options_of_a_table_that_do_not_fit(runs, options, message):
     for write in (runs[0].to_latex, runs[0].to_markdown):
-        with pytest.raises(UserError, match=re.escape(message)):
-            write(**options)
+        refused(re.escape(message), write, **options)
 
 
 def test_compare_is_the_second_minus_the_first(runs):
@@ -146,19 +140,11 @@ def test_to_pandas_tells_versions_of_one_name_apart(runs, shapes, resnet, tmp_pa
     assert len(both.compare(new)) == 1
 
     first, second = old.cells[0].explainer_version, new.cells[0].explainer_version
-    with pytest.raises(UserError) as caught:
-        old.compare(new)
-    assert str(caught.value) == (
+    assert refused("", old.compare, new) == (
         f"{old.folder} and {new.folder} share no explainer and metric: "
         f"brightness has version {first} in the first and {second} in the second"
     )
     other = sb.run(**settings, explainers=["random"], out=tmp_path / "other")
-    with pytest.raises(UserError, match=r"share no explainer and metric$"):
-        old.compare(other)
-
-
-def test_what_is_no_finished_run_is_refused(runs, tmp_path):
-    with pytest.raises(UserError, match=r"is not the folder of a finished run \(no summary.json\)"):
-        sb.load_run(tmp_path)
-    with pytest.raises(UserError, match="is not the folder of a finished run"):
-        runs[0].compare(tmp_path)
+    refused(r"is not the folder of a finished run \(no summary.json\)", sb.load_run, tmp_path)
+    refused("is not the folder of a finished run", runs[0].compare, tmp_path)
+    refused(r"share no explainer and metric$", old.compare, other)

@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from saliency_bench.compute.targets import known_maps
 from saliency_bench.compute.targets.class_groups import HERE
@@ -13,46 +14,69 @@ MODEL = ["tabby cat", "Siamese_Cat", "beagle", "pug"]
 LOGITS = np.array([0.1, 2.0, 3.0, -1.0])
 
 
-def test_by_name_whatever_the_order_and_the_case():
-    assert match(["Beagle", "siamese cat"], MODEL, 4, None) == [[2], [1]]
+CAT_DOG, CRANES = ["cat", "dog"], ["x", "crane", "y", "crane"]
+BOXERS = ["boxer", "Newfoundland, Newfoundland dog", "crane", "crane"]
+RACERS = ["maillot", "maillot, tank suit", "racer, race car", "race car, toy", "tub"]
 
 
-def test_by_number_where_the_model_has_no_names():
-    assert match(["a", "b"], None, 2, None) == [[0], [1]]
-    assert match(["a", "b"], ["LABEL_0", "LABEL_1"], 2, None) == [[0], [1]]
+@pytest.mark.parametrize(("labels", "model", "classes", "mapping", "expected"), [
+    (["Beagle", "siamese cat"], MODEL, 4, None, [[2], [1]]),  # by name, whatever the order and the case
+    (["a", "b"], None, 2, None, [[0], [1]]),  # by number where the model has no names
+    (["a", "b"], ["LABEL_0", "LABEL_1"], 2, None, [[0], [1]]),
+    (CAT_DOG, MODEL, 4, {"cat": ["tabby cat", "Siamese_Cat"], "dog": 3}, [[0, 1], [3]]),
+    (CAT_DOG, MODEL, 4, '{"cat": ["tabby cat", "Siamese_Cat"], "dog": 3}', [[0, 1], [3]]),  # a file
+    (["a"], ["3", "0", "2", "1"], 4, {"a": 1}, [[3]]),  # a name goes before a number
+    (["a"], ["3", "0", "2", "1"], 4, {"a": "1"}, [[3]]),
+    # a class that the model does not have
+    (["cat", "fox"], MODEL, 4, {"cat": 0, "fox": []}, [[0], []]),
+    (["cat", "fox"], MODEL, 4, {"cat": 0, "fox": None}, [[0], []]),
+    # a class of the same name needs no entry, but what the map says counts
+    (["boxer", "Newfoundland"], BOXERS, 4, {"Newfoundland": "Newfoundland dog"}, [[0], [1]]),
+    (["boxer", "Newfoundland"], BOXERS, 4, {"Newfoundland": 1, "boxer": []}, [[], [1]]),
+])  # fmt: skip
+def test_labels_are_matched_by_name_number_or_map(labels, model, classes, mapping, expected, tmp_path):
+    assert match(labels, model, classes, as_file(mapping, tmp_path)) == expected
 
 
-def test_by_map(tmp_path):
-    mapping = {"cat": ["tabby cat", "Siamese_Cat"], "dog": 3}
-    assert match(["cat", "dog"], MODEL, 4, mapping) == [[0, 1], [3]]
-    file = tmp_path / "map.json"
-    file.write_text(json.dumps(mapping))
-    assert match(["cat", "dog"], MODEL, 4, file) == [[0, 1], [3]]
+def as_file(mapping, tmp_path):
+    """A text is the content of a file."""
+    if not isinstance(mapping, str | bytes) or mapping == "missing.json":
+        return mapping
+    (tmp_path / "map.json").write_bytes(mapping if isinstance(mapping, bytes) else mapping.encode())
+    return tmp_path / "map.json"
 
 
-@pytest.mark.parametrize(
-    ("mapping", "words"),
-    [
-        (None, "--label-map"),
-        ({"cat": 0}, r"\bdog\b"),
-        ({"cat": 0, "dog": "bagle"}, "bagle.*beagle"),
-        ({"cat": 0, "dog": 4}, "'4'"),
-        ("missing.json", r"missing\.json"),
-        ({"cat": ["tabby cat", 0], "dog": 3}, "cat to class 0 more than once"),
-        ('{"cat": 0, "dog": 3, "cat": 1}', "an object has the name 'cat' 2 times"),
-    ],
-)
-def test_classes_that_do_not_match(mapping, words, tmp_path):
-    if isinstance(mapping, str) and mapping.startswith("{"):
-        (tmp_path / "map.json").write_text(mapping)
-        mapping = tmp_path / "map.json"
-    with pytest.raises(UserError, match=words):
-        match(["cat", "dog"], MODEL, 4, mapping)
+@pytest.mark.parametrize(("labels", "model", "classes", "mapping", "words"), [
+    (CAT_DOG, MODEL, 4, None, "--label-map"),
+    (CAT_DOG, MODEL, 4, {"cat": 0}, r"\bdog\b"),
+    (CAT_DOG, MODEL, 4, {"cat": 0, "dog": "bagle"}, "bagle.*beagle"),
+    (CAT_DOG, MODEL, 4, {"cat": 0, "dog": 4}, "'4'"),
+    (CAT_DOG, MODEL, 4, "missing.json", r"missing\.json"),
+    (CAT_DOG, MODEL, 4, {"cat": ["tabby cat", 0], "dog": 3}, "cat to class 0 more than once"),
+    (CAT_DOG, MODEL, 4, '{"cat": 0, "dog": 3, "cat": 1}', "an object has the name 'cat' 2 times"),
+    (CAT_DOG, MODEL, 4, bytes(range(128, 256)), r"\bJSON\b"),
+    (["a", "b"], None, 5, None, r"\b5 classes"),
+    (["crane"], CRANES, 4, None, r"\bcrane\b"),
+    (["cat", "fox"], MODEL, 4, {"cat": 0}, "no entry for fox"),
+    (["cat", "fox"], MODEL, 4, {"cat": [], "fox": []}, "names no class for cat"),
+    (["boxer", "crane"], BOXERS, 4, {"boxer": "boxer"}, "no entry for crane"),
+    (["boxer", "Newfoundland"], BOXERS, 4, {"Newfoundland": 1, "boxr": 2}, "no entry for boxer"),  # may be misspelt
+    (["boxer"], BOXERS, 4, {"cat": 1}, "no entry for boxer"),  # the map of another dataset
+])  # fmt: skip
+def test_classes_that_do_not_match(labels, model, classes, mapping, words, tmp_path):
+    refused(words, match, labels, model, classes, as_file(mapping, tmp_path))
 
 
-def test_another_number_of_classes_without_names():
-    with pytest.raises(UserError, match=r"\b5 classes"):
-        match(["a", "b"], None, 5, None)
+def test_a_class_is_meant_by_a_name_or_a_number():
+    assert index_of("1", ["3", "0", "2", "1"], 4) == 3
+    assert index_of(1, ["3", "0", "2", "1"], 4) == 3  # in JSON as in CSV, where all is text
+    assert index_of(1, MODEL, 4) == index_of("1", MODEL, 4) == 1
+    names = ("maillot", "Tank suit", "racer", "maillot, tank suit")  # one of the names of a class will do
+    assert [index_of(name, RACERS, 5) for name in names] == [0, 1, 2, 1]
+    for name, model, words in (("²", None, "²"), ("crane", CRANES, r"crane.*\b1, 3\b"),
+                               ("race car", RACERS, "several classes called race car: 2, 3"),
+                               ("suit", RACERS, "unknown class of the model 'suit'")):  # fmt: skip
+        refused(words, index_of, name, model, 5)
 
 
 @pytest.mark.parametrize(
@@ -76,83 +100,47 @@ def test_a_file_gives_classes_contrasts_and_groups(tmp_path):
     sides = [rule.terms(image_id, 0, LOGITS, [[0]]) for image_id in "abc"]
     assert stack(sides, 4).tolist() == [[0, 0, 0, 1], [0, 0, -1, 1], [1, 1, -1, -1]]
     assert sides[1].text(MODEL) == "pug - beagle"
-    with pytest.raises(UserError, match=r"image d\b"):
-        rule.terms("d", 0, LOGITS, [[0]])
+    refused(r"image d\b", rule.terms, "d", 0, LOGITS, [[0]])
     before = rule.identity
     file.write_text("image_id,target,against\na,pug,\n")
     assert load_rule(str(file), MODEL, 4).identity != before
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("id,class\na,1\n", "needs a header"),
-        ("image_id,target\na,\n", "image a\\b"),
-        ("image_id,target\na,pug\nb,pug\na,beagle\n", "two targets for image a\\b"),
-        ("image_id,target,against\na,pug,beagle|pug\n", "class 3 for and against image a\\b"),
-    ],
-)
-def test_bad_target_files(tmp_path, content, words):
+@pytest.mark.parametrize(("content", "words"), [
+    ("id,class\na,1\n", "needs a header"),
+    ("image_id,target\na,\n", "image a\\b"),
+    ("image_id,target\na,pug\nb,pug\na,beagle\n", "two targets for image a\\b"),
+    ("image_id,target,against\na,pug,beagle|pug\n", "class 3 for and against image a\\b"),
+    (bytes(range(128, 256)), r"\bCSV\b"),
+    ("lable", r"lable.*label.*predicted.*contrast:second"),
+])  # fmt: skip
+def test_bad_target_files_and_rules(tmp_path, content, words):
     file = tmp_path / "targets.csv"
-    file.write_text(content)
-    with pytest.raises(UserError, match=words):
-        load_rule(str(file), MODEL, 4)
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    refused(words, load_rule, "lable" if content == "lable" else str(file), MODEL, 4)
 
 
-def test_an_unknown_rule_names_the_rules():
-    with pytest.raises(UserError, match=r"lable.*label.*predicted.*contrast:second"):
-        load_rule("lable", MODEL, 4)
-
-
-def test_a_name_goes_before_a_number_and_doubles_are_refused():
-    assert index_of("1", ["3", "0", "2", "1"], 4) == 3
-    assert index_of(1, ["3", "0", "2", "1"], 4) == 3  # in JSON as in CSV, where all is text
-    assert match(["a"], ["3", "0", "2", "1"], 4, {"a": 1}) == match(["a"], ["3", "0", "2", "1"], 4, {"a": "1"}) == [[3]]
-    assert index_of(1, MODEL, 4) == index_of("1", MODEL, 4) == 1
-    with pytest.raises(UserError, match="²"):
-        index_of("²", None, 4)
-    with pytest.raises(UserError, match=r"crane.*\b1, 3\b"):
-        index_of("crane", ["x", "crane", "y", "crane"], 4)
-
-
-def test_one_of_the_names_of_a_class_will_do():
-    model = ["maillot", "maillot, tank suit", "racer, race car", "race car, toy", "tub"]
-    assert [index_of(name, model, 5) for name in ("maillot", "Tank suit", "racer", "maillot, tank suit")] == [
-        0,
-        1,
-        2,
-        1,
-    ]
-    with pytest.raises(UserError, match="several classes called race car: 2, 3"):
-        index_of("race car", model, 5)
-    with pytest.raises(UserError, match="unknown class of the model 'suit'"):
-        index_of("suit", model, 5)
-    with pytest.raises(UserError, match=r"\bcrane\b"):
-        match(["crane"], ["x", "crane", "y", "crane"], 4, None)
-
-
-def test_files_that_are_no_text_are_one_line(tmp_path):
-    file = tmp_path / "binary"
-    file.write_bytes(bytes(range(128, 256)))
-    with pytest.raises(UserError, match=r"\bJSON\b"):
-        match(["cat"], MODEL, 4, file)
-    with pytest.raises(UserError, match=r"\bCSV\b"):
-        load_rule(str(file), MODEL, 4)
+def table(name):
+    return json.loads((HERE / f"{name}.json").read_text())
 
 
 def imagenet():
-    return json.loads((HERE / "groups_imagenet.json").read_text())["classes"]
+    return table("groups_imagenet")["classes"]
 
 
 def voc():
-    return list(json.loads((HERE / "labels_voc_to_imagenet.json").read_text())["members"])
+    return list(listed("voc_to_imagenet"))
+
+
+def listed(name):
+    return table(f"labels_{name}")["members"]
 
 
 def test_every_class_of_voc_has_classes_of_imagenet_of_its_own():
     names = imagenet()
     members = match(voc(), names, 1000, known_maps.resolved("voc_to_imagenet", voc(), names, 1000))
     listed = [member for one in members for member in one]
-    assert voc() == json.loads((HERE / "groups_voc.json").read_text())["classes"]
+    assert voc() == table("groups_voc")["classes"]
     assert len(set(listed)) == len(listed)
     assert set(listed) < set(range(1000))
     for name, some, others in (
@@ -186,8 +174,7 @@ def test_the_map_of_voc_follows_the_names_of_dataset_and_model():
     plain = known_maps.resolved("voc_to_imagenet", dataset, None, 1000)
     assert plain["tv/monitor"] == [664, 782, 851]
     assert known_maps.resolved("voc_to_imagenet", dataset, [f"{name}, of a kind" for name in names], 1000) == plain
-    with pytest.raises(UserError, match="1000 classes of imagenet"):
-        known_maps.resolved("voc_to_imagenet", dataset, MODEL, 4)
+    refused("1000 classes of imagenet", known_maps.resolved, "voc_to_imagenet", dataset, MODEL, 4)
     with pytest.raises(UserError, match=r"aeroplane.*the dataset has fox"):
         known_maps.resolved("voc_to_imagenet", ["cat", "fox"], None, 1000)
     assert known_maps.resolved({"cat": 1}, ["cat"], MODEL, 4) == {"cat": 1}
@@ -200,12 +187,8 @@ def members_of(name, dataset):
     return {label: {imagenet()[place] for place in places} for label, places in zip(dataset, members, strict=True)}
 
 
-def listed(name):
-    return json.loads((HERE / f"labels_{name}.json").read_text())["members"]
-
-
 def test_breeds_of_pets_have_their_class_of_imagenet_or_none():
-    breeds = json.loads((HERE / "groups_pets.json").read_text())["classes"]
+    breeds = table("groups_pets")["classes"]
     members = members_of("pets_to_imagenet", breeds)
     assert list(listed("pets_to_imagenet")) == breeds
     assert members["Siamese"] == {"Siamese_cat"}
@@ -230,27 +213,6 @@ def test_classes_of_coco_have_classes_of_imagenet_of_their_own_or_none():
     assert "fire_engine" in members["truck"]
     for shared, other in (("airplane", "aeroplane"), ("tv", "tvmonitor"), ("couch", "sofa"), ("dog", "dog")):
         assert listed("coco_to_imagenet")[shared] == listed("voc_to_imagenet")[other]
-
-
-def test_a_label_map_may_say_that_the_model_does_not_have_a_class():
-    assert match(["cat", "fox"], MODEL, 4, {"cat": 0, "fox": []}) == [[0], []]
-    assert match(["cat", "fox"], MODEL, 4, {"cat": 0, "fox": None}) == [[0], []]
-    with pytest.raises(UserError, match="no entry for fox"):
-        match(["cat", "fox"], MODEL, 4, {"cat": 0})
-    with pytest.raises(UserError, match="names no class for cat"):
-        match(["cat", "fox"], MODEL, 4, {"cat": [], "fox": []})
-
-
-def test_a_class_of_the_same_name_needs_no_entry_in_a_label_map():
-    model = ["boxer", "Newfoundland, Newfoundland dog", "crane", "crane"]
-    assert match(["boxer", "Newfoundland"], model, 4, {"Newfoundland": "Newfoundland dog"}) == [[0], [1]]
-    assert match(["boxer", "Newfoundland"], model, 4, {"Newfoundland": 1, "boxer": []}) == [[], [1]], "the map counts"
-    with pytest.raises(UserError, match="no entry for crane"):
-        match(["boxer", "crane"], model, 4, {"boxer": "boxer"})
-    with pytest.raises(UserError, match="no entry for boxer"):  # which the misspelt name may mean
-        match(["boxer", "Newfoundland"], model, 4, {"Newfoundland": 1, "boxr": 2})
-    with pytest.raises(UserError, match="no entry for boxer"):  # that of another dataset
-        match(["boxer"], model, 4, {"cat": 1})
 
 
 def test_the_label_map_that_fits_is_found():

@@ -8,6 +8,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from refusals import refused
 from torch import nn
 from torchvision import models
 from transformers import (
@@ -20,9 +21,9 @@ from transformers import (
 
 import saliency_bench as sb
 from saliency_bench import load_classifier
-from saliency_bench.errors import UserError
+from saliency_bench.compute.scoring.perturbation import batched_curves
+from saliency_bench.compute.scoring.samples import score_samples
 
-METRICS = ["saliency_miou", "saliency_insertion:steps=4"]
 MEAN, STD = [0.3, 0.5, 0.4], [0.11, 0.22, 0.33]
 
 
@@ -52,60 +53,48 @@ def rows(count=2, size=(50, 41)):
     return [{"image": Image.fromarray(draw.integers(0, 256, (*size, 3), dtype=np.uint8))} for _ in range(count)]
 
 
-def same(one, other):
-    """Two classifiers that agree to the bit."""
+def pipeline_of(folder):
+    return pipeline("image-classification", model=str(folder), device="cpu")
+
+
+@pytest.mark.parametrize("made", [object_of, pipeline_of])
+def test_an_object_or_a_pipeline_is_what_its_folder_is(made, folder):
+    one, other = load_classifier(folder, device="cpu"), load_classifier(made(folder))
     images = one.prepare(rows()).images
     assert torch.equal(images, other.prepare(rows()).images)
     with torch.no_grad():
         assert torch.equal(one(images), other(images))
     assert (one.digest, one.labels, one.geometry) == (other.digest, other.labels, other.geometry)
-    return True
+    assert other.mean.flatten().tolist() == pytest.approx(MEAN)
+    assert other.id == "module:ResNetForImageClassification"
 
 
-def test_a_transformers_object_is_what_its_folder_is(folder):
-    by_name = load_classifier(folder, device="cpu")
-    by_object = load_classifier(object_of(folder))
-    assert same(by_name, by_object)
-    assert by_object.mean.flatten().tolist() == pytest.approx(MEAN)
-    assert by_object.id == "module:ResNetForImageClassification"
+def records(model, shapes, out, **options):
+    sb.run(dataset=str(shapes), model=model, **{"explainers": "gradcam", "metrics": "saliency_miou"} | options,
+           limit=4, device="cpu", out=out, progress=False)  # fmt: skip
+    table = pq.read_table(out / "records.parquet")
+    return table.select(["cell_id", "image_id", "value", "prediction"]).to_pylist()
 
 
-@pytest.mark.slow
-def test_a_run_with_the_object_has_the_cells_and_scores_of_the_folder(folder, shapes, tmp_path):
-    def records(model, name):
-        sb.run(dataset=str(shapes), model=model, explainers=["gradcam", "rise:masks=8"], limit=6, device="cpu",
-               metrics=METRICS, out=tmp_path / name, progress=False)  # fmt: skip
-        table = pq.read_table(tmp_path / name / "records.parquet")
-        return table.select(["cell_id", "image_id", "value", "prediction"]).to_pylist()
-
-    expected = records(str(folder), "folder")
-    assert records(object_of(folder), "object") == expected
-    assert records(load_classifier(object_of(folder)), "classifier") == expected
-
-
-def test_a_pipeline_brings_model_and_processor(folder):
-    made = pipeline("image-classification", model=str(folder), device="cpu")
-    assert same(load_classifier(folder, device="cpu"), load_classifier(made))
-
-
-def test_a_run_takes_a_pipeline_and_leaves_it_as_it_was(folder, shapes, tmp_path):
-    made = pipeline("image-classification", model=str(folder), device="cpu")
-    made.model.train()
-    before = state(made.model)
-    for name, model in (("folder", str(folder)), ("pipeline", made)):
-        sb.run(dataset=str(shapes), model=model, explainers="gradient", metrics="saliency_miou", limit=4, device="cpu",
-               out=tmp_path / name, progress=False)  # fmt: skip
-    ours, theirs = (pq.read_table(tmp_path / name / "records.parquet") for name in ("pipeline", "folder"))
-    for column in ("cell_id", "image_id", "value"):
-        assert ours[column].to_pylist() == theirs[column].to_pylist()
-    assert state(made.model) == before
+@pytest.mark.parametrize("made", [
+    pytest.param(object_of, marks=pytest.mark.slow),
+    pytest.param(lambda folder: load_classifier(object_of(folder)), marks=pytest.mark.slow), pipeline_of,
+])  # fmt: skip
+def test_a_run_with_it_has_the_cells_and_scores_of_the_folder(made, folder, shapes, tmp_path):
+    settings = {"explainers": ["gradient", "rise:masks=8"], "metrics": ["saliency_miou", "saliency_insertion:steps=4"]}
+    model = made(folder)
+    if made is pipeline_of:
+        model.model.train()
+    before = state(model.model if made is pipeline_of else model)
+    expected = records(str(folder), shapes, tmp_path / "folder", **settings)
+    assert records(model, shapes, tmp_path / "run", **settings) == expected
+    assert state(model.model if made is pipeline_of else model) == before
 
 
 def test_class_names_of_a_head_that_was_replaced_are_not_used(folder):
     model = object_of(folder)
     model.classifier[1] = nn.Linear(12, 3)
-    with pytest.raises(UserError, match=r"3 logits.*8 class names.*labels="):
-        load_classifier(model)(torch.rand(1, 3, 32, 32))
+    refused(r"3 logits.*8 class names.*labels=", load_classifier(model), torch.rand(1, 3, 32, 32))
     assert load_classifier(model, labels=list("abc"))(torch.rand(1, 3, 32, 32)).shape == (1, 3)
 
 
@@ -116,9 +105,7 @@ def test_an_object_without_its_folder_stops_and_says_what_to_give(folder, tmp_pa
     moved = object_of(folder)
     moved.config._name_or_path = moved.name_or_path = "no/such-model"
     for unknown in (fresh, moved):
-        with pytest.raises(UserError, match=r"ResNetForImageClassification.*mean=.*std=.*folder") as error:
-            load_classifier(unknown)
-        assert "\n" not in str(error.value)
+        refused(r"ResNetForImageClassification.*mean=.*std=.*folder", load_classifier, unknown)
     given = load_classifier(fresh, mean=MEAN, std=STD, size=32)
     assert given.labels == load_classifier(folder, device="cpu").labels
     assert given.geometry.resize == (32, 32)
@@ -143,6 +130,14 @@ def test_a_timm_object_is_prepared_as_timm_prepares_it():
         assert (classifier(classifier.prepare(batch).images) - theirs).abs().max() < 1e-4
     assert classifier.labels[0].startswith("tench")
     assert load_classifier(timm.create_model("resnet10t", num_classes=4)).labels is None
+    model = timm.create_model("resnet10t", num_classes=37)  # of weights without a head, as vit_small_patch16_224.dino
+    model.pretrained_cfg = dict(model.pretrained_cfg) | {"num_classes": 0, "classifier": None}
+    classifier = load_classifier(model)
+    assert classifier.labels is None
+    assert classifier(classifier.prepare(rows()).images).shape == (2, 37)
+    model.pretrained_cfg = {key: value for key, value in model.pretrained_cfg.items() if key != "mean"}
+    refused(r"ResNet.*mean=", load_classifier, model)
+    assert load_classifier(model, mean=0, std=1, size=64).prepare(rows()).images.shape == (2, 3, 64, 64)
 
 
 @pytest.mark.parametrize(("size", "given"), [(96, None), ((64, 96), (64, 96))])
@@ -154,27 +149,9 @@ def test_a_timm_object_that_was_built_for_another_size_is_prepared_in_it(size, g
     assert classifier(classifier.prepare(rows(2, (120, 150))).images).shape == (2, 4)
 
 
-def test_a_timm_object_whose_weights_have_no_classes_has_no_names():
-    """As vit_small_patch16_224.dino and other weights without a head."""
-    model = timm.create_model("resnet10t", num_classes=37)
-    model.pretrained_cfg = dict(model.pretrained_cfg) | {"num_classes": 0, "classifier": None}
-    classifier = load_classifier(model)
-    assert classifier.labels is None
-    assert classifier(classifier.prepare(rows()).images).shape == (2, 37)
-
-
-def test_a_timm_object_without_mean_stops():
-    model = timm.create_model("resnet10t", num_classes=4)
-    model.pretrained_cfg = {key: value for key, value in model.pretrained_cfg.items() if key != "mean"}
-    with pytest.raises(UserError, match=r"ResNet.*mean="):
-        load_classifier(model)
-    assert load_classifier(model, mean=0, std=1, size=64).prepare(rows()).images.shape == (2, 3, 64, 64)
-
-
 def test_a_torchvision_object_is_told_the_numbers_of_torchvisions_weights():
     network = models.resnet18(num_classes=8)
-    with pytest.raises(UserError, match=r"ResNet.*mean=\(0\.485, 0\.456, 0\.406\), std=.*size=224"):
-        load_classifier(network)
+    refused(r"ResNet.*mean=\(0\.485, 0\.456, 0\.406\), std=.*size=224", load_classifier, network)
     classifier = load_classifier(network, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), size=64)
     assert sb.explain(rows()[0]["image"], classifier).explainer == "gradcam"
 
@@ -190,11 +167,8 @@ def test_a_plain_module_needs_mean_and_std_everywhere(make, shapes, tmp_path):
                        out=tmp_path / "run"),
         lambda: score_samples("saliency_insertion", images, model, "gradient"),
     ]  # fmt: skip
-    from saliency_bench.compute.scoring.samples import score_samples
-
     for call in calls:
-        with pytest.raises(UserError, match=r"not known.*mean=.*std=.*mean=0, std=1"):
-            call()
+        refused(r"not known.*mean=.*std=.*mean=0, std=1", call)
     assert not (tmp_path / "run").exists()
 
 
@@ -213,9 +187,6 @@ class Normalising(nn.Module):
 
 
 def test_one_rule_for_a_module_that_normalises_inside_in_and_outside_evaluate():
-    from saliency_bench.compute.scoring.perturbation import batched_curves
-    from saliency_bench.compute.scoring.samples import score_samples
-
     images = torch.rand(4, 3, 8, 8)
     classifier = load_classifier(Normalising(), mean=0, std=1)
     outside = score_samples("saliency_insertion", images, classifier, "gradient", target=[0, 1, 2, 0])
@@ -237,86 +208,52 @@ class Takes(nn.Module):
         return self.call(self.net, images)
 
 
-def logits_of(model):
-    return load_classifier(model, mean=0, std=1)(torch.rand(2, 3, 16, 16))
+def logits_of(model, count=2):
+    return load_classifier(model, mean=0, std=1)(torch.rand(count, 3, 16, 16))
 
 
-@pytest.mark.parametrize(
-    "forward",
-    [
-        lambda net, x: {"logits": net(x), "features": x},
-        lambda net, x: net(x),
-    ],
-)
-def test_logits_alone_or_under_their_name(forward):
-    assert logits_of(Takes(forward)).shape == (2, 8)
+def test_logits_alone_or_under_their_name():
+    for forward in (lambda net, x: {"logits": net(x), "features": x}, lambda net, x: net(x)):
+        assert logits_of(Takes(forward)).shape == (2, 8)
 
 
-@pytest.mark.parametrize(
-    ("forward", "words"),
-    [
-        (lambda net, x: {"scores": net(x)}, "a dict of scores"),
-        (lambda net, x: (net(x), x), "tuple of 2"),
-        (lambda net, x: net(x["pixel_values"]), r"tensor of images \(B, 3, H, W\).*forward"),
-        (lambda net, x: net(x, x), r"tensor of images \(B, 3, H, W\).*forward"),
-        (lambda net, x: net(x[:, :1]), "images of 3 channels"),
-    ],
-)
-def test_other_outputs_and_inputs_are_one_line(forward, words):
-    with pytest.raises(UserError, match=words) as error:
-        logits_of(Takes(forward))
-    assert "\n" not in str(error.value)
+@pytest.mark.parametrize(("model", "words"), [
+    (Takes(lambda net, x: {"scores": net(x)}), "a dict of scores"),
+    (Takes(lambda net, x: (net(x), x)), "tuple of 2"),
+    (Takes(lambda net, x: net(x["pixel_values"])), r"tensor of images \(B, 3, H, W\).*forward"),
+    (Takes(lambda net, x: net(x, x)), r"tensor of images \(B, 3, H, W\).*forward"),
+    (Takes(lambda net, x: net(x[:, :1])), "images of 3 channels"),
+    (nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 3)), r"16 x 16.*size="),
+    (small(nn.Softmax(dim=1)), "probabilities.*logits"),
+    (small(nn.Softmax(dim=1)).bfloat16(), "probabilities.*logits"),
+])  # fmt: skip
+def test_other_outputs_and_inputs_are_one_line(model, words):
+    for count in (1, 2):
+        refused(words, logits_of, model, count)
 
 
-def test_a_network_for_one_size_names_size():
+def test_a_network_for_one_size_is_given_it():
     flat = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 3))
-    with pytest.raises(UserError, match=r"16 x 16.*size="):
-        logits_of(flat)
     classifier = load_classifier(flat, mean=0, std=1, size=8)
     assert classifier(classifier.prepare(rows()).images).shape == (2, 3)
 
 
-@pytest.mark.parametrize("model", [lambda images: images, 7, None, {"model": 1}, b"resnet"])
-def test_what_is_no_module_is_refused(model):
-    with pytest.raises(UserError, match=r"is not a classifier.*torch module"):
-        load_classifier(model)
-
-
-@pytest.mark.parametrize("size", [0, -1, 100_000, 2.5, "big", (8,), (8, 8, 8)])
-def test_sizes_that_are_none(size):
-    with pytest.raises(UserError, match=r"size="):
-        load_classifier(small(), mean=0, std=1, size=size)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [{"mean": "red"}, {"mean": (0.5, 0.5)}, {"mean": float("nan")}, {"std": 0}, {"std": (1, 1, -1)}, {"std": None}],
-)
-def test_means_and_stds_that_are_none(given):
-    with pytest.raises(UserError, match=r"mean|std"):
-        load_classifier(small(), **{"mean": 0, "std": 1} | given)
-
-
-# Probabilities
-
-
-@pytest.mark.parametrize("batch", [1, 3])
-def test_probabilities_are_refused_with_the_fix(batch):
-    with pytest.raises(UserError, match=r"probabilities.*logits"):
-        load_classifier(small(nn.Softmax(dim=1)), mean=0, std=1)(torch.rand(batch, 3, 8, 8))
-
-
-def test_probabilities_are_refused_in_half_precision(folder):
-    model = small(nn.Softmax(dim=1)).bfloat16()
-    with pytest.raises(UserError, match=r"probabilities.*logits"):
-        load_classifier(model, mean=0, std=1)(torch.rand(2, 3, 8, 8))
+@pytest.mark.parametrize(("model", "given", "words"), [
+    *((model, {}, "is not a classifier.*torch module") for model in (abs, 7, None, {"model": 1}, b"resnet")),
+    *((small(), {"mean": 0, "std": 1, "size": size}, "size=")
+      for size in (0, -1, 100_000, 2.5, "big", (8,), (8, 8, 8))),
+    *((small(), {"mean": 0, "std": 1} | given, "mean|std") for given in (
+        {"mean": "red"}, {"mean": (0.5, 0.5)}, {"mean": float("nan")}, {"std": 0}, {"std": (1, 1, -1)},
+        {"std": None})),
+])  # fmt: skip
+def test_what_is_no_module_size_mean_or_std_is_refused(model, given, words):
+    refused(words, load_classifier, model, **given)
 
 
 @pytest.mark.parametrize("activation", [None, "sigmoid"])
 def test_the_outputs_of_a_last_sigmoid_are_refused_with_the_fix(activation):
     model = load_classifier(small(nn.Sigmoid()), mean=0, std=1, activation=activation)
-    with pytest.raises(UserError, match=r"ends in a sigmoid.*without it.*activation=.sigmoid"):
-        model(torch.rand(3, 3, 8, 8))
+    refused(r"ends in a sigmoid.*without it.*activation=.sigmoid", model, torch.rand(3, 3, 8, 8))
 
 
 class SumsToOne(nn.Module):
@@ -367,12 +304,9 @@ def state(model):
 @pytest.mark.parametrize("kind", ["module", "classifier"])
 def test_a_run_leaves_the_object_as_it_was(kind, options, folder, shapes, tmp_path):
     network = object_of(folder).train()
-    model = network if kind == "module" else load_classifier(network)
-    if kind == "classifier":
-        model.train()
+    model = network if kind == "module" else load_classifier(network).train()
     before, digest = state(model), load_classifier(object_of(folder)).digest
-    sb.run(dataset=str(shapes), model=model, explainers="gradcam", metrics="saliency_miou", out=tmp_path / "run",
-           limit=4, device="cpu", progress=False, **options)  # fmt: skip
+    records(model, shapes, tmp_path / "run", **options)
     assert state(model) == before
     if kind == "classifier":
         assert (model.precision, model.channels_last, model.layer, model.digest) == ("fp32", False, None, digest)

@@ -1,0 +1,25 @@
+"""Our modules for `evaluate`, loaded from their folders."""
+
+import sys
+from functools import cache
+
+from saliency_bench import registry
+
+
+def loader(folder):
+    """Yields load(name, **options) -> a new object of this metric's module."""
+    from evaluate.loading import evaluation_module_factory, import_main_class, init_dynamic_modules
+
+    modules = init_dynamic_modules("modules_of_evaluate", str(folder / "modules"))
+
+    @cache
+    def found(name):
+        made = evaluation_module_factory(str(registry.files("metrics")[name].parent), dynamic_modules_path=modules)
+        return import_main_class(made.module_path), made.hash
+
+    def load(name, **options):
+        kind, digest = found(name)
+        return kind(cache_dir=str(folder / "cache"), hash=digest, **options)
+
+    yield load
+    sys.path.remove(str(folder / "modules"))
