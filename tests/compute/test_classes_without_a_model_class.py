@@ -22,7 +22,8 @@ def test_they_are_predicted_but_not_explained_by_their_label(shapes, resnet, tmp
     page = result.report.read_text(encoding="utf-8")
     assert f"not counted: {len(without)} whose label is no class of the model" in page
     assert f"of the {len(rows)} samples (the label of {len(without)} is no class of the model)" in page
-    assert f"{len(without)} of {len(rows)} samples show no class of the model: they are predicted, not explained" in capsys.readouterr().err
+    line = f"{len(without)} of {len(rows)} samples show no class of the model: they are predicted, not explained"
+    assert line in capsys.readouterr().err
     predicted = sb.run(**settings, target="predicted", out=tmp_path / "predicted")
     assert len(predicted.records()) == len(predicted.predictions())
     some = sb.run(**settings, only=[f"label={classes[1]}"], out=tmp_path / "some")
