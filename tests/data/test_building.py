@@ -38,11 +38,9 @@ def folder(tmp_path_factory):
 def test_same_input_gives_the_same_bytes_of_every_file(folder, tmp_path):
     again = sb.build("shapes-xai", tmp_path / "elsewhere", progress=False, **SMALL)
     assert content(again) == content(folder)
-    assert set(content(folder)) == {
-        "README.md",
-        "build_report.json",
-        *(f"data/{split}-00000-of-00001.parquet" for split in ("train", "validation", "test")),
-    }
+    assert set(content(folder)) == {"README.md", "build_report.json",
+                                    *(f"data/{split}-00000-of-00001.parquet"
+                                      for split in ("train", "validation", "test"))}  # fmt: skip
 
 
 def test_load_dataset_finds_splits_and_features(folder):

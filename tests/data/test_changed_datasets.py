@@ -301,10 +301,8 @@ def test_a_picture_that_changes_while_the_run_reads_ends_it(tmp_path, resnet, co
     for number in range(8):
         picture(tmp_path / f"{number}.bmp", (number * 20, 0, 0))
     paths = [str(tmp_path / f"{number}.bmp") for number in range(8)]
-    rows = datasets.Dataset.from_dict(
-        {"image": paths[:4], "mask": paths[4:], "label": [0, 1, 0, 1]},
-        features=datasets.Features(FEATURES | {"mask": datasets.Image()}),
-    )
+    rows = datasets.Dataset.from_dict({"image": paths[:4], "mask": paths[4:], "label": [0, 1, 0, 1]},
+                                      features=datasets.Features(FEATURES | {"mask": datasets.Image()}))  # fmt: skip
     spec, objects = describe({"dataset": rows, "model": resnet, "explainers": ["centre"], "metrics": ["saliency_miou"],
                               "target": "predicted", "out": str(tmp_path / "run"), "batch_size": 2})  # fmt: skip
     context = load(spec, objects, "cpu")

@@ -121,11 +121,8 @@ def test_samples_without_a_mask_have_an_empty_one_and_so_do_emptied_masks():
 def test_workers_give_the_same_batches():
     data = sb.torch_dataset(coloured())
     alone, shared = (list(DataLoader(data, batch_size=4, num_workers=count)) for count in (0, 2))
-    assert all(
-        torch.equal(a, b)
-        for first, second in zip(alone, shared, strict=True)
-        for a, b in zip(first, second, strict=True)
-    )
+    assert all(torch.equal(a, b) for first, second in zip(alone, shared, strict=True)
+               for a, b in zip(first, second, strict=True))  # fmt: skip
 
 
 def test_other_labels_and_mask_values():

@@ -384,10 +384,8 @@ def test_masks_of_three_values_are_left_out_with_a_reason_or_read_as_the_user_sa
         run(folder, strict=True)
 
     for mask_values, inside in ((1, [value == 1 for value in values]), ([3, "1"], [value != 2 for value in values])):
-        chosen, plain = (
-            run(folder, mask_values=mask_values),
-            run(with_masks(rows, [Image.fromarray(m) for m in inside])),
-        )
+        chosen, plain = (run(folder, mask_values=mask_values),
+                         run(with_masks(rows, [Image.fromarray(m) for m in inside])))  # fmt: skip
         assert scores(chosen) == scores(plain)
         assert chosen.summary["masks"]["mean_share"] == pytest.approx(np.mean(inside))
         assert chosen.cells[0].cell_id not in (miou.cell_id, plain.cells[0].cell_id)

@@ -507,12 +507,10 @@ def test_a_map_that_does_not_lie_as_the_image_does_is_refused(name):
 
     def loaded(layer=None, late=False):
         torch.manual_seed(0)
-        net = Branches(
-            lambda net, x: read(net, net.b(move(net.a(x)) if late else net.a(move(x)))),
-            a=nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU()),
-            b=nn.Sequential(nn.Conv2d(6, 8, 3, stride=4, padding=1), nn.ReLU()),
-            head=nn.Linear(8, 4),
-        )
+        net = Branches(lambda net, x: read(net, net.b(move(net.a(x)) if late else net.a(move(x)))),
+                       a=nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU()),
+                       b=nn.Sequential(nn.Conv2d(6, 8, 3, stride=4, padding=1), nn.ReLU()),
+                       head=nn.Linear(8, 4))  # fmt: skip
         return load_classifier(net, mean=0.5, std=0.25, size=32, layer=layer, device="cpu")
 
     for late in (False, True):

@@ -30,17 +30,9 @@ ON_CONVOLUTIONS = [name for name in NAMES if not DECLARED[name].needs.startswith
 
 def convolutional(seed: int = 0) -> nn.Sequential:
     torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Conv2d(3, 6, 3, padding=1),
-        nn.BatchNorm2d(6),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(6, 8, 3, stride=2, padding=1),
-        nn.ReLU(inplace=True),
-        nn.Dropout(0.5),
-        nn.AdaptiveAvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(32, CLASSES),
-    )
+    return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(inplace=True),
+                         nn.Conv2d(6, 8, 3, stride=2, padding=1), nn.ReLU(inplace=True), nn.Dropout(0.5),
+                         nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, CLASSES))  # fmt: skip
 
 
 def transformer(seed: int = 0) -> nn.Module:
@@ -122,10 +114,8 @@ def test_classes_at_minus_infinity_change_no_map_of_another_class(name, on, imag
     make = maker_of(name)
     settings, explainer = {"device": "cpu", "mean": 0, "std": 1}, explainer_of(name, on=on)
     for target in (targets.one_hot([0, 1, 2, 0], CLASSES), targets.contrast([0, 1, 2, 0], [1, 2, 0, 2], CLASSES)):
-        infinite, finite = (
-            explainer(load_classifier(Masked(make(), logit), **settings), images, target)
-            for logit in (-torch.inf, -1e4)
-        )
+        infinite, finite = (explainer(load_classifier(Masked(make(), logit), **settings), images, target)
+                            for logit in (-torch.inf, -1e4))  # fmt: skip
         torch.testing.assert_close(infinite, finite, rtol=1e-5, atol=1e-7)
 
 
@@ -303,10 +293,8 @@ def test_memory_layout_of_images_and_network_hardly_matters(name, classifier, im
 @pytest.mark.parametrize("name", NAMES)
 def test_a_network_in_training_mode_gives_the_maps_of_evaluation(name, images, explainer_of):
     """Without dropout, and with the batch norms' running statistics, which stay."""
-    classifier, target = (
-        load_classifier(maker_of(name)(), device="cpu", mean=0, std=1),
-        targets.one_hot([0, 1, 2, 3], CLASSES),
-    )
+    classifier, target = (load_classifier(maker_of(name)(), device="cpu", mean=0, std=1),
+                          targets.one_hot([0, 1, 2, 3], CLASSES))  # fmt: skip
     expected = explainer_of(name)(classifier, images, target)
     assert torch.equal(explainer_of(name)(classifier.train(), images, target), expected)
 

@@ -100,10 +100,8 @@ def test_a_weighted_contrast_of_a_sure_network_is_not_flat_and_others_are_refuse
     rivals = logits[:, 1:].softmax(1)
     expected = maps[:, 0] - (rivals[:, :, None, None] * maps[:, 1:]).sum(1)
     expected = F.interpolate(expected[:, None], size=(16, 16), mode="bilinear")[:, 0]
-    correlation = [
-        float(torch.corrcoef(torch.stack([a.double().ravel(), b.ravel()]))[0, 1])
-        for a, b in zip(ours, expected, strict=True)
-    ]
+    correlation = [float(torch.corrcoef(torch.stack([a.double().ravel(), b.ravel()]))[0, 1])
+                   for a, b in zip(ours, expected, strict=True)]  # fmt: skip
     assert min(correlation) > 0.9999
     with pytest.raises(UserError, match="positive weight"):
         explainer(classifier, images, -target)

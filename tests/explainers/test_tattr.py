@@ -175,20 +175,15 @@ def with_activation(tiny, activation):
     return model
 
 
-QUICK = {
-    "x * sigmoid(c x)": lambda x: x * torch.sigmoid(1.702 * x),
-    "method": lambda x: x * (x * 1.702).sigmoid(),
-}
+QUICK = {"x * sigmoid(c x)": lambda x: x * torch.sigmoid(1.702 * x), "method": lambda x: x * (x * 1.702).sigmoid()}
 
 
 @pytest.mark.parametrize("way", QUICK)
 def test_quick_gelu_is_an_activation_however_it_is_written(way, tiny):
     """x * sigmoid(1.702 x) = silu(1.702 x) / 1.702, of which every step has a rule."""
     known = with_activation(tiny, lambda x: torch.nn.functional.silu(1.702 * x) / 1.702)
-    maps = [
-        load_explainer("tattr")(load_classifier(model, device="cpu", mean=0, std=1), STEM_IMAGES, STEM_TARGET)
-        for model in (known, with_activation(tiny, QUICK[way]))
-    ]
+    maps = [load_explainer("tattr")(load_classifier(model, device="cpu", mean=0, std=1), STEM_IMAGES, STEM_TARGET)
+            for model in (known, with_activation(tiny, QUICK[way]))]  # fmt: skip
     assert maps[0].amax() > 0
     assert (maps[0] - maps[1]).abs().max() <= 1e-4 * maps[0].abs().max()
 

@@ -41,10 +41,8 @@ def put(hub, repo=REPO, **files):
     """A commit with these files; __ stands for / in a path, and _dot_ for a dot."""
     api = hub.api()
     api.create_repo(repo, repo_type="dataset", exist_ok=True)
-    operations = [
-        huggingface_hub.CommitOperationAdd(path.replace("__", "/").replace("_dot_", "."), content)
-        for path, content in files.items()
-    ]
+    operations = [huggingface_hub.CommitOperationAdd(path.replace("__", "/").replace("_dot_", "."), content)
+                  for path, content in files.items()]  # fmt: skip
     return api.create_commit(repo, operations, commit_message="x", repo_type="dataset").oid
 
 

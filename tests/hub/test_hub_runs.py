@@ -46,10 +46,8 @@ def told(run):
     """{file: {kind: (repo, revision)}}"""
     files = {name: json.loads((run.folder / name).read_text()) for name in ("run.json", "summary.json")}
     files["result.json"] = of_run(run.folder, "ada").result.model_dump(mode="json")
-    return {
-        name: {kind: (content[kind]["repo"], content[kind]["revision"]) for kind in ("dataset", "model")}
-        for name, content in files.items()
-    }
+    return {name: {kind: (content[kind]["repo"], content[kind]["revision"]) for kind in ("dataset", "model")}
+            for name, content in files.items()}  # fmt: skip
 
 
 @pytest.mark.slow

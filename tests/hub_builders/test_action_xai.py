@@ -39,10 +39,8 @@ def actx(root, entries, folder="ACT-X"):
     return root
 
 
-ENTRIES = {
-    "train": {"t1": ("000001", "ironing"), "t2": ("000002", "general")},
-    "val": {"v1": ("000003", "ironing"), "v2": ("000003", "skating, ice")},
-}
+ENTRIES = {"train": {"t1": ("000001", "ironing"), "t2": ("000002", "general")},
+           "val": {"v1": ("000003", "ironing"), "v2": ("000003", "skating, ice")}}  # fmt: skip
 
 
 @pytest.fixture

@@ -140,10 +140,8 @@ def opened_by(jobs):
 def test_equal_bytes_with_one_thread_and_with_three(name, tmp_path):
     source, options = _examples.write(name, tmp_path / "source", 6, 48), _examples.options(name)
     dataset = name.partition(" ")[0]
-    folders = [
-        build(dataset, tmp_path / str(workers), source=source, progress=False, workers=workers, **options)
-        for workers in (1, 3)
-    ]
+    folders = [build(dataset, tmp_path / str(workers), source=source, progress=False, workers=workers, **options)
+               for workers in (1, 3)]  # fmt: skip
     assert content(folders[0]) == content(folders[1])
     report = json.loads((folders[0] / "build_report.json").read_text())
     loaded = datasets.load_dataset(str(folders[0]))

@@ -188,24 +188,16 @@ def ending_of(path):
     return "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
 
 
-CASES = [
-    (name, file, kind)
-    for name in contracts.examples()
-    for file in targets(name)
-    for kind in KINDS[ending_of(Path(file))]
-]
+CASES = [(name, file, kind) for name in contracts.examples() for file in targets(name)
+         for kind in KINDS[ending_of(Path(file))]]  # fmt: skip
 
 
 def changed(content, change):
     """The same JSON with every second entry of its lists (or of itself) changed."""
     if all(isinstance(value, dict) for value in content.values()):
         return {key: change(value) if place % 2 else value for place, (key, value) in enumerate(content.items())}
-    return {
-        key: [change(one) if place % 2 else one for place, one in enumerate(value)]
-        if isinstance(value, list)
-        else value
-        for key, value in content.items()
-    }
+    return {key: [change(one) if place % 2 else one for place, one in enumerate(value)]
+            if isinstance(value, list) else value for key, value in content.items()}  # fmt: skip
 
 
 def emptied(one):

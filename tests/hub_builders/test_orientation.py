@@ -250,10 +250,8 @@ def test_pictures_that_are_not_square(tmp_path, orientation, drawn_on):
     text(sources["coco"] / "annotations/captions_val2017.json", json.dumps(captions))
     put(sources["imagenet"] / "val/n00000001/ILSVRC2012_val_00000001.JPEG")
     text(sources["imagenet"] / "LOC_synset_mapping.txt", "n00000001 thing\n")
-    text(
-        sources["imagenet"] / "ILSVRC2012_bbox_val_v3/val/ILSVRC2012_val_00000001.xml",
-        xml_of(size, *corners).format("n00000001"),
-    )
+    text(sources["imagenet"] / "ILSVRC2012_bbox_val_v3/val/ILSVRC2012_val_00000001.xml",
+         xml_of(size, *corners).format("n00000001"))  # fmt: skip
     runs = {
         pet_xai: ("pets", {}),
         voc_val: ("voc", {}),

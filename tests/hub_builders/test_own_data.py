@@ -180,12 +180,10 @@ def test_a_table_gives_labels_splits_and_groups(tmp_path):
     assert sb.load_dataset(tmp_path / "out").features["label"].names == ["2", "10"]
     assert "HEIC" in left_out.pop(("7.heic", "image"))
     assert report["counts"]["found"] == 6 + 1 + 1  # pictures, the HEIC file, and a name without a file
-    assert left_out == {
-        ("9.jpg", "image"): "a row of the table with no pictures of this name",
-        ("3", "image"): "a row of the table with no label",
-        ("4", "image"): "no usable row in labels.csv",
-        ("5", "image"): "no usable row in labels.csv",
-    }
+    assert left_out == {("9.jpg", "image"): "a row of the table with no pictures of this name",
+                        ("3", "image"): "a row of the table with no label",
+                        ("4", "image"): "no usable row in labels.csv",
+                        ("5", "image"): "no usable row in labels.csv"}  # fmt: skip
     assert report["remarks"] == [{"id": "2", "text": "labels.csv line 7: listed twice; the first row counts"}]
 
 
@@ -385,11 +383,8 @@ def test_what_lies_beside_the_folders_of_a_source_is_named(tmp_path):
     first = (folder / "build_report.json").read_bytes()
     left_out = {(one["id"], one["what"]): one["reason"] for one in read_report(folder)["left_out"]}
     beside = "it lies outside the pictures' folder"
-    assert left_out == {
-        ("README.md", "image"): beside,
-        ("extra/", "image"): beside,
-        ("notes.docx", "mask"): "not a picture (.docx)",
-    }
+    assert left_out == {("README.md", "image"): beside, ("extra/", "image"): beside,
+                        ("notes.docx", "mask"): "not a picture (.docx)"}  # fmt: skip
     sb.build("folder", folder, tmp_path / "in", progress=False, overwrite=True)
     assert (folder / "build_report.json").read_bytes() == first
 
@@ -402,10 +397,8 @@ def test_so_is_what_lies_beside_pictures_with_annotations(tmp_path, layout):
     outline = {"id": 1, "image_id": 1, "category_id": 1, "segmentation": [[0, 0, 9, 0, 9, 9]]}
     content = {"images": [{"id": 1, "file_name": "1.png"}], "categories": [{"id": 1, "name": "a"}]}
     (tmp_path / "in/deep/labels").mkdir()
-    files = {
-        "yolo": {"classes.txt": "a", "labels/1.txt": "0 0.5 0.5 0.5 0.5", "notes.json": "{}"},
-        "coco-json": {"annotations.json": json.dumps(content | {"annotations": [outline]})},
-    }
+    files = {"yolo": {"classes.txt": "a", "labels/1.txt": "0 0.5 0.5 0.5 0.5", "notes.json": "{}"},
+             "coco-json": {"annotations.json": json.dumps(content | {"annotations": [outline]})}}  # fmt: skip
     for name, text in files[layout].items():
         (tmp_path / "in/deep" / name).write_text(text)
     left_out = read_report(sb.build(layout, tmp_path / "out", tmp_path / "in", progress=False))["left_out"]

@@ -137,10 +137,8 @@ def test_label_of_the_list_wins_and_the_report_says_so(source):
     (source / "annotations/list.txt").write_text(text.replace("Abyssinian_1 1", "Abyssinian_1 6"))
     log = BuildLog()
     assert next(samples_of(pet_xai.samples(source, log), log))["label"] == "Bengal"
-    assert log.remarks[0] == {
-        "id": "Abyssinian_1",
-        "text": "annotations/list.txt has Bengal, the file name has Abyssinian",
-    }
+    assert log.remarks[0] == {"id": "Abyssinian_1",
+                              "text": "annotations/list.txt has Bengal, the file name has Abyssinian"}  # fmt: skip
 
 
 @pytest.mark.parametrize("row", ["Abyssinian_1", "Abyssinian_1 0 1 1", "Abyssinian_1 38 1 1", "Abyssinian_1 x 1 1"])

@@ -54,10 +54,7 @@ def test_boxes_become_objects_and_mask(source):
     expected[3:8, 2:10] = True
     expected[19:28, 34:40] = True
     assert (first["mask"] == expected).all()
-    assert first["objects"] == [
-        {"name": "Gun", "box": [3, 4, 10, 8]},
-        {"name": "Knife", "box": [35, 20, 60, 28]},
-    ]
+    assert first["objects"] == [{"name": "Gun", "box": [3, 4, 10, 8]}, {"name": "Knife", "box": [35, 20, 60, 28]}]
     assert (first["label"], first["source_split"]) == ("prohibited", "train")
     assert samples["P00002"]["mask"].sum() == 1
     assert [one["name"] for one in samples["P00002"]["objects"]] == ["Hammer"]
@@ -65,12 +62,8 @@ def test_boxes_become_objects_and_mask(source):
     assert reasons.pop(("N00001", "image"), "the list has it as clean, but the XML shows Gun") == (
         "the list has it as clean, but the XML shows Gun"
     )
-    assert reasons == {
-        ("P00003", "mask"): "no box",
-        ("P00004", "mask"): "no XML",
-        ("P00005", "mask"): "empty mask",
-        ("P00006", "image"): "no such image file",
-    }
+    assert reasons == {("P00003", "mask"): "no box", ("P00004", "mask"): "no XML", ("P00005", "mask"): "empty mask",
+                       ("P00006", "image"): "no such image file"}  # fmt: skip
     assert ("P00002", "object 'Bomb' is not one of the 6 items and is left out") in [
         tuple(remark.values()) for remark in log.remarks
     ]
@@ -136,10 +129,8 @@ def test_an_object_without_a_box_is_skipped_and_counted(source, empty):
     assert samples["P00001"]["mask"] is None
 
 
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [("P00001,2,-1,-1,-1,-1", "'2' is neither 1 nor -1"), ("P00001,,,,,", "'' is neither 1 nor -1")],
-)
+@pytest.mark.parametrize(("row", "reason"), [("P00001,2,-1,-1,-1,-1", "'2' is neither 1 nor -1"),
+                                             ("P00001,,,,,", "'' is neither 1 nor -1")])  # fmt: skip
 def test_odd_values_are_named(source, row, reason):
     (source / "ImageSet/10/train.csv").write_text(HEAD + row + "\n")
     assert reason in built(source)[1].left_out[0]["reason"]

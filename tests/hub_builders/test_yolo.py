@@ -109,14 +109,8 @@ def test_names_of_the_classes(tmp_path):
 
 
 def test_what_cannot_be_used_is_named_and_the_rest_is_kept(tmp_path):
-    contents = {
-        "good": f"0 {BOX}\n1 {BOX}\n",
-        "empty": "\n",
-        "confidence": f"0 {BOX} 0.9\n1 {BOX}\n",
-        "strange": f"9 {BOX}\n0 {BOX}\n",
-        "words": f"cat {BOX}\n",
-        "unknown": f"9 {BOX}\n",
-    }
+    contents = {"good": f"0 {BOX}\n1 {BOX}\n", "empty": "\n", "confidence": f"0 {BOX} 0.9\n1 {BOX}\n",
+                "strange": f"9 {BOX}\n0 {BOX}\n", "words": f"cat {BOX}\n", "unknown": f"9 {BOX}\n"}  # fmt: skip
     for name, content in contents.items():
         picture(tmp_path / f"in/images/{name}.png")
         text(tmp_path / f"in/labels/{name}.txt", content)

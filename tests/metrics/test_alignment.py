@@ -143,19 +143,15 @@ def test_is_a_metric_of_quantus(name, peer, options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "peer"),
-    [("miou", "binary_jaccard_index"), ("precision", "binary_precision"), ("recall", "binary_recall")],
-)
+@pytest.mark.parametrize(("name", "peer"), [("miou", "binary_jaccard_index"), ("precision", "binary_precision"),
+                                            ("recall", "binary_recall")])  # fmt: skip
 def test_is_that_of_torchmetrics(name, peer):
     binary = getattr(pytest.importorskip("torchmetrics.functional.classification"), peer)
     rng = np.random.default_rng(0)
     maps, masks = rng.normal(size=(6, 8, 9)).astype(np.float32), rng.random((6, 8, 9)) > 0.6
     for threshold in (0.2, 0.5, 0.8):
-        theirs = [
-            binary(torch.from_numpy(one), torch.from_numpy(mask).int(), threshold=threshold).item()
-            for one, mask in zip(normalise(maps), masks, strict=True)
-        ]
+        theirs = [binary(torch.from_numpy(one), torch.from_numpy(mask).int(), threshold=threshold).item()
+                  for one, mask in zip(normalise(maps), masks, strict=True)]  # fmt: skip
         ours = load_metric(f"saliency_{name}", threshold=threshold)(maps, masks)
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 

@@ -186,10 +186,8 @@ def planted(shapes):
         for shown, pictures in ((True, batch.images), (False, without)):
             key = key_of(pictures[index])
             objects[key], scenes[key], masks[key] = rows["label"][index], rows["scene"][index], (mask, shown)
-    models = [
-        sb.load_classifier(Knows(8, known), mean=0, std=1, labels=rows.features[name].names, device="cpu")
-        for known, name in ((objects, "label"), (scenes, "scene"))
-    ]
+    models = [sb.load_classifier(Knows(8, known), mean=0, std=1, labels=rows.features[name].names, device="cpu")
+              for known, name in ((objects, "label"), (scenes, "scene"))]  # fmt: skip
     return rows, *models, masks
 
 
@@ -238,10 +236,8 @@ def test_planted_maps_come_out_as_computed_by_hand(planted, tmp_path):
 
 def test_each_is_the_difference_of_the_means_over_what_each_model_has_right(planted, tmp_path):
     rows, of_objects, of_scenes, _ = planted
-    wrong = [
-        replace_known(of_objects, rows, lambda index: index % 3 == 0),
-        replace_known(of_scenes, rows, lambda i: i < 9),
-    ]
+    wrong = [replace_known(of_objects, rows, lambda index: index % 3 == 0),
+             replace_known(of_scenes, rows, lambda i: i < 9)]  # fmt: skip
     done = sb.run(dataset=rows, model=wrong[0], other_model=wrong[1], other_label="scene", explainers="edges",
                   metrics=["saliency_mcs:filter=each", "saliency_mcs"], device="cpu", out=tmp_path / "run",
                   progress=False)  # fmt: skip

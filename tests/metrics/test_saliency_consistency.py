@@ -242,10 +242,8 @@ def test_every_score_by_loops():
                 continue
             other = literal_back(ramp(None, changed, None)[0].double().numpy(), name)
             inside = literal_back(np.ones((H, W)), name) > 1 - 1e-9
-            series = [
-                literal_series([values[y, x] for y in range(H) for x in range(W) if inside[y, x]])
-                for values in (maps[index].astype(float), other)
-            ]
+            series = [literal_series([values[y, x] for y in range(H) for x in range(W) if inside[y, x]])
+                      for values in (maps[index].astype(float), other)]  # fmt: skip
             found.append(library(*series, radius=1)[0])
         counts.append(len(found))
         expected.append(np.mean(found))

@@ -91,15 +91,8 @@ def left_open(means, drawn, clusters):
     gaps = [{pair: own[pair[0]] - own[pair[1]] for pair in pairs} for own in means]
     gaps_of_draws = [[{pair: own[pair[0]] - own[pair[1]] for pair in pairs} for own in draw] for draw in drawn]
     errors = [{pair: np.std([draw[side][pair] for draw in gaps_of_draws], ddof=1) for pair in pairs} for side in (0, 1)]
-    greatest = [
-        max(
-            abs(draw[side][pair] - gaps[side][pair]) / errors[side][pair]
-            for side in (0, 1)
-            for pair in pairs
-            if errors[side][pair] > 0
-        )
-        for draw in gaps_of_draws
-    ]
+    greatest = [max(abs(draw[side][pair] - gaps[side][pair]) / errors[side][pair] for side in (0, 1) for pair in pairs
+                    if errors[side][pair] > 0) for draw in gaps_of_draws]  # fmt: skip
     factor = math.sqrt(clusters / (clusters - 1)) * stats.t.ppf(0.975, clusters - 1) / stats.norm.ppf(0.975)
     least = np.quantile(greatest, 0.95) * factor
     signs = [{pair: np.sign(gaps[side][pair]) * (abs(gaps[side][pair]) > least * errors[side][pair]) for pair in pairs}
@@ -111,12 +104,8 @@ def left_open(means, drawn, clusters):
     sets = []
     for own in signs:  # won: (the winner, the loser) of each decided pair
         won = [(pair[int(own[pair] < 0)], pair[int(own[pair] > 0)]) for pair in pairs if own[pair]]
-        sets.append(
-            [
-                (1 + sum(loser == index for _, loser in won), k - sum(winner == index for winner, _ in won))
-                for index in range(k)
-            ]
-        )
+        sets.append([(1 + sum(loser == index for _, loser in won), k - sum(winner == index for winner, _ in won))
+                     for index in range(k)])  # fmt: skip
     furthest = [max(b[1] - a[0], a[1] - b[0]) for a, b in zip(*sets, strict=True)]
     nearest = [max(b[0] - a[1], a[0] - b[1], 0) for a, b in zip(*sets, strict=True)]
     rho = tuple(1 - 6 * sum(d * d for d in distances) / (k**3 - k) for distances in (furthest, nearest))
@@ -376,18 +365,13 @@ def test_the_confidence_of_a_clever_hans_is_that_of_the_explained_class(tmp_path
         f = torch.sigmoid(model(model.prepare([{"image": picture} for picture in pictures]).images))
     explained = 0 if target == "label" else 1
     values = {(row["image_id"], row["metric"]): row["value"] for row in result.records().to_list()}
-    pointing, inserted = (
-        {image_id: values[image_id, metric] for image_id in rows["image_id"]}
-        for metric in ("saliency_pointing_game", "saliency_insertion")
-    )
+    pointing, inserted = ({image_id: values[image_id, metric] for image_id in rows["image_id"]}
+                          for metric in ("saliency_pointing_game", "saliency_insertion"))  # fmt: skip
     median = float(np.median(list(inserted.values())))
 
     def equation_19(f_c):
-        return [
-            image_id
-            for number, image_id in enumerate(rows["image_id"])
-            if f_c[number] > 0.9 and pointing[image_id] < 0.5 and inserted[image_id] > median
-        ]
+        return [image_id for number, image_id in enumerate(rows["image_id"]) if f_c[number] > 0.9
+                and pointing[image_id] < 0.5 and inserted[image_id] > median]  # fmt: skip
 
     assert len(equation_19(f.max(dim=1).values)) == 12
     found = sb.analyse(result.folder, "clever-hans")

@@ -163,13 +163,10 @@ def test_a_value_of_few_clusters_is_small(changes, small):
 )
 def test_best_are_methods_that_none_beats_where_any_two_differ(cells, marked):
     ids = {name: f"{number:016x}" for number, name in enumerate(cells)}
-    results = [
-        RESULT
-        | {"cell_id": ids[name], "baseline": name == "random", "rank": rank, "scored": scored}
-        | {"unranked": None if rank else "too few to rank"}
-        | {"beats_baselines": None if name == "random" else beats[0] if beats else rank is not None}
-        for name, (rank, scored, *beats) in cells.items()
-    ]
+    results = [RESULT | {"cell_id": ids[name], "baseline": name == "random", "rank": rank, "scored": scored}
+               | {"unranked": None if rank else "too few to rank"}
+               | {"beats_baselines": None if name == "random" else beats[0] if beats else rank is not None}
+               for name, (rank, scored, *beats) in cells.items()]  # fmt: skip
     read = read_cells(results)
     assert best(read) == {ids[name] for name in marked}
     compared = any(cell.baseline for cell in read)

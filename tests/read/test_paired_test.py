@@ -32,10 +32,8 @@ def literal(columns, codes, flips, seed=0):
     clusters = max(codes) + 1
     words = -(-clusters // 64)
     bits = random_bits(seed_of(seed, "flips", 0), flips * words)
-    signs = [
-        [1 - 2 * int(_bit(bits[flip * words : (flip + 1) * words], c)) for c in range(clusters)]
-        for flip in range(flips)
-    ]
+    signs = [[1 - 2 * int(_bit(bits[flip * words : (flip + 1) * words], c)) for c in range(clusters)]
+             for flip in range(flips)]  # fmt: skip
     for sign, word in zip(signs, random_bits(seed_of(seed, "flips", "another"), flips), strict=True):
         sign.append(1 - 2 * int(_bit([word], 0)))
     sums = {}

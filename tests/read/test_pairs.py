@@ -38,11 +38,8 @@ def test_pairs_are_what_the_scores_say(folder):
         for pair in pairs:
             names = pair.against.name, pair.against.other
             first, second = (run.values[cells[name, column.name].cell_id] for name in names)
-            gains = {
-                image_id: one - other
-                for image_id, one, other in zip(run.ids, first, second, strict=True)
-                if np.isfinite(one) and np.isfinite(other)
-            }
+            gains = {image_id: one - other for image_id, one, other in zip(run.ids, first, second, strict=True)
+                     if np.isfinite(one) and np.isfinite(other)}  # fmt: skip
             total = len(gains)
             shares = [sum(sign(gain) for gain in gains.values()) / total for sign in (above, level, below)]
             assert [pair.better, pair.equal, pair.worse] == pytest.approx(shares)

@@ -95,11 +95,8 @@ def test_scores_go_by_image_in_any_order(made, part):
 
 def test_cells_that_are_asked_for_are_read_alone(made):
     found, path = made
-    read = [
-        (cell, name)
-        for cell, own in records.by_cell(path, ["image_id"], {CELLS[1]})
-        for name in own.column("image_id").to_pylist()
-    ]
+    read = [(cell, name) for cell, own in records.by_cell(path, ["image_id"], {CELLS[1]})
+            for name in own.column("image_id").to_pylist()]  # fmt: skip
     assert read == [(row["cell_id"], row["image_id"]) for row in found if row["cell_id"] == CELLS[1]]
 
 

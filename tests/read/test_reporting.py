@@ -63,10 +63,8 @@ def make_run(
                         target="label", labels=[], precision="fp32", seed=seed)  # fmt: skip
     Manifest(spec=spec, identity=identity, cells={key.cell_id: key for key in keys}).write(folder)
     summary = summarise(folder, _facts(len(ids), seed))
-    write_json(
-        folder / "timings.json",
-        {"started": 1.0, "seconds": 12.5, "explainers": dict.fromkeys(map(hash_of, methods), 2.25)},
-    )
+    write_json(folder / "timings.json", {"started": 1.0, "seconds": 12.5,
+                                         "explainers": dict.fromkeys(map(hash_of, methods), 2.25)})  # fmt: skip
     if pictures:
         _pictures(rng, folder, choose(folder, read_cells(summary["cells"])), list(methods), side)
     return folder
@@ -149,14 +147,11 @@ def _pictures(rng: np.random.Generator, folder: Path, chosen: list, methods: lis
     distance = np.hypot(y - centres[:, 0], x - centres[:, 1])
     images = np.clip(120 + 80 * np.sin(12 * x) + 60 * (distance < 0.2) * np.sign(y - x), 0, 255)
     blobs = {name: np.exp(-((distance * rng.uniform(1, 4)) ** 2)) for name in methods}
-    save_arrays(
-        folder / "examples.npz",
-        ids=np.array([image_id for image_id, _ in chosen]),
-        kinds=np.array([kind for _, kind in chosen]),
-        images=np.stack([images, images * 0.8, images * 0.6], axis=-1).astype(np.uint8),
-        masks=distance < 0.2,
-        **{f"maps/{hash_of(name)}": np.round(255 * blob).astype(np.uint8) for name, blob in blobs.items()},
-    )
+    save_arrays(folder / "examples.npz", ids=np.array([image_id for image_id, _ in chosen]),
+                kinds=np.array([kind for _, kind in chosen]),
+                images=np.stack([images, images * 0.8, images * 0.6], axis=-1).astype(np.uint8), masks=distance < 0.2,
+                **{f"maps/{hash_of(name)}": np.round(255 * blob).astype(np.uint8)
+                   for name, blob in blobs.items()})  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -541,11 +536,8 @@ def test_explainers_that_follow_the_seed_of_the_run_are_paired(copied, other, tm
     def seeded(summary):
         for cell in summary["cells"]:
             if cell["explainer"] == "rise":
-                cell.update(
-                    explainer_options={"masks": 10, "seed": 1},
-                    explainer_text="rise:masks=10,seed=1",
-                    explainer_id=hash_of("s"),
-                )
+                cell.update(explainer_options={"masks": 10, "seed": 1}, explainer_text="rise:masks=10,seed=1",
+                            explainer_id=hash_of("s"))  # fmt: skip
 
     def unseeded(summary):
         for cell in summary["cells"]:
@@ -777,14 +769,8 @@ def test_samples_that_could_not_be_read(copied):
         if row["image_id"] == lost:
             row.update(dict.fromkeys(("prediction", "confidence", "correct", "mask_share", "logits")))
     records.write(copied / "predictions.parquet", rows, records.PREDICTIONS)
-    change_summary(
-        copied,
-        lambda summary: [
-            cell.update(n=cell["n"] - 1, clusters=cell["clusters"] - 1)
-            for cell in summary["cells"]
-            if cell["cell_id"] in gone
-        ],
-    )
+    change_summary(copied, lambda summary: [cell.update(n=cell["n"] - 1, clusters=cell["clusters"] - 1)
+                                            for cell in summary["cells"] if cell["cell_id"] in gone])  # fmt: skip
     page = page_of(copied)
     assert "prediction <b>–</b> (–); maps explain <b>–</b>" in page
     assert "None" not in page

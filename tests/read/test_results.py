@@ -113,11 +113,8 @@ def test_groups_of_classes_are_part_of_the_ids_of_the_metrics_that_ask_for_them(
     def ask(content):
         first = content["cells"][0]
         metric = [first["metric"], json.dumps(first["metric_options"], sort_keys=True), first["metric_version"]]
-        setting = {
-            key: value
-            for key, value in content["setting"].items()
-            if key not in {"groups", "activation", "label_column"}
-        }
+        setting = {key: value for key, value in content["setting"].items()
+                   if key not in {"groups", "activation", "label_column"}}  # fmt: skip
         content["setting"]["groups"] = groups
         first["cell_id"] = hash_of(setting, ["random", "{}", first["explainer_version"]], metric, groups)
 

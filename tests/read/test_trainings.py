@@ -148,10 +148,8 @@ def test_a_seed_study_is_mean_spread_and_interval_over_networks(networks, count)
         names = [name for name, of in matrices if of == metric]
         p = {}
         for pair in combinations(names, 2):
-            d = [
-                [a - b for a, b in zip(*rows, strict=True)]
-                for rows in zip(*(matrices[n, metric] for n in pair), strict=True)
-            ]
+            d = [[a - b for a, b in zip(*rows, strict=True)]
+                 for rows in zip(*(matrices[n, metric] for n in pair), strict=True)]  # fmt: skip
             m, _, _, _, within, between, freedom = literal([[(v + 1) / 2 for v in row] for row in d])
             t = (m - 0.5) / math.sqrt(within + between)
             p[pair] = 2 * stats.t.sf(abs(t), min(freedom, (count - 1) * (within + between) / between)), t

@@ -394,12 +394,9 @@ def test_a_metric_in_which_all_signed_maps_sit_at_chance_is_named(change, metric
     run = read_run(made(tmp_path / "run", 0, 80, 1, 0, 5, SIGNED | change))
     lines = [line for line in Verdict(run.cells, run.contrasts).sentences() if re.match(AT_CHANCE, line)]
     named = {metric for line in lines for metric in RANGES if metric in line}
-    expected = {
-        metric
-        for metric in RANGES
-        if all(signs_of(run)[name, "random", metric] in (0, -1) for name in ("occlusion", "lime"))
-        and signs_of(run)["gradcam", "random", metric] == 1
-    }
+    expected = {metric for metric in RANGES
+                if all(signs_of(run)[name, "random", metric] in (0, -1) for name in ("occlusion", "lime"))
+                and signs_of(run)["gradcam", "random", metric] == 1}  # fmt: skip
     assert named == expected
     assert metrics <= expected
 

@@ -109,10 +109,8 @@ CHANGES = {
     "a module imported inside under another name": ("own_package/deep", "3", "4"),
 }
 # Files are hashed whole: what a function may use some day is computed anew once too often.
-CHANGES |= {
-    "what is not used": ("own_helpers", "return 5", "return 6"),
-    "a global that is not used": ("own_main", "UNUSED = 1", "UNUSED = 2"),
-}
+CHANGES |= {"what is not used": ("own_helpers", "return 5", "return 6"),
+            "a global that is not used": ("own_main", "UNUSED = 1", "UNUSED = 2")}  # fmt: skip
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
@@ -256,13 +254,9 @@ def drawing(classifier, images, target):
     return images.mean(1)
 
 
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
-        (holding(SimpleNamespace(inner=(letter for letter in "ab"))), "generator"),
-        (holding(torch.eye(2).to_sparse()), "Sparse"),
-    ],
-)
+@pytest.mark.parametrize(("function", "words"),
+                         [(holding(SimpleNamespace(inner=(letter for letter in "ab"))), "generator"),
+                          (holding(torch.eye(2).to_sparse()), "Sparse")])  # fmt: skip
 def test_what_cannot_be_hashed_is_another_version_each_time_and_named(function, words):
     found = [code_hash(function) for _ in range(2)]
     assert found[0].version != found[1].version

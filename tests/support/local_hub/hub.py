@@ -92,14 +92,8 @@ class LocalHub:
         self, line: list[str], user: User | None = FOUNDER, home: str = "home", timeout: float = 600, **more: str
     ) -> "subprocess.CompletedProcess[str]":
         (self.root / home).mkdir(parents=True, exist_ok=True)
-        return subprocess.run(
-            line,
-            env=self.env(user, home, **more),
-            cwd=self.root / home,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        return subprocess.run(line, env=self.env(user, home, **more), cwd=self.root / home, capture_output=True,
+                              text=True, timeout=timeout)  # fmt: skip
 
     # Inside
 

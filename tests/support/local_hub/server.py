@@ -400,10 +400,8 @@ class Server:
         asked, home = await request.json(), f"{request.url.scheme}://{request.headers['host']}"
         objects = []
         for each in asked["objects"]:
-            actions = {
-                "upload": {"href": f"{home}/lfs-storage/{each['oid']}"},
-                "verify": {"href": f"{home}/lfs-verify"},
-            }
+            actions = {"upload": {"href": f"{home}/lfs-storage/{each['oid']}"},
+                       "verify": {"href": f"{home}/lfs-verify"}}  # fmt: skip
             objects.append(each | ({} if self.store.has(each["oid"]) else {"actions": actions}))
         return JSONResponse({"transfer": "basic", "objects": objects})
 
