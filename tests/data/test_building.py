@@ -11,6 +11,7 @@ import datasets
 import numpy as np
 import pytest
 from PIL import Image
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench import cli
@@ -70,8 +71,7 @@ def test_card_says_what_the_hub_reads(folder):
     from huggingface_hub import DatasetCard
 
     card = DatasetCard.load(folder / "README.md")
-    assert card.data.license == "cc0-1.0"
-    assert card.data.pretty_name == "Shapes-XAI"
+    assert (card.data.license, card.data.pretty_name) == ("cc0-1.0", "Shapes-XAI")
     assert card.data.task_categories == ["image-classification", "image-segmentation"]
     assert card.data.size_categories == ["n<1K"]
     info = card.data.to_dict()["dataset_info"]
@@ -118,8 +118,7 @@ def test_a_split_without_images_is_not_there(tmp_path):
     """`datasets` cannot load an empty split."""
     folder = sb.build("shapes-xai", tmp_path / "three", progress=False, size=32, count=3)
     assert {split: len(part) for split, part in datasets.load_dataset(str(folder)).items()} == {"train": 3}
-    with pytest.raises(UserError, match=r"unknown split of .*'validation'; known: .*train"):
-        sb.load_dataset(folder, split="validation")
+    refused(r"unknown split of .*'validation'; known: .*train", sb.load_dataset, folder, split="validation")
 
 
 def test_an_error_midway_leaves_nothing(monkeypatch, tmp_path):
@@ -137,8 +136,7 @@ def test_a_failed_overwrite_keeps_the_old_folder(monkeypatch, tmp_path):
     out = sb.build("shapes-xai", tmp_path / "out", progress=False, **SMALL)
     before = content(out)
     faulty(monkeypatch, lambda source, log: iter(()))
-    with pytest.raises(UserError, match="no usable image"):
-        sb.build("shapes-xai", out, overwrite=True, progress=False)
+    refused("no usable image", sb.build, "shapes-xai", out, overwrite=True, progress=False)
     assert content(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -149,8 +147,7 @@ def test_existing_folders(tmp_path):
     (tmp_path / ".out.building").mkdir()  # of a killed build
     (tmp_path / ".out.building/rest").write_text("half")
     sb.build("shapes-xai", out, progress=False, **SMALL)
-    with pytest.raises(UserError, match=r"out.*--overwrite"):
-        sb.build("shapes-xai", out, progress=False, **SMALL | {"seed": 1})
+    refused(r"out.*--overwrite", sb.build, "shapes-xai", out, progress=False, **SMALL | {"seed": 1})
     sb.build("shapes-xai", out, overwrite=True, progress=False, size=32, count=5)
     assert json.loads((out / "build_report.json").read_text())["counts"]["samples"] == 5
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -168,8 +165,7 @@ def test_a_build_killed_when_all_was_in_place_is_finished_by_the_next_start(tmp_
         with pytest.raises(KeyboardInterrupt):
             sb.build("shapes-xai", out, progress=False, **SMALL)
     before = content(out)
-    with pytest.raises(UserError, match=r"out.*--overwrite"):
-        sb.build("shapes-xai", out, progress=False, seed=1, **SMALL)
+    refused(r"out.*--overwrite", sb.build, "shapes-xai", out, progress=False, seed=1, **SMALL)
     assert sb.build("shapes-xai", out, progress=False, **SMALL) == out
     assert content(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -185,8 +181,7 @@ def test_a_finished_build_started_again_says_so_and_writes_nothing(tmp_path, cap
     assert content(out) == before
     (table, *_) = sorted((out / "data").iterdir())
     table.write_bytes(table.read_bytes() + b"x")
-    with pytest.raises(UserError, match=r"out.*--overwrite"):
-        sb.build("shapes-xai", out, progress=False, **SMALL)
+    refused(r"out.*--overwrite", sb.build, "shapes-xai", out, progress=False, **SMALL)
 
 
 def test_links_in_a_source_are_followed(tmp_path):
@@ -224,26 +219,20 @@ def test_a_lock_that_cannot_be_opened_does_not_stop_a_build(tmp_path, monkeypatc
 
 def test_overwrite_never_replaces_what_it_did_not_build(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(UserError, match="not a dataset built by this command"):
-        sb.build("shapes-xai", tmp_path, overwrite=True, progress=False)
+    refused("not a dataset built by this command", sb.build, "shapes-xai", tmp_path, overwrite=True, progress=False)
     assert (tmp_path / "thesis.txt").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("shapes-xia", {}, "shapes-xia.*shapes-xai"),
-        ("shapes-xai", {"sizes": 3}, "sizes.*\\bsize\\b"),
-        ("shapes-xai", {"size": "big"}, "takes int"),
-        ("shapes-xai", {"seed": 0.5}, "seed.*shapes-xai.*int"),
-        ("pet-xai", {"source": "no/such/folder"}, "does not exist"),
-        ("pet-xai", {}, "--source DIR"),
-    ],
-)
+@pytest.mark.parametrize(("name", "options", "message"), [
+    ("shapes-xia", {}, "shapes-xia.*shapes-xai"),
+    ("shapes-xai", {"sizes": 3}, "sizes.*\\bsize\\b"),
+    ("shapes-xai", {"size": "big"}, "takes int"),
+    ("shapes-xai", {"seed": 0.5}, "seed.*shapes-xai.*int"),
+    ("pet-xai", {"source": "no/such/folder"}, "does not exist"),
+    ("pet-xai", {}, "--source DIR"),
+])  # fmt: skip
 def test_errors_in_one_line(name, options, message, tmp_path):
-    with pytest.raises(UserError, match=message) as caught:
-        sb.build(name, tmp_path / "new" / "out", progress=False, **options)
-    assert "\n" not in str(caught.value)
+    refused(message, sb.build, name, tmp_path / "new" / "out", progress=False, **options)
     assert list(tmp_path.iterdir()) == []
 
 

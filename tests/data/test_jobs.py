@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from loky import process_executor
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.data import building
 from saliency_bench.data.jobs import Job, JobBatches
-from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples, shapes_xai
 
 SMALL = {"size": 32, "count": 200}
@@ -199,8 +199,7 @@ def test_errors_in_a_process_come_here_and_a_lost_process_is_named(tmp_path, mon
     assert sum(finished) == 3
     with pytest.raises(ValueError, match="in this job"):
         ids("four", "odd")
-    with pytest.raises(UserError, match=r"terminated from outside.*--workers 1"):
-        ids("five", "kill")
+    refused(r"terminated from outside.*--workers 1", ids, "five", "kill")
 
 
 def test_a_process_ends_with_the_one_that_started_it(tmp_path):
@@ -244,8 +243,7 @@ def test_the_callers_warnings_stay_as_they_were(tmp_path):
 
 
 def test_no_workers(tmp_path):
-    with pytest.raises(UserError, match="workers=0"):
-        sb.build("shapes-xai", tmp_path / "out", progress=False, workers=0, **SMALL)
+    refused("workers=0", sb.build, "shapes-xai", tmp_path / "out", progress=False, workers=0, **SMALL)
 
 
 MANY = """

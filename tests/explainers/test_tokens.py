@@ -5,11 +5,11 @@ Right maps are those of the same network with a convolution for its patches, tok
 
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 
 from saliency_bench import load_classifier, load_explainer
 from saliency_bench.compute.classifiers.attention import tokens_of
-from saliency_bench.errors import UserError
 
 IMAGES = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 
@@ -180,8 +180,7 @@ class Cropped(Reshaped):
 def test_tokens_that_are_not_the_patches_of_the_picture_are_refused(stem, patches, tiny):
     model = tiny(patches=patches)
     model.patch = stem(model.patch)
-    with pytest.raises(UserError, match=r"module:Tiny does not have one token per patch.*rise"):
-        tokens_of(classifier_of(model), IMAGES)
+    refused(r"module:Tiny does not have one token per patch.*rise", tokens_of, classifier_of(model), IMAGES)
 
 
 def test_tokens_are_those_of_the_image_size(tiny):
@@ -232,13 +231,11 @@ def test_attention_works_without_gradients_and_other_methods_report_the_cut(cut,
     for explainer in ("attention", "rollout"):
         assert torch.equal(maps_of(Probed(patches=48), explainer, images), maps_of(tiny(patches=48), explainer, images))
     for explainer in ("gradient", "input_x_gradient", "integrated_gradients:steps=2", "smoothgrad:samples=2"):
-        with pytest.raises(UserError, match=r"the gradient is cut inside.*rise"):
-            maps_of(Probed(patches=48), explainer, images)
+        refused(r"the gradient is cut inside.*rise", maps_of, Probed(patches=48), explainer, images)
     for explainer in EXPLAINERS[2:]:
         if cut == "input" and explainer != "tattr":  # no pixel has a gradient, but the attention has
             assert torch.equal(
                 maps_of(Probed(patches=48), explainer, images), maps_of(tiny(patches=48), explainer, images)
             )
             continue
-        with pytest.raises(UserError, match=r"the gradient is cut inside.*rise"):
-            maps_of(Probed(patches=48), explainer, images)
+        refused(r"the gradient is cut inside.*rise", maps_of, Probed(patches=48), explainer, images)

@@ -108,8 +108,7 @@ def test_the_card_of_a_model_says_which_data_and_which_start(commits, here, pets
     run = sb.run(dataset=DATA, model=out, out=tmp_path / "run", **SETTINGS)
     files = model_publication(out, "founder", results=run.folder, api=here.api()).files
     card = ModelCard(files["README.md"].decode())
-    assert card.data.base_model == NET
-    assert card.data.datasets == [DATA]
+    assert (card.data.base_model, card.data.datasets) == (NET, [DATA])
     assert f"commit `{first['dataset']}`" in card.text
     assert f"commit `{second['model']}`" in card.text
     revisions = {each.dataset_split: each.dataset_revision for each in card.data.eval_results}

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.cli import main
@@ -118,16 +119,13 @@ FLAT = OUTLINE[0]
 WHOLE = ones((20, 30), ((4, 12), (4, 20)))
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("3f2504e0-4f89-11d3-9a0c-0305e82c3301", "0b1e5a9c-4f89-11d3-9a0c-0305e82c3301"),
-        (7.0, 8.0),
-        ("7", "8"),
-        ("a", 3),
-        (0, "00"),
-    ],
-)
+@pytest.mark.parametrize(("first", "second"), [
+    ("3f2504e0-4f89-11d3-9a0c-0305e82c3301", "0b1e5a9c-4f89-11d3-9a0c-0305e82c3301"),
+    (7.0, 8.0),
+    ("7", "8"),
+    ("a", 3),
+    (0, "00"),
+])  # fmt: skip
 def test_ids_of_any_kind(tmp_path, first, second):
     content = source(tmp_path, [], ("a.jpg", "b.jpg"))
     content["images"][0]["id"], content["images"][1]["id"] = first, second
@@ -242,8 +240,7 @@ def test_the_error_for_unmatched_names_gives_an_example_from_both_sides(tmp_path
     assert "1 name has no picture, such as x/other.jpg; the folder also holds a.jpg" in texts
     content["images"][1]["file_name"] = "x/another.jpg"
     (tmp_path / "my.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"the file names x/other\.jpg .*, but the folder holds a\.jpg; give --images"):
-        built(tmp_path)
+    refused(r"the file names x/other\.jpg .*, but the folder holds a\.jpg; give --images", built, tmp_path)
 
 
 # Photographs in portrait: the file is 30 x 20, upright it is 20 wide and 30 high.
@@ -295,8 +292,7 @@ def test_where_both_frames_fit_the_user_says_which(tmp_path, orientation, size):
     np.testing.assert_array_equal(of_mask(built(tmp_path, upright=True)[0]["a:cat"]), ones(upright, MIDDLE))
     expected = as_shown(ones((20, 30), MIDDLE), orientation)
     np.testing.assert_array_equal(of_mask(built(tmp_path, stored=True)[0]["a:cat"]), expected)
-    with pytest.raises(UserError, match="give --upright or --stored, not both"):
-        built(tmp_path, upright=True, stored=True)
+    refused("give --upright or --stored, not both", built, tmp_path, upright=True, stored=True)
 
 
 def test_the_upright_size_and_run_lengths_prove_their_frame(tmp_path):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from built_samples import built_by
 from PIL import Image
+from refusals import refused
 
 from saliency_bench import build
 from saliency_bench.data.building import split_of
-from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _lidc, disease_xai
 from saliency_bench.hub_builders._examples import chest, dicom, lidc_xml, outline
 
@@ -141,10 +141,8 @@ def test_marks_that_overlap_mean_one_nodule_and_chains_of_them_too():
 
 def test_at_least_half_of_those_who_marked_it():
     a, b, c, d = (np.array(one) for one in ([1, 2, 3], [2, 3], [3, 4], [3, 5]))
-    assert _lidc.agreed([a]).tolist() == [1, 2, 3]
-    assert _lidc.agreed([a, b]).tolist() == [1, 2, 3]
-    assert _lidc.agreed([a, b, c]).tolist() == [2, 3]
-    assert _lidc.agreed([a, b, c, d]).tolist() == [2, 3]
+    assert (_lidc.agreed([a]).tolist(), _lidc.agreed([a, b]).tolist()) == ([1, 2, 3], [1, 2, 3])
+    assert (_lidc.agreed([a, b, c]).tolist(), _lidc.agreed([a, b, c, d]).tolist()) == ([2, 3], [2, 3])
 
 
 def test_a_nodule_and_its_surroundings(source):
@@ -212,8 +210,7 @@ def test_options_and_readers(source):
     samples, log = built(source, min_readers=4)
     assert samples == {}
     assert log.left_out[0]["reason"] == "marked by fewer than 4 readers"
-    with pytest.raises(UserError, match="min_readers must be 1 to 4"):
-        built(source, min_readers=5)
+    refused("min_readers must be 1 to 4", built, source, min_readers=5)
 
 
 def test_one_patient_is_in_one_split(source, tmp_path):
@@ -231,8 +228,7 @@ def test_one_patient_is_in_one_split(source, tmp_path):
     (source / "tcia-lidc-xml/157/159.xml").write_text(lidc_xml(second, SESSIONS))
     folder = build("disease-xai", tmp_path / "out", source=source, progress=False, crop_mm=21.0)
     loaded = datasets.load_dataset(str(folder))
-    assert list(loaded) == [split_of(0, "LIDC-IDRI-0007")]
-    assert len(next(iter(loaded.values()))) == 4
+    assert (list(loaded), len(next(iter(loaded.values())))) == ([split_of(0, "LIDC-IDRI-0007")], 4)
 
 
 def test_patients_from_the_table_where_there_is_one(source):
@@ -307,7 +303,5 @@ def test_a_real_ct_series():
 
 def test_missing_parts_are_named(source, tmp_path):
     (source / "tcia-lidc-xml").rename(tmp_path / "gone")
-    with pytest.raises(UserError, match=r"\bXML\b"):
-        built(source / "LIDC-IDRI")
-    with pytest.raises(UserError, match=r"DICOM.*Cancer Imaging Archive"):
-        built(tmp_path / "gone")
+    refused(r"\bXML\b", built, source / "LIDC-IDRI")
+    refused(r"DICOM.*Cancer Imaging Archive", built, tmp_path / "gone")

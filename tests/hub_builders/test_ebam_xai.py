@@ -9,10 +9,10 @@ import datasets
 import numpy as np
 import pytest
 from PIL import Image
+from refusals import refused
 
 from saliency_bench import build
 from saliency_bench.data.jobs import BuildLog, samples_of
-from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _detector, ebam_xai
 
 FREE = {"detector": False, "least": 1, "least_pixels": 1}
@@ -111,8 +111,7 @@ def test_the_detector_says_what_it_needs(source, monkeypatch):
         raise OSError("no network")
 
     monkeypatch.setattr(detection.FasterRCNN_ResNet50_FPN_Weights, "get_state_dict", absent)
-    with pytest.raises(UserError, match=r"160 MB.*--no-detector"):
-        built(source, detector=True)
+    refused(r"160 MB.*--no-detector", built, source, detector=True)
 
 
 @pytest.fixture
@@ -176,21 +175,17 @@ def test_weights_that_are_a_program_are_not_run(source, weights):
             return (Path.touch, (source / "evil",))
 
     (weights({}) / "fasterrcnn_resnet50_fpn_coco-258fb6c6.pth").write_bytes(pickle.dumps({"a": Evil()}, 2))
-    with pytest.raises(UserError, match=r"detector.*torchvision") as caught:
-        _detector.faster_rcnn()
-    assert "\n" not in str(caught.value)
+    refused(r"detector.*torchvision", _detector.faster_rcnn)
     assert not (source / "evil").exists()
 
 
 def test_answers_that_cannot_be_kept(source):
     (source / "detections.jsonl").mkdir()
-    with pytest.raises(UserError, match=r"detections\.jsonl"):
-        built(source, detector=True)
+    refused(r"detections\.jsonl", built, source, detector=True)
 
 
 def test_rare_classes_and_small_objects_go(source):
-    with pytest.raises(UserError, match="no object class is left"):
-        built(source, least=21)
+    refused("no object class is left", built, source, least=21)
     samples, _ = built(source, least_pixels=1, least=20)
     assert {s["label"] for s in samples.values()} == {"dog", "cup"}
     content = json.loads((source / "annotations/instances_train2017.json").read_text())
@@ -208,5 +203,4 @@ def test_damaged_parts_are_named_and_missing_ones_too(source, tmp_path):
     assert samples == {}
     assert "empty file" in log.left_out[-1]["reason"]
     (source / "images").rename(tmp_path / "gone")
-    with pytest.raises(UserError, match=r"images/train/.*miniplaces"):
-        built(source)
+    refused(r"images/train/.*miniplaces", built, source)

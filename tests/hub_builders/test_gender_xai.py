@@ -39,19 +39,16 @@ def coco(root, images, split="train2017"):
 built = partial(built_by, gender_xai)
 
 
-@pytest.mark.parametrize(
-    ("caption", "words"),
-    [
-        ("A man rides a horse", {"man"}),
-        ("WOMAN'S hat on a shelf", {"woman"}),
-        ("Two Men and a dog", {"men"}),
-        ("a fireman, a snowman and a mannequin", set()),
-        ("a man-made lake", set()),
-        ("Humans, womanly, manly", set()),
-        ("Women/men entrance", {"women", "men"}),
-        ("a man.", {"man"}),
-    ],
-)
+@pytest.mark.parametrize(("caption", "words"), [
+    ("A man rides a horse", {"man"}),
+    ("WOMAN'S hat on a shelf", {"woman"}),
+    ("Two Men and a dog", {"men"}),
+    ("a fireman, a snowman and a mannequin", set()),
+    ("a man-made lake", set()),
+    ("Humans, womanly, manly", set()),
+    ("Women/men entrance", {"women", "men"}),
+    ("a man.", {"man"}),
+])  # fmt: skip
 def test_whole_words_in_any_case(caption, words):
     assert gender_xai.words_of([caption]) == words
 
@@ -146,26 +143,23 @@ def test_run_lengths_plain_and_compressed(pixels):
     assert (_coco.mask_of({"size": [height, width], "counts": text}, height, width) == mask).all()
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        None,
-        "text",
-        [],
-        [[]],
-        [[1, 2, 3, 4, 5]],
-        [[1, 2, 3, 4, 5, 1e12]],
-        [[1, 2, 3, 4, 5, float("nan")]],
-        [["a"] * 6],
-        {},
-        {"size": [HEIGHT, WIDTH], "counts": [10]},
-        {"size": [HEIGHT, WIDTH], "counts": [10, -1, HEIGHT * WIDTH - 9]},
-        {"size": [HEIGHT, WIDTH], "counts": [HEIGHT * WIDTH + 1]},
-        {"size": [HEIGHT, WIDTH], "counts": "oooooooooooo"},
-        {"size": [HEIGHT, WIDTH], "counts": "\x00ä"},
-        {"size": [WIDTH, HEIGHT], "counts": [HEIGHT * WIDTH]},
-    ],
-)
+@pytest.mark.parametrize("wrong", [
+    None,
+    "text",
+    [],
+    [[]],
+    [[1, 2, 3, 4, 5]],
+    [[1, 2, 3, 4, 5, 1e12]],
+    [[1, 2, 3, 4, 5, float("nan")]],
+    [["a"] * 6],
+    {},
+    {"size": [HEIGHT, WIDTH], "counts": [10]},
+    {"size": [HEIGHT, WIDTH], "counts": [10, -1, HEIGHT * WIDTH - 9]},
+    {"size": [HEIGHT, WIDTH], "counts": [HEIGHT * WIDTH + 1]},
+    {"size": [HEIGHT, WIDTH], "counts": "oooooooooooo"},
+    {"size": [HEIGHT, WIDTH], "counts": "\x00ä"},
+    {"size": [WIDTH, HEIGHT], "counts": [HEIGHT * WIDTH]},
+])  # fmt: skip
 def test_hostile_segmentations_never_reach_the_library(wrong):
     with pytest.raises(UnreadableError):
         _coco.mask_of(wrong, HEIGHT, WIDTH)

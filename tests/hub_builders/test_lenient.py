@@ -43,22 +43,19 @@ def test_one_folder_too_high(whole, name):
     assert ids(name, source.parent) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "folder"),
-    [
-        ("pet-xai", "images"),
-        ("pet-xai", "annotations"),
-        ("object-xai", "VOCdevkit/VOC2012/JPEGImages"),
-        ("voc-val", "VOCdevkit/VOC2012/ImageSets"),
-        ("voc-val", "VOCdevkit/VOC2012"),
-        ("voc-val", "VOCdevkit"),
-        ("coco-val", "annotations"),
-        ("security-xai", "JPEGImage"),
-        ("food-101", "food-101/images"),
-        ("gender-xai release", "attention_label"),
-        ("cancer-xai", "Task07_Pancreas"),
-    ],
-)
+@pytest.mark.parametrize(("name", "folder"), [
+    ("pet-xai", "images"),
+    ("pet-xai", "annotations"),
+    ("object-xai", "VOCdevkit/VOC2012/JPEGImages"),
+    ("voc-val", "VOCdevkit/VOC2012/ImageSets"),
+    ("voc-val", "VOCdevkit/VOC2012"),
+    ("voc-val", "VOCdevkit"),
+    ("coco-val", "annotations"),
+    ("security-xai", "JPEGImage"),
+    ("food-101", "food-101/images"),
+    ("gender-xai release", "attention_label"),
+    ("cancer-xai", "Task07_Pancreas"),
+])  # fmt: skip
 def test_one_folder_too_deep(whole, name, folder):
     _, source, expected = whole(name)
     assert ids(name, source / folder) == expected

@@ -75,8 +75,7 @@ def built(photos, store, tmp_path, *options):
 def test_masks_of_people_become_those_of_the_dataset(photos, store, tmp_path):
     rows, masks, report = built(photos, store, tmp_path)
     assert rows["image_id"] == list(masks) == ["IMG_1.jpg", "IMG_2.jpg", "IMG_3.jpg", "IMG_4.jpg"]
-    assert rows.features["label"].names == ["cat", "dog"]
-    assert rows["annotators"] == [3, 2, 1, 0]
+    assert (rows.features["label"].names, rows["annotators"]) == (["cat", "dog"], [3, 2, 1, 0])
     literal = np.zeros(SIZE, int)
     for mask in MASKS.values():
         for y, x in zip(*np.nonzero(mask), strict=True):
@@ -112,16 +111,13 @@ def test_only_accepted_answers(photos, store, tmp_path):
     assert masks["IMG_2.jpg"] is None
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({}, "needs the store of the study: --annotations"),
-        ({"annotations": "none.db"}, "there is no store"),
-        ({"annotations": "study.db", "rule": "most"}, "consensus rule"),
-        ({"annotations": "study.db", "people": ("eve",)}, "has nobody called eve"),
-        ({"annotations": "study.db", "study": "other"}, "no such study"),
-    ],
-)
+@pytest.mark.parametrize(("options", "line"), [
+    ({}, "needs the store of the study: --annotations"),
+    ({"annotations": "none.db"}, "there is no store"),
+    ({"annotations": "study.db", "rule": "most"}, "consensus rule"),
+    ({"annotations": "study.db", "people": ("eve",)}, "has nobody called eve"),
+    ({"annotations": "study.db", "study": "other"}, "no such study"),
+])  # fmt: skip
 def test_wrong_options_are_one_line(photos, store, tmp_path, options, line, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=line):

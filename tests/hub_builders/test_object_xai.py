@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from built_samples import built_by
 from PIL import Image
+from refusals import refused
 
-from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import object_xai
 
 SIZE = (30, 20)  # width, height
@@ -79,8 +79,7 @@ def test_augmented_as_png_and_as_the_original_matlab_files(source):
     from scipy.io import savemat
 
     root = source / "VOCdevkit/VOC2012"
-    with pytest.raises(UserError, match=r"SegmentationClassAug/.*Hariharan"):
-        built(source, segmentation="augmented")
+    refused(r"SegmentationClassAug/.*Hariharan", built, source, segmentation="augmented")
     folder = source / "benchmark_RELEASE/dataset/cls"
     folder.mkdir(parents=True)
     savemat(folder / "2008_000007.mat", {"GTcls": {"Segmentation": labelled(12) % 255, "CategoriesPresent": [12]}})
@@ -102,7 +101,5 @@ def test_any_of_the_three_folders_may_be_given(source):
 
 
 def test_wrong_options_and_no_source(source):
-    with pytest.raises(UserError, match=r"original.*augmented"):
-        built(source, segmentation="both")
-    with pytest.raises(UserError, match=r"--source DIR.*PASCAL VOC 2012"):
-        built(None)
+    refused(r"original.*augmented", built, source, segmentation="both")
+    refused(r"--source DIR.*PASCAL VOC 2012", built, None)

@@ -74,8 +74,7 @@ def built(source):
 
 
 def test_breeds_are_37_in_the_order_of_the_class_ids():
-    assert len(pet_xai.BREEDS) == 37
-    assert sorted(pet_xai.BREEDS, key=str.lower) == pet_xai.BREEDS
+    assert (len(pet_xai.BREEDS), sorted(pet_xai.BREEDS, key=str.lower)) == (37, pet_xai.BREEDS)
     assert sum(breed[0].isupper() for breed in pet_xai.BREEDS) == 12  # cats
 
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from PIL import Image
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.data.build_report import read_report
-from saliency_bench.errors import UserError
 from saliency_bench.hub_builders.yolo import names_in, objects_in, shape_of
 from saliency_bench.utils.pictures import UnreadableError
 
@@ -93,8 +93,7 @@ def test_names_of_the_classes(tmp_path):
     text(tmp_path / "classes.txt", "dog\nblack cat\n\n")
     assert names_in(tmp_path / "classes.txt") == {0: "dog", 1: "black cat"}
     text(tmp_path / "classes.txt", "dog\n\nblack cat\n")  # passed over, the cats would be of another number
-    with pytest.raises(UserError, match="empty line 2; each line is the name of a class"):
-        names_in(tmp_path / "classes.txt")
+    refused("empty line 2; each line is the name of a class", names_in, tmp_path / "classes.txt")
     for content, message in (
         ("train: a\n", "has no list `names`"),
         ("names: [a, a]\n", "gives two classes the same name"),
@@ -104,8 +103,7 @@ def test_names_of_the_classes(tmp_path):
         ("[" * 5000, "is not YAML"),
     ):
         text(tmp_path / "data.yaml", content)
-        with pytest.raises(UserError, match=message):
-            names_in(tmp_path / "data.yaml")
+        refused(message, names_in, tmp_path / "data.yaml")
 
 
 def test_what_cannot_be_used_is_named_and_the_rest_is_kept(tmp_path):
@@ -167,17 +165,13 @@ def test_splits_by_hash_and_the_command_line(tmp_path, capsys):
 
 def test_a_source_without_its_parts_is_one_line_that_names_the_option(tmp_path):
     picture(tmp_path / "in/a.png")
-    with pytest.raises(UserError, match="give --names FILE"):
-        built(tmp_path)
+    refused("give --names FILE", built, tmp_path)
     text(tmp_path / "in/classes.txt", "dog\n")
-    with pytest.raises(UserError, match=r"has no label files.*--labels"):
-        built(tmp_path)
-    with pytest.raises(UserError, match=r"--labels nowhere is not a folder"):
-        built(tmp_path, labels="nowhere")
+    refused(r"has no label files.*--labels", built, tmp_path)
+    refused(r"--labels nowhere is not a folder", built, tmp_path, labels="nowhere")
     text(tmp_path / "none/a.txt", "0\n")
     (tmp_path / "in/a.png").unlink()
-    with pytest.raises(UserError, match="has no readable pictures"):
-        built(tmp_path, labels=str(tmp_path / "none"))
+    refused("has no readable pictures", built, tmp_path, labels=str(tmp_path / "none"))
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\0")
     with pytest.raises(UnreadableError, match="cannot be read as text"):
         objects_in(tmp_path / "binary.txt")
@@ -192,8 +186,7 @@ def test_poses_are_refused(tmp_path, shape, names):
     given = {"names": str(tmp_path / "in" / names)} if names else {}
     for content in (f"{NAMES}kpt_shape: {shape}\n", f'{{"names": ["no", "cat"], "kpt_shape": {shape}}}'):
         text(tmp_path / "in/data.yaml", content)
-        with pytest.raises(UserError, match=r"data\.yaml describes poses \(kpt_shape\), whose points are not outlines"):
-            built(tmp_path, **given)
+        refused(r"data\.yaml describes poses \(kpt_shape\), whose points are not outlines", built, tmp_path, **given)
     text(tmp_path / "in/data.yaml", f"{NAMES}# kpt_shape: {shape}\n")
     text(tmp_path / "in/labels/a.txt", f"1 {BOX}\n")
     assert of_mask(built(tmp_path, **given)[0]["a:cat"]).any()
@@ -238,5 +231,4 @@ def test_labels_with_the_names_of_uploads_and_the_layout_of_cvat(tmp_path):
 def test_pictures_in_folders_of_their_classes_are_another_layout(tmp_path):
     picture(tmp_path / "in/train/cat/a.png")
     text(tmp_path / "in/data.yaml", NAMES)
-    with pytest.raises(UserError, match=r"has no label files .* use `saliency-bench build folder`"):
-        built(tmp_path)
+    refused(r"has no label files .* use `saliency-bench build folder`", built, tmp_path)

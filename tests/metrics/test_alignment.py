@@ -122,15 +122,12 @@ def test_a_sweep_is_one_score_after_the_other(name, maps, masks, normalised):
         np.testing.assert_array_equal(column, expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "peer", "options"),
-    [
-        ("saliency_energy", "RelevanceMassAccuracy", {}),
-        ("saliency_iosr", "TopKIntersection", {}),  # of as many pixels as are salient
-        ("saliency_precision", "RelevanceRankAccuracy", {"threshold": "mask_area"}),
-        ("saliency_recall", "RelevanceRankAccuracy", {"threshold": "mask_area"}),
-    ],
-)
+@pytest.mark.parametrize(("name", "peer", "options"), [
+    ("saliency_energy", "RelevanceMassAccuracy", {}),
+    ("saliency_iosr", "TopKIntersection", {}),  # of as many pixels as are salient
+    ("saliency_precision", "RelevanceRankAccuracy", {"threshold": "mask_area"}),
+    ("saliency_recall", "RelevanceRankAccuracy", {"threshold": "mask_area"}),
+])  # fmt: skip
 def test_is_a_metric_of_quantus(name, peer, options):
     quantus, rng = pytest.importorskip("quantus"), np.random.default_rng(0)
     maps, masks = rng.permutation(5 * 72).reshape(5, 8, 9).astype(np.float32) + 1, rng.random((5, 8, 9)) > 0.6

@@ -124,8 +124,7 @@ def test_gives_one_number_a_sample_and_changes_nothing(name, inputs):
     before |= {key: inputs[key].copy() for key in ("maps", "masks")}
     weights = [parameter.clone() for parameter in inputs["classifier"].parameters()]
     values = scores(metric, inputs)
-    assert values.shape == (B,)
-    assert values.dtype == np.float64
+    assert (values.shape, values.dtype) == ((B,), np.float64)
     low, high = metric.range
     assert ((low <= values) & (values <= high) | (metric.aggregate is not None)).all()
     for key in ("images", "target"):

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from refusals import refused
 from scipy import stats
 from test_analyses import left_open
 from torch import nn
@@ -235,19 +236,15 @@ def test_the_command(done, answers, tmp_path, capsys):
 def test_damaged_answers_are_one_line(tmp_path, text, line):
     path = tmp_path / "answers.csv"
     path.write_text(text)
-    with pytest.raises(UserError, match=line):
-        read_answers(path)
+    refused(line, read_answers, path)
 
 
 def test_what_has_nothing_to_compare_is_one_line(done, answers, tmp_path):
-    with pytest.raises(UserError, match="needs the answers of people"):
-        sb.analyse(done, "agreement")
-    with pytest.raises(UserError, match="cannot be read"):
-        sb.analyse(done, "agreement", answers=tmp_path / "none.csv")
+    refused("needs the answers of people", sb.analyse, done, "agreement")
+    refused("cannot be read", sb.analyse, done, "agreement", answers=tmp_path / "none.csv")
     other = tmp_path / "other.csv"
     other.write_text(answers.read_text().replace("gradient", "mine").replace("edges", "theirs"))
-    with pytest.raises(UserError, match="centre, mine, random, theirs"):
-        sb.analyse(done, "agreement", answers=other)
+    refused("centre, mine, random, theirs", sb.analyse, done, "agreement", answers=other)
 
 
 def test_both_accuracies_of_an_explainer_are_over_the_images_it_was_judged_on(done, answers, tmp_path):
@@ -284,5 +281,4 @@ def test_answers_that_name_a_dataset_count_for_runs_over_it(done, answers, tmp_p
 
     runs = [read_run(done.folder)]
     assert agreement(runs, of(fingerprint)).data["people"] == agreement(runs, answers).data["people"]
-    with pytest.raises(UserError, match=r"is about other datasets than the runs: voc$"):
-        agreement(runs, of("voc"))
+    refused(r"is about other datasets than the runs: voc$", agreement, runs, of("voc"))

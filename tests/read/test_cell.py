@@ -35,8 +35,7 @@ def test_a_cell_is_flat_json_and_read_back_as_it_was_written():
     assert as_json([cell]) == [RESULT]
     assert cell.parts["0.1"] == PartResult(value=0.1, low=None, high=None, n=1, clusters=1)
     assert (cell.ends, cell.parts["0.1"].ends) == ((0.25, 0.75), None)
-    assert cell.forward_passes.explain == 30
-    assert cell.limits == (0.0, float("inf"))
+    assert (cell.forward_passes.explain, cell.limits) == (30, (0.0, float("inf")))
     assert CellKey.model_validate(KEY).metric_id == ("saliency_miou", 2)
     assert set(CellKey.model_fields) == set(KEY)
     assert set(CellResult.model_fields) == set(RESULT)
@@ -121,17 +120,14 @@ def test_two_functions_of_one_name_have_a_row_each():
     assert second.startswith(f"{RESULT['explainer_text']} (version bbbbbb)")
 
 
-@pytest.mark.parametrize(
-    ("changes", "ranks", "few", "approximate"),
-    [
-        ({}, "1-2", True, False),
-        ({"rank": [2, 2]}, "2", True, False),
-        ({"clusters": 20, "median": 0.5}, "1-2", False, True),
-        ({"n": 500, "clusters": 500, "median": 0.5}, "1-2", False, False),
-        ({"low": None, "high": None, "median": 0.5}, "1-2", False, False),
-        ({"n": 500, "clusters": 500, "effective": 19.9}, "1-2", True, False),
-    ],
-)
+@pytest.mark.parametrize(("changes", "ranks", "few", "approximate"), [
+    ({}, "1-2", True, False),
+    ({"rank": [2, 2]}, "2", True, False),
+    ({"clusters": 20, "median": 0.5}, "1-2", False, True),
+    ({"n": 500, "clusters": 500, "median": 0.5}, "1-2", False, False),
+    ({"low": None, "high": None, "median": 0.5}, "1-2", False, False),
+    ({"n": 500, "clusters": 500, "effective": 19.9}, "1-2", True, False),
+])  # fmt: skip
 def test_what_follows_from_a_cell(changes, ranks, few, approximate):
     (cell,) = read_cells([RESULT | changes])
     assert (cell.ranks, cell.few, cell.approximate) == (ranks, few, approximate)
@@ -147,20 +143,17 @@ def test_a_value_of_few_clusters_is_small(changes, small):
     assert cell.small == small
 
 
-@pytest.mark.parametrize(
-    ("cells", "marked"),
-    [
-        ({"a": ([1, 2], 1.0), "b": ([1, 2], 0.95), "random": ([3, 3], 1.0)}, "ab"),
-        ({"a": ([1, 2], 1.0), "b": ([1, 2], 0.94), "random": ([3, 3], 1.0)}, "a"),  # too few are scored
-        ({"a": ([1, 2], 1.0, True), "b": ([1, 3], 1.0, False), "random": ([2, 3], 1.0)}, "a"),
-        ({"a": ([1, 2], 1.0, None), "b": ([2, 2], 1.0, None)}, "a"),  # without a baseline
-        ({"a": ([1, 2], 1.0, None), "random": ([2, 2], 1.0)}, ""),  # an older summary does not say
-        ({"a": ([1, 3], 1.0), "b": ([1, 3], 1.0), "random": ([1, 3], 1.0)}, ""),  # no two differ
-        ({"random": ([1, 1], 1.0), "a": ([2, 3], 1.0), "b": ([2, 3], 1.0)}, ""),  # a baseline beats them
-        ({"a": ([1, 2], 1.0, False), "random": ([1, 2], 1.0), "b": ([3, 3], 1.0)}, ""),  # not shown to be better
-        ({"a": (None, 1.0), "random": (None, 1.0)}, ""),
-    ],
-)
+@pytest.mark.parametrize(("cells", "marked"), [
+    ({"a": ([1, 2], 1.0), "b": ([1, 2], 0.95), "random": ([3, 3], 1.0)}, "ab"),
+    ({"a": ([1, 2], 1.0), "b": ([1, 2], 0.94), "random": ([3, 3], 1.0)}, "a"),  # too few are scored
+    ({"a": ([1, 2], 1.0, True), "b": ([1, 3], 1.0, False), "random": ([2, 3], 1.0)}, "a"),
+    ({"a": ([1, 2], 1.0, None), "b": ([2, 2], 1.0, None)}, "a"),  # without a baseline
+    ({"a": ([1, 2], 1.0, None), "random": ([2, 2], 1.0)}, ""),  # an older summary does not say
+    ({"a": ([1, 3], 1.0), "b": ([1, 3], 1.0), "random": ([1, 3], 1.0)}, ""),  # no two differ
+    ({"random": ([1, 1], 1.0), "a": ([2, 3], 1.0), "b": ([2, 3], 1.0)}, ""),  # a baseline beats them
+    ({"a": ([1, 2], 1.0, False), "random": ([1, 2], 1.0), "b": ([3, 3], 1.0)}, ""),  # not shown to be better
+    ({"a": (None, 1.0), "random": (None, 1.0)}, ""),
+])  # fmt: skip
 def test_best_are_methods_that_none_beats_where_any_two_differ(cells, marked):
     ids = {name: f"{number:016x}" for number, name in enumerate(cells)}
     results = [RESULT | {"cell_id": ids[name], "baseline": name == "random", "rank": rank, "scored": scored}

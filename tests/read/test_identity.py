@@ -49,8 +49,7 @@ def test_every_entry_is_part_of_the_id_of_what_asks_for_it(entry):
 def test_what_a_metric_asks_for_besides_is_part_of_its_id(entry):
     asked = [{}, {entry: "0" * 32}, {entry: "1" * 32}, {f"{entry}s": "0" * 32}]
     ids = [HAND_MADE.cell_id(EXPLAINER, METRIC, EVERYTHING, one) for one in asked]
-    assert len(set(ids)) == len(asked)
-    assert ids[0] == HAND_MADE.cell_id(EXPLAINER, METRIC, EVERYTHING)
+    assert (len(set(ids)), ids[0]) == (len(asked), HAND_MADE.cell_id(EXPLAINER, METRIC, EVERYTHING))
     of_identity = CellIds(HAND_MADE)
     assert all(cell_id in of_identity.possible(EXPLAINER, METRIC, asked_for)
                for cell_id, asked_for in zip(ids, asked, strict=True))  # fmt: skip

@@ -16,6 +16,7 @@ import pytest
 import torch
 from datasets import Dataset
 from PIL import Image
+from refusals import refused
 from test_pairs import CHROMIUM, browser, in_browser
 from test_reporting import METHODS, make_run, page_of
 
@@ -159,12 +160,10 @@ def test_samples_without_small_maps_or_of_another_dataset_are_told(folder, tmp_p
     text = page.with_name("page-samples.html").read_text(encoding="utf-8")
     assert "has kept no small maps of gradcam, rise, integrated_gradients" in text
     other = Dataset.from_dict({"image": [Image.new("RGB", (4, 4))], "label": [0]})
-    with pytest.raises(UserError, match="holds other samples than the dataset of"):
-        report(folder, tmp_path / "page.html", samples=True, data=other)
+    refused("holds other samples than the dataset of", report, folder, tmp_path / "page.html", samples=True, data=other)
     with pytest.raises(UserError, match="all samples are shown of one run"):
         report([folder, make_run(tmp_path / "two", pictures=False)], tmp_path / "page.html", samples=True)
-    with pytest.raises(UserError, match="--samples"):
-        report(folder, tmp_path / "page.html", data=other)
+    refused("--samples", report, folder, tmp_path / "page.html", data=other)
 
 
 @pytest.mark.slow

@@ -12,9 +12,9 @@ from io import StringIO
 
 import numpy as np
 import pytest
+from commands import said
 from test_reporting import METHODS, METRICS, make_run, page_of
 
-from saliency_bench.cli import main
 from saliency_bench.read.analysis.pairs import explainer_pairs
 from saliency_bench.read.report.titles import metric_title
 from saliency_bench.read.run_folder import read_run
@@ -80,15 +80,13 @@ def test_lower_is_better_turns_who_is_ahead(folder):
 @pytest.mark.slow
 def test_the_console_prints_every_pair_and_json_holds_it(folder, tmp_path, capsys):
     line = ["report", str(folder), "--out", str(tmp_path / "page.html"), "--pairs"]
-    assert main(line) == 0
-    shown = capsys.readouterr().out
+    shown = said(capsys, line)
     found = [pair for _, pairs in explainer_pairs(read_run(folder)) for pair in pairs]
     for pair in found:
         contrast = pair.against.contrast
         row = rf"{pair.against.name} +{pair.against.other} +{contrast.difference:+.3f} \[{contrast.low:+.3f}, "
         assert re.search(row.replace("+0", r"\+0").replace("+-", "-").replace("[-", r"[-"), shown), row
-    assert main([*line, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["pairs"] == [[pair.as_dict() for pair in found]]
+    assert json.loads(said(capsys, [*line, "--json"]))["pairs"] == [[pair.as_dict() for pair in found]]
 
 
 def test_the_page_has_a_table_of_pairs_for_each_metric(folder):

@@ -4,12 +4,12 @@ from math import sqrt
 
 import numpy as np
 import pytest
+from refusals import refused
 from scipy import stats
 from scipy.integrate import quad
 from scored_cells import run_of
 
 from saliency_bench.cli import main
-from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.power import assumed, clusters_needed, curve, of_run, power_at
 from saliency_bench.read.statistics.clusters import Matched
 from saliency_bench.read.statistics.paired_test import adjusted_p
@@ -84,8 +84,7 @@ def test_the_command_answers_in_its_first_line(capsys):
 
 def test_clusters_count_and_not_images():
     single, alike, free = assumed(0.3, 0.05), assumed(0.3, 0.05, size=6, correlation=1.0), assumed(0.3, 0.05, size=6)
-    assert alike.clusters == single.clusters
-    assert alike.images == 6 * single.images
+    assert (alike.clusters, alike.images) == (single.clusters, 6 * single.images)
     assert free.spread == pytest.approx(0.3 / sqrt(6))
 
 
@@ -95,8 +94,7 @@ def test_clusters_count_and_not_images():
      ((0.3, 0.02, 0.8, 0), "cluster"), ((0.3, 0.02, 0.8, 2, 1.5), "correlation")],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_refused(arguments, match):
-    with pytest.raises(UserError, match=match):
-        assumed(*arguments)
+    refused(match, assumed, *arguments)
 
 
 def test_a_run_gives_its_own_spread():
@@ -110,8 +108,7 @@ def test_a_run_gives_its_own_spread():
     three = of_run(run_of({"a": first, "b": second, "c": first}), 0.1)
     assert [item.explainers for item in three][-1] == ("a", "c")  # which needs least
     assert three[0].clusters == clusters_needed(spread, 0.1, comparisons=3)
-    with pytest.raises(UserError, match="more images"):
-        of_run(run_of({"a": first[:8], "b": second[:8]}), 0.1)
+    refused("more images", of_run, run_of({"a": first[:8], "b": second[:8]}), 0.1)
 
 
 def test_a_run_of_clusters_needs_clusters():

@@ -7,11 +7,11 @@ from itertools import combinations
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from commands import said
 from scipy import stats
 from test_reporting import _key, change_summary, make_run
 
 import saliency_bench as sb
-from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.read.manifest import read_manifest
 from saliency_bench.read.statistics.clusters import cluster_codes
@@ -170,8 +170,7 @@ def test_the_command_writes_the_same_seed_study(networks, tmp_path, capsys):
     words = ["report", *map(str, networks[:3]), "--seeds", "--table", str(tmp_path / "t.tex"), "--digits", "1",
              "--figure", str(tmp_path / "f.pdf"), "--labels", "rise=RISE"]  # fmt: skip
     study = sb.seed_study([sb.load_run(folder) for folder in networks[:3]])
-    assert main([*words, "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(said(capsys, [*words, "--json"]))
     assert shown["rows"] == study.as_dict()["rows"]
     assert (tmp_path / "t.tex").read_text() == study.to_latex(digits=1, labels={"rise": "RISE"})
     bare = study.to_latex(intervals=False, labels={study.rows[0].metric: r"$\mathrm{mIoU}$"})
@@ -180,8 +179,7 @@ def test_the_command_writes_the_same_seed_study(networks, tmp_path, capsys):
     assert r"RISE & 0.4 $\pm$ 0.0 {\scriptsize [0.4, 0.5]}\rlap{\textsuperscript{a}} & " in study.to_latex(
         digits=1, labels={"rise": "RISE"})  # fmt: skip
     assert (tmp_path / "f.pdf").read_bytes().startswith(b"%PDF")
-    assert main(words) == 0
-    assert str(study) in capsys.readouterr().out
+    assert str(study) in said(capsys, words)
 
 
 def test_runs_that_are_no_seed_study_are_refused(networks, tmp_path):

@@ -300,8 +300,7 @@ def test_the_version_is_the_same_in_every_process(tmp_path):
                        env={**os.environ, "PYTHONHASHSEED": str(seed)}).stdout
         for seed, way in enumerate(ways)
     ]  # fmt: skip
-    assert found[0] == found[1]
-    assert found[2] == found[3]
+    assert (found[0], found[2]) == (found[1], found[3])
     assert all("unhashable=''" in line for line in found)
 
 
