@@ -81,9 +81,8 @@ def test_rows_that_were_rotated_are_loaded_as_they_are_now(tmp_path, card):
     assert fingerprint(sb.load_dataset(tmp_path / "set")) != before
 
 
-@pytest.mark.parametrize(
-    "keeping_dates", [shutil.copytree, lambda a, b: shutil.copytree(a, b, copy_function=shutil.copy)]
-)
+@pytest.mark.parametrize("keeping_dates",
+                         [shutil.copytree, lambda a, b: shutil.copytree(a, b, copy_function=shutil.copy)])  # fmt: skip
 def test_a_changed_copy_is_not_the_original(tmp_path, keeping_dates):
     parquet(tmp_path / "one" / "set")
     assert colours(tmp_path / "one" / "set") == [0, 40, 80, 120]

@@ -100,9 +100,8 @@ def test_the_mask_stays_on_its_object(transform):
 
 def test_normalising_and_colours_leave_the_mask_alone():
     rows = coloured()
-    change = v2.Compose(
-        [v2.ToDtype(torch.float32, scale=True), v2.ColorJitter(0.5), v2.Normalize((0.5,) * 3, (0.2,) * 3)]
-    )
+    change = v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.ColorJitter(0.5),
+                         v2.Normalize((0.5,) * 3, (0.2,) * 3)])  # fmt: skip
     for plain, changed in zip(sb.torch_dataset(rows), sb.torch_dataset(rows, transform=change), strict=True):
         assert torch.equal(plain[1], changed[1])
         assert not torch.allclose(plain[0], changed[0])

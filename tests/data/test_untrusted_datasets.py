@@ -21,9 +21,8 @@ from saliency_bench.data.untrusted_reports import options_of
 from saliency_bench.errors import UserError
 from saliency_bench.publishing.datasets import dataset_publication
 
-FEATURES = datasets.Features(
-    {"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"]), "mask": datasets.Image()}
-)
+FEATURES = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"]),
+                              "mask": datasets.Image()})  # fmt: skip
 
 
 def picture(side=8):

@@ -105,9 +105,8 @@ def literal(model, image, row, contrastive):
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("contrastive", [False, True])
-@pytest.mark.parametrize(
-    "target", [targets.one_hot([0, 2], 3), targets.contrast([0, 1], [2, 0], 3), targets.group([0, 2], 3)]
-)
+@pytest.mark.parametrize("target", [targets.one_hot([0, 2], 3), targets.contrast([0, 1], [2, 0], 3),
+                                    targets.group([0, 2], 3)])  # fmt: skip
 def test_agrees_with_a_slow_second_writing_of_its_equations(contrastive, target):
     model, images = Network().eval(), torch.rand(2, 3, 13, 12)
     classifier = load_classifier(model, mean=(0.4,) * 3, std=(0.3,) * 3, device="cpu")
@@ -139,6 +138,5 @@ def test_what_it_is_not_defined_for_is_refused_with_names_of_others(what):
             return self.head(REFUSED[what](self.convolution(x)).flatten(1))
 
     with pytest.raises(UserError, match=r"cebp.*gradcam.*gradient.*rise"):
-        load_explainer("cebp")(
-            load_classifier(Other(), device="cpu", mean=0, std=1), torch.rand(1, 3, 8, 8), targets.one_hot([0], 3)
-        )
+        load_explainer("cebp")(load_classifier(Other(), device="cpu", mean=0, std=1), torch.rand(1, 3, 8, 8),
+                               targets.one_hot([0], 3))  # fmt: skip

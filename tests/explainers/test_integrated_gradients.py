@@ -40,9 +40,8 @@ def test_agrees_with_captum_at_its_defaults(make):
     images, labels = torch.rand(3, 3, 14, 18), torch.tensor([0, 3, 1])
     classifier = load_classifier(model, mean=MEAN, std=STD, device="cpu")
     ours = load_explainer("integrated_gradients")(classifier, images, targets.one_hot(labels, 4))
-    theirs = captum.attr.IntegratedGradients(model).attribute(
-        normalised(images), target=labels, n_steps=50, method="gausslegendre"
-    )
+    theirs = captum.attr.IntegratedGradients(model).attribute(normalised(images), target=labels, n_steps=50,
+                                                              method="gausslegendre")  # fmt: skip
     theirs = theirs.sum(dim=1)
     assert (ours - theirs).abs().max() <= 1e-4 * theirs.abs().max()
 

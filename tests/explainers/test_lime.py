@@ -49,9 +49,8 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(on, stepped_up):
         distances = pairwise_distances(shown.astype(float), np.ones((1, counts[index])), metric="cosine").ravel()
         weights = np.sqrt(np.exp(-(distances**2) / 0.4**2))
         expected = Ridge(alpha=0.7, fit_intercept=True).fit(shown, scores, sample_weight=weights).coef_
-        actual = [
-            float(ours[index][torch.from_numpy(segments[index] == segment)][0]) for segment in range(len(expected))
-        ]
+        actual = [float(ours[index][torch.from_numpy(segments[index] == segment)][0])
+                  for segment in range(len(expected))]  # fmt: skip
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
         halves = [
             Ridge(alpha=0.7 / 2, fit_intercept=True)

@@ -48,9 +48,8 @@ def test_an_option_is_refused_before_anything_is_computed(text):
     assert "\n" not in str(caught.value)
 
 
-CONVOLUTIONS = nn.Sequential(
-    nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)
-)
+CONVOLUTIONS = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6),
+                             nn.ReLU(), nn.Linear(6, 3))  # fmt: skip
 LINEAR = nn.Sequential(nn.Flatten(), nn.Linear(288, 3))
 # explainer: (network, what the line says)
 EXPLAINED = {

@@ -234,8 +234,7 @@ def test_attention_works_without_gradients_and_other_methods_report_the_cut(cut,
         refused(r"the gradient is cut inside.*rise", maps_of, Probed(patches=48), explainer, images)
     for explainer in EXPLAINERS[2:]:
         if cut == "input" and explainer != "tattr":  # no pixel has a gradient, but the attention has
-            assert torch.equal(
-                maps_of(Probed(patches=48), explainer, images), maps_of(tiny(patches=48), explainer, images)
-            )
+            assert torch.equal(maps_of(Probed(patches=48), explainer, images),
+                               maps_of(tiny(patches=48), explainer, images))  # fmt: skip
             continue
         refused(r"the gradient is cut inside.*rise", maps_of, Probed(patches=48), explainer, images)

@@ -131,10 +131,9 @@ def test_ids_of_any_kind(tmp_path, first, second):
     content["images"][0]["id"], content["images"][1]["id"] = first, second
     content["categories"][0]["id"], content["categories"][1]["id"] = second, first  # dog, cat
     other = str(first) if isinstance(first, int) else int(first) if isinstance(first, float) else first
-    content["annotations"] = [
-        {"id": first, "image_id": other, "category_id": second, "segmentation": OUTLINE},
-        {"id": second, "image_id": second, "category_id": other, "segmentation": OUTLINE},
-    ]
+    content["annotations"] = [{"id": first, "image_id": other, "category_id": second, "segmentation": OUTLINE},
+                              {"id": second, "image_id": second, "category_id": other,
+                               "segmentation": OUTLINE}]  # fmt: skip
     (tmp_path / "my.json").write_text(json.dumps(content))
     rows, left_out = built(tmp_path)
     assert (set(rows), left_out) == ({"a:dog", "b:cat"}, {})

@@ -30,9 +30,8 @@ def built(folder, **options):
     """{image id: row} of all splits, and {(id, what): reason}."""
     out = sb.build("yolo", folder / "out", folder / "in", progress=False, overwrite=True, **options)
     report = read_report(out)
-    rows = {
-        row["image_id"]: row | {"split": split} for split in report["splits"] for row in sb.load_dataset(out, split)
-    }
+    rows = {row["image_id"]: row | {"split": split} for split in report["splits"]
+            for row in sb.load_dataset(out, split)}  # fmt: skip
     return rows, {(one["id"], one["what"]): one["reason"] for one in report["left_out"]}, report
 
 
@@ -192,9 +191,8 @@ def test_poses_are_refused(tmp_path, shape, names):
     assert of_mask(built(tmp_path, **given)[0]["a:cat"]).any()
 
 
-@pytest.mark.parametrize(
-    "points", ["0.4 0.4 1 0.6 0.6 1", "0.4 0.4 0 0.6 0.6 1", "0.4 0.4 2 0.6 0.6 0", "0.1 0.9 1 0 0 0 0.6 0.6 1 0 0 0"]
-)
+@pytest.mark.parametrize("points", ["0.4 0.4 1 0.6 0.6 1", "0.4 0.4 0 0.6 0.6 1", "0.4 0.4 2 0.6 0.6 0",
+                                    "0.1 0.9 1 0 0 0 0.6 0.6 1 0 0 0"])  # fmt: skip
 def test_poses_are_refused_by_their_lines(tmp_path, points):
     picture(tmp_path / "in/images/a.png")
     text(tmp_path / "in/classes.txt", "no\ncat\n")
@@ -203,9 +201,8 @@ def test_poses_are_refused_by_their_lines(tmp_path, points):
     assert "labels of a pose (a box and points with visibilities)" in str(left_out)
 
 
-@pytest.mark.parametrize(
-    "outline", ["0.1 0.2 0.9 0.1 0.8 0.9 1 0.7 0.5 1", "0 0 1 0 1 1 0 1 0 0", "0 0 0.5 0 1 0 1 1 0 1"]
-)
+@pytest.mark.parametrize("outline", ["0.1 0.2 0.9 0.1 0.8 0.9 1 0.7 0.5 1", "0 0 1 0 1 1 0 1 0 0",
+                                     "0 0 0.5 0 1 0 1 1 0 1"])  # fmt: skip
 def test_outlines_at_the_border_are_no_poses(tmp_path, outline):
     picture(tmp_path / "in/images/a.png")
     text(tmp_path / "in/classes.txt", "no\ncat\n")

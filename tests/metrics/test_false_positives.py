@@ -197,9 +197,8 @@ def test_planted_maps_come_out_as_computed_by_hand(planted, tmp_path):
     def drawn(classifier, images, of_object, of_scene):
         found = [masks[key_of(image)] for image in images]
         is_scene = classifier.labels == of_scenes.labels
-        return torch.from_numpy(
-            np.stack([(of_scene if is_scene else of_object)(*one) for one in found]).astype(np.float32)
-        )
+        return torch.from_numpy(np.stack([(of_scene if is_scene else of_object)(*one)
+                                          for one in found]).astype(np.float32))  # fmt: skip
 
     def truth(classifier, images, target):
         """Of objects the object, of scenes the rest, or without the object all that was below it."""

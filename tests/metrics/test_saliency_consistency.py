@@ -286,9 +286,8 @@ def test_only_maps_that_count_are_made():
     images[0, :, :3, :4], images[1, :, 7:, :4], images[2, :, :, 8:] = 1, 1, 1
     given = prepared(Corners(), images, counted)
     classifier, logits = given[4], given[3]
-    stays = sum(
-        int((Corners()(way.there(images)).argmax(dim=1) == logits.argmax(dim=1)).sum()) for way in TRANSFORMS.values()
-    )
+    stays = sum(int((Corners()(way.there(images)).argmax(dim=1) == logits.argmax(dim=1)).sum())
+                for way in TRANSFORMS.values())  # fmt: skip
     before, calls[:] = classifier.passes, []
     saliency_consistency(*given)
     assert classifier.passes - before == 12 * len(images)

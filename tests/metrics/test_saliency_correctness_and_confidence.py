@@ -219,10 +219,9 @@ def test_the_order_of_the_samples_does_not_matter(given_, random):
 
 @given(MAPS, st.integers(0, 99), st.integers(0, 99))
 def test_percentiles_give_every_map_as_many_pixels_and_lie_in_each_other(maps, first, second):
-    few, many = (
-        salient_pixels(maps, max(one), "percentile") if one[0] != one[1] else salient_pixels(maps, one[0], "percentile")
-        for one in ((first, second), (min(first, second),) * 2)
-    )
+    few, many = (salient_pixels(maps, max(one), "percentile")
+                 if one[0] != one[1] else salient_pixels(maps, one[0], "percentile")
+                 for one in ((first, second), (min(first, second),) * 2))  # fmt: skip
     expected = np.where(is_flat(maps), 0, round(20 * (1 - min(first, second) / 100)))
     assert (many.sum(axis=(1, 2)) == expected).all()
     assert (few <= many).all()

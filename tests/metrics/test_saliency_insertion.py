@@ -73,9 +73,8 @@ def test_area_by_a_loop_over_the_curve(reference, start):
 
 def test_a_contrast_may_gain_2_from_its_start():
     """p of class 1 minus p of class 0 goes from -1 to 1, so that the curve less its start ends at 2."""
-    curves = Curves(
-        Additive(corner()), torch.ones(1, 3, SIZE, SIZE), contrast([1], [0], 2), np.arange(16, 0, -1).reshape(1, 4, 4)
-    )
+    curves = Curves(Additive(corner()), torch.ones(1, 3, SIZE, SIZE), contrast([1], [0], 2),
+                    np.arange(16, 0, -1).reshape(1, 4, 4))  # fmt: skip
     assert load_metric("saliency_insertion", start="subtract")(curves) == pytest.approx([2 * 0.875])
     ranges = {start: load_metric("saliency_insertion", start=start).range for start in ("keep", "auto", "subtract")}
     assert ranges == {"keep": (-1, 1), "auto": (-1, 1), "subtract": (-2, 2)}

@@ -163,9 +163,8 @@ def test_every_layer_by_loops(made, form):
     target = one_hot([0, 1, 2], K)
     scores, parts = with_parts(made, form=form)
     before = as_explainer(gradient)(classifier, images, target).double().numpy()
-    stages = [
-        as_explainer(gradient)(copy.deepcopy(one), images, target).double().numpy() for _, one in cascade(classifier, 7)
-    ]
+    stages = [as_explainer(gradient)(copy.deepcopy(one), images, target).double().numpy()
+              for _, one in cascade(classifier, 7)]  # fmt: skip
     for i in range(3):
         if form == "complexity":
             old, new = literal_entropy(before[i]), literal_entropy(stages[-1][i])

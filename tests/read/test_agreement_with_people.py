@@ -218,9 +218,8 @@ def test_the_command(done, answers, tmp_path, capsys):
     assert main(words) == 0
     assert "saliency_crowd_auc" in capsys.readouterr().out
     assert json.loads((tmp_path / "agreement.json").read_text())["people"]
-    assert {"agreement.svg", "agreement-people.csv", "agreement-accuracies.tex"} <= {
-        one.name for one in tmp_path.iterdir()
-    }
+    assert {"agreement.svg", "agreement-people.csv",
+            "agreement-accuracies.tex"} <= {one.name for one in tmp_path.iterdir()}  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "line"), [

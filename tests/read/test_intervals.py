@@ -136,9 +136,8 @@ def test_alike_are_differences_that_no_rare_failure_could_hide():
 
     def alike(n, gap=0.0, size=1, limits=UNIT, spread=0.0):
         gaps = gap + spread * np.resize([-1.0, 1.0], n)
-        return is_alike(
-            Matched([0.5 + gaps, np.full(n, 0.5)], np.arange(n) // size, limits), 0, 1, 0.05 * np.ptp(limits)
-        )
+        return is_alike(Matched([0.5 + gaps, np.full(n, 0.5)], np.arange(n) // size, limits), 0, 1,
+                        0.05 * np.ptp(limits))  # fmt: skip
 
     assert not alike(75)
     assert alike(76)

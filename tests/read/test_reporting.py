@@ -49,9 +49,8 @@ METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")
 LABELS = ("circle", "square")
 
 
-def make_run(
-    folder: Path, samples=90, methods=METHODS, metrics=METRICS, side=24, ids=None, seed=0, pictures=True, no_masks=False
-) -> Path:
+def make_run(folder: Path, samples=90, methods=METHODS, metrics=METRICS, side=24, ids=None, seed=0, pictures=True,
+             no_masks=False) -> Path:  # fmt: skip
     """A finished run folder: every third sample (or all) has no mask, the first map of each explainer is flat."""
     rng = np.random.default_rng(seed)
     ids = ids or [f"sample-{number:05d}" for number in range(samples)]

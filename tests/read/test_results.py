@@ -99,9 +99,8 @@ def test_public_names(tmp_path):
 def test_the_id_of_a_cell_follows_from_what_the_result_holds(run, submission):
     """Written out again, from run.json and the hash's definition."""
     plan = json.loads((run.folder / "run.json").read_text())
-    setting = {
-        key: value for key, value in plan["identity"].items() if key not in {"groups", "activation", "label_column"}
-    }
+    setting = {key: value for key, value in plan["identity"].items()
+               if key not in {"groups", "activation", "label_column"}}  # fmt: skip
     cell = submission.result.cells[0]
     metric = [cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version]
     assert cell.cell_id == hash_of(setting, ["random", "{}", cell.explainer_version], metric)

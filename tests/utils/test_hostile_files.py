@@ -222,10 +222,8 @@ def test_a_table_is_read_line_by_line(tmp_path, monkeypatch):
 
 def test_a_lock_that_is_a_link(tmp_path):
     (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
-    with (
-        pytest.raises(UserError, match=r"\.lock is a link or no regular file, .*; delete it"),
-        locked(tmp_path, "run"),
-    ):
+    with (pytest.raises(UserError, match=r"\.lock is a link or no regular file, .*; delete it"),
+          locked(tmp_path, "run")):  # fmt: skip
         pass
     assert not (tmp_path / "elsewhere").exists()
 

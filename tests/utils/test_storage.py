@@ -269,9 +269,8 @@ def test_what_is_about_storage_and_what_is_not(error, words, tmp_path, monkeypat
 def test_a_full_folder_that_no_error_names_is_found(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "not there yet"))
     real = storage.shutil.disk_usage
-    monkeypatch.setattr(
-        storage.shutil, "disk_usage", lambda path: real(path)._replace(free=0 if Path(path) == tmp_path else 2**30)
-    )
+    monkeypatch.setattr(storage.shutil, "disk_usage",
+                        lambda path: real(path)._replace(free=0 if Path(path) == tmp_path else 2**30))  # fmt: skip
     words = f"the cache folder {tmp_path / 'not there yet'}: No space left on device; .* set HF_DATASETS_CACHE"
     with pytest.raises(UserError, match=words):
         raise storage_error(OSError(errno.ENOSPC, "x"))

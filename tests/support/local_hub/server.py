@@ -277,9 +277,8 @@ class Server:
         }  # fmt: skip
         if not full:
             return answer
-        siblings = [
-            {"rfilename": path} | (sizes(entry) if blobs else {}) for path, entry in sorted(commit.files.items())
-        ]
+        siblings = [{"rfilename": path} | (sizes(entry) if blobs else {})
+                    for path, entry in sorted(commit.files.items())]  # fmt: skip
         return answer | {"siblings": siblings, "cardData": json.loads(json.dumps(card, default=str))}
 
     async def auth_check(self, request: Request) -> Response:
