@@ -10,6 +10,7 @@ import threading
 import datasets
 import numpy as np
 import pytest
+from commands import said
 from PIL import Image
 from refusals import refused
 
@@ -19,7 +20,6 @@ from saliency_bench.data import builders, building, output_folder
 from saliency_bench.data.fingerprints import Fingerprint
 from saliency_bench.data.loading import fingerprint
 from saliency_bench.data.shards import Shards
-from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import shapes_xai
 from saliency_bench.utils import progress
 from saliency_bench.utils.pictures import UnreadableError, decode, png
@@ -174,8 +174,7 @@ def test_a_build_killed_when_all_was_in_place_is_finished_by_the_next_start(tmp_
 def test_a_finished_build_started_again_says_so_and_writes_nothing(tmp_path, capsys):
     """So that a loop until success ends; a dataset that was changed since is not taken for it."""
     out = sb.build("shapes-xai", tmp_path / "out", progress=False, **SMALL)
-    before = content(out)
-    options = [f"--{key}={value}" for key, value in SMALL.items()]
+    before, options = content(out), [f"--{key}={value}" for key, value in SMALL.items()]
     assert cli.main(["build", "shapes-xai", "--out", str(out), *options]) == 0
     assert "is already built with these settings; --overwrite" in capsys.readouterr().err
     assert content(out) == before
@@ -205,8 +204,8 @@ def test_a_source_without_a_usable_image_says_why(tmp_path):
     (tmp_path / "images" / "cat").mkdir(parents=True)
     for name in "abc":
         (tmp_path / "images" / "cat" / f"{name}.png").write_bytes(b"no picture")
-    with pytest.raises(UserError, match=r"no usable image in .*images \(3 left out: .+\)"):
-        sb.build("folder", tmp_path / "out", tmp_path / "images", progress=False)
+    refused(r"no usable image in .*images \(3 left out: .+\)", sb.build, "folder", tmp_path / "out",
+            tmp_path / "images", progress=False)  # fmt: skip
 
 
 def test_a_lock_that_cannot_be_opened_does_not_stop_a_build(tmp_path, monkeypatch):
@@ -238,12 +237,10 @@ def test_errors_in_one_line(name, options, message, tmp_path):
 
 def test_builder_mistakes_are_named(monkeypatch, tmp_path):
     same = {"image_id": "a", "label": "disc", "image": np.zeros((4, 4, 3), np.uint8)}
-    faulty(monkeypatch, lambda source, log: iter([dict(same), dict(same)]))
-    with pytest.raises(ValueError, match="'a' twice"):
-        sb.build("shapes-xai", tmp_path / "out", progress=False)
-    faulty(monkeypatch, lambda source, log: iter([same | {"colour": 1}]))
-    with pytest.raises(ValueError, match="colour"):
-        sb.build("shapes-xai", tmp_path / "out", progress=False)
+    for rows, words in (([dict(same), dict(same)], "'a' twice"), ([same | {"colour": 1}], "colour")):
+        faulty(monkeypatch, lambda source, log, rows=rows: iter(rows))
+        with pytest.raises(ValueError, match=words):
+            sb.build("shapes-xai", tmp_path / "out", progress=False)
 
 
 def test_a_large_split_has_several_shards(monkeypatch, tmp_path):
@@ -290,16 +287,10 @@ def test_a_giant_picture_is_refused_before_it_is_decoded():
 
 
 def test_command(tmp_path, capsys):
-    out = tmp_path / "shapes"
-    command = ["build", "shapes-xai", "--size", "32", "--count", "20", "--out", str(out)]
-    assert cli.main(command) == 0
-    assert "samples   20" in capsys.readouterr().out
-    assert cli.main(command) == 0
-    assert "is already built with these settings" in capsys.readouterr().err
-    assert cli.main([*command, "--seed", "1"]) == 2
-    assert capsys.readouterr().err.strip().startswith("saliency-bench: error:")
-    assert cli.main([*command, "--overwrite", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["counts"]["samples"] == 20
+    command = ["build", "shapes-xai", "--size", "32", "--count", "20", "--out", str(tmp_path / "shapes")]
+    assert "samples   20" in said(capsys, command)
+    assert said(capsys, [*command, "--seed", "1"], 2).strip().startswith("saliency-bench: error:")
+    assert json.loads(said(capsys, [*command, "--overwrite", "--json"]))["counts"]["samples"] == 20
 
 
 def test_a_bar_shows_how_far_a_build_is(tmp_path, capsys, monkeypatch):

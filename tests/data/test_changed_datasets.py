@@ -142,9 +142,7 @@ def test_what_save_to_disk_wrote(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_built_folder_that_was_changed_is_said_and_is_no_longer_called_what_was_built(
-    shapes, resnet, tmp_path, capsys
-):
+def test_a_changed_built_folder_is_reported_and_renamed(shapes, resnet, tmp_path, capsys):
     folder = shutil.copytree(shapes, tmp_path / "mine")
     settings = {"dataset": folder, "model": resnet, "explainers": ["centre"], "metrics": ["saliency_miou"],
                 "limit": 4, "progress": False}  # fmt: skip
@@ -172,9 +170,8 @@ def test_what_of_a_built_folder_counts_as_changed(shapes, tmp_path, capsys):
     report = json.loads((folder / "build_report.json").read_text())
     for file in report["splits"]["test"]["files"]:
         file.pop("sha256")
-    report["splits"]["test"]["files"].append(
-        {"path": "data/test-00001-of-00002.parquet", "bytes": 1, "sha256": "0" * 64}
-    )
+    more = {"path": "data/test-00001-of-00002.parquet", "bytes": 1, "sha256": "0" * 64}
+    report["splits"]["test"]["files"].append(more)
     (folder / "build_report.json").write_text(json.dumps(report))
     refused(r"sha256", find, folder)
 
@@ -183,8 +180,7 @@ def test_a_hash_is_remembered_until_the_file_changes(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_bytes(b"one")
     monkeypatch.setattr(hashing, "SETTLED", 0)
-    read = []
-    real = hashing.sha256_of
+    read, real = [], hashing.sha256_of
     monkeypatch.setattr(hashing, "sha256_of", lambda path: read.append(path) or real(path))
     first = hashing.known_sha256(path)
     assert (first, hashing.known_sha256(path), len(read)) == (real(path), first, 1)
@@ -207,16 +203,13 @@ def stored(request, tmp_path):
     """(a folder, a file in it that holds pictures, how that changes)"""
     folder = tmp_path / "set"
     if request.param == "pictures":
-        for number in range(4):
-            picture(folder / "test" / CLASSES[number % 2] / f"{number}.bmp", (number * 40, 0, 0))
-        path = folder / "test" / "cat" / "0.bmp"
+        path = folder_of_pictures(folder) / "test/cat/0.bmp"
         return folder, path, lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\x07")
     path = parquet(folder)
     if request.param == "table":
         return folder, path, rotated
     sb.load_dataset(folder).save_to_disk(tmp_path / "saved")
-    path = next((tmp_path / "saved").glob("*.arrow"))
-    first = raw(tmp_path, 3)
+    path, first = next((tmp_path / "saved").glob("*.arrow")), raw(tmp_path, 3)
 
     def changed(path):
         content = path.read_bytes()
@@ -253,17 +246,10 @@ def test_another_process_finds_what_was_remembered(tmp_path):
         "fingerprints._of_rows = lambda *args: print('computed') or whole(*args)\n"
         "fingerprints.fingerprint(datasets.load_from_disk(sys.argv[1]))"
     )
-    printed = [
-        subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path / "saved")],
-            env=os.environ | {"PYTHONHASHSEED": str(seed)},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in (0, 3, 0)  # in Python 3.11, the columns come in another order with 3
-    ]
-    assert printed == ["computed\n", "", ""]
+    line = [sys.executable, "-c", code, str(tmp_path / "saved")]
+    for seed, printed in ((0, "computed\n"), (3, ""), (0, "")):  # with 3, columns have another order in Python 3.11
+        environment = os.environ | {"PYTHONHASHSEED": str(seed)}
+        assert subprocess.check_output(line, env=environment, text=True) == printed
 
 
 def test_fingerprint_of_a_file_that_has_just_changed_is_not_remembered(tmp_path, monkeypatch):
@@ -277,8 +263,7 @@ def test_remembered_fingerprints_are_of_these_rows_and_names(tmp_path, monkeypat
     """Slices, other rows, names of classes, and rows in memory share files with what was remembered, or have none."""
     monkeypatch.setattr(hashing, "SETTLED", 0)
     parquet(tmp_path / "set")
-    rows = sb.load_dataset(tmp_path / "set")
-    names = datasets.ClassLabel(names=["cat", "wolf"])
+    rows, names = sb.load_dataset(tmp_path / "set"), datasets.ClassLabel(names=["cat", "wolf"])
     renamed = rows.cast(datasets.Features(rows.features | {"label": names}))
     in_memory = datasets.Dataset.from_dict(rows.with_format("arrow")[:2].to_pydict(), features=rows.features)
     kinds = {

@@ -75,9 +75,8 @@ def test_a_folder_is_used_by_exactly_its_name_and_a_line_says_so(folder, tmp_pat
     data._complain_once.cache_clear()
     found = data.find("pet-xai")
     assert (found.folder, found.name, found.repo) == (Path("pet-xai"), "shapes-xai", None)
-    assert capsys.readouterr().err == (
-        f"saliency-bench: the dataset pet-xai is the folder {tmp_path / 'pet-xai'}; write hub:pet-xai for the Hub\n"
-    )
+    line = f"the dataset pet-xai is the folder {tmp_path / 'pet-xai'}; write hub:pet-xai for the Hub"
+    assert capsys.readouterr().err == f"saliency-bench: {line}\n"
     data.find("./pet-xai")
     assert capsys.readouterr().err == ""
     for name in ("saliency-bench/pet-xai", "hub:pet-xai", "hub:saliency-bench/pet-xai"):
@@ -109,9 +108,8 @@ def test_a_dataset_in_memory(folder, resnet, tmp_path):
     named = sb.run(dataset=folder, out=tmp_path / "named", **settings)
     held = sb.run(dataset=rows, out=tmp_path / "held", **settings)
     assert held.summary["dataset"] == named.summary["dataset"] | {"id": "in-memory"}
-    assert [(cell["cell_id"], cell["value"]) for cell in held.summary["cells"]] == [
-        (cell["cell_id"], cell["value"]) for cell in named.summary["cells"]
-    ]
+    first, second = ([(cell.cell_id, cell.value) for cell in run.cells] for run in (held, named))
+    assert first == second
     assert "dataset=dataset" in held.summary["command"]
     without = sb.run(dataset=rows.remove_columns("image_id"), out=tmp_path / "without", **settings)
     assert set(without.records()["image_id"]) == set(map(str, range(len(rows))))
@@ -167,8 +165,8 @@ def test_a_slice_of_train_is_no_test_split(folder, capsys):
 def test_a_refused_split_names_the_option(only_train, folder):
     refused(r"'dev'; known: train \(--split\)", sb.load_dataset, only_train["pictures"], "dev")
     refused(r"'tset'; did you mean test\? \(--split\)", sb.load_dataset, folder, "tset")
-    with pytest.raises(UserError, match=r"is the split train, not dev; give split='train' \(--split train\)"):
-        sb.load_dataset(only_train["saved"], "dev")
+    refused(r"is the split train, not dev; give split='train' \(--split train\)", sb.load_dataset, only_train["saved"],
+            "dev")  # fmt: skip
 
 
 @pytest.mark.slow
@@ -195,8 +193,7 @@ def test_loading_a_folder_is_silent_and_leaves_the_settings(folder, tmp_path, ca
 def test_fingerprint_is_of_the_content_alone(folder, tmp_path):
     here = sb.load_dataset(folder, split="train")
     shutil.copytree(folder, tmp_path / "copy")
-    there = sb.load_dataset(tmp_path / "copy", split="train")
-    known = data.fingerprint(here)
+    there, known = sb.load_dataset(tmp_path / "copy", split="train"), data.fingerprint(here)
     assert (data.fingerprint(there), data.fingerprint(here.remove_columns("scene"))) == (known, known)
     assert data.fingerprint(here.with_format("numpy")) == known
     assert data.fingerprint(here.select(range(len(here)))) == known
@@ -240,13 +237,10 @@ def test_a_path_with_a_typo_suggests_the_nearest_folder(name, near, tmp_path, mo
         refused(rf"did you mean (the folder )?{near}\?", sb.load_dataset, name)
 
 
-def test_a_folder_without_dataset(tmp_path):
+def test_a_folder_without_dataset_and_a_damaged_one(folder, tmp_path):
     refused("holds no readable dataset", sb.load_dataset, tmp_path)
     (tmp_path / "notes.txt").write_text("some text")
     refused('no column "image"', sb.load_dataset, tmp_path, split="train")
-
-
-def test_a_damaged_folder(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "damaged")
     (tmp_path / "damaged/data/test-00000-of-00001.parquet").write_bytes(b"PAR1 no more")
     refused("damaged", sb.load_dataset, tmp_path / "damaged")

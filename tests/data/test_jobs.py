@@ -128,9 +128,8 @@ def process_pools(monkeypatch):
     """Sources of any size use processes; the list of the pools that were created."""
     pools, real = [], process_executor.ProcessPoolExecutor
     monkeypatch.setattr(building, "MANY", 1)
-    monkeypatch.setattr(
-        process_executor, "ProcessPoolExecutor", lambda *a, **k: pools.append(real(*a, **k)) or pools[-1]
-    )
+    counted = lambda *a, **k: pools.append(real(*a, **k)) or pools[-1]  # noqa: E731
+    monkeypatch.setattr(process_executor, "ProcessPoolExecutor", counted)
     return pools
 
 
@@ -215,9 +214,8 @@ batches = JobBatches(Path({str(tmp_path)!r}), row, pa.schema({{"image_id": pa.in
 table, _ = next(batches.tables([{{"image_id": 0}}] * 100))
 print(table["image_id"][0], flush=True)
 time.sleep(60)"""
-    parent = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    line = [sys.executable, "-c", script]
+    parent = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     child = int(parent.stdout.readline())
     assert child != parent.pid
     parent.kill()
@@ -240,10 +238,7 @@ def test_the_callers_warnings_stay_as_they_were(tmp_path):
     before = list(warnings.filters)
     sb.build("shapes-xai", tmp_path / "out", progress=False, workers=4, **SMALL)
     assert list(warnings.filters) == before
-
-
-def test_no_workers(tmp_path):
-    refused("workers=0", sb.build, "shapes-xai", tmp_path / "out", progress=False, workers=0, **SMALL)
+    refused("workers=0", sb.build, "shapes-xai", tmp_path / "none", progress=False, workers=0, **SMALL)
 
 
 MANY = """

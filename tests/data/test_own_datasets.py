@@ -224,8 +224,7 @@ def test_a_dict_is_that_split_and_no_other(rows, run):
 def test_pictures_of_16_bits_run_and_arrays_say_how_they_become_pictures(rows, run):
     """A run reads what is stored, so that no decoding clips 16 bits."""
     deep = [drawing(index)[..., 0].astype(np.uint16) * 200 for index in range(len(NAMES))]
-    content = rows.remove_columns("image").to_dict()
-    numbers = []
+    content, numbers = rows.remove_columns("image").to_dict(), []
     for made, kind in ((Image.fromarray, {}), (Image.fromarray, {"mode": "L"}), (in_window, {})):
         held = datasets.Dataset.from_dict(content | {"image": list(map(made, deep))})
         numbers.append(run(held.cast_column("image", datasets.Image(**kind))).to_pandas()["value"].tolist())

@@ -18,7 +18,6 @@ import saliency_bench as sb
 from saliency_bench.data.build_report import REPORT, read_report
 from saliency_bench.data.loading import find
 from saliency_bench.data.untrusted_reports import options_of
-from saliency_bench.errors import UserError
 from saliency_bench.publishing.datasets import dataset_publication
 
 FEATURES = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"]),
@@ -72,8 +71,8 @@ def test_a_row_may_not_name_a_file_of_this_machine(tmp_path, secret, column):
 def test_also_where_a_picture_is_nested(tmp_path, secret):
     features = datasets.Features({**FEATURES, "more": datasets.List({"deep": datasets.Image()})})
     bad = row() | {"more": [{"deep": picture()}, {"deep": {"bytes": None, "path": str(secret)}}]}
-    with pytest.raises(UserError, match=r"names the file .*secret\.png as its more"):
-        sb.load_dataset(write(tmp_path / "set", [bad], features=features))
+    folder = write(tmp_path / "set", [bad], features=features)
+    refused(r"names the file .*secret\.png as its more", sb.load_dataset, folder)
 
 
 def test_the_card_may_not_name_a_file_outside(tmp_path, secret):
@@ -90,8 +89,7 @@ def test_the_card_may_not_name_a_file_outside(tmp_path, secret):
 
 
 def test_hostile_yaml(tmp_path):
-    folder = write(tmp_path / "set", [row()])
-    bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
+    folder, bomb = write(tmp_path / "set", [row()]), "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
     bomb += "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
     cards = {
         r"the alias \*a0": f"---\n{bomb}---\n",
@@ -130,10 +128,9 @@ def test_scripts_archives_and_pickles_are_not_touched(tmp_path, monkeypatch):
         archive.addfile(info, io.BytesIO())
     (made["pkl"] / "test.pkl").write_bytes(pickle.dumps(Runs()))
     (made["h5"] / "test.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
-    for kind, folder in made.items():
-        message = refused(r"script|holds no readable dataset|archives and anything else", sb.load_dataset, folder)
-        assert "\n" not in message, kind
-        assert len(message) < 700
+    for folder in made.values():
+        words = "script|holds no readable dataset|archives and anything else"
+        assert len(refused(words, sb.load_dataset, folder)) < 700
     assert not (tmp_path / "ran").exists()
 
 
@@ -145,10 +142,8 @@ def test_a_picture_bomb_is_one_sample_that_cannot_be_read(tmp_path, resnet):
     features = FEATURES | {"label": datasets.ClassLabel(names=names)}
     rows = [row(), row(image=bomb), row(mask=bomb)]
     folder = write(tmp_path / "set", rows, features=datasets.Features(features))
-    run = sb.run(
-        dataset=folder, model=resnet, explainers=["centre"], metrics=["saliency_miou"], out=tmp_path / "run",
-        progress=False,
-    )  # fmt: skip
+    run = sb.run(dataset=folder, model=resnet, explainers=["centre"], metrics=["saliency_miou"], progress=False,
+                 out=tmp_path / "run")  # fmt: skip
     assert sum(run.summary["faults"].values()) == 2
     assert all("million pixels" in reason for reason in run.summary["faults"])
 
@@ -158,14 +153,8 @@ def test_a_picture_bomb_is_one_sample_that_cannot_be_read(tmp_path, resnet):
 
 def report(**changes):
     file = {"path": "data/test-0.parquet", "bytes": 1, "sha256": "0" * 64}
-    split = {
-        "num_examples": 1,
-        "num_bytes": 1,
-        "masks": 0,
-        "fingerprint": "0" * 32,
-        "files": [file],
-        "class_shares": {},
-    }
+    split = {"num_examples": 1, "num_bytes": 1, "masks": 0, "fingerprint": "0" * 32, "files": [file],
+             "class_shares": {}}  # fmt: skip
     return {"dataset": "pet-xai", "splits": {"test": split | changes}}
 
 
@@ -189,10 +178,7 @@ def report(**changes):
 )
 def test_a_hostile_build_report_is_one_line(tmp_path, content, match):
     (tmp_path / REPORT).write_text(content, encoding="latin-1")
-    with pytest.raises(UserError, match=rf"build_report\.json.*({match})") as caught:
-        read_report(tmp_path)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 600
+    assert len(refused(rf"build_report\.json.*({match})", read_report, tmp_path)) < 600
     refused("", find, write(tmp_path, [row()]))
 
 

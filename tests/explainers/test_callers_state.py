@@ -96,8 +96,7 @@ def test_settings_of_torch_change_no_map_and_stay(state, tiny):
         for explainer in explainers:
             expected = maps_of(model, explainer)
             with STATES[state]():
-                before = settings()
-                maps = maps_of(model, explainer)
+                before, maps = settings(), maps_of(model, explainer)
                 assert settings() == before
             assert torch.equal(maps, expected), explainer
             assert maps.requires_grad == maps.is_inference() == False  # noqa: E712
@@ -193,8 +192,7 @@ def test_checkpointing_changes_no_map(kind, tiny):
     for network, plain, explainers in pairs:
         for explainer in explainers:
             assert torch.equal(maps_of(network, explainer), maps_of(plain, explainer)), explainer
-    x = IMAGES.clone().requires_grad_()
-    calls = []
+    x, calls = IMAGES.clone().requires_grad_(), []
     CHECKPOINTS[kind](lambda x: calls.append(1) or model.first(x).sin(), x).sum().backward()
     assert len(calls) == 2, "checkpointing works again afterwards"
 
@@ -329,8 +327,7 @@ def test_threads_that_share_a_network_get_the_maps_of_a_single_thread_and_restor
     model = Convolutions()
     model.call = CHECKPOINTS["reentrant"]
     model.second.register_full_backward_hook(lambda *_: None)
-    classifier = classifier_of(model)
-    maps = {number: [] for number in range(4)}
+    classifier, maps = classifier_of(model), {number: [] for number in range(4)}
     threads = [threading.Thread(target=explained, args=(number,)) for number in maps]
     with setting(*FLOAT64), setting(*PRODUCTS):
         before = settings()
@@ -356,8 +353,7 @@ def test_the_last_thread_to_leave_sets_the_process_back():
             left.wait()
 
     with setting(*FLOAT64), setting(*PRODUCTS):
-        before = settings()
-        thread = threading.Thread(target=stays)
+        before, thread = settings(), threading.Thread(target=stays)
         with untouched():
             thread.start()
             entered.wait()

@@ -10,6 +10,7 @@ import transformers as hf
 from pytorch_grad_cam import GradCAM
 from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 from refusals import refused
+from small_networks import Custom
 from torch import nn
 from torch.nn import functional as F
 from torchvision import models
@@ -97,19 +98,6 @@ def test_transformers(name):
     assert (layer, layout.axes, layout.grid) == (expected, axes, (2, 2))
 
 
-class Branches(nn.Module):
-    """Layers, and the function of them and the images that gives the logits."""
-
-    def __init__(self, logits, **layers):
-        super().__init__()
-        for name, layer in layers.items():
-            setattr(self, name, layer)
-        self.logits = logits
-
-    def forward(self, x):
-        return self.logits(self, x)
-
-
 # Blocks that end in pooling, which is a function or a module, before or after the ReLU.
 POOLING = {
     "module": (lambda net, x: net.last(x), "relu"),
@@ -123,7 +111,7 @@ def test_what_comes_after_pooling_is_not_read(order):
     torch.manual_seed(0)
     block, layer = POOLING[order]
     stem, conv, relu = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 6, 3), nn.ReLU()
-    model = Branches(lambda net, x: net.head(block(net, F.avg_pool2d(net.stem(x).relu(), 2)).mean(dim=(2, 3))),
+    model = Custom(lambda net, x: net.head(block(net, F.avg_pool2d(net.stem(x).relu(), 2)).mean(dim=(2, 3))),
                      stem=stem, conv=conv, relu=relu, last=nn.Sequential(conv, relu, nn.MaxPool2d(2)),
                      head=nn.Linear(6, 4))  # fmt: skip
     assert found(model, 20) == (layer, layout_of_side(7))
@@ -134,7 +122,7 @@ def layout_of_side(side):
 
 
 def test_within_a_block_that_pools_its_activation_is_read():
-    first, second = (Branches(lambda net, x: F.max_pool2d(net.act(net.conv(x)), 2), act=nn.ReLU(),
+    first, second = (Custom(lambda net, x: F.max_pool2d(net.act(net.conv(x)), 2), act=nn.ReLU(),
                               conv=nn.Conv2d(inside, outside, 3, padding=1))
                      for inside, outside in ((3, 4), (4, 6)))  # fmt: skip
     model = nn.Sequential(first, second, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
@@ -181,7 +169,7 @@ def test_swin_is_read_as_pytorch_grad_cam_reads_it_when_told_its_axes(library):
     images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
     classifier = load_classifier(model, mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu")
     ours = load_explainer("gradcam")(classifier, images, targets.one_hot([1, 2], 4)).numpy()
-    network = Branches(logits_of, model=model)
+    network = Custom(logits_of, model=model)
     with GradCAM(network, [model.get_submodule(layer)], reshape_transform=to_maps) as cam:
         theirs = cam((images - 0.5) / 0.25, [ClassifierOutputTarget(1), ClassifierOutputTarget(2)])
     assert theirs.max() > 0.5
@@ -324,7 +312,7 @@ TARGET = targets.contrast([0, 1], [1, 2], 4)
 def made(logits, layers):
     torch.manual_seed(0)
     layers = {"head": lambda: nn.LazyLinear(4)} | layers
-    network = Branches(logits, **{name: layer() for name, layer in layers.items()})
+    network = Custom(logits, **{name: layer() for name, layer in layers.items()})
     network(PICTURES)
     return load_classifier(alive(network), mean=0, std=1, size=(16, 16), labels=list("abcd"), device="cpu")
 
@@ -385,8 +373,7 @@ def test_a_layer_that_was_named_is_read_with_a_line_if_a_branch_goes_past_it(cap
 
 @pytest.mark.parametrize(("name", "layer"), [("a mirrored copy", "a"), ("crops, one by one", "a.1")])
 def test_a_layer_of_several_views_is_refused_also_if_it_was_named(name, layer):
-    classifier = made(*PARTIAL[name][:2])
-    gradcam = load_explainer("gradcam", layer=layer)
+    classifier, gradcam = made(*PARTIAL[name][:2]), load_explainer("gradcam", layer=layer)
     refused(r"runs \d times in one forward pass", gradcam, classifier, PICTURES, TARGET)
     loaded = classifier.variant(layer=layer)
     assert fitting(loaded, PICTURES) == ("integrated_gradients", f"its layer {layer} holds only part of the evidence")
@@ -458,7 +445,7 @@ def test_a_map_that_does_not_lie_as_the_image_does_is_refused(name):
 
     def loaded(layer=None, late=False):
         torch.manual_seed(0)
-        net = Branches(lambda net, x: read(net, net.b(move(net.a(x)) if late else net.a(move(x)))),
+        net = Custom(lambda net, x: read(net, net.b(move(net.a(x)) if late else net.a(move(x)))),
                        a=nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU()),
                        b=nn.Sequential(nn.Conv2d(6, 8, 3, stride=4, padding=1), nn.ReLU()),
                        head=nn.Linear(8, 4))  # fmt: skip
@@ -494,7 +481,7 @@ def test_a_mirrored_or_padded_image_is_noticed_by_maps_of_wide_receptive_fields(
     net = nn.Sequential(net, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 4)) if name == "vgg11" else net
 
     def layer(move):
-        moved = Branches(lambda network, x: network.net(move(x)), net=net)
+        moved = Custom(lambda network, x: network.net(move(x)), net=net)
         return cam_layer(load_classifier(moved, mean=0.5, std=0.25, size=side, device="cpu"), images)
 
     assert layer(KEPT["as it is"]).startswith("net")

@@ -11,6 +11,7 @@ import contracts
 import numpy as np
 import pytest
 import torch
+from small_networks import Custom, loaded
 from torch import nn
 from transformers import ViTConfig, ViTForImageClassification
 
@@ -52,23 +53,13 @@ def maker_of(name):
     return convolutional
 
 
-def plain(network, **settings):
-    return load_classifier(network, device="cpu", mean=0, std=1, **settings)
-
-
 def logits_of(output):
     return getattr(output, "logits", output)
 
 
-class Around(nn.Module):
-    """A network, and a function of it and the images that gives the output."""
-
-    def __init__(self, inner, call):
-        super().__init__()
-        self.inner, self.call = inner, call
-
-    def forward(self, x):
-        return self.call(self.inner, x)
+def around(network, call):
+    """Return a network around another: a function of that and the images gives the output."""
+    return Custom(lambda net, x: call(net.inner, x), inner=network)
 
 
 @pytest.fixture
@@ -106,7 +97,7 @@ def test_the_classes_of_a_single_logit_are_those_of_a_head_with_both_signs(name,
         head.weight.data, head.bias.data = head.weight.data[:1], head.bias.data[:1]
         head.out_features = 1
     head.weight.data, head.bias.data = (torch.cat([-value, value]) for value in (head.weight.data, head.bias.data))
-    single, both = (plain(network, activation="sigmoid", labels=["against", "for"]) for network in (one, two))
+    single, both = (loaded(network, activation="sigmoid", labels=["against", "for"]) for network in (one, two))
     torch.testing.assert_close(single(images), both(images))
     for target in (targets.one_hot([0, 1, 0, 1], 2), targets.contrast([0, 1, 0, 1], [1, 0, 1, 0], 2)):
         assert error_of(*(explainer_of(name)(network, images, target) for network in (single, both))) < 1e-4
@@ -117,7 +108,7 @@ def test_the_classes_of_a_single_logit_are_those_of_a_head_with_both_signs(name,
 def test_classes_at_minus_infinity_change_no_map_of_another_class(name, on, images, explainer_of):
     def masked(logit):
         rest = torch.arange(CLASSES) > 2
-        return plain(Around(maker_of(name)(), lambda inner, x: logits_of(inner(x)).masked_fill(rest, logit)))
+        return loaded(around(maker_of(name)(), lambda inner, x: logits_of(inner(x)).masked_fill(rest, logit)))
 
     explainer = explainer_of(name, on=on)
     for target in (targets.one_hot([0, 1, 2, 0], CLASSES), targets.contrast([0, 1, 2, 0], [1, 2, 0, 2], CLASSES)):
@@ -163,8 +154,8 @@ def test_passes_of_another_size_hardly_matter(name, classifier, images, explaine
 def test_no_pass_is_larger_than_asked_for(name, batch_size, images, explainer_of):
     """Memory is bounded by the size of a pass, not by how many points, masks, windows or channels there are."""
     sizes = []
-    network = Around(convolutional(), lambda inner, x: sizes.append(len(x)) or inner(x))
-    explainer_of(name, batch_size=batch_size)(plain(network), images[:2], targets.one_hot([0, 1], CLASSES))
+    network = around(convolutional(), lambda inner, x: sizes.append(len(x)) or inner(x))
+    explainer_of(name, batch_size=batch_size)(loaded(network), images[:2], targets.one_hot([0, 1], CLASSES))
     assert max(sizes) <= batch_size
 
 
@@ -234,7 +225,7 @@ def state_of(classifier):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_callers_model_and_random_states_are_left_as_they_were(name, images, explainer_of):
     model = Failing(maker_of(name)())
-    classifier = plain(model)
+    classifier = loaded(model)
     classifier.train()
     list(model.modules())[-1].eval()
     next(model.parameters()).requires_grad_(False)
@@ -258,9 +249,9 @@ def test_the_callers_model_and_random_states_are_left_as_they_were(name, images,
 @pytest.mark.parametrize("name", NAMES)
 def test_half_precision_gives_float32_maps_near_those_of_full(name, images, explainer_of):
     target, make = targets.one_hot([0, 1, 2, 3], CLASSES), maker_of(name)
-    full = explainer_of(name)(plain(make()), images, target)
+    full = explainer_of(name)(loaded(make()), images, target)
     for network, precision in ((make(), "bf16"), (make().bfloat16(), "fp32")):
-        maps = explainer_of(name)(plain(network, precision=precision), images, target)
+        maps = explainer_of(name)(loaded(network, precision=precision), images, target)
         assert maps.dtype == torch.float32
         assert torch.corrcoef(torch.stack([full.flatten(), maps.flatten()]))[0, 1] > 0.95
 
@@ -277,7 +268,7 @@ def test_memory_layout_of_images_and_network_hardly_matters(name, classifier, im
 @pytest.mark.parametrize("name", NAMES)
 def test_a_network_in_training_mode_gives_the_maps_of_evaluation(name, images, explainer_of):
     """Without dropout, and with the batch norms' running statistics, which stay."""
-    classifier, target = plain(maker_of(name)()), targets.one_hot([0, 1, 2, 3], CLASSES)
+    classifier, target = loaded(maker_of(name)()), targets.one_hot([0, 1, 2, 3], CLASSES)
     expected = explainer_of(name)(classifier, images, target)
     assert torch.equal(explainer_of(name)(classifier.train(), images, target), expected)
 
@@ -328,7 +319,7 @@ WAYS = {
 def test_how_a_network_is_written_hardly_matters(name, way, images, explainer_of, error_of):
     target = targets.one_hot([0, 1, 2, 3], CLASSES)
     expected, maps = (
-        explainer_of(name)(plain(Written(*written), layer="second"), images, target)
+        explainer_of(name)(loaded(Written(*written), layer="second"), images, target)
         for written in ((lambda net, index, x: (net.one, net.two)[index](x), operator.add), WAYS[way])
     )
     assert error_of(maps, expected) <= 1e-5
@@ -338,18 +329,17 @@ def test_how_a_network_is_written_hardly_matters(name, way, images, explainer_of
 def test_without_gradients_the_map_is_the_same_or_refused(name, images, explainer_of, map_or_refusal, others_named):
     target = targets.one_hot([0], CLASSES)
     network, explainer = maker_of(name)(), explainer_of(name)
-    switched_off = Around(network, torch.no_grad()(lambda inner, x: logits_of(inner(x))))
-    maps, refusal = map_or_refusal(explainer, plain(switched_off), images, target)
+    switched_off = around(network, torch.no_grad()(lambda inner, x: logits_of(inner(x))))
+    maps, refusal = map_or_refusal(explainer, loaded(switched_off), images, target)
     if refusal:
         assert others_named(refusal, name)
     else:
-        assert torch.equal(maps, explainer(plain(network), images, target))
+        assert torch.equal(maps, explainer(loaded(network), images, target))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_hashable_and_printable(name):
-    explainer = load_explainer(name)
-    again = load_explainer(name)
+    explainer, again = load_explainer(name), load_explainer(name)
     assert (hash(explainer), explainer, str(explainer)) == (hash(again), again, name)
 
 

@@ -16,8 +16,7 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(peer, reduction, erro
     ours = explainer.made(peer.classifier, peer.images, target, seeds=seeds)
     expected = []
     for index, seed in enumerate(seeds):
-        clean = peer.inputs[index]
-        gradients = []
+        clean, gradients = peer.inputs[index], []
         for copy in range(samples):
             noise = torch.from_numpy(normal(seed_of(seed, "smoothgrad", copy), clean.numel())).view_as(clean)
             noisy = (clean + sigma * (clean.max() - clean.min()) * noise).requires_grad_()

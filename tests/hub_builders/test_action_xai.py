@@ -44,8 +44,7 @@ ENTRIES = {"train": {"t1": ("000001", "ironing"), "t2": ("000002", "general")},
 
 @pytest.fixture
 def source(tmp_path):
-    root = actx(tmp_path, ENTRIES)
-    maps = np.zeros((3, 24, 32))
+    root, maps = actx(tmp_path, ENTRIES), np.zeros((3, 24, 32))
     maps[0, 2:10, 2:10] = maps[1, 4:12, 2:10] = 1
     maps[2, 6:14, 2:10] = 0.4  # the maximum of this annotator's map
     np.save(root / "ACT-X/visual/val/v1.npy", maps)

@@ -4,13 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from commands import said
 from PIL import Image, ImageOps
 from refusals import refused
 
 import saliency_bench as sb
-from saliency_bench.cli import main
 from saliency_bench.data.build_report import read_report
-from saliency_bench.errors import UserError
 from saliency_bench.hub_builders._own import boxed
 
 OUTLINE = [[4, 4, 20, 4, 20, 12, 4, 12]]
@@ -94,13 +93,12 @@ def test_what_is_no_coco_is_one_line_and_json_is_the_file_of_annotations(tmp_pat
     source(tmp_path, [{"segmentation": OUTLINE}])
     line = ["build", "coco-json", "--json", tmp_path / "my.json", "--images", tmp_path / "pictures"]
     line = [str(word) for word in [*line, "--out", tmp_path / "out"]]
-    assert main(line) == 0
-    assert "masks     1" in capsys.readouterr().out
+    assert "masks     1" in said(capsys, line)
     (tmp_path / "my.json").write_text("{}")
-    assert main([*line, "--overwrite"]) == 2
-    assert 'my.json has no list "categories"; export the annotations again as COCO JSON' in capsys.readouterr().err
-    with pytest.raises(UserError, match=r"--json nowhere\.json is not a file"):
-        sb.build("coco-json", tmp_path / "other", tmp_path / "pictures", json="nowhere.json")
+    shown = said(capsys, [*line, "--overwrite"], 2)
+    assert 'my.json has no list "categories"; export the annotations again as COCO JSON' in shown
+    refused(r"--json nowhere\.json is not a file", sb.build, "coco-json", tmp_path / "other", tmp_path / "pictures",
+            json="nowhere.json")  # fmt: skip
 
 
 def ones(size, *boxes):
@@ -209,9 +207,8 @@ def test_splits_with_annotations_of_their_own_are_one_dataset(tmp_path, listing,
     (tmp_path / "in/README.txt").write_text("exported")
     out = sb.build("coco-json", tmp_path / "out", tmp_path / "in", progress=False)
     rows = {split: sb.load_dataset(out, split=split) for split in ("train", "validation", "test")}
-    found = {
-        split: [(row["image_id"].split("/")[0], row["label"], pixels(row)) for row in rows[split]] for split in rows
-    }
+    found = {split: [(row["image_id"].split("/")[0], row["label"], pixels(row)) for row in own]
+             for split, own in rows.items()}  # fmt: skip
     assert found == {"train": [("train", 0, 128)], "validation": [("valid", 0, 128)], "test": [("test", 0, 128)]}
     assert rows["train"].features["label"].names == ["cat", "only test", "only train", "only valid"]
     assert [entry["id"] for entry in read_report(out)["left_out"]] == ["README.txt"]
@@ -226,9 +223,8 @@ def test_folders_of_splits_below_one_file_of_annotations(tmp_path):
 
 
 def test_the_error_for_unmatched_names_gives_an_example_from_both_sides(tmp_path):
-    content = source(
-        tmp_path, [{"segmentation": OUTLINE}, {"segmentation": OUTLINE, "image_id": 1}], ("a.jpg", "b.jpg")
-    )
+    objects = [{"segmentation": OUTLINE}, {"segmentation": OUTLINE, "image_id": 1}]
+    content = source(tmp_path, objects, ("a.jpg", "b.jpg"))
     content["images"][0]["file_name"] = "x/other.jpg"
     (tmp_path / "my.json").write_text(json.dumps(content))
     rows, left_out = built(tmp_path)

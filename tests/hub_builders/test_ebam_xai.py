@@ -3,16 +3,17 @@
 import json
 import pickle
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import datasets
 import numpy as np
 import pytest
+from built_samples import built_by
 from PIL import Image
 from refusals import refused
 
 from saliency_bench import build
-from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.hub_builders import _detector, ebam_xai
 
 FREE = {"detector": False, "least": 1, "least_pixels": 1}
@@ -46,16 +47,13 @@ def source(tmp_path):
 
 
 def built(source, **options):
-    log = BuildLog()
-    jobs = ebam_xai.samples(source, log, **FREE | options)
-    return {s["image_id"]: s for s in samples_of(jobs, log)}, log
+    return built_by(ebam_xai, source, **FREE | options)
 
 
 def test_pairs_with_and_without_the_object(source):
     samples, log = built(source)
-    assert {(s["label"], s["scene"]) for s in samples.values()} == {
-        (label, scene) for label in ("dog", "cup") for scene in ("abbey", "beach", "corn/field")
-    }
+    pairs = set(product(("dog", "cup"), ("abbey", "beach", "corn/field")))
+    assert {(s["label"], s["scene"]) for s in samples.values()} == pairs
     assert len(samples) + len(log.left_out) == 2 * 3 * 20
     for sample in samples.values():
         mask, image, alone = sample["mask"], sample["image"], sample["image_without_object"]

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from datasets import load_dataset
 from PIL import Image
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.data.fingerprints import fingerprint
-from saliency_bench.errors import UserError
 from saliency_bench.studies.annotating import open_study
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.images import StudyImages
@@ -120,25 +120,21 @@ def test_only_accepted_answers(photos, store, tmp_path):
 ])  # fmt: skip
 def test_wrong_options_are_one_line(photos, store, tmp_path, options, line, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=line):
-        sb.build("masks", tmp_path / "out", photos, progress=False, **options)
+    refused(line, sb.build, "masks", tmp_path / "out", photos, progress=False, **options)
 
 
 def test_a_study_of_another_dataset_is_refused(store, tmp_path, photos):
     (photos / "cat/IMG_1.jpg").rename(photos / "cat/other.jpg")
-    with pytest.raises(UserError, match=r"the study has another dataset: .* has no image IMG_1.jpg"):
-        sb.build("masks", tmp_path / "out", photos, progress=False, annotations=str(store))
+    refused(r"the study has another dataset: .* has no image IMG_1.jpg", sb.build, "masks", tmp_path / "out", photos,
+            progress=False, annotations=str(store))  # fmt: skip
 
 
 def test_exports_name_the_files_of_the_photographs(photos, store, tmp_path):
     """COCO's file is what `build coco-json` reads beside the photographs; its masks are those of `build masks`."""
     words = ["annotate", "--dataset", photos, "--store", store, "--name", "s", "--quiet", "--export"]
     assert main([*map(str, words), str(tmp_path / "png")]) == 0
-    assert sorted(path.name for path in (tmp_path / "png/consensus").iterdir()) == [
-        "IMG_1.png",
-        "IMG_2.png",
-        "IMG_3.png",
-    ]
+    names = sorted(path.name for path in (tmp_path / "png/consensus").iterdir())
+    assert names == ["IMG_1.png", "IMG_2.png", "IMG_3.png"]
     assert main([*map(str, words), str(tmp_path / "coco"), "--format", "coco"]) == 0
     flat = tmp_path / "flat"
     flat.mkdir()

@@ -60,18 +60,18 @@ def test_pixels_of_boxes_and_outlines_by_hand():
             shape_of(words.split(), 8, 10)
 
 
-@pytest.mark.parametrize("layout", ["folders", "splits", "numbered", "roboflow", "beside", "given"])
+LAYOUTS = {
+    "folders": ("images/a.png", "labels/a.txt"), "splits": ("images/val/a.png", "labels/val/a.txt"),
+    "numbered": ("images/Val2017/a.png", "labels/Val2017/a.txt"), "beside": ("a.png", "a.txt"),
+    "roboflow": ("valid/images/a.png", "valid/labels/a.txt"), "given": ("a.png", "../elsewhere/a.txt"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_labels_are_found_where_programs_put_them(tmp_path, layout):
-    at, labels = {
-        "folders": ("in/images/a.png", "in/labels/a.txt"),
-        "splits": ("in/images/val/a.png", "in/labels/val/a.txt"),
-        "numbered": ("in/images/Val2017/a.png", "in/labels/Val2017/a.txt"),
-        "roboflow": ("in/valid/images/a.png", "in/valid/labels/a.txt"),
-        "beside": ("in/a.png", "in/a.txt"),
-        "given": ("in/a.png", "elsewhere/a.txt"),
-    }[layout]
-    picture(tmp_path / at)
-    text(tmp_path / labels, f"1 {BOX}\n\n1.0 0.85 0.0625 0.1 0.125\n")
+    at, labels = LAYOUTS[layout]
+    picture(tmp_path / "in" / at)
+    text(tmp_path / "in" / labels, f"1 {BOX}\n\n1.0 0.85 0.0625 0.1 0.125\n")
     text(tmp_path / "in/data.yaml", NAMES)
     given = {"labels": str(tmp_path / "elsewhere")} if layout == "given" else {}
     rows, left_out, _ = built(tmp_path, **given)
@@ -191,23 +191,20 @@ def test_poses_are_refused(tmp_path, shape, names):
     assert of_mask(built(tmp_path, **given)[0]["a:cat"]).any()
 
 
-@pytest.mark.parametrize("points", ["0.4 0.4 1 0.6 0.6 1", "0.4 0.4 0 0.6 0.6 1", "0.4 0.4 2 0.6 0.6 0",
-                                    "0.1 0.9 1 0 0 0 0.6 0.6 1 0 0 0"])  # fmt: skip
-def test_poses_are_refused_by_their_lines(tmp_path, points):
+@pytest.mark.parametrize("line", [
+    "0.5 0.5 0.4 0.4 0.4 0.4 1 0.6 0.6 1", "0.5 0.5 0.4 0.4 0.4 0.4 0 0.6 0.6 1", "0.5 0.5 0.4 0.4 0.4 0.4 2 0.6 0.6 0",
+    "0.5 0.5 0.4 0.4 0.1 0.9 1 0 0 0 0.6 0.6 1 0 0 0",
+    "outline 0.1 0.2 0.9 0.1 0.8 0.9 1 0.7 0.5 1", "outline 0 0 1 0 1 1 0 1 0 0", "outline 0 0 0.5 0 1 0 1 1 0 1",
+])  # fmt: skip
+def test_poses_are_refused_by_their_lines_and_outlines_are_not(tmp_path, line):
     picture(tmp_path / "in/images/a.png")
     text(tmp_path / "in/classes.txt", "no\ncat\n")
-    text(tmp_path / "in/labels/a.txt", f"1 0.5 0.5 0.4 0.4 {points}\n")
-    _, left_out, _ = built(tmp_path)
-    assert "labels of a pose (a box and points with visibilities)" in str(left_out)
-
-
-@pytest.mark.parametrize("outline", ["0.1 0.2 0.9 0.1 0.8 0.9 1 0.7 0.5 1", "0 0 1 0 1 1 0 1 0 0",
-                                     "0 0 0.5 0 1 0 1 1 0 1"])  # fmt: skip
-def test_outlines_at_the_border_are_no_poses(tmp_path, outline):
-    picture(tmp_path / "in/images/a.png")
-    text(tmp_path / "in/classes.txt", "no\ncat\n")
-    text(tmp_path / "in/labels/a.txt", f"1 {outline}\n")
-    assert of_mask(built(tmp_path)[0]["a:cat"]).any()
+    text(tmp_path / "in/labels/a.txt", f"1 {line.removeprefix('outline ')}\n")
+    rows, left_out, _ = built(tmp_path)
+    if line.startswith("outline"):
+        assert of_mask(rows["a:cat"]).any()
+    else:
+        assert "labels of a pose (a box and points with visibilities)" in str(left_out)
 
 
 def test_labels_with_the_names_of_uploads_and_the_layout_of_cvat(tmp_path):

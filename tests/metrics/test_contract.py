@@ -30,8 +30,7 @@ def inputs():
     classifier = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(3 * H * W // 4, 4)).eval()
     classifier.register_buffer("mean", torch.full((1, 3, 1, 1), 0.5))
     classifier.register_buffer("std", torch.ones(1, 3, 1, 1))
-    images = torch.rand(B, 3, H, W)
-    rng = np.random.default_rng(0)
+    images, rng = torch.rand(B, 3, H, W), np.random.default_rng(0)
     masks = rng.random((B, H, W)) > 0.6
     return {
         "classifier": classifier,

@@ -123,10 +123,8 @@ def test_the_rate_of_all_pictures_counts_what_the_scene_model_gets_wrong():
     masks = np.zeros((3, 4, 4), bool)
     masks[:, :2, :2] = True
     less, more = np.where(masks, 1, 4).astype(np.float32), np.where(masks, 4, 1).astype(np.float32)
-    scene = np.stack([more[0], less[1], more[2]])
-    without = np.stack([less[0], more[1], less[2]])
-    right = np.array([[True] * 3, [True, False, True]])
-    rates = {}
+    scene, without = np.stack([more[0], less[1], more[2]]), np.stack([less[0], more[1], less[2]])
+    right, rates = np.array([[True] * 3, [True, False, True]]), {}
     for chosen in ("right", "all"):
         metric = load_metric("saliency_idr", filter=chosen)
         inputs = asked(metric, np.stack([scene, scene]), masks, right, without=without)
@@ -138,8 +136,7 @@ def test_the_rate_of_all_pictures_counts_what_the_scene_model_gets_wrong():
     ("saliency_mcs", 0.5625, [0.625, 0.0625]), ("saliency_mcr", 8 / 9, [1, 1 / 9]), ("saliency_idr", 1, None),
 ])  # fmt: skip
 def test_the_examples_of_the_docstrings(name, score, parts):
-    metric = load_metric(name)
-    without = np.where(QUARTER, 0, OF_SCENE)[None]
+    metric, without = load_metric(name), np.where(QUARTER, 0, OF_SCENE)[None]
     inputs = asked(metric, np.stack([OF_OBJECT, OF_SCENE])[:, None], QUARTER[None], np.ones((2, 1), bool), without)
     found, own = metric.with_parts(**inputs)
     assert found.tolist() == pytest.approx([score])

@@ -84,8 +84,7 @@ def picture(slow, i, gone):
     """Image i without these pixels, which are imputed with the noise of its seed; black if none is left."""
     kept = np.ones(H * W, bool)
     kept[list(gone)] = False
-    kept = kept.reshape(H, W)
-    image = slow.images[i].double().numpy()
+    kept, image = kept.reshape(H, W), slow.images[i].double().numpy()
     filled = literal(image, kept) if kept.any() else np.zeros_like(image)
     noise = slight_noise(slow.images[i : i + 1], [i])[0].double().numpy()
     return np.where(kept, image, filled + noise)

@@ -15,7 +15,6 @@ from torch import nn
 
 import saliency_bench as sb
 from saliency_bench.cli import main
-from saliency_bench.errors import UserError
 from saliency_bench.read import records
 from saliency_bench.read.analysis.order_agreement import agreement, read_answers
 from saliency_bench.read.run_folder import read_run
@@ -142,8 +141,7 @@ def test_the_area_of_people_by_hand_and_their_order(done, answers):
 
 def test_a_metric_that_orders_as_people_do_agrees_fully(done, tmp_path):
     """Judgements made of the metric's own accuracies at 30 %: right then, where the network is."""
-    images = [row["image_id"] for row in predictions(done)]
-    means = {}
+    images, means = [row["image_id"] for row in predictions(done)], {}
     table = {name: [] for name in ("image_id", "explainer", "exposure", "person", "right")}
     for explainer in EXPLAINERS:
         values = automated(done, "saliency_kae", explainer, 0.3, images)
@@ -167,11 +165,10 @@ def test_a_metric_that_orders_as_people_do_agrees_fully(done, tmp_path):
 @pytest.mark.slow
 def test_several_runs_as_one_say_what_one_run_says(shapes, model, done, answers, tmp_path):
     """Each folder holds the parts of its own cells only."""
-    first = start(shapes, model, tmp_path / "first", explainers=EXPLAINERS[:3], metrics=["saliency_kae"])
-    second = start(shapes, model, tmp_path / "second", explainers=EXPLAINERS[2:], metrics=["saliency_kae"])
-    third = start(shapes, model, tmp_path / "third", explainers=EXPLAINERS[1:], metrics=["saliency_roae"])
-    fourth = start(shapes, model, tmp_path / "fourth", explainers=EXPLAINERS[:1], metrics=["saliency_roae"])
-    found = sb.analyse([first, second, third, fourth], "agreement", answers=answers)
+    parts = (EXPLAINERS[:3], "kae"), (EXPLAINERS[2:], "kae"), (EXPLAINERS[1:], "roae"), (EXPLAINERS[:1], "roae")
+    runs = [start(shapes, model, tmp_path / str(number), explainers=names, metrics=[f"saliency_{metric}"])
+            for number, (names, metric) in enumerate(parts)]  # fmt: skip
+    found = sb.analyse(runs, "agreement", answers=answers)
     assert len(found.runs) == 1
     expected = sb.analyse(done, "agreement", answers=answers)
 
@@ -185,14 +182,8 @@ def test_several_runs_as_one_say_what_one_run_says(shapes, model, done, answers,
 
 
 def test_records_are_read_once_for_all_parts(done, answers, monkeypatch):
-    seen, read = [], records.by_cell
-
-    def counted(path, columns, cells=None):
-        seen.append(path)
-        return read(path, columns, cells)
-
-    run = read_run(done.folder)
-    monkeypatch.setattr(records, "by_cell", counted)
+    run, seen, read = read_run(done.folder), [], records.by_cell
+    monkeypatch.setattr(records, "by_cell", lambda path, *rest: seen.append(path) or read(path, *rest))
     agreement([run], answers)
     assert seen == [done.folder / "records.parquet"] * 2  # once for each of two metrics
 
@@ -265,13 +256,12 @@ def test_both_accuracies_of_an_explainer_are_over_the_images_it_was_judged_on(do
     assert "Not in the runs: 1 of 26 images with answers, such as nowhere." in found.data["notes"]
     assert "People judged the explainers on different images; each is compared on its own." in found.data["notes"]
     path.write_text("image_id,explainer,exposure,person,right\nnowhere,gradient,0.5,c,true\n")
-    with pytest.raises(UserError, match=r"no image of .*uneven\.csv is in the runs: it has nowhere, they have "):
-        sb.analyse(done, "agreement", answers=path)
+    words = r"no image of .*uneven\.csv is in the runs: it has nowhere, they have "
+    refused(words, sb.analyse, done, "agreement", answers=path)
 
 
 def test_answers_that_name_a_dataset_count_for_runs_over_it(done, answers, tmp_path):
-    lines = answers.read_text().splitlines()
-    fingerprint = done.summary["dataset"]["fingerprint"]
+    lines, fingerprint = answers.read_text().splitlines(), done.summary["dataset"]["fingerprint"]
 
     def of(dataset):
         path = tmp_path / "named.csv"

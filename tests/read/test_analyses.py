@@ -101,8 +101,7 @@ def left_open(means, drawn, clusters):
     taus = [signs[0][pair] * signs[1][pair] for pair in pairs]
     is_open = taus.count(0)
     tau = (sum(taus) - is_open) / len(pairs), (sum(taus) + is_open) / len(pairs)
-    k = len(means[0])
-    sets = []
+    k, sets = len(means[0]), []
     for own in signs:  # won: (the winner, the loser) of each decided pair
         won = [(pair[int(own[pair] < 0)], pair[int(own[pair] > 0)]) for pair in pairs if own[pair]]
         sets.append([(1 + sum(loser == index for _, loser in won), k - sum(winner == index for winner, _ in won))

@@ -111,8 +111,7 @@ def test_bounded_scores_against_a_second_writing(draw, n, size, limits):
 def test_a_paired_difference_outlasts_a_failure_of_either():
     rng = np.random.default_rng(5)
     for spread, wider in ((0.16, False), (0.02, True)):
-        gaps = rng.normal(0.05, spread, 60)
-        second = rng.uniform(0.4, 0.7, 60)
+        gaps, second = rng.normal(0.05, spread, 60), rng.uniform(0.4, 0.7, 60)
         first = second + gaps
         own = paired_difference(Matched([first, second], np.arange(60), UNIT), 0, 1)
         error, freedom = literal_error(gaps.tolist(), list(range(60)))

@@ -74,8 +74,7 @@ def test_the_fewest_clusters_and_more_for_several_comparisons():
 
 def test_the_command_answers_in_its_first_line(capsys):
     assert main(["power", "--spread", "0.3", "--difference", "0.05", "--cluster-size", "6"]) == 0
-    needed = assumed(0.3, 0.05, size=6)
-    first = capsys.readouterr().out.splitlines()[0]
+    needed, first = assumed(0.3, 0.05, size=6), capsys.readouterr().out.splitlines()[0]
     assert first == (f"{needed.images} images ({needed.clusters} clusters) are enough to show a difference of 0.05 "
                      "between the two explainers with a chance of 80%.")  # fmt: skip
     assert main(["power", "--spread", "1e6", "--difference", "1e-6"]) == 0
@@ -113,8 +112,7 @@ def test_a_run_gives_its_own_spread():
 
 def test_a_run_of_clusters_needs_clusters():
     rng = np.random.default_rng(0)
-    own = np.repeat(rng.random(40), 3)
-    groups = [f"g{index // 3}" for index in range(120)]
+    own, groups = np.repeat(rng.random(40), 3), [f"g{index // 3}" for index in range(120)]
     (needed,) = of_run(run_of({"a": own, "b": np.zeros(120)}, groups), 0.1)
     assert needed.images == 3 * needed.clusters
     assert needed.spread == pytest.approx(own.std() * sqrt(40 / 39), rel=1e-6)
@@ -124,7 +122,6 @@ def test_a_run_of_clusters_needs_clusters():
 
 
 def test_the_curve_rises_to_the_power_that_was_asked_for():
-    points = dict(curve(assumed(0.3, 0.05)))
-    needed = clusters_needed(0.3, 0.05)
+    points, needed = dict(curve(assumed(0.3, 0.05))), clusters_needed(0.3, 0.05)
     assert points[needed] == pytest.approx(0.8, abs=0.01)
     assert list(points.values()) == sorted(points.values())

@@ -99,8 +99,7 @@ def part_of(folder: Path, out: Path, methods: tuple[str, ...], samples: int | No
 
 
 def _prediction(rng: np.random.Generator, number: int, image_id: str, no_masks: bool) -> dict:
-    masked = number % 3 != 2 and not no_masks
-    right = bool(rng.random() < 0.9)
+    masked, right = number % 3 != 2 and not no_masks, bool(rng.random() < 0.9)
     return {
         "image_id": image_id, "label": number % 2, "prediction": number % 2 if right else 1 - number % 2,
         "confidence": 0.9, "target_confidence": 0.9, "correct": right, "mask_share": 0.1 if masked else None,
@@ -230,8 +229,7 @@ def test_page_is_whole_and_well_formed(folder):
 
 
 def test_every_number_interval_and_reason_is_there(folder):
-    page = page_of(folder)
-    summary = read_json(folder / "summary.json")
+    page, summary = page_of(folder), read_json(folder / "summary.json")
     assert len(summary["cells"]) == len(METHODS) * len(METRICS)
     for cell in summary["cells"]:
         interval = f"[{cell['low']:.3f}, {cell['high']:.3f}]"
@@ -280,8 +278,7 @@ def test_without_pictures_the_rest_stands(copied):
 
 def test_missing_values_are_dashes(tmp_path):
     folder = make_run(tmp_path / "run", samples=9)  # an interval needs ten samples
-    page = page_of(folder)
-    cell = read_json(folder / "summary.json")["cells"][0]
+    page, cell = page_of(folder), read_json(folder / "summary.json")["cells"][0]
     assert cell["low"] is None
     assert f'<span class="value">{cell["value"]:.3f}</span> <span class="interval"></span>' in page
     empty = make_run(tmp_path / "empty", ids=["a", "b", "c"], no_masks=True, pictures=False)
@@ -727,8 +724,7 @@ def test_page_of_many_explainers_is_small(tmp_path):
     """Noise does not compress: the worst pictures and maps there are."""
     methods = {f"method_{number}": 0.3 for number in range(23)}
     folder = make_run(tmp_path, samples=60, methods=methods, metrics=METRICS[:1])
-    stored = dict(np.load(folder / "examples.npz"))
-    rng = np.random.default_rng(0)
+    stored, rng = dict(np.load(folder / "examples.npz")), np.random.default_rng(0)
     stored["images"] = rng.integers(0, 256, (len(stored["ids"]), 224, 224, 3)).astype(np.uint8)
     for name in methods:
         stored[f"maps/{hash_of(name)}"] = rng.integers(0, 256, (len(stored["ids"]), 56, 56)).astype(np.uint8)

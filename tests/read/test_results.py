@@ -1,6 +1,7 @@
 """The schema of published results: what a run becomes, and what is refused, in one line that names file and field."""
 
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -57,9 +58,8 @@ def test_what_is_written_is_read_back(submission, folder):
 def test_a_result_says_what_the_run_says(run, submission):
     result = submission.result
     for told, cell in zip(result.cells, run.summary["cells"], strict=True):
-        assert {key: cell[key] for key in ("cell_id", "value", "low", "high", "n", "explainer_version")} == {
-            key: getattr(told, key) for key in ("cell_id", "value", "low", "high", "n", "explainer_version")
-        }
+        for key in ("cell_id", "value", "low", "high", "n", "explainer_version"):
+            assert getattr(told, key) == cell[key], key
     assert result.cells[1].explainer == "brightness"
     assert isinstance(result.cells[1].explainer_version, str)  # a hash of its code
     assert result.dataset.fingerprint == run.summary["dataset"]["fingerprint"]
@@ -81,10 +81,8 @@ def test_no_folder_of_this_machine_is_published(run, submission, shapes, resnet)
 def test_public_names(tmp_path):
     assert public_name("microsoft/resnet-18", local=False) == "microsoft/resnet-18"
     assert public_name("demo/resnet", local=True) == "folder:resnet"
-    assert public_name("saliency-bench/pet-xai") == "saliency-bench/pet-xai"
-    assert public_name("torchvision:resnet18") == "torchvision:resnet18"
-    assert public_name("module:Sequential") == "module:Sequential"
-    assert public_name("shapes-xai") == "shapes-xai"
+    for name in ("saliency-bench/pet-xai", "torchvision:resnet18", "module:Sequential", "shapes-xai"):
+        assert public_name(name) == name
     assert public_name(str(tmp_path)) == f"folder:{tmp_path.name}"
     assert public_name("../secret/place/model") == "folder:model"
     own = {"dataset": "pets", "model": "net", "target": "t.csv", "groups": "groups.json", "out": "my runs/first"}
@@ -123,34 +121,29 @@ def test_groups_of_classes_are_part_of_the_ids_of_the_metrics_that_ask_for_them(
     assert cells[1].cell_id == submission.result.cells[1].cell_id
 
 
-@pytest.mark.parametrize(
-    ("edit", "words"),
-    [
-        (lambda c: c.update(format=1), "format: Input should be 3"),
-        (lambda c: c.pop("submitter"), "submitter: Field required"),
-        (lambda c: c.update(submitter="../x"), "submitter: String should match pattern"),
-        (lambda c: c.update(surplus=1), "surplus: Extra inputs are not permitted"),
-        (lambda c: c.update(cells=[]), "cells: List should have at least 1 item"),
-        (lambda c: c["cells"][0].update(value="0.9"), "cells.0.value: Input should be a valid number"),
-        (lambda c: c["cells"][0].update(value=float("nan")), "cells.0.value: Input should be a finite number"),
-        (lambda c: c["cells"][1].update(low=1.0, high=0.5), "cells.1: low (1.0) is above high (0.5)"),
-        (lambda c: c["cells"][0].update(n=-1), "cells.0.n: Input should be greater than or equal to 0"),
-        (lambda c: c["cells"][0].update(n=13), "cells.0.n is 13, but dataset.used is 12"),
-        (lambda c: c["cells"][0].update(explainer="gradcam"), "cells.0.cell_id is "),
-        (lambda c: c["setting"].update(seed=1), "cells.0.cell_id is "),
-        (lambda c: c["setting"].update(more="x"), "setting.more: "),
-        (lambda c: c["setting"].pop("seed"), "setting.seed: "),
-        (lambda c: c["dataset"].update(split="train"), "dataset.split is train, but the settings say test"),
-        (lambda c: c["cells"].append(c["cells"][0]), "2 times"),
-        (lambda c: c.update(note="x" * 3000), "note: String should have at most 2000 characters"),
-        (lambda c: c["provenance"].pop("device"), "provenance.device: Field required"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("edit", "words"), [
+    (lambda c: c.update(format=1), "format: Input should be 3"),
+    (lambda c: c.pop("submitter"), "submitter: Field required"),
+    (lambda c: c.update(submitter="../x"), "submitter: String should match pattern"),
+    (lambda c: c.update(surplus=1), "surplus: Extra inputs are not permitted"),
+    (lambda c: c.update(cells=[]), "cells: List should have at least 1 item"),
+    (lambda c: c["cells"][0].update(value="0.9"), "cells.0.value: Input should be a valid number"),
+    (lambda c: c["cells"][0].update(value=float("nan")), "cells.0.value: Input should be a finite number"),
+    (lambda c: c["cells"][1].update(low=1.0, high=0.5), "cells.1: low (1.0) is above high (0.5)"),
+    (lambda c: c["cells"][0].update(n=-1), "cells.0.n: Input should be greater than or equal to 0"),
+    (lambda c: c["cells"][0].update(n=13), "cells.0.n is 13, but dataset.used is 12"),
+    (lambda c: c["cells"][0].update(explainer="gradcam"), "cells.0.cell_id is "),
+    (lambda c: c["setting"].update(seed=1), "cells.0.cell_id is "),
+    (lambda c: c["setting"].update(more="x"), "setting.more: "),
+    (lambda c: c["setting"].pop("seed"), "setting.seed: "),
+    (lambda c: c["dataset"].update(split="train"), "dataset.split is train, but the settings say test"),
+    (lambda c: c["cells"].append(c["cells"][0]), "2 times"),
+    (lambda c: c.update(note="x" * 3000), "note: String should have at most 2000 characters"),
+    (lambda c: c["provenance"].pop("device"), "provenance.device: Field required"),
+])  # fmt: skip
 def test_a_malformed_result_is_refused_by_file_and_field(edit, words, folder):
     change(folder, edit)
-    message = refused("", read_checked, folder)
-    assert message.startswith(f"{folder / 'result.json'}: ")
-    assert words in message
+    assert words in refused(f"^{re.escape(str(folder / 'result.json'))}: ", read_checked, folder)
 
 
 @pytest.mark.parametrize(("edit", "words"), [
@@ -198,9 +191,7 @@ def changed(table, column, values):
 ])  # fmt: skip
 def test_malformed_records_are_refused_by_file_and_column(edit, words, folder):
     rewrite(folder, edit)
-    message = refused("", read_checked, folder)
-    assert message.startswith(f"{folder / 'records.parquet'}")
-    assert words in message
+    assert words in refused("^" + re.escape(str(folder / "records.parquet")), read_checked, folder)
 
 
 @pytest.mark.parametrize("name", ["result.json", "records.parquet"])
@@ -220,13 +211,10 @@ def test_the_json_schema_can_be_had():
     json.dumps(schema)
 
 
-def test_a_folder_without_a_finished_run(tmp_path):
-    refused("not the folder of a finished run", of_run, tmp_path, "ada")
-
-
-def test_some_cells_alone(submission):
+def test_some_cells_alone(submission, tmp_path):
     first = submission.result.cells[0].cell_id
     part = submission.only({first})
     assert [cell.cell_id for cell in part.result.cells] == [first]
     assert set(part.records["cell_id"].to_pylist()) == {first}
     assert part.result.folder != submission.result.folder
+    refused("not the folder of a finished run", of_run, tmp_path, "ada")

@@ -32,8 +32,7 @@ def test_wealth_is_that_of_the_equation():
     rng = np.random.default_rng(0)
     leader, other = rng.random(30), rng.random(30) * 0.5
     other[4] = np.nan
-    codes = np.repeat(np.arange(10), 3)
-    race = Race(["a", "b"], span=1.0, margin=0.05, largest=4)
+    codes, race = np.repeat(np.arange(10), 3), Race(["a", "b"], span=1.0, margin=0.05, largest=4)
     race.look({"a": leader[:15], "b": other[:15]}, codes[:15], "a", "b", 5)
     race.look({"a": leader[15:], "b": other[15:]}, codes[15:] - 5, "a", "b", 10)
     expected = literal_wealth(leader, other, codes.tolist(), 0.05, 1.0, 4)

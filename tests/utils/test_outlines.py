@@ -45,8 +45,7 @@ def test_a_box_is_its_pixels_and_neighbours_share_none():
 
 
 def test_a_box_is_turned_clockwise_around_a_corner():
-    turned = polygon(box(10, 4, 6, 3, 90, at=(10, 4)), *SIZE)
-    mask = np.zeros(SIZE, bool)
+    turned, mask = polygon(box(10, 4, 6, 3, 90, at=(10, 4)), *SIZE), np.zeros(SIZE, bool)
     mask[4:10, 7:10] = True  # what went to the right goes down, what went down goes to the left
     np.testing.assert_array_equal(turned, mask)
 

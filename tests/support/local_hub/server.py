@@ -475,13 +475,8 @@ class Server:
 
     def happened(self, repo: Repo, num: int, kind: str, user: User, data: dict) -> dict:
         events = repo.discussions[num - 1].events
-        event = {
-            "id": f"{num}-{len(events)}",
-            "type": kind,
-            "createdAt": now(),
-            "author": {"name": user.name},
-            "data": data,
-        }
+        event = {"id": f"{num}-{len(events)}", "type": kind, "createdAt": now(), "author": {"name": user.name},
+                 "data": data}  # fmt: skip
         events.append(event)
         return event
 
