@@ -219,11 +219,8 @@ def test_errors_in_one_line(name, options, message, no_hub):
 
 
 @pytest.mark.parametrize(("name", "near"), [
-    ("./shapez", "shapes"),
-    ("data/shapez/x", "data/shapes/x"),
-    ("./dta/shape", "data/shapes"),
-    ("dta/shapes", "data/shapes"),
-    ("coinz", "coins"),
+    ("./shapez", "shapes"), ("data/shapez/x", "data/shapes/x"), ("./dta/shape", "data/shapes"),
+    ("dta/shapes", "data/shapes"), ("coinz", "coins"),
 ])  # fmt: skip
 def test_a_path_with_a_typo_suggests_the_nearest_folder(name, near, tmp_path, monkeypatch, no_hub, capsys):
     for path in ("shapes", "data/shapes/x", "coins"):

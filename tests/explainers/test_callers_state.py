@@ -67,17 +67,13 @@ FLOAT64, PRODUCTS = ("default_dtype", torch.float64), ("float32_matmul_precision
 
 
 STATES = {
-    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
-    "inference mode": torch.inference_mode,
-    "no gradients": torch.no_grad,
-    "float64": lambda: setting(*FLOAT64),
-    "bfloat16": lambda: setting("default_dtype", torch.bfloat16),
-    "another device": lambda: torch.device("meta"),
-    "products": lambda: setting(*PRODUCTS),
-    "anomalies": lambda: torch.autograd.set_detect_anomaly(True),
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16), "inference mode": torch.inference_mode,
+    "no gradients": torch.no_grad, "float64": lambda: setting(*FLOAT64),
+    "bfloat16": lambda: setting("default_dtype", torch.bfloat16), "another device": lambda: torch.device("meta"),
+    "products": lambda: setting(*PRODUCTS), "anomalies": lambda: torch.autograd.set_detect_anomaly(True),
     "counted operations": lambda: FlopCounterMode(display=False),
     "eager only": lambda: torch.compiler.set_stance("fail_on_recompile"),
-}
+}  # fmt: skip
 
 
 def settings():

@@ -25,24 +25,16 @@ SWIN = {"embed_dim": 12, "depths": (1, 1, 2, 1), "num_heads": (1, 2, 2, 4)}
 
 # name: (side, layer, (h, w))
 TORCHVISION = {
-    "alexnet": (224, "features.11", (13, 13)),
-    "vgg11": (224, "features.19", (14, 14)),
-    "squeezenet1_0": (224, "features", (13, 13)),
-    "squeezenet1_1": (224, "features", (13, 13)),
-    "resnet18": (224, "layer4", (7, 7)),
-    "densenet121": (224, "features", (7, 7)),
-    "googlenet": (224, "inception5b", (7, 7)),
-    "inception_v3": (299, "Mixed_7c", (8, 8)),
-    "mobilenet_v2": (224, "features", (7, 7)),
-    "mobilenet_v3_small": (224, "features", (7, 7)),
-    "efficientnet_b0": (224, "features", (7, 7)),
-    "shufflenet_v2_x0_5": (224, "conv5", (7, 7)),
-    "regnet_y_400mf": (224, "trunk_output", (7, 7)),
-    "mnasnet0_5": (224, "layers", (7, 7)),
-    "convnext_tiny": (224, "features", (7, 7)),
-    "swin_t": (224, "permute", (7, 7)),
+    "alexnet": (224, "features.11", (13, 13)), "vgg11": (224, "features.19", (14, 14)),
+    "squeezenet1_0": (224, "features", (13, 13)), "squeezenet1_1": (224, "features", (13, 13)),
+    "resnet18": (224, "layer4", (7, 7)), "densenet121": (224, "features", (7, 7)),
+    "googlenet": (224, "inception5b", (7, 7)), "inception_v3": (299, "Mixed_7c", (8, 8)),
+    "mobilenet_v2": (224, "features", (7, 7)), "mobilenet_v3_small": (224, "features", (7, 7)),
+    "efficientnet_b0": (224, "features", (7, 7)), "shufflenet_v2_x0_5": (224, "conv5", (7, 7)),
+    "regnet_y_400mf": (224, "trunk_output", (7, 7)), "mnasnet0_5": (224, "layers", (7, 7)),
+    "convnext_tiny": (224, "features", (7, 7)), "swin_t": (224, "permute", (7, 7)),
     "maxvit_t": (224, "blocks.3", (7, 7)),
-}
+}  # fmt: skip
 SIZES = {"hidden_sizes": [8, 16, 24, 32], "num_labels": 4, "depths": [1] * 4}
 HEADS = {"num_attention_heads": [1, 2, 2, 4]}
 # name: (network, config, its options, layer, axes)
@@ -396,11 +388,9 @@ class Ordered(nn.Module):
 
 ROWS = torch.arange(64)
 ORDERS = {
-    "rows": ROWS,
-    "Hiera's": ROWS.view(2, 2, 2, 2, 2, 2).permute(2, 5, 1, 4, 0, 3).flatten(),
-    "columns": ROWS.view(8, 8).T.flatten(),
-    "from the bottom": ROWS.flip(0),
-}
+    "rows": ROWS, "Hiera's": ROWS.view(2, 2, 2, 2, 2, 2).permute(2, 5, 1, 4, 0, 3).flatten(),
+    "columns": ROWS.view(8, 8).T.flatten(), "from the bottom": ROWS.flip(0),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -422,15 +412,11 @@ def test_tokens_in_another_order_than_the_image_are_no_map(order):
 
 
 MOVED = {
-    "mirrored": lambda x: x.flip(3),
-    "turned": lambda x: x.transpose(2, 3),
-    "cropped": lambda x: x[..., 4:-4, 4:-4],
-    "cropped at one side": lambda x: x[..., 8:],
-    "its halves swapped": lambda x: x.roll(16, 2),
-    "moved by a quarter": lambda x: x.roll(8, 3),
-    "padded": lambda x: F.pad(x, [16] * 4),
+    "mirrored": lambda x: x.flip(3), "turned": lambda x: x.transpose(2, 3), "cropped": lambda x: x[..., 4:-4, 4:-4],
+    "cropped at one side": lambda x: x[..., 8:], "its halves swapped": lambda x: x.roll(16, 2),
+    "moved by a quarter": lambda x: x.roll(8, 3), "padded": lambda x: F.pad(x, [16] * 4),
     "padded at one side": lambda x: F.pad(x, [0, 32, 0, 0]),
-}
+}  # fmt: skip
 KEPT = {
     "as it is": lambda x: x,
     "enlarged": lambda x: F.interpolate(x, size=(48, 48), mode="bilinear"),

@@ -114,11 +114,9 @@ def test_agrees_with_a_slow_second_writing_of_its_equations(contrastive, target)
 
 
 REFUSED = {
-    "gelu": lambda x: F.gelu(x),
-    "mul": lambda x: x.relu() * x.relu().sigmoid(),
-    "softmax": lambda x: x.softmax(dim=1),
-    "linear of negative values": lambda x: x - 100.0,
-}
+    "gelu": lambda x: F.gelu(x), "mul": lambda x: x.relu() * x.relu().sigmoid(),
+    "softmax": lambda x: x.softmax(dim=1), "linear of negative values": lambda x: x - 100.0,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", REFUSED)

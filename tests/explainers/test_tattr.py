@@ -11,11 +11,9 @@ from saliency_bench import load_explainer, targets
 
 IMAGES = torch.rand(2, 3, 8, 12, generator=torch.Generator().manual_seed(1))
 TARGETS = {
-    "class": targets.one_hot([0, 2], 3),
-    "group": targets.group([1, 2], 3),
-    "contrast": targets.contrast([0, 1], [1, 2], 3),
-    "class against group": targets.class_vs_group(0, [1, 2], 3),
-}
+    "class": targets.one_hot([0, 2], 3), "group": targets.group([1, 2], 3),
+    "contrast": targets.contrast([0, 1], [1, 2], 3), "class against group": targets.class_vs_group(0, [1, 2], 3),
+}  # fmt: skip
 
 
 def enlarged(grid):

@@ -186,13 +186,11 @@ def under(mode):
 
 
 CUTS = {
-    "no_grad": under(torch.no_grad),
-    "inference_mode": under(torch.inference_mode),
+    "no_grad": under(torch.no_grad), "inference_mode": under(torch.inference_mode),
     "detach": lambda function, x: function(x).detach(),
     "detached in place": lambda function, x: function(x).clone().detach_(),
-    "data": lambda function, x: function(x).data,
-    "input": lambda function, x: function(x.detach()),
-}
+    "data": lambda function, x: function(x).data, "input": lambda function, x: function(x.detach()),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("cut", CUTS)

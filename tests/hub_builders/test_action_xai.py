@@ -306,12 +306,8 @@ def test_a_busy_server_is_asked_again(source, server, monkeypatch, passing):
 
 
 @pytest.mark.parametrize(("plan", "calls", "text"), [
-    (401, 2, "401"),
-    (404, 2, "404"),
-    (429, 4, "429"),
-    (b"<html>down for maintenance</html>", 2, "did not answer"),
-    (b"{}", 2, "did not answer"),
-    (b'{"choices": []}', 2, "did not answer"),
+    (401, 2, "401"), (404, 2, "404"), (429, 4, "429"), (b"<html>down for maintenance</html>", 2, "did not answer"),
+    (b"{}", 2, "did not answer"), (b'{"choices": []}', 2, "did not answer"),
     (json.dumps(completion(None)).encode(), 2, "its reply is empty"),
 ])  # fmt: skip
 def test_a_server_that_fails_is_named_and_no_answer_is_lost(source, server, plan, calls, text):

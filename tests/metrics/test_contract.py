@@ -33,23 +33,14 @@ def inputs():
     images, rng = torch.rand(B, 3, H, W), np.random.default_rng(0)
     masks = rng.random((B, H, W)) > 0.6
     return {
-        "classifier": classifier,
-        "images": images,
-        "target": one_hot([0, 1, 2], 4),
-        "maps": rng.normal(size=(B, H, W)).astype(np.float32),
-        "masks": masks,
-        "logits": classifier(images).detach(),
+        "classifier": classifier, "images": images, "target": one_hot([0, 1, 2], 4),
+        "maps": rng.normal(size=(B, H, W)).astype(np.float32), "masks": masks, "logits": classifier(images).detach(),
         "labels": np.eye(4, dtype=bool)[classifier(images).argmax(dim=1).numpy()],
-        "groups": ClassGroups("halves", ((0, 1), (2, 3))),
-        "seeds": [5, 6, 7],
-        "run_seed": 3,
-        "others": torch.rand(4, 3, H, W),
-        "of": [[0, 1], [2, 3], [1, 2]],
-        "other": second(images),
-        "retrained": np.random.default_rng(1).integers(0, 4, size=(B, 45)),
-        "columns": images * 0.99,
+        "groups": ClassGroups("halves", ((0, 1), (2, 3))), "seeds": [5, 6, 7], "run_seed": 3,
+        "others": torch.rand(4, 3, H, W), "of": [[0, 1], [2, 3], [1, 2]], "other": second(images),
+        "retrained": np.random.default_rng(1).integers(0, 4, size=(B, 45)), "columns": images * 0.99,
         "first_right": np.array([0.05, 0.5, np.nan]),
-    }
+    }  # fmt: skip
 
 
 def second(images):

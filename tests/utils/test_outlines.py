@@ -76,16 +76,9 @@ PAIRS = [[1, 2], [3.5, 4], [5, 6]]
 
 
 @pytest.mark.parametrize(("segmentation", "parts"), [
-    ([FLAT], [FLAT]),
-    (FLAT, [FLAT]),
-    (PAIRS, [FLAT]),
-    ([PAIRS, PAIRS], [FLAT, FLAT]),
-    ([FLAT, PAIRS, RUNS], [FLAT, FLAT, RUNS]),
-    (RUNS, [RUNS]),
-    ([[1, 2, 3, 4], FLAT], [[1, 2, 3, 4], FLAT]),
-    ([], []),
-    (None, []),
-    ([None, True], [None, True]),
+    ([FLAT], [FLAT]), (FLAT, [FLAT]), (PAIRS, [FLAT]), ([PAIRS, PAIRS], [FLAT, FLAT]),
+    ([FLAT, PAIRS, RUNS], [FLAT, FLAT, RUNS]), (RUNS, [RUNS]), ([[1, 2, 3, 4], FLAT], [[1, 2, 3, 4], FLAT]), ([], []),
+    (None, []), ([None, True], [None, True]),
 ])  # fmt: skip
 def test_parts_of_an_outline(segmentation, parts):
     assert parts_of(segmentation) == parts
