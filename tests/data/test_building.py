@@ -10,7 +10,9 @@ import threading
 import datasets
 import numpy as np
 import pytest
+from commands import said
 from PIL import Image
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench import cli
@@ -18,7 +20,6 @@ from saliency_bench.data import builders, building, output_folder
 from saliency_bench.data.fingerprints import Fingerprint
 from saliency_bench.data.loading import fingerprint
 from saliency_bench.data.shards import Shards
-from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import shapes_xai
 from saliency_bench.utils import progress
 from saliency_bench.utils.pictures import UnreadableError, decode, png
@@ -38,11 +39,9 @@ def folder(tmp_path_factory):
 def test_same_input_gives_the_same_bytes_of_every_file(folder, tmp_path):
     again = sb.build("shapes-xai", tmp_path / "elsewhere", progress=False, **SMALL)
     assert content(again) == content(folder)
-    assert set(content(folder)) == {
-        "README.md",
-        "build_report.json",
-        *(f"data/{split}-00000-of-00001.parquet" for split in ("train", "validation", "test")),
-    }
+    assert set(content(folder)) == {"README.md", "build_report.json",
+                                    *(f"data/{split}-00000-of-00001.parquet"
+                                      for split in ("train", "validation", "test"))}  # fmt: skip
 
 
 def test_load_dataset_finds_splits_and_features(folder):
@@ -72,8 +71,7 @@ def test_card_says_what_the_hub_reads(folder):
     from huggingface_hub import DatasetCard
 
     card = DatasetCard.load(folder / "README.md")
-    assert card.data.license == "cc0-1.0"
-    assert card.data.pretty_name == "Shapes-XAI"
+    assert (card.data.license, card.data.pretty_name) == ("cc0-1.0", "Shapes-XAI")
     assert card.data.task_categories == ["image-classification", "image-segmentation"]
     assert card.data.size_categories == ["n<1K"]
     info = card.data.to_dict()["dataset_info"]
@@ -120,8 +118,7 @@ def test_a_split_without_images_is_not_there(tmp_path):
     """`datasets` cannot load an empty split."""
     folder = sb.build("shapes-xai", tmp_path / "three", progress=False, size=32, count=3)
     assert {split: len(part) for split, part in datasets.load_dataset(str(folder)).items()} == {"train": 3}
-    with pytest.raises(UserError, match=r"unknown split of .*'validation'; known: .*train"):
-        sb.load_dataset(folder, split="validation")
+    refused(r"unknown split of .*'validation'; known: .*train", sb.load_dataset, folder, split="validation")
 
 
 def test_an_error_midway_leaves_nothing(monkeypatch, tmp_path):
@@ -139,8 +136,7 @@ def test_a_failed_overwrite_keeps_the_old_folder(monkeypatch, tmp_path):
     out = sb.build("shapes-xai", tmp_path / "out", progress=False, **SMALL)
     before = content(out)
     faulty(monkeypatch, lambda source, log: iter(()))
-    with pytest.raises(UserError, match="no usable image"):
-        sb.build("shapes-xai", out, overwrite=True, progress=False)
+    refused("no usable image", sb.build, "shapes-xai", out, overwrite=True, progress=False)
     assert content(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -151,8 +147,7 @@ def test_existing_folders(tmp_path):
     (tmp_path / ".out.building").mkdir()  # of a killed build
     (tmp_path / ".out.building/rest").write_text("half")
     sb.build("shapes-xai", out, progress=False, **SMALL)
-    with pytest.raises(UserError, match=r"out.*--overwrite"):
-        sb.build("shapes-xai", out, progress=False, **SMALL | {"seed": 1})
+    refused(r"out.*--overwrite", sb.build, "shapes-xai", out, progress=False, **SMALL | {"seed": 1})
     sb.build("shapes-xai", out, overwrite=True, progress=False, size=32, count=5)
     assert json.loads((out / "build_report.json").read_text())["counts"]["samples"] == 5
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -170,8 +165,7 @@ def test_a_build_killed_when_all_was_in_place_is_finished_by_the_next_start(tmp_
         with pytest.raises(KeyboardInterrupt):
             sb.build("shapes-xai", out, progress=False, **SMALL)
     before = content(out)
-    with pytest.raises(UserError, match=r"out.*--overwrite"):
-        sb.build("shapes-xai", out, progress=False, seed=1, **SMALL)
+    refused(r"out.*--overwrite", sb.build, "shapes-xai", out, progress=False, seed=1, **SMALL)
     assert sb.build("shapes-xai", out, progress=False, **SMALL) == out
     assert content(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -180,15 +174,13 @@ def test_a_build_killed_when_all_was_in_place_is_finished_by_the_next_start(tmp_
 def test_a_finished_build_started_again_says_so_and_writes_nothing(tmp_path, capsys):
     """So that a loop until success ends; a dataset that was changed since is not taken for it."""
     out = sb.build("shapes-xai", tmp_path / "out", progress=False, **SMALL)
-    before = content(out)
-    options = [f"--{key}={value}" for key, value in SMALL.items()]
+    before, options = content(out), [f"--{key}={value}" for key, value in SMALL.items()]
     assert cli.main(["build", "shapes-xai", "--out", str(out), *options]) == 0
     assert "is already built with these settings; --overwrite" in capsys.readouterr().err
     assert content(out) == before
     (table, *_) = sorted((out / "data").iterdir())
     table.write_bytes(table.read_bytes() + b"x")
-    with pytest.raises(UserError, match=r"out.*--overwrite"):
-        sb.build("shapes-xai", out, progress=False, **SMALL)
+    refused(r"out.*--overwrite", sb.build, "shapes-xai", out, progress=False, **SMALL)
 
 
 def test_links_in_a_source_are_followed(tmp_path):
@@ -212,8 +204,8 @@ def test_a_source_without_a_usable_image_says_why(tmp_path):
     (tmp_path / "images" / "cat").mkdir(parents=True)
     for name in "abc":
         (tmp_path / "images" / "cat" / f"{name}.png").write_bytes(b"no picture")
-    with pytest.raises(UserError, match=r"no usable image in .*images \(3 left out: .+\)"):
-        sb.build("folder", tmp_path / "out", tmp_path / "images", progress=False)
+    refused(r"no usable image in .*images \(3 left out: .+\)", sb.build, "folder", tmp_path / "out",
+            tmp_path / "images", progress=False)  # fmt: skip
 
 
 def test_a_lock_that_cannot_be_opened_does_not_stop_a_build(tmp_path, monkeypatch):
@@ -226,37 +218,29 @@ def test_a_lock_that_cannot_be_opened_does_not_stop_a_build(tmp_path, monkeypatc
 
 def test_overwrite_never_replaces_what_it_did_not_build(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(UserError, match="not a dataset built by this command"):
-        sb.build("shapes-xai", tmp_path, overwrite=True, progress=False)
+    refused("not a dataset built by this command", sb.build, "shapes-xai", tmp_path, overwrite=True, progress=False)
     assert (tmp_path / "thesis.txt").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("shapes-xia", {}, "shapes-xia.*shapes-xai"),
-        ("shapes-xai", {"sizes": 3}, "sizes.*\\bsize\\b"),
-        ("shapes-xai", {"size": "big"}, "takes int"),
-        ("shapes-xai", {"seed": 0.5}, "seed.*shapes-xai.*int"),
-        ("pet-xai", {"source": "no/such/folder"}, "does not exist"),
-        ("pet-xai", {}, "--source DIR"),
-    ],
-)
+@pytest.mark.parametrize(("name", "options", "message"), [
+    ("shapes-xia", {}, "shapes-xia.*shapes-xai"),
+    ("shapes-xai", {"sizes": 3}, "sizes.*\\bsize\\b"),
+    ("shapes-xai", {"size": "big"}, "takes int"),
+    ("shapes-xai", {"seed": 0.5}, "seed.*shapes-xai.*int"),
+    ("pet-xai", {"source": "no/such/folder"}, "does not exist"),
+    ("pet-xai", {}, "--source DIR"),
+])  # fmt: skip
 def test_errors_in_one_line(name, options, message, tmp_path):
-    with pytest.raises(UserError, match=message) as caught:
-        sb.build(name, tmp_path / "new" / "out", progress=False, **options)
-    assert "\n" not in str(caught.value)
+    refused(message, sb.build, name, tmp_path / "new" / "out", progress=False, **options)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_builder_mistakes_are_named(monkeypatch, tmp_path):
     same = {"image_id": "a", "label": "disc", "image": np.zeros((4, 4, 3), np.uint8)}
-    faulty(monkeypatch, lambda source, log: iter([dict(same), dict(same)]))
-    with pytest.raises(ValueError, match="'a' twice"):
-        sb.build("shapes-xai", tmp_path / "out", progress=False)
-    faulty(monkeypatch, lambda source, log: iter([same | {"colour": 1}]))
-    with pytest.raises(ValueError, match="colour"):
-        sb.build("shapes-xai", tmp_path / "out", progress=False)
+    for rows, words in (([dict(same), dict(same)], "'a' twice"), ([same | {"colour": 1}], "colour")):
+        faulty(monkeypatch, lambda source, log, rows=rows: iter(rows))
+        with pytest.raises(ValueError, match=words):
+            sb.build("shapes-xai", tmp_path / "out", progress=False)
 
 
 def test_a_large_split_has_several_shards(monkeypatch, tmp_path):
@@ -303,16 +287,10 @@ def test_a_giant_picture_is_refused_before_it_is_decoded():
 
 
 def test_command(tmp_path, capsys):
-    out = tmp_path / "shapes"
-    command = ["build", "shapes-xai", "--size", "32", "--count", "20", "--out", str(out)]
-    assert cli.main(command) == 0
-    assert "samples   20" in capsys.readouterr().out
-    assert cli.main(command) == 0
-    assert "is already built with these settings" in capsys.readouterr().err
-    assert cli.main([*command, "--seed", "1"]) == 2
-    assert capsys.readouterr().err.strip().startswith("saliency-bench: error:")
-    assert cli.main([*command, "--overwrite", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["counts"]["samples"] == 20
+    command = ["build", "shapes-xai", "--size", "32", "--count", "20", "--out", str(tmp_path / "shapes")]
+    assert "samples   20" in said(capsys, command)
+    assert said(capsys, [*command, "--seed", "1"], 2).strip().startswith("saliency-bench: error:")
+    assert json.loads(said(capsys, [*command, "--overwrite", "--json"]))["counts"]["samples"] == 20
 
 
 def test_a_bar_shows_how_far_a_build_is(tmp_path, capsys, monkeypatch):

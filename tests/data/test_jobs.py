@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from loky import process_executor
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.data import building
 from saliency_bench.data.jobs import Job, JobBatches
-from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples, shapes_xai
 
 SMALL = {"size": 32, "count": 200}
@@ -128,9 +128,8 @@ def process_pools(monkeypatch):
     """Sources of any size use processes; the list of the pools that were created."""
     pools, real = [], process_executor.ProcessPoolExecutor
     monkeypatch.setattr(building, "MANY", 1)
-    monkeypatch.setattr(
-        process_executor, "ProcessPoolExecutor", lambda *a, **k: pools.append(real(*a, **k)) or pools[-1]
-    )
+    counted = lambda *a, **k: pools.append(real(*a, **k)) or pools[-1]  # noqa: E731
+    monkeypatch.setattr(process_executor, "ProcessPoolExecutor", counted)
     return pools
 
 
@@ -199,8 +198,7 @@ def test_errors_in_a_process_come_here_and_a_lost_process_is_named(tmp_path, mon
     assert sum(finished) == 3
     with pytest.raises(ValueError, match="in this job"):
         ids("four", "odd")
-    with pytest.raises(UserError, match=r"terminated from outside.*--workers 1"):
-        ids("five", "kill")
+    refused(r"terminated from outside.*--workers 1", ids, "five", "kill")
 
 
 def test_a_process_ends_with_the_one_that_started_it(tmp_path):
@@ -216,9 +214,8 @@ batches = JobBatches(Path({str(tmp_path)!r}), row, pa.schema({{"image_id": pa.in
 table, _ = next(batches.tables([{{"image_id": 0}}] * 100))
 print(table["image_id"][0], flush=True)
 time.sleep(60)"""
-    parent = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    line = [sys.executable, "-c", script]
+    parent = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     child = int(parent.stdout.readline())
     assert child != parent.pid
     parent.kill()
@@ -241,11 +238,7 @@ def test_the_callers_warnings_stay_as_they_were(tmp_path):
     before = list(warnings.filters)
     sb.build("shapes-xai", tmp_path / "out", progress=False, workers=4, **SMALL)
     assert list(warnings.filters) == before
-
-
-def test_no_workers(tmp_path):
-    with pytest.raises(UserError, match="workers=0"):
-        sb.build("shapes-xai", tmp_path / "out", progress=False, workers=0, **SMALL)
+    refused("workers=0", sb.build, "shapes-xai", tmp_path / "none", progress=False, workers=0, **SMALL)
 
 
 MANY = """

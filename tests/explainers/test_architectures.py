@@ -4,18 +4,11 @@ import contracts
 import pytest
 import torch
 import torchvision
+import transformers as hf
 from torch import nn
 from torchvision.models.convnext import CNBlockConfig
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 from torchvision.models.vgg import VGG, cfgs, make_layers
-from transformers import (
-    ConvNextConfig,
-    ConvNextForImageClassification,
-    ResNetConfig,
-    ResNetForImageClassification,
-    TimmWrapperConfig,
-    TimmWrapperForImageClassification,
-)
 
 from saliency_bench import load_classifier, targets
 from saliency_bench.compute.classifiers.layers import cam_layer as find_cam_layer
@@ -26,13 +19,12 @@ ON_ALL = {"gradient", "gradcam", "rise"}
 
 
 def resnet(**sizes):
-    return lambda: ResNetForImageClassification(ResNetConfig(num_labels=4, **sizes))
+    return lambda: hf.ResNetForImageClassification(hf.ResNetConfig(num_labels=4, **sizes))
 
 
 def timm(architecture, **sizes):
-    return lambda: TimmWrapperForImageClassification(
-        TimmWrapperConfig(architecture=architecture, model_args=sizes, num_labels=4)
-    )
+    config = hf.TimmWrapperConfig(architecture=architecture, model_args=sizes, num_labels=4)
+    return lambda: hf.TimmWrapperForImageClassification(config)
 
 
 def vgg(name):
@@ -56,13 +48,13 @@ ROUGH = {"dims": (8, 12, 16, 24), "depths": (1, 1, 2, 1)}
 BLOCKS = [CNBlockConfig(8, 12, 1), CNBlockConfig(12, 16, 1), CNBlockConfig(16, None, 1)]
 
 HF, SIDE, INCEPTION = "resnet.encoder.stages.", 64, torchvision.models.inception_v3
-HF_CONVNEXT = ConvNextConfig(num_labels=4, hidden_sizes=[8, 12, 16, 24], depths=[1, 1, 2, 1])
+HF_CONVNEXT = hf.ConvNextConfig(num_labels=4, hidden_sizes=[8, 12, 16, 24], depths=[1, 1, 2, 1])
 # name: (how to make it, side of the images, Grad-CAM's layer, the layer of cebp or None where that is not defined)
 REDUCED = {
     "transformers resnet-18": (resnet(**TINY, depths=[2, 2, 2, 2], layer_type="basic"), SIDE, f"{HF}3", f"{HF}2"),
     "transformers resnet-50": (resnet(**TINY, depths=[2, 2, 2, 2]), SIDE, f"{HF}3", f"{HF}2"),
     "transformers convnext": (
-        lambda: ConvNextForImageClassification(HF_CONVNEXT), SIDE, "convnext.encoder.stages.3", None
+        lambda: hf.ConvNextForImageClassification(HF_CONVNEXT), SIDE, "convnext.encoder.stages.3", None
     ),
     "timm resnet18": (timm("resnet18", **NARROW), SIDE, "timm_model.layer4", "timm_model.layer3"),
     "timm resnet50": (timm("resnet50", **NARROW), SIDE, "timm_model.layer4", "timm_model.layer3"),

@@ -11,8 +11,7 @@ def classifier():
 
 
 def test_random_is_uniform_and_redrawn_for_every_seed_class_and_picture(classifier):
-    images = torch.rand(2, 3, 64, 64)
-    target = targets.one_hot([0, 0], 3)
+    images, target = torch.rand(2, 3, 64, 64), targets.one_hot([0, 0], 3)
     explainer = load_explainer("random")
     maps = explainer(classifier, images, target)
     assert maps.mean() == pytest.approx(0.5, abs=0.02)

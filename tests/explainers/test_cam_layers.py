@@ -1,5 +1,7 @@
 """The layer that Grad-CAM, Grad-CAM++, Score-CAM and IIA read: the last feature map before any pooling, in any axes."""
 
+import re
+
 import numpy as np
 import pytest
 import timm
@@ -7,6 +9,8 @@ import torch
 import transformers as hf
 from pytorch_grad_cam import GradCAM
 from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+from refusals import refused
+from small_networks import Custom
 from torch import nn
 from torch.nn import functional as F
 from torchvision import models
@@ -14,73 +18,39 @@ from torchvision import models
 from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.compute.classifiers.layers import MapLayout, cam_layer, layout_of
 from saliency_bench.compute.maps.default_explainer import fitting
-from saliency_bench.errors import UserError
 from saliency_bench.maps import normalise
 
-READERS = ["gradcam", "gradcam_plus_plus", "scorecam", "iia"]
-CHEAP = {"iia": {"steps": 2}}
+READERS = ["gradcam", "gradcam_plus_plus", "scorecam", "iia:steps=2"]
 SWIN = {"embed_dim": 12, "depths": (1, 1, 2, 1), "num_heads": (1, 2, 2, 4)}
 
 # name: (side, layer, (h, w))
 TORCHVISION = {
-    "alexnet": (224, "features.11", (13, 13)),
-    "vgg11": (224, "features.19", (14, 14)),
-    "squeezenet1_0": (224, "features", (13, 13)),
-    "squeezenet1_1": (224, "features", (13, 13)),
-    "resnet18": (224, "layer4", (7, 7)),
-    "densenet121": (224, "features", (7, 7)),
-    "googlenet": (224, "inception5b", (7, 7)),
-    "inception_v3": (299, "Mixed_7c", (8, 8)),
-    "mobilenet_v2": (224, "features", (7, 7)),
-    "mobilenet_v3_small": (224, "features", (7, 7)),
-    "efficientnet_b0": (224, "features", (7, 7)),
-    "shufflenet_v2_x0_5": (224, "conv5", (7, 7)),
-    "regnet_y_400mf": (224, "trunk_output", (7, 7)),
-    "mnasnet0_5": (224, "layers", (7, 7)),
-    "convnext_tiny": (224, "features", (7, 7)),
-    "swin_t": (224, "permute", (7, 7)),
+    "alexnet": (224, "features.11", (13, 13)), "vgg11": (224, "features.19", (14, 14)),
+    "squeezenet1_0": (224, "features", (13, 13)), "squeezenet1_1": (224, "features", (13, 13)),
+    "resnet18": (224, "layer4", (7, 7)), "densenet121": (224, "features", (7, 7)),
+    "googlenet": (224, "inception5b", (7, 7)), "inception_v3": (299, "Mixed_7c", (8, 8)),
+    "mobilenet_v2": (224, "features", (7, 7)), "mobilenet_v3_small": (224, "features", (7, 7)),
+    "efficientnet_b0": (224, "features", (7, 7)), "shufflenet_v2_x0_5": (224, "conv5", (7, 7)),
+    "regnet_y_400mf": (224, "trunk_output", (7, 7)), "mnasnet0_5": (224, "layers", (7, 7)),
+    "convnext_tiny": (224, "features", (7, 7)), "swin_t": (224, "permute", (7, 7)),
     "maxvit_t": (224, "blocks.3", (7, 7)),
-}
-SIZES = {"hidden_sizes": [8, 16, 24, 32], "num_labels": 4}
+}  # fmt: skip
+SIZES = {"hidden_sizes": [8, 16, 24, 32], "num_labels": 4, "depths": [1] * 4}
+HEADS = {"num_attention_heads": [1, 2, 2, 4]}
+# name: (network, config, its options, layer, axes)
 TRANSFORMERS = {
-    "swin": (
-        lambda: hf.SwinForImageClassification(
-            hf.SwinConfig(num_labels=4, image_size=64, window_size=2, **SWIN)
-        ),
-        "swin.layernorm", "BNC", (2, 2),
-    ),
-    "swinv2": (
-        lambda: hf.Swinv2ForImageClassification(
-            hf.Swinv2Config(num_labels=4, image_size=64, window_size=4, **SWIN)
-        ),
-        "swinv2.layernorm", "BNC", (2, 2),
-    ),
-    "pvt v2": (
-        lambda: hf.PvtV2ForImageClassification(
-            hf.PvtV2Config(depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 2, 4], image_size=64, **SIZES)
-        ),
-        "pvt_v2.encoder.layers.3.layer_norm", "BNC", (2, 2),
-    ),
-    "segformer": (
-        lambda: hf.SegformerForImageClassification(
-            hf.SegformerConfig(depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 2, 4], **SIZES)
-        ),
-        "segformer.stages.3", "BCHW", (2, 2),
-    ),
-    "convnext": (
-        lambda: hf.ConvNextForImageClassification(hf.ConvNextConfig(depths=[1, 1, 1, 1], **SIZES)),
-        "convnext.encoder.stages.3", "BCHW", (2, 2),
-    ),
-    "mobilenet": (
-        lambda: hf.MobileNetV2ForImageClassification(hf.MobileNetV2Config(num_labels=4, depth_multiplier=0.1)),
-        "mobilenet_v2.conv_1x1", "BCHW", (2, 2),
-    ),
-    "focalnet": (
-        lambda: hf.FocalNetForImageClassification(
-            hf.FocalNetConfig(num_labels=4, image_size=64, embed_dim=8, depths=[1, 1, 1, 1])
-        ),
-        "focalnet.layernorm", "BNC", (2, 2),
-    ),
+    "swin": (hf.SwinForImageClassification, hf.SwinConfig, {"num_labels": 4, "image_size": 64, "window_size": 2} | SWIN,
+             "swin.layernorm", "BNC"),
+    "swinv2": (hf.Swinv2ForImageClassification, hf.Swinv2Config,
+               {"num_labels": 4, "image_size": 64, "window_size": 4} | SWIN, "swinv2.layernorm", "BNC"),
+    "pvt v2": (hf.PvtV2ForImageClassification, hf.PvtV2Config, SIZES | HEADS | {"image_size": 64},
+               "pvt_v2.encoder.layers.3.layer_norm", "BNC"),
+    "segformer": (hf.SegformerForImageClassification, hf.SegformerConfig, SIZES | HEADS, "segformer.stages.3", "BCHW"),
+    "convnext": (hf.ConvNextForImageClassification, hf.ConvNextConfig, SIZES, "convnext.encoder.stages.3", "BCHW"),
+    "mobilenet": (hf.MobileNetV2ForImageClassification, hf.MobileNetV2Config,
+                  {"num_labels": 4, "depth_multiplier": 0.1}, "mobilenet_v2.conv_1x1", "BCHW"),
+    "focalnet": (hf.FocalNetForImageClassification, hf.FocalNetConfig,
+                 {"num_labels": 4, "image_size": 64, "embed_dim": 8, "depths": [1] * 4}, "focalnet.layernorm", "BNC"),
 }  # fmt: skip
 
 
@@ -115,54 +85,39 @@ def test_torchvision(name):
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_transformers(name):
-    make, expected, axes, grid = TRANSFORMERS[name]
-    layer, layout = found(make(), 64)
-    assert (layer, layout.axes, layout.grid) == (expected, axes, grid)
+    network, config, options, expected, axes = TRANSFORMERS[name]
+    layer, layout = found(network(config(**options)), 64)
+    assert (layer, layout.axes, layout.grid) == (expected, axes, (2, 2))
 
 
-class Pooling(nn.Module):
-    """Blocks that end in pooling, which is a function or a module, before or after the ReLU."""
-
-    def __init__(self, order):
-        super().__init__()
-        torch.manual_seed(0)
-        self.stem, self.conv, self.relu, self.pool = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 6, 3), nn.ReLU(), nn.MaxPool2d(2)
-        self.body, self.order = nn.ModuleDict({"last": nn.Sequential(self.conv, self.relu, self.pool)}), order
-        self.head = nn.Linear(6, 4)
-
-    def forward(self, x):
-        x = F.avg_pool2d(self.stem(x).relu(), 2)
-        if self.order == "module":
-            x = self.body["last"](x)
-        elif self.order == "function":
-            x = F.max_pool2d(self.relu(self.conv(x)), 2)
-        else:
-            x = self.relu(self.pool(self.conv(x)))
-        return self.head(x.mean(dim=(2, 3)))
+# Blocks that end in pooling, which is a function or a module, before or after the ReLU.
+POOLING = {
+    "module": (lambda net, x: net.last(x), "relu"),
+    "function": (lambda net, x: F.max_pool2d(net.relu(net.conv(x)), 2), "relu"),
+    "relu last": (lambda net, x: net.relu(net.last[2](net.conv(x))), "conv"),
+}
 
 
-@pytest.mark.parametrize(("order", "layer"), [("module", "relu"), ("function", "relu"), ("relu last", "conv")])
-def test_what_comes_after_pooling_is_not_read(order, layer):
-    assert found(Pooling(order), 20) == (layer, layout_of_side(7))
+@pytest.mark.parametrize("order", POOLING)
+def test_what_comes_after_pooling_is_not_read(order):
+    torch.manual_seed(0)
+    block, layer = POOLING[order]
+    stem, conv, relu = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 6, 3), nn.ReLU()
+    model = Custom(lambda net, x: net.head(block(net, F.avg_pool2d(net.stem(x).relu(), 2)).mean(dim=(2, 3))),
+                     stem=stem, conv=conv, relu=relu, last=nn.Sequential(conv, relu, nn.MaxPool2d(2)),
+                     head=nn.Linear(6, 4))  # fmt: skip
+    assert found(model, 20) == (layer, layout_of_side(7))
 
 
 def layout_of_side(side):
     return MapLayout("BCHW", (side, side))
 
 
-class Block(nn.Module):
-    """A block whose pooling nobody sees from outside."""
-
-    def __init__(self, inside, outside):
-        super().__init__()
-        self.conv, self.act = nn.Conv2d(inside, outside, 3, padding=1), nn.ReLU()
-
-    def forward(self, x):
-        return F.max_pool2d(self.act(self.conv(x)), 2)
-
-
 def test_within_a_block_that_pools_its_activation_is_read():
-    model = nn.Sequential(Block(3, 4), Block(4, 6), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
+    first, second = (Custom(lambda net, x: F.max_pool2d(net.act(net.conv(x)), 2), act=nn.ReLU(),
+                              conv=nn.Conv2d(inside, outside, 3, padding=1))
+                     for inside, outside in ((3, 4), (4, 6)))  # fmt: skip
+    model = nn.Sequential(first, second, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
     assert found(model, 16) == ("1.act", layout_of_side(8))
 
 
@@ -195,14 +150,9 @@ def swins():
     yield "torchvision", alive(model), "norm", lambda values: values.permute(0, 3, 1, 2)
 
 
-class Logits(nn.Module):
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, x):
-        output = self.model(x)
-        return getattr(output, "logits", output)
+def logits_of(net, x):
+    output = net.model(x)
+    return getattr(output, "logits", output)
 
 
 @pytest.mark.parametrize("library", ["transformers", "timm", "torchvision"])
@@ -211,7 +161,8 @@ def test_swin_is_read_as_pytorch_grad_cam_reads_it_when_told_its_axes(library):
     images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
     classifier = load_classifier(model, mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu")
     ours = load_explainer("gradcam")(classifier, images, targets.one_hot([1, 2], 4)).numpy()
-    with GradCAM(Logits(model), [model.get_submodule(layer)], reshape_transform=to_maps) as cam:
+    network = Custom(logits_of, model=model)
+    with GradCAM(network, [model.get_submodule(layer)], reshape_transform=to_maps) as cam:
         theirs = cam((images - 0.5) / 0.25, [ClassifierOutputTarget(1), ClassifierOutputTarget(2)])
     assert theirs.max() > 0.5
     np.testing.assert_allclose(normalise(ours), theirs, atol=1e-4)
@@ -223,8 +174,7 @@ def test_swin_is_read_as_pytorch_grad_cam_reads_it_when_told_its_axes(library):
 def test_every_explainer_of_feature_maps_is_defined_on_swin(name, library):
     model, *_ = next(rest for kind, *rest in swins() if kind == library)
     classifier = load_classifier(model, mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu")
-    explainer = load_explainer(name, **CHEAP.get(name, {}))
-    maps = explainer(classifier, torch.rand(2, 3, 64, 64), targets.contrast([0, 1], [1, 2], 4))
+    maps = load_explainer(name)(classifier, torch.rand(2, 3, 64, 64), targets.contrast([0, 1], [1, 2], 4))
     assert maps.shape == (2, 64, 64)
     assert (maps.amax(dim=(1, 2)) > maps.amin(dim=(1, 2))).all()
 
@@ -235,23 +185,9 @@ def test_every_explainer_of_feature_maps_is_defined_on_swin(name, library):
 def test_the_explainers_of_attention_refuse_windows_and_stages_and_name_what_is_defined(name, library):
     model, *_ = next(rest for kind, *rest in swins() if kind == library)
     classifier = load_classifier(model, mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu")
-    with pytest.raises(UserError, match=r"windows or stages.*gradcam") as error:
-        load_explainer(name)(classifier, torch.rand(2, 3, 64, 64), targets.one_hot([0, 1], 4))
-    assert type(model).__name__ in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-class Branches(nn.Module):
-    """Layers, and the function of them and the images that gives the logits."""
-
-    def __init__(self, logits, **layers):
-        super().__init__()
-        for name, layer in layers.items():
-            setattr(self, name, layer)
-        self.logits = logits
-
-    def forward(self, x):
-        return self.logits(self, x)
+    target = targets.one_hot([0, 1], 4)
+    message = refused("windows or stages.*gradcam", load_explainer(name), classifier, torch.rand(2, 3, 64, 64), target)
+    assert type(model).__name__ in message
 
 
 def body():
@@ -368,7 +304,7 @@ TARGET = targets.contrast([0, 1], [1, 2], 4)
 def made(logits, layers):
     torch.manual_seed(0)
     layers = {"head": lambda: nn.LazyLinear(4)} | layers
-    network = Branches(logits, **{name: layer() for name, layer in layers.items()})
+    network = Custom(logits, **{name: layer() for name, layer in layers.items()})
     network(PICTURES)
     return load_classifier(alive(network), mean=0, std=1, size=(16, 16), labels=list("abcd"), device="cpu")
 
@@ -398,11 +334,8 @@ def test_no_map_is_made_of_a_part_of_the_evidence(name):
     logits, layers, why = PARTIAL[name]
     classifier = made(logits, layers)
     for method in [*READERS, "cebp"]:
-        with pytest.raises(
-            UserError, match=rf"{why}.*use gradient, integrated_gradients, occlusion or rise"
-        ) as refused:
-            load_explainer(method, **CHEAP.get(method, {}))(classifier, PICTURES, TARGET)
-        assert "\n" not in str(refused.value)
+        refused(rf"{why}.*use gradient, integrated_gradients, occlusion or rise", load_explainer(method), classifier,
+                PICTURES, TARGET)  # fmt: skip
     assert classifier.passes == 0
     chosen, reason = fitting(classifier, PICTURES)
     if name == "a stream without gradients":
@@ -420,8 +353,7 @@ def test_a_layer_that_was_named_is_read_with_a_line_if_a_branch_goes_past_it(cap
     for _ in range(2):
         maps = load_explainer("gradcam", layer="layer3.0.conv1")(classifier, images, targets.one_hot([1, 2], 4))
     (line,) = caplog.messages
-    assert "layer layer3.0.conv1 of module:ResNet holds only part" in line
-    assert "layer layer3.0 holds all of it" in line
+    assert re.search("layer layer3.0.conv1 of module:ResNet holds only part.*layer layer3.0 holds all of it", line)
     with GradCAM(network, [network.layer3[0].conv1]) as cam:
         theirs = cam(images, [ClassifierOutputTarget(1), ClassifierOutputTarget(2)])
     np.testing.assert_allclose(normalise(maps.numpy()), theirs, atol=1e-4)
@@ -433,13 +365,11 @@ def test_a_layer_that_was_named_is_read_with_a_line_if_a_branch_goes_past_it(cap
 
 @pytest.mark.parametrize(("name", "layer"), [("a mirrored copy", "a"), ("crops, one by one", "a.1")])
 def test_a_layer_of_several_views_is_refused_also_if_it_was_named(name, layer):
-    classifier = made(*PARTIAL[name][:2])
-    with pytest.raises(UserError, match=r"runs \d times in one forward pass"):
-        load_explainer("gradcam", layer=layer)(classifier, PICTURES, TARGET)
+    classifier, gradcam = made(*PARTIAL[name][:2]), load_explainer("gradcam", layer=layer)
+    refused(r"runs \d times in one forward pass", gradcam, classifier, PICTURES, TARGET)
     loaded = classifier.variant(layer=layer)
     assert fitting(loaded, PICTURES) == ("integrated_gradients", f"its layer {layer} holds only part of the evidence")
-    with pytest.raises(UserError, match=r"runs \d times"):
-        load_explainer("scorecam")(loaded, PICTURES, TARGET)
+    refused(r"runs \d times", load_explainer("scorecam"), loaded, PICTURES, TARGET)
 
 
 class Ordered(nn.Module):
@@ -458,11 +388,9 @@ class Ordered(nn.Module):
 
 ROWS = torch.arange(64)
 ORDERS = {
-    "rows": ROWS,
-    "Hiera's": ROWS.view(2, 2, 2, 2, 2, 2).permute(2, 5, 1, 4, 0, 3).flatten(),
-    "columns": ROWS.view(8, 8).T.flatten(),
-    "from the bottom": ROWS.flip(0),
-}
+    "rows": ROWS, "Hiera's": ROWS.view(2, 2, 2, 2, 2, 2).permute(2, 5, 1, 4, 0, 3).flatten(),
+    "columns": ROWS.view(8, 8).T.flatten(), "from the bottom": ROWS.flip(0),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -477,22 +405,22 @@ def test_tokens_in_another_order_than_the_image_are_no_map(order):
         return
     assert cam_layer(loaded(mixes=False), images) == "patch"
     for name in READERS:
-        explainer = load_explainer(name, **CHEAP.get(name, {}))
         for classifier in (loaded(mixes=False, layer="norm"), loaded(mixes=True)):
-            with pytest.raises(UserError, match=r"tokens of layer norm .* are not in the row order of the image.*rise"):
-                explainer(classifier, images, target)
+            refused(
+                "tokens of layer norm .* are not in the row order of the image.*rise",
+                load_explainer(name),
+                classifier,
+                images,
+                target,
+            )
 
 
 MOVED = {
-    "mirrored": lambda x: x.flip(3),
-    "turned": lambda x: x.transpose(2, 3),
-    "cropped": lambda x: x[..., 4:-4, 4:-4],
-    "cropped at one side": lambda x: x[..., 8:],
-    "its halves swapped": lambda x: x.roll(16, 2),
-    "moved by a quarter": lambda x: x.roll(8, 3),
-    "padded": lambda x: F.pad(x, [16] * 4),
+    "mirrored": lambda x: x.flip(3), "turned": lambda x: x.transpose(2, 3), "cropped": lambda x: x[..., 4:-4, 4:-4],
+    "cropped at one side": lambda x: x[..., 8:], "its halves swapped": lambda x: x.roll(16, 2),
+    "moved by a quarter": lambda x: x.roll(8, 3), "padded": lambda x: F.pad(x, [16] * 4),
     "padded at one side": lambda x: F.pad(x, [0, 32, 0, 0]),
-}
+}  # fmt: skip
 KEPT = {
     "as it is": lambda x: x,
     "enlarged": lambda x: F.interpolate(x, size=(48, 48), mode="bilinear"),
@@ -507,12 +435,10 @@ def test_a_map_that_does_not_lie_as_the_image_does_is_refused(name):
 
     def loaded(layer=None, late=False):
         torch.manual_seed(0)
-        net = Branches(
-            lambda net, x: read(net, net.b(move(net.a(x)) if late else net.a(move(x)))),
-            a=nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU()),
-            b=nn.Sequential(nn.Conv2d(6, 8, 3, stride=4, padding=1), nn.ReLU()),
-            head=nn.Linear(8, 4),
-        )
+        net = Custom(lambda net, x: read(net, net.b(move(net.a(x)) if late else net.a(move(x)))),
+                       a=nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU()),
+                       b=nn.Sequential(nn.Conv2d(6, 8, 3, stride=4, padding=1), nn.ReLU()),
+                       head=nn.Linear(8, 4))  # fmt: skip
         return load_classifier(net, mean=0.5, std=0.25, size=32, layer=layer, device="cpu")
 
     for late in (False, True):
@@ -521,8 +447,8 @@ def test_a_map_that_does_not_lie_as_the_image_does_is_refused(name):
             continue
         for explainer in READERS:
             for classifier in (loaded(late=late), loaded("b", late)):
-                with pytest.raises(UserError, match=r"layer b .* is not aligned with the image: .* crops.*rise"):
-                    load_explainer(explainer, **CHEAP.get(explainer, {}))(classifier, images, target)
+                refused(r"layer b .* is not aligned with the image: .* crops.*rise", load_explainer(explainer),
+                        classifier, images, target)  # fmt: skip
         assert fitting(loaded(late=late), images)[0] == "integrated_gradients"
     if name in MOVED:  # before the features are moved, all is in its place
         assert load_explainer("gradcam")(loaded("a", late=True), images, target).max() > 0
@@ -545,7 +471,7 @@ def test_a_mirrored_or_padded_image_is_noticed_by_maps_of_wide_receptive_fields(
     net = nn.Sequential(net, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 4)) if name == "vgg11" else net
 
     def layer(move):
-        moved = Branches(lambda network, x: network.net(move(x)), net=net)
+        moved = Custom(lambda network, x: network.net(move(x)), net=net)
         return cam_layer(load_classifier(moved, mean=0.5, std=0.25, size=side, device="cpu"), images)
 
     assert layer(KEPT["as it is"]).startswith("net")
@@ -553,22 +479,26 @@ def test_a_mirrored_or_padded_image_is_noticed_by_maps_of_wide_receptive_fields(
         lambda x: x.flip(3), lambda x: x.flip(2, 3), lambda x: x.transpose(2, 3), lambda x: x.roll(side // 2, 3),
         lambda x: F.pad(x, [0, side, 0, 0]),
     ):  # fmt: skip
-        with pytest.raises(UserError, match="is not aligned with the image"):
-            layer(move)
+        refused("is not aligned with the image", layer, move)
 
 
 @pytest.mark.parametrize("side", [64, 128])
 def test_tokens_of_hiera_are_read_where_they_lie_in_rows(side):
     torch.manual_seed(0)
-    config = hf.HieraConfig(
-        image_size=[side, side], embed_dim=16, depths=[1, 1, 2, 1], num_heads=[1, 2, 2, 2], num_labels=5
-    )
+    config = hf.HieraConfig(image_size=[side] * 2, embed_dim=16, depths=[1, 1, 2, 1], num_heads=[1, 2, 2, 2],
+                            num_labels=5)  # fmt: skip
     classifier = load_classifier(hf.HieraForImageClassification(config), mean=0.5, std=0.25, size=side, device="cpu")
     images = torch.rand(1, 3, side, side)
     assert cam_layer(classifier, images) == "hiera.embeddings.patch_embeddings.projection"
     scrambled = classifier.variant(layer="hiera.encoder.stages.3.layers.0.layernorm_before")
-    with pytest.raises(UserError, match=r"layernorm_before .* are not in the row order of the image"):
-        load_explainer("gradcam")(scrambled, images, targets.one_hot([1], 5))
+    target = targets.one_hot([1], 5)
+    refused(
+        "layernorm_before .* are not in the row order of the image",
+        load_explainer("gradcam"),
+        scrambled,
+        images,
+        target,
+    )
 
 
 def test_a_module_that_runs_several_times_is_read_as_several_modules_are():
@@ -577,7 +507,7 @@ def test_a_module_that_runs_several_times_is_read_as_several_modules_are():
     apart = made(lambda net, x: read(net, net.d(net.b(net.c(net.a(x))))), layers | {"d": nn.ReLU})
     apart.model.load_state_dict(shared.model.state_dict())
     for method in [*READERS, "cebp"]:
-        explainer = load_explainer(method, **CHEAP.get(method, {}))
+        explainer = load_explainer(method)
         assert torch.equal(explainer(shared, PICTURES, TARGET), explainer(apart, PICTURES, TARGET)), method
 
 
@@ -592,8 +522,7 @@ def test_a_network_that_writes_to_what_its_gradient_needs_is_refused_by_what_tak
     classifier = made(overwritten, {"a": body, "b": further})
     assert fitting(classifier, PICTURES)[0] == "rise"
     for method in ("gradient", "gradcam:layer=a.0", "iia:layer=a.0,steps=1"):
-        with pytest.raises(UserError, match=r"changes values in place .*rise"):
-            load_explainer(method)(classifier, PICTURES, TARGET)
+        refused("changes values in place .*rise", load_explainer(method), classifier, PICTURES, TARGET)
 
 
 def two_stems(net, x):
@@ -626,9 +555,8 @@ def test_a_branch_that_goes_past_the_patches_of_a_transformer_is_seen():
     for logits, why in TRANSFORMED:
         classifier = made(logits, layers)
         for method in methods:
-            if not why:
-                load_explainer(method)(classifier, PICTURES, TARGET)
-                continue
-            with pytest.raises(UserError, match=why):
+            if why:
+                refused(why, load_explainer(method), classifier, PICTURES, TARGET)
+            else:
                 load_explainer(method)(classifier, PICTURES, TARGET)
         assert fitting(classifier, PICTURES)[0] == ("integrated_gradients" if why else "gae")

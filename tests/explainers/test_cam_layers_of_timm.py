@@ -3,11 +3,11 @@
 import pytest
 import timm
 import torch
+from refusals import refused
 from torch import nn
 
 from saliency_bench import load_classifier
 from saliency_bench.compute.classifiers.layers import _outputs, cam_layer, layout_of
-from saliency_bench.errors import UserError
 
 # A small member of each family: the layer that is read.
 FAMILIES = {
@@ -95,9 +95,7 @@ def assert_row_by_row(classifier, images, layer, layout):
 @pytest.mark.parametrize("name", TOKENS)
 def test_tokens_that_are_no_grid_are_refused_with_what_to_do(name):
     classifier, images = built(name)
-    with pytest.raises(UserError, match=r"name a layer with layer=.*rise") as caught:
-        cam_layer(classifier, images)
-    assert "\n" not in str(caught.value)
+    refused(r"name a layer with layer=.*rise", cam_layer, classifier, images)
 
 
 class TwoHeads(nn.Module):
@@ -120,6 +118,5 @@ class TwoHeads(nn.Module):
 def test_a_second_head_over_tokens_gives_no_features_but_a_block_of_as_many_channels_does():
     images = torch.rand(1, 3, 16, 16)
     two = load_classifier(TwoHeads(6, "aux"), mean=0, std=1, device="cpu")
-    with pytest.raises(UserError, match="name a layer"):
-        cam_layer(two, images)
+    refused("name a layer", cam_layer, two, images)
     assert cam_layer(load_classifier(TwoHeads(4, "one"), mean=0, std=1, device="cpu"), images) == "block"

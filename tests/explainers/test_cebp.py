@@ -1,11 +1,14 @@
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
+from refusals import refused
+from small_networks import Custom, loaded
 from torch import nn
 from torch.nn import functional as F
 
 from saliency_bench import load_classifier, load_explainer, registry, targets
-from saliency_bench.errors import UserError
 
 cebp = registry.load("explainers", "cebp")
 
@@ -16,11 +19,8 @@ class Network(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.stem, self.body, self.norm = (
-            nn.Conv2d(3, 4, 3, padding=1),
-            nn.Conv2d(4, 4, 3, padding=1),
-            nn.BatchNorm2d(4),
-        )
+        self.stem, self.body = (nn.Conv2d(channels, 4, 3, padding=1) for channels in (3, 4))
+        self.norm = nn.BatchNorm2d(4)
         self.down, self.hidden, self.head = nn.Conv2d(4, 6, 3, stride=2), nn.Linear(6, 12), nn.Linear(12, 3)
         self.relu = nn.ReLU(inplace=True)
         self.norm.running_mean.uniform_(-0.2, 0.2)
@@ -57,17 +57,12 @@ def of_convolution(weight, shape, stride, padding):
     outs, _, size, _ = weight.shape
     tall, wide = (height + 2 * padding - size) // stride + 1, (width + 2 * padding - size) // stride + 1
     connections = []
-    for o in range(outs):
-        for y in range(tall):
-            for x in range(wide):
-                pairs = []
-                for c in range(channels):
-                    for i in range(size):
-                        for j in range(size):
-                            v, u = y * stride + i - padding, x * stride + j - padding
-                            if 0 <= v < height and 0 <= u < width:
-                                pairs.append(((c * height + v) * width + u, weight[o, c, i, j].item()))
-                connections.append(pairs)
+    for o, y, x in product(range(outs), range(tall), range(wide)):
+        connections.append([])
+        for c, i, j in product(range(channels), range(size), range(size)):
+            v, u = y * stride + i - padding, x * stride + j - padding
+            if 0 <= v < height and 0 <= u < width:
+                connections[-1].append(((c * height + v) * width + u, weight[o, c, i, j].item()))
     return connections
 
 
@@ -90,8 +85,7 @@ def literal(model, image, row, contrastive):
     area = low[0, 0].numel()
     p = excite(p, flat["low"], [[(c * area + i, 1 / area) for i in range(area)] for c in range(6)])
     p = excite(p, flat["pooled"], of_convolution(model.down.weight, pooled.shape[1:], 2, 0))
-    spread = np.zeros(summed.numel())
-    size = summed[0, 0].numel()
+    spread, size = np.zeros(summed.numel()), summed[0, 0].numel()
     for position, (winner, value) in enumerate(zip(winners.flatten().tolist(), p, strict=True)):
         spread[position // pooled[0, 0].numel() * size + winner] += value
     to_branch, to_skip = np.zeros_like(spread), np.zeros_like(spread)
@@ -105,9 +99,8 @@ def literal(model, image, row, contrastive):
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("contrastive", [False, True])
-@pytest.mark.parametrize(
-    "target", [targets.one_hot([0, 2], 3), targets.contrast([0, 1], [2, 0], 3), targets.group([0, 2], 3)]
-)
+@pytest.mark.parametrize("target", [targets.one_hot([0, 2], 3), targets.contrast([0, 1], [2, 0], 3),
+                                    targets.group([0, 2], 3)])  # fmt: skip
 def test_agrees_with_a_slow_second_writing_of_its_equations(contrastive, target):
     model, images = Network().eval(), torch.rand(2, 3, 13, 12)
     classifier = load_classifier(model, mean=(0.4,) * 3, std=(0.3,) * 3, device="cpu")
@@ -121,24 +114,14 @@ def test_agrees_with_a_slow_second_writing_of_its_equations(contrastive, target)
 
 
 REFUSED = {
-    "gelu": lambda x: F.gelu(x),
-    "mul": lambda x: x.relu() * x.relu().sigmoid(),
-    "softmax": lambda x: x.softmax(dim=1),
-    "linear of negative values": lambda x: x - 100.0,
-}
+    "gelu": lambda x: F.gelu(x), "mul": lambda x: x.relu() * x.relu().sigmoid(),
+    "softmax": lambda x: x.softmax(dim=1), "linear of negative values": lambda x: x - 100.0,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_it_is_not_defined_for_is_refused_with_names_of_others(what):
-    class Other(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.convolution, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4 * 6 * 6, 3)
-
-        def forward(self, x):
-            return self.head(REFUSED[what](self.convolution(x)).flatten(1))
-
-    with pytest.raises(UserError, match=r"cebp.*gradcam.*gradient.*rise"):
-        load_explainer("cebp")(
-            load_classifier(Other(), device="cpu", mean=0, std=1), torch.rand(1, 3, 8, 8), targets.one_hot([0], 3)
-        )
+    other = Custom(lambda net, x: net.head(REFUSED[what](net.convolution(x)).flatten(1)),
+                   convolution=nn.Conv2d(3, 4, 3), head=nn.Linear(4 * 6 * 6, 3))  # fmt: skip
+    refused("cebp.*gradcam.*gradient.*rise", load_explainer("cebp"), loaded(other), torch.rand(1, 3, 8, 8),
+            targets.one_hot([0], 3))  # fmt: skip

@@ -11,6 +11,7 @@ import contracts
 import numpy as np
 import pytest
 import torch
+from small_networks import Custom, loaded
 from torch import nn
 from transformers import ViTConfig, ViTForImageClassification
 
@@ -30,17 +31,9 @@ ON_CONVOLUTIONS = [name for name in NAMES if not DECLARED[name].needs.startswith
 
 def convolutional(seed: int = 0) -> nn.Sequential:
     torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Conv2d(3, 6, 3, padding=1),
-        nn.BatchNorm2d(6),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(6, 8, 3, stride=2, padding=1),
-        nn.ReLU(inplace=True),
-        nn.Dropout(0.5),
-        nn.AdaptiveAvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(32, CLASSES),
-    )
+    return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(inplace=True),
+                         nn.Conv2d(6, 8, 3, stride=2, padding=1), nn.ReLU(inplace=True), nn.Dropout(0.5),
+                         nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, CLASSES))  # fmt: skip
 
 
 def transformer(seed: int = 0) -> nn.Module:
@@ -58,6 +51,15 @@ def maker_of(name):
     except UserError:
         return transformer
     return convolutional
+
+
+def logits_of(output):
+    return getattr(output, "logits", output)
+
+
+def around(network, call):
+    """Return a network around another: a function of that and the images gives the output."""
+    return Custom(lambda net, x: call(net.inner, x), inner=network)
 
 
 @pytest.fixture
@@ -79,8 +81,7 @@ def test_nothing_that_an_explainer_must_have_is_missing(name):
 def test_maps_have_the_shape_of_the_images_and_are_finite(name, classifier, images, explainer_of):
     # A contrast, so that none is cut at zero, which may leave nothing of a random network's map.
     maps = explainer_of(name)(classifier, images, targets.contrast([0, 1, 2, 3], [1, 2, 3, 4], CLASSES))
-    assert maps.shape == (4, 20, 28)
-    assert maps.dtype == torch.float32
+    assert (maps.shape, maps.dtype) == ((4, 20, 28), torch.float32)
     assert torch.isfinite(maps).all()
     assert not maps.requires_grad
     assert (maps.amax(dim=(1, 2)) > maps.amin(dim=(1, 2))).all()
@@ -96,36 +97,22 @@ def test_the_classes_of_a_single_logit_are_those_of_a_head_with_both_signs(name,
         head.weight.data, head.bias.data = head.weight.data[:1], head.bias.data[:1]
         head.out_features = 1
     head.weight.data, head.bias.data = (torch.cat([-value, value]) for value in (head.weight.data, head.bias.data))
-    settings = {"device": "cpu", "mean": 0, "std": 1, "activation": "sigmoid", "labels": ["against", "for"]}
-    single, both = (load_classifier(network, **settings) for network in (one, two))
+    single, both = (loaded(network, activation="sigmoid", labels=["against", "for"]) for network in (one, two))
     torch.testing.assert_close(single(images), both(images))
     for target in (targets.one_hot([0, 1, 0, 1], 2), targets.contrast([0, 1, 0, 1], [1, 0, 1, 0], 2)):
         assert error_of(*(explainer_of(name)(network, images, target) for network in (single, both))) < 1e-4
 
 
-class Masked(nn.Module):
-    """A network that masks out its classes from the third on."""
-
-    def __init__(self, network, logit):
-        super().__init__()
-        self.network, self.logit = network, logit
-
-    def forward(self, x):
-        logits = self.network(x)
-        mask = torch.arange(CLASSES) > 2
-        return getattr(logits, "logits", logits).masked_fill(mask, self.logit)
-
-
 @pytest.mark.parametrize("on", ["logit", "probability"])
 @pytest.mark.parametrize("name", NAMES)
 def test_classes_at_minus_infinity_change_no_map_of_another_class(name, on, images, explainer_of):
-    make = maker_of(name)
-    settings, explainer = {"device": "cpu", "mean": 0, "std": 1}, explainer_of(name, on=on)
+    def masked(logit):
+        rest = torch.arange(CLASSES) > 2
+        return loaded(around(maker_of(name)(), lambda inner, x: logits_of(inner(x)).masked_fill(rest, logit)))
+
+    explainer = explainer_of(name, on=on)
     for target in (targets.one_hot([0, 1, 2, 0], CLASSES), targets.contrast([0, 1, 2, 0], [1, 2, 0, 2], CLASSES)):
-        infinite, finite = (
-            explainer(load_classifier(Masked(make(), logit), **settings), images, target)
-            for logit in (-torch.inf, -1e4)
-        )
+        infinite, finite = (explainer(masked(logit), images, target) for logit in (-torch.inf, -1e4))
         torch.testing.assert_close(infinite, finite, rtol=1e-5, atol=1e-7)
 
 
@@ -145,12 +132,9 @@ def test_equal_calls_give_equal_bits_and_batch_size_hardly_a_change(name, classi
     target = targets.one_hot([i % CLASSES for i in range(16)], CLASSES)
     explainer, seeds = explainer_of(name), list(range(100, 116))
     together = explainer(classifier, images, target, seeds=seeds)
-    again = explainer(classifier, images, target, seeds=seeds)
-    assert torch.equal(together, again)
-    alone = torch.cat(
-        [explainer(classifier, images[i : i + 1], target[i : i + 1], seeds=[seeds[i]]) for i in range(16)]
-    )
-    assert error_of(together, alone) <= 1e-5 + step_of(explainer)
+    assert torch.equal(together, explainer(classifier, images, target, seeds=seeds))
+    alone = [explainer(classifier, images[i : i + 1], target[i : i + 1], seeds=[seeds[i]]) for i in range(16)]
+    assert error_of(together, torch.cat(alone)) <= 1e-5 + step_of(explainer)
 
 
 def step_of(explainer):
@@ -160,33 +144,19 @@ def step_of(explainer):
 
 @pytest.mark.parametrize("name", IN_PASSES)
 def test_passes_of_another_size_hardly_matter(name, classifier, images, explainer_of, error_of):
-    explainer = explainer_of(name)
-    chosen = dict(explainer.options)
-    target = targets.one_hot([0, 1, 2, 3], CLASSES)
-    small = load_explainer(name, **(chosen | {"batch_size": 3}))(classifier, images, target)
+    explainer, target = explainer_of(name), targets.one_hot([0, 1, 2, 3], CLASSES)
+    small = load_explainer(name, **dict(explainer.options) | {"batch_size": 3})(classifier, images, target)
     assert error_of(small, explainer(classifier, images, target)) <= 1e-5 + step_of(explainer)
-
-
-class Widest(nn.Module):
-    """Notes the largest batch that comes by."""
-
-    def __init__(self, inner: nn.Module):
-        super().__init__()
-        self.inner, self.images = inner, 0
-
-    def forward(self, x):
-        self.images = max(self.images, len(x))
-        return self.inner(x)
 
 
 @pytest.mark.parametrize("batch_size", [2, 5])
 @pytest.mark.parametrize("name", IN_PASSES)
 def test_no_pass_is_larger_than_asked_for(name, batch_size, images, explainer_of):
     """Memory is bounded by the size of a pass, not by how many points, masks, windows or channels there are."""
-    network = Widest(convolutional())
-    explainer = explainer_of(name, batch_size=batch_size)
-    explainer(load_classifier(network, device="cpu", mean=0, std=1), images[:2], targets.one_hot([0, 1], CLASSES))
-    assert network.images <= batch_size
+    sizes = []
+    network = around(convolutional(), lambda inner, x: sizes.append(len(x)) or inner(x))
+    explainer_of(name, batch_size=batch_size)(loaded(network), images[:2], targets.one_hot([0, 1], CLASSES))
+    assert max(sizes) <= batch_size
 
 
 @pytest.mark.sample(4)
@@ -232,7 +202,7 @@ class Failing(nn.Module):
         self.calls += 1
         if self.broken and self.calls >= self.broken:
             raise RuntimeError("broken on purpose")
-        return getattr(out, "logits", out)
+        return logits_of(out)
 
 
 def state_of(classifier):
@@ -255,7 +225,7 @@ def state_of(classifier):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_callers_model_and_random_states_are_left_as_they_were(name, images, explainer_of):
     model = Failing(maker_of(name)())
-    classifier = load_classifier(model, device="cpu", mean=0, std=1)
+    classifier = loaded(model)
     classifier.train()
     list(model.modules())[-1].eval()
     next(model.parameters()).requires_grad_(False)
@@ -278,35 +248,27 @@ def test_the_callers_model_and_random_states_are_left_as_they_were(name, images,
 
 @pytest.mark.parametrize("name", NAMES)
 def test_half_precision_gives_float32_maps_near_those_of_full(name, images, explainer_of):
-    target = targets.one_hot([0, 1, 2, 3], CLASSES)
-    make = maker_of(name)
-    full = explainer_of(name)(load_classifier(make(), device="cpu", mean=0, std=1), images, target)
+    target, make = targets.one_hot([0, 1, 2, 3], CLASSES), maker_of(name)
+    full = explainer_of(name)(loaded(make()), images, target)
     for network, precision in ((make(), "bf16"), (make().bfloat16(), "fp32")):
-        maps = explainer_of(name)(
-            load_classifier(network, device="cpu", precision=precision, mean=0, std=1), images, target
-        )
+        maps = explainer_of(name)(loaded(network, precision=precision), images, target)
         assert maps.dtype == torch.float32
-        correlation = torch.corrcoef(torch.stack([full.flatten(), maps.flatten()]))[0, 1]
-        assert correlation > 0.95
+        assert torch.corrcoef(torch.stack([full.flatten(), maps.flatten()]))[0, 1] > 0.95
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_memory_layout_of_images_and_network_hardly_matters(name, classifier, images, explainer_of, error_of):
     target = targets.one_hot([0, 1, 2, 3], CLASSES)
-    plain = explainer_of(name)(classifier, images, target)
+    expected = explainer_of(name)(classifier, images, target)
     last = images.contiguous(memory_format=torch.channels_last)
-    assert error_of(explainer_of(name)(classifier, last, target), plain) <= 1e-5
-    classifier = load_classifier(classifier, device="cpu", channels_last=True)
-    assert error_of(explainer_of(name)(classifier, last, target), plain) <= 1e-5
+    for network in (classifier, load_classifier(classifier, device="cpu", channels_last=True)):
+        assert error_of(explainer_of(name)(network, last, target), expected) <= 1e-5
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_network_in_training_mode_gives_the_maps_of_evaluation(name, images, explainer_of):
     """Without dropout, and with the batch norms' running statistics, which stay."""
-    classifier, target = (
-        load_classifier(maker_of(name)(), device="cpu", mean=0, std=1),
-        targets.one_hot([0, 1, 2, 3], CLASSES),
-    )
+    classifier, target = loaded(maker_of(name)()), targets.one_hot([0, 1, 2, 3], CLASSES)
     expected = explainer_of(name)(classifier, images, target)
     assert torch.equal(explainer_of(name)(classifier.train(), images, target), expected)
 
@@ -356,44 +318,29 @@ WAYS = {
 @pytest.mark.parametrize("name", ON_CONVOLUTIONS)
 def test_how_a_network_is_written_hardly_matters(name, way, images, explainer_of, error_of):
     target = targets.one_hot([0, 1, 2, 3], CLASSES)
-    plain = Written(lambda net, index, x: (net.one, net.two)[index](x), operator.add)
-    expected = explainer_of(name)(load_classifier(plain, layer="second", device="cpu", mean=0, std=1), images, target)
-    other = load_classifier(Written(*WAYS[way]), layer="second", device="cpu", mean=0, std=1)
-    assert error_of(explainer_of(name)(other, images, target), expected) <= 1e-5
-
-
-class GradientsOff(nn.Module):
-    def __init__(self, inner: nn.Module):
-        super().__init__()
-        self.inner = inner
-
-    @torch.no_grad()
-    def forward(self, x):
-        out = self.inner(x)
-        return getattr(out, "logits", out)
+    expected, maps = (
+        explainer_of(name)(loaded(Written(*written), layer="second"), images, target)
+        for written in ((lambda net, index, x: (net.one, net.two)[index](x), operator.add), WAYS[way])
+    )
+    assert error_of(maps, expected) <= 1e-5
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_network_that_switches_gradients_off_gives_the_same_map_or_is_refused(
-    name, images, explainer_of, map_or_refusal, others_named
-):
+def test_without_gradients_the_map_is_the_same_or_refused(name, images, explainer_of, map_or_refusal, others_named):
     target = targets.one_hot([0], CLASSES)
     network, explainer = maker_of(name)(), explainer_of(name)
-    maps, refusal = map_or_refusal(
-        explainer, load_classifier(GradientsOff(network), device="cpu", mean=0, std=1), images, target
-    )
+    switched_off = around(network, torch.no_grad()(lambda inner, x: logits_of(inner(x))))
+    maps, refusal = map_or_refusal(explainer, loaded(switched_off), images, target)
     if refusal:
         assert others_named(refusal, name)
     else:
-        assert torch.equal(maps, explainer(load_classifier(network, device="cpu", mean=0, std=1), images, target))
+        assert torch.equal(maps, explainer(loaded(network), images, target))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_hashable_and_printable(name):
-    explainer = load_explainer(name)
-    assert hash(explainer) == hash(load_explainer(name))
-    assert explainer == load_explainer(name)
-    assert str(explainer) == name
+    explainer, again = load_explainer(name), load_explainer(name)
+    assert (hash(explainer), explainer, str(explainer)) == (hash(again), again, name)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -409,8 +356,7 @@ def test_it_costs_the_forward_passes_that_it_says(name, classifier, images, expl
 def counted(declared, explainer, height, width):
     """The passes that are declared, of the networks above."""
     known = {"channels": 8, "attention": False}  # of the last convolution
-    names = signature(declared.passes).parameters if callable(declared.passes) else ()
-    passes = (
-        partial(declared.passes, **{key: known[key] for key in known if key in names}) if names else declared.passes
-    )
+    passes = declared.passes
+    if callable(passes) and (names := signature(passes).parameters):
+        passes = partial(passes, **{key: known[key] for key in known if key in names})
     return replace(declared, passes=passes).passes_of(dict(explainer.options), height, width)

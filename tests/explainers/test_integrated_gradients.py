@@ -1,7 +1,7 @@
 import captum.attr
 import pytest
 import torch
-from small_networks import small
+from small_networks import Custom, small
 from torch import nn
 from torch.nn import functional as F
 
@@ -10,20 +10,11 @@ from saliency_bench import load_classifier, load_explainer, targets
 MEAN, STD = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
 
 
-class Smooth(nn.Module):
-    """No ReLU: tanh and softplus, and a product of two branches."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.left, self.right, self.head = nn.Conv2d(3, 6, 3), nn.Conv2d(3, 6, 3), nn.Linear(6, 4)
-
-    def forward(self, x):
-        return self.head((torch.tanh(self.left(x)) * F.softplus(self.right(x))).mean(dim=(2, 3)))
-
-
-def normalised(images):
-    return (images - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1)
+def smooth():
+    """Return a network without ReLU: tanh and softplus, and a product of two branches."""
+    torch.manual_seed(1)
+    return Custom(lambda net, x: net.head((net.left(x).tanh() * F.softplus(net.right(x))).mean(dim=(2, 3))),
+                  left=nn.Conv2d(3, 6, 3), right=nn.Conv2d(3, 6, 3), head=nn.Linear(6, 4))  # fmt: skip
 
 
 def test_agrees_with_captum(peer, error_of):
@@ -34,43 +25,32 @@ def test_agrees_with_captum(peer, error_of):
     assert error_of(ours, theirs.sum(dim=1)) <= 1e-4
 
 
-@pytest.mark.parametrize("make", [small, Smooth])
+@pytest.mark.parametrize("make", [small, smooth])
 def test_agrees_with_captum_at_its_defaults(make):
     model = make()
     images, labels = torch.rand(3, 3, 14, 18), torch.tensor([0, 3, 1])
     classifier = load_classifier(model, mean=MEAN, std=STD, device="cpu")
     ours = load_explainer("integrated_gradients")(classifier, images, targets.one_hot(labels, 4))
-    theirs = captum.attr.IntegratedGradients(model).attribute(
-        normalised(images), target=labels, n_steps=50, method="gausslegendre"
-    )
-    theirs = theirs.sum(dim=1)
+    peer = captum.attr.IntegratedGradients(model)
+    inputs = (images - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1)
+    theirs = peer.attribute(inputs, target=labels, n_steps=50, method="gausslegendre").sum(dim=1)
     assert (ours - theirs).abs().max() <= 1e-4 * theirs.abs().max()
 
 
-class Quadratic(nn.Module):
+def quadratic(power):
     """logit_k = (q_k . x)^2 + l_k . x: the path integral of its gradient is exact with one node."""
-
-    def __init__(self, power):
-        super().__init__()
-        torch.manual_seed(2)
-        self.power = power
-        self.q, self.line = nn.Linear(3 * 8 * 8, 3), nn.Linear(3 * 8 * 8, 3)
-
-    def forward(self, x):
-        return self.q(x.flatten(1)) ** self.power + self.line(x.flatten(1))
+    torch.manual_seed(2)
+    return Custom(lambda net, x: net.q(x.flatten(1)) ** power + net.line(x.flatten(1)),
+                  q=nn.Linear(3 * 8 * 8, 3), line=nn.Linear(3 * 8 * 8, 3))  # fmt: skip
 
 
 @pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize("baseline", ["zero", "black", "white"])
 def test_completeness_is_exact_on_linear_and_quadratic_networks(power, baseline):
-    classifier = load_classifier(Quadratic(power), mean=MEAN, std=STD, device="cpu")
+    classifier = load_classifier(quadratic(power), mean=MEAN, std=STD, device="cpu")
     images, target = torch.rand(2, 3, 8, 8), targets.contrast([0, 1], [1, 2], 3)
     maps = load_explainer("integrated_gradients", steps=3, baseline=baseline)(classifier, images, target)
-    start = {
-        "zero": classifier.mean.expand_as(images),
-        "black": torch.zeros_like(images),
-        "white": torch.ones_like(images),
-    }
+    start = {"zero": classifier.mean, "black": torch.zeros(1), "white": torch.ones(1)}[baseline].expand_as(images)
     with torch.no_grad():
-        gain = targets.score(classifier(images), target) - targets.score(classifier(start[baseline]), target)
+        gain = targets.score(classifier(images), target) - targets.score(classifier(start), target)
     torch.testing.assert_close(maps.sum(dim=(1, 2)), gain, rtol=1e-5, atol=1e-5)

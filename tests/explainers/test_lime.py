@@ -30,8 +30,7 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(on, stepped_up):
     images, target, seeds = torch.rand(2, 3, 12, 16), targets.contrast([0, 2], [1, 1], 3), [5, 9]
     options = {"samples": 80, "kernel_size": 1.0, "max_dist": 3.0, "ratio": 0.1, "width": 0.4, "ridge": 0.7}
     made = load_explainer("lime", **options, on=on, batch_size=17).made(classifier, images, target, seeds=seeds)
-    ours = made.maps
-    segments = lime.superpixels(images, 1.0, 3.0, 0.1).numpy()
+    ours, segments = made.maps, lime.superpixels(images, 1.0, 3.0, 0.1).numpy()
     counts = segments.max(axis=(1, 2)) + 1
     assert counts.min() > 5
     assert counts[0] != counts[1]
@@ -49,9 +48,8 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(on, stepped_up):
         distances = pairwise_distances(shown.astype(float), np.ones((1, counts[index])), metric="cosine").ravel()
         weights = np.sqrt(np.exp(-(distances**2) / 0.4**2))
         expected = Ridge(alpha=0.7, fit_intercept=True).fit(shown, scores, sample_weight=weights).coef_
-        actual = [
-            float(ours[index][torch.from_numpy(segments[index] == segment)][0]) for segment in range(len(expected))
-        ]
+        actual = [float(ours[index][torch.from_numpy(segments[index] == segment)][0])
+                  for segment in range(len(expected))]  # fmt: skip
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
         halves = [
             Ridge(alpha=0.7 / 2, fit_intercept=True)

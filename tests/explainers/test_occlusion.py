@@ -12,13 +12,8 @@ MEAN, STD = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
 
 def theirs(model, images, labels, window, stride, baselines=0):
     normalised = (images - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1)
-    maps = captum.attr.Occlusion(model).attribute(
-        normalised,
-        target=labels,
-        sliding_window_shapes=(3, window, window),
-        strides=(3, stride, stride),
-        baselines=baselines,
-    )
+    maps = captum.attr.Occlusion(model).attribute(normalised, target=labels, sliding_window_shapes=(3, window, window),
+                                                  strides=(3, stride, stride), baselines=baselines)  # fmt: skip
     return maps[:, 0]  # the same in every channel
 
 

@@ -33,9 +33,8 @@ def test_an_explainer_that_refuses_a_network_is_left_for_the_next_with_its_reaso
     classifier = load_classifier(
         torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 2)), device="cpu", mean=0, std=1
     )
-    maps, reasons = page.maps_of(
-        classifier, torch.rand(1, 3, 4, 4), torch.tensor([[1.0, 0.0]]), ["centre", "random", "occlusion"]
-    )
+    maps, reasons = page.maps_of(classifier, torch.rand(1, 3, 4, 4), torch.tensor([[1.0, 0.0]]),
+                                 ["centre", "random", "occlusion"])  # fmt: skip
     assert list(maps) == ["random", "occlusion"]
     assert reasons == {"centre": "only for transformers"}
     assert "In no picture:\n\n- centre: only for transformers\n" in page.page(["top"], reasons)

@@ -2,55 +2,38 @@
 
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 
 from saliency_bench import load_classifier, load_explainer, targets
-from saliency_bench.errors import UserError
 
-MADE = {
-    "centre:sigma=0": "sigma.*0",
-    "gradient:reduction=mean": "'mean'; known: max, sum",
-    "gradient_shap:samples=0": "samples.*gradient_shap.*1",
-    "gradient_shap:baselines=0": "baselines.*gradient_shap.*1",
-    "smoothgrad:samples=0": "samples.*smoothgrad.*1",
-    "smoothgrad:sigma=-0.1": "sigma.*0",
-    "smoothgrad:reduction=mean": "'mean'",
-    "smoothgrad:batch_size=0": "batch_size.*smoothgrad.*1",
-    "integrated_gradients:steps=0": "steps.*1",
-    "integrated_gradients:baseline=grey": "grey",
-    "lime:samples=0": r"\blime\b.*\bsamples\b",
-    "lime:width=0": r"\blime\b.*\bsamples\b",
-    "lime:ridge=0": r"\blime\b.*\bsamples\b",
-    "lime:kernel_size=0.5": r"\blime\b.*\bsamples\b",
-    "lime:batch_size=0": r"batch_size.*\b1\b",
-    "rise:masks=0": "rise needs",
-    "rise:cells=0": "rise needs",
-    "rise:p=0": "rise needs",
-    "rise:p=1.5": "rise needs",
-    "rise:batch_size=0": r"batch_size.*\b1\b",
-    "scorecam:batch_size=0": "batch_size.*1",
-    "occlusion:window=0": "window.*1",
-    "occlusion:stride=0": "stride.*1",
-    "occlusion:batch_size=0": "batch_size.*1",
-    "occlusion:window=4,stride=5": "never be covered",
-    "iia:steps=0": "steps.*iia.*1",
-    "gae:start=-1": r"\bstart\b.*-1",
-    "rollout:start=-1": r"\bstart\b.*-1",
-    "gradient_rollout:start=-1": "start.*-1",
-    "tattr:start=-1": "start.*-1",
+MADE = {  # what the line says: the explainers it is about
+    "sigma.*0": "centre:sigma=0 smoothgrad:sigma=-0.1",
+    "'mean'; known: max, sum": "gradient:reduction=mean smoothgrad:reduction=mean",
+    "samples.*gradient_shap.*1": "gradient_shap:samples=0",
+    "baselines.*gradient_shap.*1": "gradient_shap:baselines=0",
+    "samples.*smoothgrad.*1": "smoothgrad:samples=0",
+    "steps.*1": "integrated_gradients:steps=0",
+    "steps.*iia.*1": "iia:steps=0",
+    "grey": "integrated_gradients:baseline=grey",
+    r"\blime\b.*\bsamples\b": "lime:samples=0 lime:width=0 lime:ridge=0 lime:kernel_size=0.5",
+    "rise needs": "rise:masks=0 rise:cells=0 rise:p=0 rise:p=1.5",
+    "batch_size.*smoothgrad.*1": "smoothgrad:batch_size=0",
+    r"batch_size.*\b1\b": "lime:batch_size=0 rise:batch_size=0 scorecam:batch_size=0 occlusion:batch_size=0",
+    "window.*1": "occlusion:window=0",
+    "stride.*1": "occlusion:stride=0",
+    "never be covered": "occlusion:window=4,stride=5",
+    r"\bstart\b.*-1": "gae:start=-1 rollout:start=-1 gradient_rollout:start=-1 tattr:start=-1",
 }
 
 
-@pytest.mark.parametrize("text", MADE)
-def test_an_option_is_refused_before_anything_is_computed(text):
-    with pytest.raises(UserError, match=MADE[text]) as caught:
-        load_explainer(text)(None, None, None)
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(("text", "words"), [(text, words) for words in MADE for text in MADE[words].split()])
+def test_an_option_is_refused_before_anything_is_computed(text, words):
+    refused(words, lambda: load_explainer(text)(None, None, None))
 
 
-CONVOLUTIONS = nn.Sequential(
-    nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)
-)
+CONVOLUTIONS = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6),
+                             nn.ReLU(), nn.Linear(6, 3))  # fmt: skip
 LINEAR = nn.Sequential(nn.Flatten(), nn.Linear(288, 3))
 # explainer: (network, what the line says)
 EXPLAINED = {
@@ -75,5 +58,4 @@ EXPLAINED = {
 def test_a_network_or_layer_is_refused_by_name(text, tiny):
     network, words = EXPLAINED[text]
     classifier = load_classifier(tiny() if network == "tiny" else network, device="cpu", mean=0, std=1)
-    with pytest.raises(UserError, match=words):
-        load_explainer(text)(classifier, torch.rand(1, 3, 8, 12), targets.one_hot([0], 3))
+    refused(words, load_explainer(text), classifier, torch.rand(1, 3, 8, 12), targets.one_hot([0], 3))

@@ -16,17 +16,15 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(peer, reduction, erro
     ours = explainer.made(peer.classifier, peer.images, target, seeds=seeds)
     expected = []
     for index, seed in enumerate(seeds):
-        clean = peer.inputs[index]
-        gradients = []
+        clean, gradients = peer.inputs[index], []
         for copy in range(samples):
             noise = torch.from_numpy(normal(seed_of(seed, "smoothgrad", copy), clean.numel())).view_as(clean)
             noisy = (clean + sigma * (clean.max() - clean.min()) * noise).requires_grad_()
             (peer.model(noisy[None])[0] * target[index]).sum().backward()
             gradients.append(noisy.grad / peer.classifier.std[0])  # by the image, not by the normalised one
-        whole, even, odd = (
-            mean.abs().amax(dim=0) if reduction == "max" else mean.sum(dim=0)
-            for mean in (sum(gradients) / samples, sum(gradients[::2]) / 3, sum(gradients[1::2]) / 2)
-        )
+        whole, even, odd = (mean.abs().amax(dim=0) if reduction == "max" else mean.sum(dim=0)
+                            for mean in (sum(gradients) / samples, sum(gradients[::2]) / 3,
+                                         sum(gradients[1::2]) / 2))  # fmt: skip
         expected.append(whole)
         assert ours.reliability[index] == pytest.approx(stepped_up(even, odd), abs=1e-3)
     assert error_of(ours.maps, torch.stack(expected)) <= 1e-4

@@ -2,19 +2,18 @@ import numpy as np
 import pytest
 import torch
 from enlarging import rounding
+from refusals import refused
+from small_networks import Custom, loaded
 from torch import nn
 from torch.nn import functional as F
 
-from saliency_bench import load_classifier, load_explainer, targets
-from saliency_bench.errors import UserError
+from saliency_bench import load_explainer, targets
 
 IMAGES = torch.rand(2, 3, 8, 12, generator=torch.Generator().manual_seed(1))
 TARGETS = {
-    "class": targets.one_hot([0, 2], 3),
-    "group": targets.group([1, 2], 3),
-    "contrast": targets.contrast([0, 1], [1, 2], 3),
-    "class against group": targets.class_vs_group(0, [1, 2], 3),
-}
+    "class": targets.one_hot([0, 2], 3), "group": targets.group([1, 2], 3),
+    "contrast": targets.contrast([0, 1], [1, 2], 3), "class against group": targets.class_vs_group(0, [1, 2], 3),
+}  # fmt: skip
 
 
 def enlarged(grid):
@@ -76,8 +75,7 @@ def literal_relevance(model, image, weights):
             values.append({key: value.numpy() for key, value in now.items()})
         last = model.norm(x).numpy()
     start = last[:1] if model.before else last.mean(axis=0, keepdims=True)
-    pooled = of_linear(model.head, start, weights[None])
-    relevance = np.zeros_like(last)
+    pooled, relevance = of_linear(model.head, start, weights[None]), np.zeros_like(last)
     if model.before:
         relevance[0] = pooled[0]
     else:
@@ -117,9 +115,8 @@ def literal(model, image, weights, gradients, start):
 @pytest.mark.parametrize("form", TARGETS)
 def test_it_is_the_literal_propagation(form, before, start, tiny, attended):
     """In double precision: rules that divide by small sums magnify rounding."""
-    model = tiny(width=4, before=before).double()
-    target = TARGETS[form].expand(2, -1)
-    ours = load_explainer("tattr", start=start)(load_classifier(model, device="cpu", mean=0, std=1), IMAGES, target)
+    model, target = tiny(width=4, before=before).double(), TARGETS[form].expand(2, -1)
+    ours = load_explainer("tattr", start=start)(loaded(model), IMAGES, target)
     _, gradients = attended(model, IMAGES, target)
     expected = []
     for i in range(2):
@@ -156,9 +153,7 @@ class InPlace(Gated):
 
 @pytest.mark.parametrize("model", [Gated, InPlace])
 def test_an_operation_without_a_rule_is_refused_by_name(model):
-    classifier = load_classifier(model(), device="cpu", mean=0, std=1)
-    with pytest.raises(UserError, match=r"'(mul|add_)'.*gae"):
-        load_explainer("tattr")(classifier, IMAGES, TARGETS["class"])
+    refused("'(mul|add_)'.*gae", load_explainer("tattr"), loaded(model()), IMAGES, TARGETS["class"])
 
 
 def with_activation(tiny, activation):
@@ -175,40 +170,33 @@ def with_activation(tiny, activation):
     return model
 
 
-QUICK = {
-    "x * sigmoid(c x)": lambda x: x * torch.sigmoid(1.702 * x),
-    "method": lambda x: x * (x * 1.702).sigmoid(),
-}
+QUICK = {"x * sigmoid(c x)": lambda x: x * torch.sigmoid(1.702 * x), "method": lambda x: x * (x * 1.702).sigmoid()}
 
 
 @pytest.mark.parametrize("way", QUICK)
 def test_quick_gelu_is_an_activation_however_it_is_written(way, tiny):
     """x * sigmoid(1.702 x) = silu(1.702 x) / 1.702, of which every step has a rule."""
     known = with_activation(tiny, lambda x: torch.nn.functional.silu(1.702 * x) / 1.702)
-    maps = [
-        load_explainer("tattr")(load_classifier(model, device="cpu", mean=0, std=1), STEM_IMAGES, STEM_TARGET)
-        for model in (known, with_activation(tiny, QUICK[way]))
-    ]
+    maps = [load_explainer("tattr")(loaded(model), STEM_IMAGES, STEM_TARGET)
+            for model in (known, with_activation(tiny, QUICK[way]))]  # fmt: skip
     assert maps[0].amax() > 0
     assert (maps[0] - maps[1]).abs().max() <= 1e-4 * maps[0].abs().max()
 
 
 def test_a_gate_of_something_else_is_refused(tiny):
-    model = with_activation(tiny, lambda x: x * torch.sigmoid(x.flip(-1).roll(1, dims=-1)))
-    with pytest.raises(UserError, match="no rule"):
-        load_explainer("tattr")(load_classifier(model, device="cpu", mean=0, std=1), STEM_IMAGES, STEM_TARGET)
-    model = with_activation(tiny, lambda x: x * (2 * x))
-    with pytest.raises(UserError, match="no rule for 'mul'"):
-        load_explainer("tattr")(load_classifier(model, device="cpu", mean=0, std=1), STEM_IMAGES, STEM_TARGET)
+    for gate, words in ((lambda x: x * torch.sigmoid(x.flip(-1).roll(1, dims=-1)), "no rule"),
+                        (lambda x: x * (2 * x), "no rule for 'mul'")):  # fmt: skip
+        model = loaded(with_activation(tiny, gate))
+        refused(words, load_explainer("tattr"), model, STEM_IMAGES, STEM_TARGET)
 
 
 STEM_IMAGES = torch.rand(2, 3, 8, 12, generator=torch.Generator().manual_seed(3))
 STEM_TARGET = targets.contrast([0, 1], [1, 2], 3)
 STEMS = {
-    "group norm": lambda: torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.GroupNorm(2, 4),
-                                              torch.nn.ReLU(inplace=True), torch.nn.Conv2d(4, 3, 1)),
-    "pooling": lambda: torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.AvgPool2d(2),
-                                           torch.nn.Upsample(scale_factor=2), torch.nn.Conv2d(4, 3, 1)),
+    "group norm": lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(inplace=True),
+                                        nn.Conv2d(4, 3, 1)),
+    "pooling": lambda: nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AvgPool2d(2), nn.Upsample(scale_factor=2),
+                                     nn.Conv2d(4, 3, 1)),
 }  # fmt: skip
 
 
@@ -219,30 +207,19 @@ def test_a_stem_before_the_patches_changes_what_is_seen_and_nothing_else(stem, n
     torch.manual_seed(0)
     first, network = STEMS[stem](), tiny()
     explainer = load_explainer(name)
-    whole = load_classifier(torch.nn.Sequential(first, network), device="cpu", mean=0, std=1)
-    ours = explainer(whole, STEM_IMAGES, STEM_TARGET)
+    ours = explainer(loaded(nn.Sequential(first, network)), STEM_IMAGES, STEM_TARGET)
     with torch.no_grad():
         seen = first(STEM_IMAGES)
-    alone = explainer(load_classifier(network, device="cpu", mean=0, std=1), seen, STEM_TARGET)
+    alone = explainer(loaded(network), seen, STEM_TARGET)
     assert (ours - alone).abs().max() <= 1e-3 * alone.abs().max()
-
-
-class Pooled(torch.nn.Module):
-    """The patches are pooled, normed and activated before they become tokens."""
-
-    def __init__(self, network):
-        super().__init__()
-        self.network = network
-        patch = torch.nn.Conv2d(3, 8, 2, stride=2)
-        network.patch = torch.nn.Sequential(patch, torch.nn.ReLU(), torch.nn.AvgPool2d(2))
-
-    def forward(self, x):
-        return self.network(x)
 
 
 @pytest.mark.parametrize("name", ["attention", "rollout", "gradient_rollout", "gae", "tattr", "gradcam_vit", "iia"])
 def test_patches_that_are_pooled_are_still_patches(name, tiny):
-    classifier = load_classifier(Pooled(tiny()), device="cpu", mean=0, std=1)
-    maps = load_explainer(name)(classifier, STEM_IMAGES, STEM_TARGET)
+    network = tiny()
+    network.patch = nn.Sequential(nn.Conv2d(3, 8, 2, stride=2), nn.ReLU(), nn.AvgPool2d(2))
+    maps = load_explainer(name)(
+        loaded(Custom(lambda net, x: net.network(x), network=network)), STEM_IMAGES, STEM_TARGET
+    )
     assert maps.shape == (2, 8, 12)
     assert (maps.amax(dim=(1, 2)) > maps.amin(dim=(1, 2))).all()

@@ -5,11 +5,12 @@ Right maps are those of the same network with a convolution for its patches, tok
 
 import pytest
 import torch
+from refusals import refused
+from small_networks import Custom
 from torch import nn
 
 from saliency_bench import load_classifier, load_explainer
 from saliency_bench.compute.classifiers.attention import tokens_of
-from saliency_bench.errors import UserError
 
 IMAGES = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 
@@ -116,8 +117,7 @@ ORDERS = {
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_patches_are_found_in_any_order(order):
-    places = ORDERS[order]
-    expected = Ordered(list(range(17)), 0)
+    places, expected = ORDERS[order], Ordered(list(range(17)), 0)
     model = Ordered(places, places.index(0))
     seen = tokens_of(classifier_of(model), IMAGES)
     assert [places[token] - 1 for token in seen.patches.flatten()] == list(range(16))
@@ -126,38 +126,23 @@ def test_patches_are_found_in_any_order(order):
         torch.testing.assert_close(maps_of(model, explainer), maps_of(expected, explainer), rtol=1e-4, atol=1e-6)
 
 
-class Overlapping(nn.Module):
-    """Two convolutions whose windows overlap."""
-
-    def __init__(self, out):
-        super().__init__()
-        self.first, self.second = nn.Conv2d(3, 6, 3, 2, 1), nn.Conv2d(6, out, 3, 2, 1)
-
-    def forward(self, x):
-        return self.second(self.first(x).relu())
+def standardised(x, *dims):
+    return (x - x.mean(dim=dims, keepdim=True)) / x.std(dim=dims, keepdim=True)
 
 
-class Mixed(Overlapping):
-    """All pixels of an image change all of its tokens a little, and all patches of a row all others."""
+def overlapping(mixed):
+    """Return two convolutions whose windows overlap, of which all pixels may change all tokens a little."""
+    return Custom(lambda net, x: net.second(net.first(standardised(x, 2, 3) if mixed else x).relu()),
+                  first=nn.Conv2d(3, 6, 3, 2, 1), second=nn.Conv2d(6, 8, 3, 2, 1))  # fmt: skip
 
-    def forward(self, x):
-        return super().forward((x - x.mean(dim=(2, 3), keepdim=True)) / x.std(dim=(2, 3), keepdim=True))
 
-
-@pytest.mark.parametrize("stem", [Overlapping, Mixed])
-def test_patches_of_convolutions_that_overlap_are_their_last_feature_map(stem, tiny):
+@pytest.mark.parametrize("stem", [
+    lambda patch: overlapping(False), lambda patch: overlapping(True),
+    lambda patch: Custom(lambda net, x: net.patch(standardised(x, 1, 2, 3)), patch=Reshaped(patch)),
+], ids=["overlapping", "mixed", "each image normalised by itself"])  # fmt: skip
+def test_patches_are_those_of_the_last_feature_map(stem, tiny):
     model = tiny(patches=64)
-    model.patch = stem(8)
-    assert torch.equal(tokens_of(classifier_of(model), IMAGES).patches, 1 + torch.arange(64).view(8, 8))
-
-
-def test_each_image_may_be_normalised_by_itself(tiny):
-    class Normalised(Reshaped):
-        def forward(self, x):
-            return super().forward((x - x.mean(dim=(1, 2, 3), keepdim=True)) / x.std(dim=(1, 2, 3), keepdim=True))
-
-    model = tiny(patches=64)
-    model.patch = Normalised(model.patch)
+    model.patch = stem(model.patch)
     assert torch.equal(tokens_of(classifier_of(model), IMAGES).patches, 1 + torch.arange(64).view(8, 8))
 
 
@@ -180,8 +165,7 @@ class Cropped(Reshaped):
 def test_tokens_that_are_not_the_patches_of_the_picture_are_refused(stem, patches, tiny):
     model = tiny(patches=patches)
     model.patch = stem(model.patch)
-    with pytest.raises(UserError, match=r"module:Tiny does not have one token per patch.*rise"):
-        tokens_of(classifier_of(model), IMAGES)
+    refused(r"module:Tiny does not have one token per patch.*rise", tokens_of, classifier_of(model), IMAGES)
 
 
 def test_tokens_are_those_of_the_image_size(tiny):
@@ -190,29 +174,23 @@ def test_tokens_are_those_of_the_image_size(tiny):
     assert tokens_of(classifier, torch.rand(1, 3, 24, 32)).patches.shape == (6, 8)
 
 
-def frozen(function, x):
-    with torch.no_grad():
-        return function(x)
+def under(mode):
+    """Return what calls a function without gradients."""
 
+    def call(function, x):
+        with mode():
+            features = function(x)
+        return features.clone()
 
-def of_inference(function, x):
-    with torch.inference_mode():
-        features = function(x)
-    return features.clone()
-
-
-def through_data(function, x):
-    return function(x).data
+    return call
 
 
 CUTS = {
-    "no_grad": frozen,
-    "inference_mode": of_inference,
+    "no_grad": under(torch.no_grad), "inference_mode": under(torch.inference_mode),
     "detach": lambda function, x: function(x).detach(),
     "detached in place": lambda function, x: function(x).clone().detach_(),
-    "data": through_data,
-    "input": lambda function, x: function(x.detach()),
-}
+    "data": lambda function, x: function(x).data, "input": lambda function, x: function(x.detach()),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -232,13 +210,10 @@ def test_attention_works_without_gradients_and_other_methods_report_the_cut(cut,
     for explainer in ("attention", "rollout"):
         assert torch.equal(maps_of(Probed(patches=48), explainer, images), maps_of(tiny(patches=48), explainer, images))
     for explainer in ("gradient", "input_x_gradient", "integrated_gradients:steps=2", "smoothgrad:samples=2"):
-        with pytest.raises(UserError, match=r"the gradient is cut inside.*rise"):
-            maps_of(Probed(patches=48), explainer, images)
+        refused(r"the gradient is cut inside.*rise", maps_of, Probed(patches=48), explainer, images)
     for explainer in EXPLAINERS[2:]:
         if cut == "input" and explainer != "tattr":  # no pixel has a gradient, but the attention has
-            assert torch.equal(
-                maps_of(Probed(patches=48), explainer, images), maps_of(tiny(patches=48), explainer, images)
-            )
+            assert torch.equal(maps_of(Probed(patches=48), explainer, images),
+                               maps_of(tiny(patches=48), explainer, images))  # fmt: skip
             continue
-        with pytest.raises(UserError, match=r"the gradient is cut inside.*rise"):
-            maps_of(Probed(patches=48), explainer, images)
+        refused(r"the gradient is cut inside.*rise", maps_of, Probed(patches=48), explainer, images)

@@ -27,8 +27,7 @@ def commits(here, pets, model, tmp_path):
     (tmp_path / "work").mkdir()
     publish(dataset_publication(pets, "founder", tmp_path / "work", "pets"), api=here.api())
     publish(model_publication(model, "founder", "net", api=here.api()), api=here.api())
-    first = heads(here)
-    changed = shutil.copytree(model, tmp_path / "changed")
+    first, changed = heads(here), shutil.copytree(model, tmp_path / "changed")
     weights = load_file(changed / "model.safetensors")
     name = next(name for name in weights if name.endswith("weight"))
     save_file(weights | {name: weights[name] * 2}, changed / "model.safetensors", {"format": "pt"})
@@ -46,18 +45,15 @@ def told(run):
     """{file: {kind: (repo, revision)}}"""
     files = {name: json.loads((run.folder / name).read_text()) for name in ("run.json", "summary.json")}
     files["result.json"] = of_run(run.folder, "ada").result.model_dump(mode="json")
-    return {
-        name: {kind: (content[kind]["repo"], content[kind]["revision"]) for kind in ("dataset", "model")}
-        for name, content in files.items()
-    }
+    return {name: {kind: (content[kind]["repo"], content[kind]["revision"]) for kind in ("dataset", "model")}
+            for name, content in files.items()}  # fmt: skip
 
 
 @pytest.mark.slow
 def test_a_run_names_the_commits_that_it_was_pinned_to(commits, tmp_path):
     first, second = commits
-    pinned = sb.run(
-        dataset=f"{DATA}@{first['dataset']}", model=f"{NET}@{first['model']}", out=tmp_path / "pinned", **SETTINGS
-    )
+    names = {"dataset": f"{DATA}@{first['dataset']}", "model": f"{NET}@{first['model']}"}
+    pinned = sb.run(**names, out=tmp_path / "pinned", **SETTINGS)
     latest = sb.run(dataset=DATA, model=f"hub:{NET}", out=tmp_path / "latest", **SETTINGS)
     assert first["dataset"] != second["dataset"]
     for run, commit in ((pinned, first), (latest, second)):
@@ -110,8 +106,7 @@ def test_the_card_of_a_model_says_which_data_and_which_start(commits, here, pets
     run = sb.run(dataset=DATA, model=out, out=tmp_path / "run", **SETTINGS)
     files = model_publication(out, "founder", results=run.folder, api=here.api()).files
     card = ModelCard(files["README.md"].decode())
-    assert card.data.base_model == NET
-    assert card.data.datasets == [DATA]
+    assert (card.data.base_model, card.data.datasets) == (NET, [DATA])
     assert f"commit `{first['dataset']}`" in card.text
     assert f"commit `{second['model']}`" in card.text
     revisions = {each.dataset_split: each.dataset_revision for each in card.data.eval_results}
@@ -132,9 +127,8 @@ def test_the_results_are_a_table_before_and_after_the_first_merge(here, pets, mo
     here.api().merge_pull_request("founder/results", 1, repo_type="dataset")
     rewrite("founder/results", here.api())  # as the owner's commands do
     cells = datasets.load_dataset("founder/results", "board", split="train")
-    assert {row["cell_id"]: (row["value"], row["n"], row["submitters"]) for row in cells} == {
-        cell["cell_id"]: (cell["value"], cell["n"], ["founder"]) for cell in run.summary["cells"]
-    }
+    known = {cell["cell_id"]: (cell["value"], cell["n"], ["founder"]) for cell in run.summary["cells"]}
+    assert {row["cell_id"]: (row["value"], row["n"], row["submitters"]) for row in cells} == known
     assert len(datasets.load_dataset("founder/results", "records", split="train")) == len(run.records()) + 1
     assert [row["cell_id"] for row in sb.load_results("founder/results").cells] == [row["cell_id"] for row in cells]
     assert proposed.pull_request.endswith("/discussions/1")

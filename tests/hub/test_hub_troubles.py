@@ -40,6 +40,7 @@ except UserError as error:
     print("refused:", error)
 """
 TEST = "test-00000-of-00001.parquet"
+OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
 
 
 @pytest.fixture
@@ -55,10 +56,13 @@ def right(pets):
     return "rows " + json.loads((pets / REPORT).read_text())["splits"]["test"]["fingerprint"]
 
 
-def told(hub, code, **more):
-    done = hub.python(code, user=None, **more)
+def lines_of(done):
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip().splitlines()[-1]
+    return done.stdout.splitlines()
+
+
+def told(hub, code, **more):
+    return lines_of(hub.python(code, user=None, **more))[-1].strip()
 
 
 def load(hub, home, more=""):
@@ -125,24 +129,19 @@ def test_who_may_not_load(filled):
 
 
 @pytest.mark.sample(0, 2)
-@pytest.mark.parametrize(
-    ("code", "order", "words"),
-    [
-        (LOAD, {"status": 403, "headers": {"X-Error-Code": "GatedRepo"}}, "{repo}.*403"),
-        (LOAD, {"status": 429, "headers": {"Retry-After": "1"}}, "Hub.*429"),
-        (CLASSIFY, {"status": 403, "headers": {"X-Error-Code": "GatedRepo"}}, "{repo}.*403"),
-        (CLASSIFY, {"status": 429, "headers": {"Retry-After": "1"}}, "Hub.*429"),
-        (CLASSIFY, {"status": 500}, "500.*{repo}"),
-    ],
-)
+@pytest.mark.parametrize(("code", "order", "words"), [
+    (LOAD, {"status": 403, "headers": {"X-Error-Code": "GatedRepo"}}, "{repo}.*403"),
+    (LOAD, {"status": 429, "headers": {"Retry-After": "1"}}, "Hub.*429"),
+    (CLASSIFY, {"status": 403, "headers": {"X-Error-Code": "GatedRepo"}}, "{repo}.*403"),
+    (CLASSIFY, {"status": 429, "headers": {"Retry-After": "1"}}, "Hub.*429"),
+    (CLASSIFY, {"status": 500}, "500.*{repo}"),
+])  # fmt: skip
 def test_what_the_hub_refuses_while_loading_is_one_line(code, order, words, filled):
     """And is taken for no wrong name."""
     repo = "saliency-bench/pet-xai" if code is LOAD else "saliency-bench/resnet-18-pet-xai"
     filled.fault(repo, times=999, message=f"you sent {FOUNDER.token}", **order)
     quick = "import time\ntime.sleep = lambda seconds: None  # the client tries again by itself\n"
-    done = filled.python(quick + code.replace("{more}", ""))
-    assert done.returncode == 0, done.stderr
-    (line,) = done.stdout.splitlines()
+    (line,) = lines_of(filled.python(quick + code.replace("{more}", "")))
     assert line.startswith("refused: ")
     assert re.search(words.format(repo=repo), line)
     assert FOUNDER.token not in line
@@ -153,11 +152,9 @@ def test_a_run_without_network_after_the_first(filled, tmp_path):
     """The same records from what was loaded before, byte for byte, and the dataset under its own name."""
     line = ["run", "--dataset", "saliency-bench/pet-xai", "--model", "saliency-bench/resnet-18-pet-xai", "--explainers",
             "gradcam", "--metrics", "saliency_miou", "saliency_insertion", "--limit", "3", "--out"]  # fmt: skip
-    first = filled.command(*line, "online", user=None)
-    assert first.returncode == 0, first.stderr
+    lines_of(filled.command(*line, "online", user=None))
     asked = len(filled.asked)
-    again = filled.command(*line, "offline", user=None, HF_HUB_OFFLINE="1", HF_ENDPOINT="http://127.0.0.1:9")
-    assert again.returncode == 0, again.stderr
+    lines_of(filled.command(*line, "offline", user=None, **OFFLINE))
     assert len(filled.asked) == asked
     online, offline = (filled.root / "home" / place / "records.parquet" for place in ("online", "offline"))
     assert online.read_bytes() == offline.read_bytes()
@@ -180,8 +177,7 @@ assert rows["image_id"][:] == notes["image_id"][:]
 print("rows", fingerprint(rows))
 """
     wanted = "rows " + json.loads((closed / REPORT).read_text())["splits"]["test"]["fingerprint"]
-    assert told(filled, code) == wanted
-    assert told(filled, code, HF_HUB_OFFLINE="1", HF_ENDPOINT="http://127.0.0.1:9") == wanted
+    assert told(filled, code) == told(filled, code, **OFFLINE) == wanted
 
 
 # Metrics, for who has nothing of ours
@@ -204,10 +200,9 @@ maps[:, 2:4, 2:4] = 1
 for name in {names}:
     print(evaluate.load("saliency-bench/" + name).compute(predictions=maps, references=maps > 0))
 """
-    for more in ({}, {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}):
+    for more in ({}, OFFLINE):
         done = hub.run([sys.executable, "-S", "-c", code], user=None, PYTHONPATH=str(only_evaluate), **more)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.splitlines() == [str({name: 1.0}) for name in names]  # a map that is the mask is the best
+        assert lines_of(done) == [str({name: 1.0}) for name in names]  # a map that is the mask is the best
 
 
 @pytest.mark.thorough
@@ -231,13 +226,10 @@ for wrong in ((None, mask), (mask[:10], mask), (mask, mask * 0)):
         print(error.message)
 assert any(block.get("type") == "button" for block in app.demo.config["components"])
 """
-    done = hub.run([sys.executable, "-c", code], user=None, PYTHONPATH=str(place))
-    assert done.returncode == 0, done.stderr
-    scores, *errors = done.stdout.splitlines()
+    scores, *errors = lines_of(hub.run([sys.executable, "-c", code], user=None, PYTHONPATH=str(place)))
     assert scores.split()[:2] == ["1.0000", "1.0000"]
     assert 0.1 < float(scores.split()[2]) < 0.9
-    assert errors[0] == "give a saliency map and a mask"
-    assert len(errors) == 3
+    assert (errors[0], len(errors)) == ("give a saliency map and a mask", 3)
 
 
 @pytest.fixture(scope="module")
@@ -263,9 +255,7 @@ for place in sorted(Path(sys.argv[1]).iterdir()):
     shown = [part["props"].get("label") or part["props"].get("value") for part in parts if part["type"] != "markdown"]
     print(place.name, "|".join(str(one).split(",")[0].split(":")[0] for one in shown if one))
 """
-    done = hub.run([sys.executable, "-c", code, str(spaces)], user=None)
-    assert done.returncode == 0, done.stderr
-    asked = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    asked = dict(line.split(" ", 1) for line in lines_of(hub.run([sys.executable, "-c", code, str(spaces)], user=None)))
     assert set(asked) == set(list_metrics())
     ends = "score|{}|the classifier sees"
     for name in asked:
@@ -327,15 +317,11 @@ for call in (lambda: score(picture, None, model, ""), lambda: score(picture, sal
     except gr.Error as error:
         print(error.message)
 """
-    done = filled.run([sys.executable, "-c", code, str(spaces)], user=None)
-    assert done.returncode == 0, done.stderr
-    right, *errors = done.stdout.splitlines()
+    right, *errors = lines_of(filled.run([sys.executable, "-c", code, str(spaces)], user=None))
     assert right == "right"
-    for line, words in zip(
-        errors,
-        ("give a picture and its saliency map", "give them the same size", "unknown class of the model 'no such class'",
-         "'/etc' is not a classifier on the Hub", "'../x' is not a classifier on the Hub", "give a picture",
-         "unknown explainer 'nonsense'", "unknown model 'no/such-model'"),
-        strict=True,
-    ):  # fmt: skip
+    said = ("give a picture and its saliency map", "give them the same size",
+            "unknown class of the model 'no such class'", "'/etc' is not a classifier on the Hub",
+            "'../x' is not a classifier on the Hub", "give a picture", "unknown explainer 'nonsense'",
+            "unknown model 'no/such-model'")  # fmt: skip
+    for line, words in zip(errors, said, strict=True):
         assert words in line

@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from commands import said
 from PIL import Image, ImageOps
+from refusals import refused
 
 import saliency_bench as sb
-from saliency_bench.cli import main
 from saliency_bench.data.build_report import read_report
-from saliency_bench.errors import UserError
 from saliency_bench.hub_builders._own import boxed
 
 OUTLINE = [[4, 4, 20, 4, 20, 12, 4, 12]]
@@ -85,23 +85,20 @@ def test_pictures_are_found_by_the_end_of_their_path(tmp_path):
     (tmp_path / "my.json").write_text(json.dumps(content))
     rows, left_out = built(tmp_path)
     assert set(rows) == {"deep/a:dog", "b:dog"}
-    assert left_out == {
-        ("d.jpg", "image"): "several pictures with this file_name",
-        ("nowhere.jpg", "image"): "no picture with this file_name",
-    }
+    assert left_out == {("d.jpg", "image"): "several pictures with this file_name",
+                        ("nowhere.jpg", "image"): "no picture with this file_name"}  # fmt: skip
 
 
 def test_what_is_no_coco_is_one_line_and_json_is_the_file_of_annotations(tmp_path, capsys):
     source(tmp_path, [{"segmentation": OUTLINE}])
     line = ["build", "coco-json", "--json", tmp_path / "my.json", "--images", tmp_path / "pictures"]
     line = [str(word) for word in [*line, "--out", tmp_path / "out"]]
-    assert main(line) == 0
-    assert "masks     1" in capsys.readouterr().out
+    assert "masks     1" in said(capsys, line)
     (tmp_path / "my.json").write_text("{}")
-    assert main([*line, "--overwrite"]) == 2
-    assert 'my.json has no list "categories"; export the annotations again as COCO JSON' in capsys.readouterr().err
-    with pytest.raises(UserError, match=r"--json nowhere\.json is not a file"):
-        sb.build("coco-json", tmp_path / "other", tmp_path / "pictures", json="nowhere.json")
+    shown = said(capsys, [*line, "--overwrite"], 2)
+    assert 'my.json has no list "categories"; export the annotations again as COCO JSON' in shown
+    refused(r"--json nowhere\.json is not a file", sb.build, "coco-json", tmp_path / "other", tmp_path / "pictures",
+            json="nowhere.json")  # fmt: skip
 
 
 def ones(size, *boxes):
@@ -120,25 +117,21 @@ FLAT = OUTLINE[0]
 WHOLE = ones((20, 30), ((4, 12), (4, 20)))
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("3f2504e0-4f89-11d3-9a0c-0305e82c3301", "0b1e5a9c-4f89-11d3-9a0c-0305e82c3301"),
-        (7.0, 8.0),
-        ("7", "8"),
-        ("a", 3),
-        (0, "00"),
-    ],
-)
+@pytest.mark.parametrize(("first", "second"), [
+    ("3f2504e0-4f89-11d3-9a0c-0305e82c3301", "0b1e5a9c-4f89-11d3-9a0c-0305e82c3301"),
+    (7.0, 8.0),
+    ("7", "8"),
+    ("a", 3),
+    (0, "00"),
+])  # fmt: skip
 def test_ids_of_any_kind(tmp_path, first, second):
     content = source(tmp_path, [], ("a.jpg", "b.jpg"))
     content["images"][0]["id"], content["images"][1]["id"] = first, second
     content["categories"][0]["id"], content["categories"][1]["id"] = second, first  # dog, cat
     other = str(first) if isinstance(first, int) else int(first) if isinstance(first, float) else first
-    content["annotations"] = [
-        {"id": first, "image_id": other, "category_id": second, "segmentation": OUTLINE},
-        {"id": second, "image_id": second, "category_id": other, "segmentation": OUTLINE},
-    ]
+    content["annotations"] = [{"id": first, "image_id": other, "category_id": second, "segmentation": OUTLINE},
+                              {"id": second, "image_id": second, "category_id": other,
+                               "segmentation": OUTLINE}]  # fmt: skip
     (tmp_path / "my.json").write_text(json.dumps(content))
     rows, left_out = built(tmp_path)
     assert (set(rows), left_out) == ({"a:dog", "b:cat"}, {})
@@ -214,9 +207,8 @@ def test_splits_with_annotations_of_their_own_are_one_dataset(tmp_path, listing,
     (tmp_path / "in/README.txt").write_text("exported")
     out = sb.build("coco-json", tmp_path / "out", tmp_path / "in", progress=False)
     rows = {split: sb.load_dataset(out, split=split) for split in ("train", "validation", "test")}
-    found = {
-        split: [(row["image_id"].split("/")[0], row["label"], pixels(row)) for row in rows[split]] for split in rows
-    }
+    found = {split: [(row["image_id"].split("/")[0], row["label"], pixels(row)) for row in own]
+             for split, own in rows.items()}  # fmt: skip
     assert found == {"train": [("train", 0, 128)], "validation": [("valid", 0, 128)], "test": [("test", 0, 128)]}
     assert rows["train"].features["label"].names == ["cat", "only test", "only train", "only valid"]
     assert [entry["id"] for entry in read_report(out)["left_out"]] == ["README.txt"]
@@ -231,23 +223,19 @@ def test_folders_of_splits_below_one_file_of_annotations(tmp_path):
 
 
 def test_the_error_for_unmatched_names_gives_an_example_from_both_sides(tmp_path):
-    content = source(
-        tmp_path, [{"segmentation": OUTLINE}, {"segmentation": OUTLINE, "image_id": 1}], ("a.jpg", "b.jpg")
-    )
+    objects = [{"segmentation": OUTLINE}, {"segmentation": OUTLINE, "image_id": 1}]
+    content = source(tmp_path, objects, ("a.jpg", "b.jpg"))
     content["images"][0]["file_name"] = "x/other.jpg"
     (tmp_path / "my.json").write_text(json.dumps(content))
     rows, left_out = built(tmp_path)
     assert set(rows) == {"b:cat"}
-    assert left_out == {
-        ("x/other.jpg", "image"): "no picture with this file_name",
-        ("a", "image"): "it is not in my.json",
-    }
+    assert left_out == {("x/other.jpg", "image"): "no picture with this file_name",
+                        ("a", "image"): "it is not in my.json"}  # fmt: skip
     texts = {one["text"] for one in read_report(tmp_path / "out")["remarks"]}
     assert "1 name has no picture, such as x/other.jpg; the folder also holds a.jpg" in texts
     content["images"][1]["file_name"] = "x/another.jpg"
     (tmp_path / "my.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"the file names x/other\.jpg .*, but the folder holds a\.jpg; give --images"):
-        built(tmp_path)
+    refused(r"the file names x/other\.jpg .*, but the folder holds a\.jpg; give --images", built, tmp_path)
 
 
 # Photographs in portrait: the file is 30 x 20, upright it is 20 wide and 30 high.
@@ -299,8 +287,7 @@ def test_where_both_frames_fit_the_user_says_which(tmp_path, orientation, size):
     np.testing.assert_array_equal(of_mask(built(tmp_path, upright=True)[0]["a:cat"]), ones(upright, MIDDLE))
     expected = as_shown(ones((20, 30), MIDDLE), orientation)
     np.testing.assert_array_equal(of_mask(built(tmp_path, stored=True)[0]["a:cat"]), expected)
-    with pytest.raises(UserError, match="give --upright or --stored, not both"):
-        built(tmp_path, upright=True, stored=True)
+    refused("give --upright or --stored, not both", built, tmp_path, upright=True, stored=True)
 
 
 def test_the_upright_size_and_run_lengths_prove_their_frame(tmp_path):

@@ -11,13 +11,14 @@ from pathlib import Path
 import contracts
 import datasets
 import pytest
+from built_samples import built_by
 from huggingface_hub import DatasetCard
+from refusals import refused
 
 from saliency_bench import build, cli, options, registry
 from saliency_bench.data import builders, building
 from saliency_bench.data.card import group_line
-from saliency_bench.data.jobs import BuildLog, samples_of
-from saliency_bench.errors import UserError
+from saliency_bench.data.jobs import BuildLog
 from saliency_bench.hub_builders import _examples
 
 NAMES = contracts.complete("hub_builders")
@@ -61,12 +62,10 @@ def test_terms_and_help(name, capsys):
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_without_source_it_says_what_to_give_and_an_empty_folder_lacks_a_part(name, tmp_path):
     name, options = name.partition(" ")[0], _examples.options(name)
-    with pytest.raises(UserError, match=r"--source DIR \(source=DIR\) with "):
-        build(name, tmp_path / "out", progress=False, **options)
+    refused(r"--source DIR \(source=DIR\) with ", build, name, tmp_path / "out", progress=False, **options)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"has no|has none|has neither|gives? the folder") as caught:
-        build(name, tmp_path / "out", source=tmp_path / "empty", progress=False, **options)
-    assert "\n" not in str(caught.value)
+    refused("has no|has none|has neither|gives? the folder", build, name, tmp_path / "out", tmp_path / "empty",
+            progress=False, **options)  # fmt: skip
 
 
 VOC = "VOCdevkit/VOC2012/"
@@ -86,8 +85,7 @@ def test_a_missing_part_is_named_with_the_home_of_the_dataset(name, tmp_path):
         source = _examples.write(name, tmp_path / str(number), 3, 32)
         (source / part).rename(source / "gone")
         last = part.removeprefix(VOC).removeprefix("Task07_Pancreas/")
-        with pytest.raises(UserError, match=rf"has (no|none of) {last}\b.*({home})"):
-            list(samples_of(registry.load("hub_builders", name).samples(source, BuildLog()), BuildLog()))
+        refused(rf"has (no|none of) {last}\b.*({home})", built_by, registry.load("hub_builders", name), source)
 
 
 @pytest.mark.sample(4)
@@ -140,10 +138,8 @@ def opened_by(jobs):
 def test_equal_bytes_with_one_thread_and_with_three(name, tmp_path):
     source, options = _examples.write(name, tmp_path / "source", 6, 48), _examples.options(name)
     dataset = name.partition(" ")[0]
-    folders = [
-        build(dataset, tmp_path / str(workers), source=source, progress=False, workers=workers, **options)
-        for workers in (1, 3)
-    ]
+    folders = [build(dataset, tmp_path / str(workers), source=source, progress=False, workers=workers, **options)
+               for workers in (1, 3)]  # fmt: skip
     assert content(folders[0]) == content(folders[1])
     report = json.loads((folders[0] / "build_report.json").read_text())
     loaded = datasets.load_dataset(str(folders[0]))

@@ -3,10 +3,12 @@
 import io
 import json
 import os
+import re
 import shutil
 import struct
 import tempfile
 import zlib
+from functools import cache
 from pathlib import Path
 
 import contracts
@@ -114,13 +116,11 @@ JSON = {
     "no keys": lambda data: b"{}",
     "deep nesting": lambda data: b"[" * 100_000,
     "not UTF-8": lambda data: data[:-1] + b'\xff"}',
-    "keys of other types": lambda data: json.dumps(changed(json.loads(data), emptied)).encode(),
+    "keys of other types": lambda data: json.dumps(changed(json.loads(data), lambda x: dict.fromkeys(x, ()))).encode(),
     "entries that are text": lambda data: json.dumps(changed(json.loads(data), lambda one: "text")).encode(),
     "entries without keys": lambda data: json.dumps(changed(json.loads(data), lambda one: {})).encode(),
     "entries twice": lambda data: json.dumps(doubled(json.loads(data))).encode(),
-    "infinity": lambda data: data.replace(b'"area": ', b'"area": 1e999, "was": ').replace(
-        b'"iid"', b'"iid": 1e999, "x"'
-    ),
+    "infinity": lambda data: re.sub(rb'"(area|iid)"', rb'"\1": 1e999, "was"', data),
     "a name that leads out": lambda data: data.replace(b'"0000', b'"../../0000').replace(b".jpg", b"/../../x.jpg"),
 }
 LAUGHS = b'<!DOCTYPE l [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;"><!ENTITY c "&b;&b;&b;">]>'
@@ -188,28 +188,16 @@ def ending_of(path):
     return "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
 
 
-CASES = [
-    (name, file, kind)
-    for name in contracts.examples()
-    for file in targets(name)
-    for kind in KINDS[ending_of(Path(file))]
-]
+CASES = [(name, file, kind) for name in contracts.examples() for file in targets(name)
+         for kind in KINDS[ending_of(Path(file))]]  # fmt: skip
 
 
 def changed(content, change):
     """The same JSON with every second entry of its lists (or of itself) changed."""
     if all(isinstance(value, dict) for value in content.values()):
         return {key: change(value) if place % 2 else value for place, (key, value) in enumerate(content.items())}
-    return {
-        key: [change(one) if place % 2 else one for place, one in enumerate(value)]
-        if isinstance(value, list)
-        else value
-        for key, value in content.items()
-    }
-
-
-def emptied(one):
-    return {key: [] for key in one}
+    return {key: [change(one) if place % 2 else one for place, one in enumerate(value)]
+            if isinstance(value, list) else value for key, value in content.items()}  # fmt: skip
 
 
 def doubled(content):
@@ -253,14 +241,12 @@ def outcome(name, source):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """{dataset: (its undamaged example, what comes out of it)}, made when it is first asked for."""
-    known: dict = {}
+    """Return, for the name of a dataset, its undamaged example and what comes out of it."""
 
+    @cache
     def of(name):
-        if name not in known:
-            source = _examples.write(name, tmp_path_factory.mktemp("example"), 4, 48)
-            known[name] = (source, *outcome(name, source))
-        return known[name]
+        source = _examples.write(name, tmp_path_factory.mktemp("example"), 4, 48)
+        return source, *outcome(name, source)
 
     return of
 
@@ -298,10 +284,9 @@ def test_damaged(whole, tmp_path, name, file, kind):
     try:
         found, told = outcome(name, damaged)
     except UserError as error:
-        found, told, line = {}, None, str(error)
+        line, told = str(error), None
     if told is None:
-        assert "\n" not in line
-        assert len(line) > 20
+        assert re.fullmatch(".{21,}", line)
         return
     lost = [key for key in rows if key not in found or (rows[key]["mask"] and not found[key]["mask"])]
     listed = any(ending_of(path) in LISTS for path in damaged.rglob("*"))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from built_samples import built_by
 from PIL import Image
+from refusals import refused
 
 from saliency_bench import build
 from saliency_bench.data.building import split_of
-from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _lidc, disease_xai
 from saliency_bench.hub_builders._examples import chest, dicom, lidc_xml, outline
 
@@ -109,10 +109,8 @@ def test_contours_of_the_real_readings_enclose_what_the_literal_rule_says():
 def test_agreement_of_four_real_readers_is_that_of_counting():
     seen = 0
     for nodule in sorted(SLICES.glob("*/nodule-*")):
-        masks = [
-            np.stack([np.asarray(Image.open(path)) > 127 for path in sorted((nodule / f"mask-{k}").iterdir())])
-            for k in range(4)
-        ]
+        files = [sorted((nodule / f"mask-{k}").iterdir()) for k in range(4)]
+        masks = [np.stack([np.asarray(Image.open(path)) > 127 for path in paths]) for paths in files]
         marked = [mask for mask in masks if mask.any()]
         volumes = [(reader, np.flatnonzero(mask)) for reader, mask in enumerate(marked)]
         found = _lidc.nodules_of(volumes)
@@ -141,10 +139,8 @@ def test_marks_that_overlap_mean_one_nodule_and_chains_of_them_too():
 
 def test_at_least_half_of_those_who_marked_it():
     a, b, c, d = (np.array(one) for one in ([1, 2, 3], [2, 3], [3, 4], [3, 5]))
-    assert _lidc.agreed([a]).tolist() == [1, 2, 3]
-    assert _lidc.agreed([a, b]).tolist() == [1, 2, 3]
-    assert _lidc.agreed([a, b, c]).tolist() == [2, 3]
-    assert _lidc.agreed([a, b, c, d]).tolist() == [2, 3]
+    assert (_lidc.agreed([a]).tolist(), _lidc.agreed([a, b]).tolist()) == ([1, 2, 3], [1, 2, 3])
+    assert (_lidc.agreed([a, b, c]).tolist(), _lidc.agreed([a, b, c, d]).tolist()) == ([2, 3], [2, 3])
 
 
 def test_a_nodule_and_its_surroundings(source):
@@ -174,13 +170,8 @@ def test_window(source):
     grey = samples["LIDC-IDRI-0007-111111-nodule-1"]["image"][..., 0]
     lung = round((-820 + 600 + 750) / 1500 * 255)
     assert abs(np.median(grey) - lung) <= 3
-    assert disease_xai.windowed(np.array([-2000, -1350, -600, 150, 900.0]), -600, 1500).tolist() == [
-        0,
-        0,
-        128,
-        255,
-        255,
-    ]
+    greys = disease_xai.windowed(np.array([-2000, -1350, -600, 150, 900.0]), -600, 1500)
+    assert greys.tolist() == [0, 0, 128, 255, 255]
 
 
 def test_surroundings_are_away_from_every_mark(source):
@@ -208,44 +199,30 @@ def test_the_nodule_is_not_always_in_the_middle(source):
     assert np.ptp([place[0] for place in places]) > 30
 
 
-def test_options_and_readers(source):
+def test_readers_are_counted_and_a_table_names_patients(source):
     samples, log = built(source, min_readers=4)
-    assert samples == {}
-    assert log.left_out[0]["reason"] == "marked by fewer than 4 readers"
-    with pytest.raises(UserError, match="min_readers must be 1 to 4"):
-        built(source, min_readers=5)
+    assert (samples, log.left_out[0]["reason"]) == ({}, "marked by fewer than 4 readers")
+    refused("min_readers must be 1 to 4", built, source, min_readers=5)
+    (source / "metadata.csv").write_text(f"Series UID,Collection,Subject ID\n{SERIES},LIDC-IDRI,LIDC-IDRI-0099\n")
+    assert next(iter(built(source)[0])).startswith("LIDC-IDRI-0099")
 
 
 def test_one_patient_is_in_one_split(source, tmp_path):
-    second = SERIES + ".2"
-    folder = source / "LIDC-IDRI/LIDC-IDRI-0007/second"
+    second, folder = SERIES + ".2", source / "LIDC-IDRI/LIDC-IDRI-0007/second"
     for number in range(4, 7):
-        dicom(
-            folder / f"{number}.dcm",
-            chest(SIZE, SIZE, number),
-            (0, 0, 2.5 * number),
-            uid(number),
-            second,
-            "LIDC-IDRI-0007",
-        )
+        place = (0, 0, 2.5 * number)
+        dicom(folder / f"{number}.dcm", chest(SIZE, SIZE, number), place, uid(number), second, "LIDC-IDRI-0007")
     (source / "tcia-lidc-xml/157/159.xml").write_text(lidc_xml(second, SESSIONS))
     folder = build("disease-xai", tmp_path / "out", source=source, progress=False, crop_mm=21.0)
     loaded = datasets.load_dataset(str(folder))
-    assert list(loaded) == [split_of(0, "LIDC-IDRI-0007")]
-    assert len(next(iter(loaded.values()))) == 4
-
-
-def test_patients_from_the_table_where_there_is_one(source):
-    (source / "metadata.csv").write_text(f"Series UID,Collection,Subject ID\n{SERIES},LIDC-IDRI,LIDC-IDRI-0099\n")
-    assert next(iter(built(source)[0])).startswith("LIDC-IDRI-0099")
+    assert (list(loaded), len(next(iter(loaded.values())))) == ([split_of(0, "LIDC-IDRI-0007")], 4)
 
 
 def test_a_reading_that_ends_too_early_is_named(source):
     path = source / "tcia-lidc-xml/157/158.xml"
     path.write_bytes(path.read_bytes()[:-40])  # its head, and so its series, can be read
     samples, log = built(source)
-    assert samples == {}
-    assert log.left_out[0]["id"] == "tcia-lidc-xml/157/158.xml"
+    assert (samples, log.left_out[0]["id"]) == ({}, "tcia-lidc-xml/157/158.xml")
     assert log.left_out[0]["reason"].startswith("158.xml is not usable XML (")
 
 
@@ -263,15 +240,14 @@ def test_what_is_missing_or_odd_is_named(source):
     (source / "broken/1.dcm").write_bytes(b"")
     samples, log = built(source, crop_mm=21.0)
     assert len(samples) == 2
-    reasons = [entry["reason"] for entry in log.left_out]
-    assert reasons[:3] == ["no usable DICOM file in this folder", "marks of a chest X-ray, not of a CT",
-                           "no DICOM series with the UID in 161.xml"]  # fmt: skip
-    assert reasons[3] == "162.xml is not usable XML (it declares entities)"
-    assert reasons[4] == "163.xml is not a LIDC-IDRI reading but html"
-    texts = [remark["text"] for remark in log.remarks]
-    assert "another XML of the same series was read before" in texts
-    assert texts[0].startswith("1-001.dcm: no usable DICOM file")
-    assert texts[1] == "1 slices of the series seem to be missing"
+    assert [entry["reason"] for entry in log.left_out][:5] == [
+        "no usable DICOM file in this folder", "marks of a chest X-ray, not of a CT",
+        "no DICOM series with the UID in 161.xml", "162.xml is not usable XML (it declares entities)",
+        "163.xml is not a LIDC-IDRI reading but html"]  # fmt: skip
+    first, second, *others = (remark["text"] for remark in log.remarks)
+    assert first.startswith("1-001.dcm: no usable DICOM file")
+    assert second == "1 slices of the series seem to be missing"
+    assert "another XML of the same series was read before" in others
 
 
 @pytest.mark.parametrize(
@@ -296,18 +272,13 @@ def test_a_real_ct_series():
     slices, faults = slices_of(folder, str(head.SeriesInstanceUID))
     assert faults == []
     assert [one.place for one in slices] == [-20.5, -19.25, -18.0, -16.75, -15.5]
-    assert gaps(slices) == 0
-    assert gaps(slices[:2] + slices[3:]) == 1
+    assert (gaps(slices), gaps(slices[:2] + slices[3:])) == (0, 1)
     units, spacing, flips = units_of(slices[0].path)
-    assert units.shape == (512, 512)
-    assert spacing == (0.474609, 0.474609)
-    assert flips == (False, False)
+    assert (units.shape, spacing, flips) == ((512, 512), (0.474609, 0.474609), (False, False))
     assert -3024 <= units.min() < -1000 < 1000 < units.max()
 
 
 def test_missing_parts_are_named(source, tmp_path):
     (source / "tcia-lidc-xml").rename(tmp_path / "gone")
-    with pytest.raises(UserError, match=r"\bXML\b"):
-        built(source / "LIDC-IDRI")
-    with pytest.raises(UserError, match=r"DICOM.*Cancer Imaging Archive"):
-        built(tmp_path / "gone")
+    refused(r"\bXML\b", built, source / "LIDC-IDRI")
+    refused(r"DICOM.*Cancer Imaging Archive", built, tmp_path / "gone")

@@ -3,16 +3,17 @@
 import json
 import pickle
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import datasets
 import numpy as np
 import pytest
+from built_samples import built_by
 from PIL import Image
+from refusals import refused
 
 from saliency_bench import build
-from saliency_bench.data.jobs import BuildLog, samples_of
-from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _detector, ebam_xai
 
 FREE = {"detector": False, "least": 1, "least_pixels": 1}
@@ -46,16 +47,13 @@ def source(tmp_path):
 
 
 def built(source, **options):
-    log = BuildLog()
-    jobs = ebam_xai.samples(source, log, **FREE | options)
-    return {s["image_id"]: s for s in samples_of(jobs, log)}, log
+    return built_by(ebam_xai, source, **FREE | options)
 
 
 def test_pairs_with_and_without_the_object(source):
     samples, log = built(source)
-    assert {(s["label"], s["scene"]) for s in samples.values()} == {
-        (label, scene) for label in ("dog", "cup") for scene in ("abbey", "beach", "corn/field")
-    }
+    pairs = set(product(("dog", "cup"), ("abbey", "beach", "corn/field")))
+    assert {(s["label"], s["scene"]) for s in samples.values()} == pairs
     assert len(samples) + len(log.left_out) == 2 * 3 * 20
     for sample in samples.values():
         mask, image, alone = sample["mask"], sample["image"], sample["image_without_object"]
@@ -111,8 +109,7 @@ def test_the_detector_says_what_it_needs(source, monkeypatch):
         raise OSError("no network")
 
     monkeypatch.setattr(detection.FasterRCNN_ResNet50_FPN_Weights, "get_state_dict", absent)
-    with pytest.raises(UserError, match=r"160 MB.*--no-detector"):
-        built(source, detector=True)
+    refused(r"160 MB.*--no-detector", built, source, detector=True)
 
 
 @pytest.fixture
@@ -176,21 +173,17 @@ def test_weights_that_are_a_program_are_not_run(source, weights):
             return (Path.touch, (source / "evil",))
 
     (weights({}) / "fasterrcnn_resnet50_fpn_coco-258fb6c6.pth").write_bytes(pickle.dumps({"a": Evil()}, 2))
-    with pytest.raises(UserError, match=r"detector.*torchvision") as caught:
-        _detector.faster_rcnn()
-    assert "\n" not in str(caught.value)
+    refused(r"detector.*torchvision", _detector.faster_rcnn)
     assert not (source / "evil").exists()
 
 
 def test_answers_that_cannot_be_kept(source):
     (source / "detections.jsonl").mkdir()
-    with pytest.raises(UserError, match=r"detections\.jsonl"):
-        built(source, detector=True)
+    refused(r"detections\.jsonl", built, source, detector=True)
 
 
 def test_rare_classes_and_small_objects_go(source):
-    with pytest.raises(UserError, match="no object class is left"):
-        built(source, least=21)
+    refused("no object class is left", built, source, least=21)
     samples, _ = built(source, least_pixels=1, least=20)
     assert {s["label"] for s in samples.values()} == {"dog", "cup"}
     content = json.loads((source / "annotations/instances_train2017.json").read_text())
@@ -208,5 +201,4 @@ def test_damaged_parts_are_named_and_missing_ones_too(source, tmp_path):
     assert samples == {}
     assert "empty file" in log.left_out[-1]["reason"]
     (source / "images").rename(tmp_path / "gone")
-    with pytest.raises(UserError, match=r"images/train/.*miniplaces"):
-        built(source)
+    refused(r"images/train/.*miniplaces", built, source)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from datasets import load_dataset
 from PIL import Image
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.data.fingerprints import fingerprint
-from saliency_bench.errors import UserError
 from saliency_bench.studies.annotating import open_study
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.images import StudyImages
@@ -75,8 +75,7 @@ def built(photos, store, tmp_path, *options):
 def test_masks_of_people_become_those_of_the_dataset(photos, store, tmp_path):
     rows, masks, report = built(photos, store, tmp_path)
     assert rows["image_id"] == list(masks) == ["IMG_1.jpg", "IMG_2.jpg", "IMG_3.jpg", "IMG_4.jpg"]
-    assert rows.features["label"].names == ["cat", "dog"]
-    assert rows["annotators"] == [3, 2, 1, 0]
+    assert (rows.features["label"].names, rows["annotators"]) == (["cat", "dog"], [3, 2, 1, 0])
     literal = np.zeros(SIZE, int)
     for mask in MASKS.values():
         for y, x in zip(*np.nonzero(mask), strict=True):
@@ -112,37 +111,30 @@ def test_only_accepted_answers(photos, store, tmp_path):
     assert masks["IMG_2.jpg"] is None
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({}, "needs the store of the study: --annotations"),
-        ({"annotations": "none.db"}, "there is no store"),
-        ({"annotations": "study.db", "rule": "most"}, "consensus rule"),
-        ({"annotations": "study.db", "people": ("eve",)}, "has nobody called eve"),
-        ({"annotations": "study.db", "study": "other"}, "no such study"),
-    ],
-)
+@pytest.mark.parametrize(("options", "line"), [
+    ({}, "needs the store of the study: --annotations"),
+    ({"annotations": "none.db"}, "there is no store"),
+    ({"annotations": "study.db", "rule": "most"}, "consensus rule"),
+    ({"annotations": "study.db", "people": ("eve",)}, "has nobody called eve"),
+    ({"annotations": "study.db", "study": "other"}, "no such study"),
+])  # fmt: skip
 def test_wrong_options_are_one_line(photos, store, tmp_path, options, line, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=line):
-        sb.build("masks", tmp_path / "out", photos, progress=False, **options)
+    refused(line, sb.build, "masks", tmp_path / "out", photos, progress=False, **options)
 
 
 def test_a_study_of_another_dataset_is_refused(store, tmp_path, photos):
     (photos / "cat/IMG_1.jpg").rename(photos / "cat/other.jpg")
-    with pytest.raises(UserError, match=r"the study has another dataset: .* has no image IMG_1.jpg"):
-        sb.build("masks", tmp_path / "out", photos, progress=False, annotations=str(store))
+    refused(r"the study has another dataset: .* has no image IMG_1.jpg", sb.build, "masks", tmp_path / "out", photos,
+            progress=False, annotations=str(store))  # fmt: skip
 
 
 def test_exports_name_the_files_of_the_photographs(photos, store, tmp_path):
     """COCO's file is what `build coco-json` reads beside the photographs; its masks are those of `build masks`."""
     words = ["annotate", "--dataset", photos, "--store", store, "--name", "s", "--quiet", "--export"]
     assert main([*map(str, words), str(tmp_path / "png")]) == 0
-    assert sorted(path.name for path in (tmp_path / "png/consensus").iterdir()) == [
-        "IMG_1.png",
-        "IMG_2.png",
-        "IMG_3.png",
-    ]
+    names = sorted(path.name for path in (tmp_path / "png/consensus").iterdir())
+    assert names == ["IMG_1.png", "IMG_2.png", "IMG_3.png"]
     assert main([*map(str, words), str(tmp_path / "coco"), "--format", "coco"]) == 0
     flat = tmp_path / "flat"
     flat.mkdir()

@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+from functools import cache
 
 import contracts
 import numpy as np
@@ -12,19 +13,7 @@ from PIL import Image, ImageOps
 
 from saliency_bench import registry
 from saliency_bench.data.jobs import BuildLog
-from saliency_bench.hub_builders import (
-    _annotators,
-    _coco,
-    _examples,
-    coco_val,
-    ebam_xai,
-    gender_xai,
-    imagenet_val,
-    object_xai,
-    pet_xai,
-    security_xai,
-    voc_val,
-)
+from saliency_bench.hub_builders import _annotators, _coco, _examples
 from saliency_bench.utils.pictures import Picture, read, turned, turned_box
 
 ORIENTATIONS = range(9)  # 0 is found in files, and means upright
@@ -47,8 +36,7 @@ def with_exif(path, orientation):
 
 def by_pillow(array, orientation):
     """A second writing: Pillow turns an array as it would turn a picture with this orientation."""
-    file = io.BytesIO()
-    exif = Image.Exif()
+    file, exif = io.BytesIO(), Image.Exif()
     exif[0x0112] = orientation
     Image.fromarray(np.asarray(array, np.uint8)).save(file, "PNG", exif=exif)
     return np.asarray(ImageOps.exif_transpose(Image.open(file)))
@@ -93,8 +81,7 @@ def test_a_picture_knows_the_size_it_was_stored_in(tmp_path, orientation):
 @pytest.mark.parametrize("value", [9, 65535])
 def test_an_orientation_that_is_none_is_upright(tmp_path, value):
     Image.effect_noise((WIDTH, HEIGHT), 60).convert("RGB").save(tmp_path / "a.png")
-    image = Image.open(tmp_path / "a.png")
-    exif = Image.Exif()
+    image, exif = Image.open(tmp_path / "a.png"), Image.Exif()
     exif[0x0112] = value
     image.save(tmp_path / "b.jpg", exif=exif)
     picture = read(tmp_path / "b.jpg")
@@ -118,14 +105,12 @@ EXAMPLES = [name for name in contracts.examples() if name.partition(" ")[0] not 
 
 @pytest.fixture(scope="module")
 def upright(tmp_path_factory):
-    """{dataset: (its example, the samples it gives)}, made when first asked for."""
-    known: dict = {}
+    """Return, for the name of a dataset, its example and the samples it gives."""
 
+    @cache
     def of(name):
-        if name not in known:
-            source = _examples.write(name, tmp_path_factory.mktemp("example"), 3, 32)
-            known[name] = (source, built_by(builder_of(name), source, **_examples.options(name))[0])
-        return known[name]
+        source = _examples.write(name, tmp_path_factory.mktemp("example"), 3, 32)
+        return source, built_by(builder_of(name), source, **_examples.options(name))[0]
 
     return of
 
@@ -158,20 +143,18 @@ def test_masks_of_every_builder_turn_with_their_pictures(upright, tmp_path, name
 def test_the_objects_that_are_pasted_are_upright(upright, tmp_path):
     source, _ = upright("ebam-xai")
     shutil.copytree(source, tmp_path / "source")
-    root = tmp_path / "source"
-    stored = ebam_xai.cutouts_of(root, 1, BuildLog())[0][0]
-    picture, mask = ebam_xai.cut(stored)
+    root, builder = tmp_path / "source", builder_of("ebam-xai")
+    stored = builder.cutouts_of(root, 1, BuildLog())[0][0]
+    picture, mask = builder.cut(stored)
     with_exif(stored.path, 6)
-    turned_picture, turned_mask = ebam_xai.cut(stored)
+    turned_picture, turned_mask = builder.cut(stored)
     assert (turned_mask == turned(mask, 6)).all()
     assert (turned_picture == turned(picture, 6)).all()
 
 
 def drawing(path, orientation):
     """A picture that is not square, and the mask of its object in the file as stored."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    values = np.full((HEIGHT, WIDTH, 3), 40, np.uint8)
-    mask = np.zeros((HEIGHT, WIDTH), bool)
+    values, mask = np.full((HEIGHT, WIDTH, 3), 40, np.uint8), np.zeros((HEIGHT, WIDTH), bool)
     mask[3:11, 5:30] = True
     values[mask] = (220, 60, 30)
     Image.fromarray(values).save(path, quality=95)
@@ -184,9 +167,13 @@ def fits(sample):
     return iou(sample["mask"], pixels(sample["image"])[..., 0] > 130)
 
 
-def save(path, values):
+def put(path, content):
+    """Write text, bytes, or an array as a picture."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.ascontiguousarray(values, np.uint8)).save(path)
+    if isinstance(content, np.ndarray):
+        Image.fromarray(np.ascontiguousarray(content, np.uint8)).save(path)
+    else:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 def xml_of(size, *corners):
@@ -207,36 +194,13 @@ def test_pictures_that_are_not_square(tmp_path, orientation, drawn_on):
     values, corners, size = mask * np.uint8(1), [6, 4, 30, 11], (WIDTH, HEIGHT)
     if drawn_on == "upright" and orientation:
         values = by_pillow(values, orientation)
-        corners = turned_box(corners, orientation, HEIGHT, WIDTH)
-        size = values.shape[::-1]
+        corners, size = turned_box(corners, orientation, HEIGHT, WIDTH), values.shape[::-1]
     if drawn_on == "another":
         values, size = values[::2, ::2], (WIDTH // 2, HEIGHT // 2)
     if drawn_on == "upright" and orientation in (2, 3, 4):
         return  # the sizes are equal, so that nothing tells them apart from those of the stored file
-    sources = {name: tmp_path / name for name in ("pets", "voc", "boxes", "sixray", "coco", "imagenet")}
 
-    def put(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes((tmp_path / "drawing.jpg").read_bytes())
-
-    def text(path, content):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-
-    put(sources["pets"] / "images/Bengal_1.jpg")
-    save(sources["pets"] / "annotations/trimaps/Bengal_1.png", values)
-    text(sources["pets"] / "annotations/list.txt", "Bengal_1 6 1 1\n")
-    text(sources["pets"] / "annotations/xmls/Bengal_1.xml", xml_of(size, *corners).format("cat"))
-    put(sources["voc"] / "JPEGImages/2007_000001.jpg")
-    save(sources["voc"] / "SegmentationClass/2007_000001.png", values * 15)
-    text(sources["voc"] / "ImageSets/Segmentation/val.txt", "2007_000001\n")
-    put(sources["boxes"] / "JPEGImages/2007_000001.jpg")
-    text(sources["boxes"] / "Annotations/2007_000001.xml", xml_of(size, *corners).format("person"))
-    text(sources["boxes"] / "ImageSets/Main/val.txt", "2007_000001\n")
-    put(sources["sixray"] / "JPEGImage/P00001.jpg")
-    text(sources["sixray"] / "Annotation/P00001.xml", xml_of(size, *corners).format("Gun"))
-    text(sources["sixray"] / "ImageSet/10/train.csv", "name,Gun\nP00001,1\n")
-    put(sources["coco"] / "val2017/000000000001.jpg")
+    picture, boxes = (tmp_path / "drawing.jpg").read_bytes(), xml_of(size, *corners)
     left, top, right, bottom = corners[0] - 1, corners[1] - 1, corners[2], corners[3]
     outline = [left, top, right, top, right, bottom, left, bottom]
     content = {
@@ -245,26 +209,27 @@ def test_pictures_that_are_not_square(tmp_path, orientation, drawn_on):
         "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "iscrowd": 0, "area": 200.0,
                          "segmentation": [outline]}],
     }  # fmt: skip
-    text(sources["coco"] / "annotations/instances_val2017.json", json.dumps(content))
     captions = {"images": [], "annotations": [{"image_id": 1, "caption": "a man"}]}
-    text(sources["coco"] / "annotations/captions_val2017.json", json.dumps(captions))
-    put(sources["imagenet"] / "val/n00000001/ILSVRC2012_val_00000001.JPEG")
-    text(sources["imagenet"] / "LOC_synset_mapping.txt", "n00000001 thing\n")
-    text(
-        sources["imagenet"] / "ILSVRC2012_bbox_val_v3/val/ILSVRC2012_val_00000001.xml",
-        xml_of(size, *corners).format("n00000001"),
-    )
-    runs = {
-        pet_xai: ("pets", {}),
-        voc_val: ("voc", {}),
-        object_xai: ("voc", {}),
-        security_xai: ("sixray", {}),
-        coco_val: ("coco", {}),
-        gender_xai: ("coco", {"min_area": 0.0, "outline": True}),
-        imagenet_val: ("imagenet", {}),
-    }
-    found = {module.__name__: built_by(module, sources[name], **options) for module, (name, options) in runs.items()}
-    found["boxes"] = built_by(voc_val, sources["boxes"], lists="detection")
+    for path, written in {
+        "pets/images/Bengal_1.jpg": picture, "pets/annotations/trimaps/Bengal_1.png": values,
+        "pets/annotations/list.txt": "Bengal_1 6 1 1\n", "pets/annotations/xmls/Bengal_1.xml": boxes.format("cat"),
+        "voc/JPEGImages/2007_000001.jpg": picture, "voc/SegmentationClass/2007_000001.png": values * 15,
+        "voc/ImageSets/Segmentation/val.txt": "2007_000001\n", "boxes/JPEGImages/2007_000001.jpg": picture,
+        "boxes/Annotations/2007_000001.xml": boxes.format("person"), "boxes/ImageSets/Main/val.txt": "2007_000001\n",
+        "sixray/JPEGImage/P00001.jpg": picture, "sixray/Annotation/P00001.xml": boxes.format("Gun"),
+        "sixray/ImageSet/10/train.csv": "name,Gun\nP00001,1\n", "coco/val2017/000000000001.jpg": picture,
+        "coco/annotations/instances_val2017.json": json.dumps(content),
+        "coco/annotations/captions_val2017.json": json.dumps(captions),
+        "imagenet/val/n00000001/ILSVRC2012_val_00000001.JPEG": picture,
+        "imagenet/LOC_synset_mapping.txt": "n00000001 thing\n",
+        "imagenet/ILSVRC2012_bbox_val_v3/val/ILSVRC2012_val_00000001.xml": boxes.format("n00000001"),
+    }.items():  # fmt: skip
+        put(tmp_path / path, written)
+    runs = {"pet-xai": "pets", "voc-val": "voc", "object-xai": "voc", "security-xai": "sixray", "coco-val": "coco",
+            "imagenet-val": "imagenet"}  # fmt: skip
+    found = {name: built_by(builder_of(name), tmp_path / folder) for name, folder in runs.items()}
+    found["captions"] = built_by(builder_of("gender-xai"), tmp_path / "coco", min_area=0.0, outline=True)
+    found["boxes"] = built_by(builder_of("voc-val"), tmp_path / "boxes", lists="detection")
     for name, (samples, log) in found.items():
         masked = [sample for sample in samples.values() if sample["mask"] is not None]
         if drawn_on == "another":
@@ -272,7 +237,7 @@ def test_pictures_that_are_not_square(tmp_path, orientation, drawn_on):
             assert any("of another size than its image" in entry["reason"] for entry in log.left_out), name
         else:
             assert [fits(sample) for sample in masked] == [1], name
-    for samples, column in ((found[pet_xai.__name__][0], "head_box"), (found[security_xai.__name__][0], "objects")):
+    for samples, column in ((found["pet-xai"][0], "head_box"), (found["security-xai"][0], "objects")):
         sample = next(iter(samples.values()))
         if drawn_on == "another":
             assert not sample[column]
@@ -286,10 +251,10 @@ def test_pictures_that_are_not_square(tmp_path, orientation, drawn_on):
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
 def test_masks_that_people_drew(tmp_path, orientation):
     mask = drawing(tmp_path / "a.jpg", orientation)
-    save(tmp_path / "mask.png", mask * np.uint8(255))
+    put(tmp_path / "mask.png", mask * np.uint8(255))
     picture, marked = read(tmp_path / "a.jpg"), _annotators.MaskFiles((tmp_path / "mask.png",))
     assert fits({"image": picture, "mask": _annotators.consensus(marked, picture)}) == 1
-    save(tmp_path / "mask.png", turned(mask, orientation or 1) * np.uint8(255))
+    put(tmp_path / "mask.png", turned(mask, orientation or 1) * np.uint8(255))
     if orientation not in (2, 3, 4):
         assert fits({"image": picture, "mask": _annotators.consensus(marked, picture)}) == 1
 
@@ -300,7 +265,7 @@ def test_an_outline_for_a_picture_of_half_the_size_is_refused_with_the_reason(tm
     path = tmp_path / "val2017/000000000001.jpg"
     with Image.open(path) as image:
         image.resize((24, 24)).save(path)
-    samples, log = built_by(coco_val, tmp_path, parts="test")
+    samples, log = built_by(builder_of("coco-val"), tmp_path, parts="test")
     assert samples["000000000001:dog"]["mask"] is None
     assert samples["000000000002:dog"]["mask"] is not None
     assert {entry["reason"] for entry in log.left_out} == {"annotations of another size than its image"}

@@ -5,12 +5,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from commands import said
 from PIL import Image
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.data.build_report import read_report
-from saliency_bench.errors import UserError
 from saliency_bench.studies.shown_pictures import shown
 from saliency_bench.utils.pictures import AVIF, ENDINGS, FORMATS
 
@@ -38,7 +39,6 @@ def built(tmp_path, **options):
     return rows, {(one["id"], one["what"]): one["reason"] for one in report["left_out"]}
 
 
-RED, WHITE = (255, 0, 0), (255, 255, 255)
 THREE = BOX * np.uint8(2) + np.eye(20, 30, dtype=np.uint8)
 
 
@@ -75,54 +75,32 @@ def test_a_mask_that_cannot_be_used_is_left_out_with_the_reason(tmp_path, reason
 def test_masks_of_which_none_is_called_like_a_picture_are_refused_with_the_name_that_would_fit(tmp_path):
     picture(tmp_path / "images/cat/1.jpg")
     mask(tmp_path / "masks/1_mask.png")
-    with pytest.raises(
-        UserError, match=r"it holds 1_mask\.png, and the mask of cat/1\.jpg would be cat/1\.png or 1\.png"
-    ):
-        built(tmp_path, masks=str(tmp_path / "masks"))
+    words = r"it holds 1_mask\.png, and the mask of cat/1\.jpg would be cat/1\.png or 1\.png"
+    refused(words, built, tmp_path, masks=str(tmp_path / "masks"))
 
 
-def test_which_mask_belongs_to_which_picture(tmp_path):
-    for name in (
-        "cat/1.png",
-        "dog/1.png",
-        "cat/2.jpg",
-        "dog/3.jpg",
-        "cat/4.jpg",
-        "cat/5.jpg",
-        "dog/5.jpg",
-        "cat/6.jpg",
-    ):
+NONE = "no mask file with its name"
+SEVERAL = "its mask file has the name of several pictures"
+BLURRED = ("a JPEG mask with blurred values; save masks as PNG, or give a threshold, such as --foreground 128+ "
+           "(in Python mask_values=)")  # fmt: skip
+
+
+@pytest.mark.parametrize(("pictures", "masks", "used", "left_out"), [
+    ("cat/1.png dog/1.png cat/2.jpg dog/3.jpg cat/4.jpg cat/5.jpg dog/5.jpg cat/6.jpg",
+     "cat/1.png dog/1.png 2.png deep/er/3.png 4.png 4.gif 5.png 6.jpg nobody.png", "cat/1 dog/1 cat/2 dog/3",
+     {"cat/4": "several mask files with its name", "cat/5": SEVERAL, "dog/5": SEVERAL, "cat/6": BLURRED,
+      "nobody.png": "no image has the name of this mask file"}),
+    ("cat/1.png dog/1.png", "dog/1.png", "dog/1", {"cat/1": NONE}),  # that of another class
+    ("cat/ka\u0308se.png", "käse.png", "cat/ka\u0308se", {}),  # accents are spelled in two ways
+])  # fmt: skip
+def test_which_mask_belongs_to_which_picture(tmp_path, pictures, masks, used, left_out):
+    for name in pictures.split():
         picture(tmp_path / "images" / name)
-    for name in ("cat/1.png", "dog/1.png", "2.png", "deep/er/3.png", "4.png", "4.gif", "5.png", "nobody.png"):
+    for name in masks.split():
         mask(tmp_path / "masks" / name)
-    mask(tmp_path / "masks/6.jpg")
-    rows, left_out = built(tmp_path, masks=str(tmp_path / "masks"))
-    assert {name for name, row in rows.items() if row["mask"]} == {"cat/1", "dog/1", "cat/2", "dog/3"}
-    assert left_out == {
-        ("cat/4", "mask"): "several mask files with its name",
-        ("cat/5", "mask"): "its mask file has the name of several pictures",
-        ("dog/5", "mask"): "its mask file has the name of several pictures",
-        ("cat/6", "mask"): "a JPEG mask with blurred values; save masks as PNG, or give a threshold, such as "
-        "--foreground 128+ (in Python mask_values=)",
-        ("nobody.png", "mask"): "no image has the name of this mask file",
-    }
-
-
-def test_a_mask_in_the_folder_of_another_class_is_not_taken(tmp_path):
-    for name in ("cat/1.png", "dog/1.png"):
-        picture(tmp_path / "images" / name)
-    mask(tmp_path / "masks/dog/1.png")
-    rows, left_out = built(tmp_path, masks=str(tmp_path / "masks"))
-    assert left_out == {("cat/1", "mask"): "no mask file with its name"}
-    assert rows["dog/1"]["mask"]
-
-
-def test_accents_are_spelled_in_two_ways(tmp_path):
-    picture(tmp_path / "images/cat/ka\u0308se.png")
-    mask(tmp_path / "masks/käse.png")
-    rows, left_out = built(tmp_path, masks=str(tmp_path / "masks"))
-    assert left_out == {}
-    assert rows["cat/ka\u0308se"]["mask"]
+    rows, reasons = built(tmp_path, masks=str(tmp_path / "masks"))
+    assert {name for name, row in rows.items() if row["mask"]} == set(used.split())
+    assert reasons == {(name, "mask"): reason for name, reason in left_out.items()}
 
 
 def test_masks_below_the_pictures_are_no_class(tmp_path):
@@ -131,8 +109,7 @@ def test_masks_below_the_pictures_are_no_class(tmp_path):
     mask(tmp_path / "images/masks/cat/1.png")
     rows, _ = built(tmp_path, masks=str(tmp_path / "images/masks"))
     assert set(rows) == {"cat/1", "dog/1"}
-    with pytest.raises(UserError, match="a folder of their own"):
-        built(tmp_path, masks=str(tmp_path / "images"), overwrite=True)
+    refused("a folder of their own", built, tmp_path, masks=str(tmp_path / "images"), overwrite=True)
 
 
 def test_folders_of_splits_and_a_picture_in_no_class(tmp_path):
@@ -166,90 +143,61 @@ def test_a_table_gives_labels_splits_and_groups(tmp_path):
     for number in range(6):
         picture(tmp_path / f"images/{number}.jpg")
     (tmp_path / "images/7.heic").write_bytes(b"x")
-    (tmp_path / "labels.csv").write_text(
-        "\ufeffFile Name,Class,split,group\n0.jpg,2,train,a\n./1.jpg,10,val,b\n2,2,,\n3.jpg,,,\n9.jpg,2,,\n2,10,,\n"
-        "7.heic,2,,\n",
-        encoding="utf-8",
-    )
+    table = ("\ufeffFile Name,Class,split,group\n0.jpg,2,train,a\n./1.jpg,10,val,b\n2,2,,\n3.jpg,,,\n9.jpg,2,,\n"
+             "2,10,,\n7.heic,2,,\n")  # fmt: skip
+    (tmp_path / "labels.csv").write_text(table, encoding="utf-8")
     rows, left_out = built(tmp_path, labels=str(tmp_path / "labels.csv"))
     assert [rows[name]["group"] for name in "012"] == ["a", "b", None]
     report = read_report(tmp_path / "out")
-    assert {split: part["num_examples"] for split, part in report["splits"].items()} == {
-        "train": 1, "validation": 1, "test": 1
-    }  # fmt: skip
+    sizes = {split: part["num_examples"] for split, part in report["splits"].items()}
+    assert sizes == {"train": 1, "validation": 1, "test": 1}
     assert sb.load_dataset(tmp_path / "out").features["label"].names == ["2", "10"]
     assert "HEIC" in left_out.pop(("7.heic", "image"))
     assert report["counts"]["found"] == 6 + 1 + 1  # pictures, the HEIC file, and a name without a file
-    assert left_out == {
-        ("9.jpg", "image"): "a row of the table with no pictures of this name",
-        ("3", "image"): "a row of the table with no label",
-        ("4", "image"): "no usable row in labels.csv",
-        ("5", "image"): "no usable row in labels.csv",
-    }
+    assert left_out == {("9.jpg", "image"): "a row of the table with no pictures of this name",
+                        ("3", "image"): "a row of the table with no label",
+                        ("4", "image"): "no usable row in labels.csv",
+                        ("5", "image"): "no usable row in labels.csv"}  # fmt: skip
     assert report["remarks"] == [{"id": "2", "text": "labels.csv line 7: listed twice; the first row counts"}]
 
 
-@pytest.mark.parametrize(
-    ("table", "words"),
-    [
-        ("picture;label\n0.jpg;a\n", r"no column 'image'; it has: picture;label \(separated by commas\)"),
-        ("image,kind\n0.jpg,a\n", r"no column 'label'; it has: image, kind"),
-        ("image,label\n", "no row with a label"),
-        ("image,label,split\n0.jpg,a,evening\n", "line 2: split 'evening' is unknown"),
-    ],
-)
-def test_a_table_that_cannot_be_used_is_one_line(tmp_path, capsys, table, words):
-    picture(tmp_path / "images/0.jpg")
-    (tmp_path / "t.csv").write_text(table)
-    with pytest.raises(UserError, match=words):
-        built(tmp_path, labels=str(tmp_path / "t.csv"))
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"masks": "nowhere"}, "--masks nowhere is not a folder"),
-        ({"labels": "nowhere.csv"}, r"--labels nowhere\.csv is not a file"),
-        ({"foreground": "reddish"}, "foreground=reddish is not valid; give a value from 0 to 65535"),
-        ({"foreground": "70000"}, "foreground=70000 is not valid"),
-        ({"split": "half"}, "split=half is unknown"),
-        ({}, "no class folders, and there is no table of labels"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ("picture;label\n0.jpg;a\n", r"no column 'image'; it has: picture;label \(separated by commas\)"),  # as --labels
+    ("image,kind\n0.jpg,a\n", r"no column 'label'; it has: image, kind"),
+    ("image,label\n", "no row with a label"),
+    ("image,label,split\n0.jpg,a,evening\n", "line 2: split 'evening' is unknown"),
+    ({"masks": "nowhere"}, "--masks nowhere is not a folder"),
+    ({"labels": "nowhere.csv"}, r"--labels nowhere\.csv is not a file"),
+    ({"foreground": "reddish"}, "foreground=reddish is not valid; give a value from 0 to 65535"),
+    ({"foreground": "70000"}, "foreground=70000 is not valid"),
+    ({"split": "half"}, "split=half is unknown"),
+    ({}, "no class folders, and there is no table of labels"),
+])  # fmt: skip
 def test_what_cannot_be_built_is_one_line(tmp_path, options, words):
     picture(tmp_path / "images/0.jpg")
-    with pytest.raises(UserError, match=words):
-        built(tmp_path, **options)
+    if isinstance(options, str):
+        (tmp_path / "t.csv").write_text(options)
+        options = {"labels": str(tmp_path / "t.csv")}
+    refused(words, built, tmp_path, **options)
 
 
 @pytest.mark.parametrize("names", [("JPEGImages/0.jpg", "SegmentationClass/0.png"), ("train/images/0.jpg",)])
 def test_folders_of_a_layout_are_no_classes(tmp_path, names):
     for name in names:
         picture(tmp_path / "images" / name)
-    with pytest.raises(UserError, match=f"has folders called {names[0].split('/')[-2]}, which is a part of a dataset"):
-        built(tmp_path)
+    refused(f"has folders called {names[0].split('/')[-2]}, which is a part of a dataset", built, tmp_path)
 
 
 def test_the_command_line(tmp_path, capsys):
     for name in ("cat/1.jpg", "dog/2.jpg"):
         picture(tmp_path / "images" / name)
     mask(tmp_path / "masks/1.png", THREE)
-    line = [
-        "build",
-        "folder",
-        "--images",
-        tmp_path / "images",
-        "--masks",
-        tmp_path / "masks",
-        "--out",
-        tmp_path / "out",
-    ]
-    assert main([str(word) for word in line]) == 0
-    told = capsys.readouterr().out
+    folders = (tmp_path / name for name in ("images", "masks", "out"))
+    line = "build folder --images {} --masks {} --out {}".format(*folders).split()
+    told = said(capsys, line)
     assert "1 mask: a mask with more than two values; choose the object with --foreground" in told
     assert "1 mask: no mask file with its name" in told
-    assert main([str(word) for word in [*line, "--foreground", "2", "--overwrite", "--json"]]) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(said(capsys, [*line, "--foreground", "2", "--overwrite", "--json"]))
     assert report["counts"]["masks"] == 1
     assert report["options"] == {"foreground": "2", "seed": 0, "split": ""}  # no path of this machine
     sb.build("folder", tmp_path / "other", images=tmp_path / "images", masks=str(tmp_path / "masks"), progress=False)
@@ -263,17 +211,17 @@ def test_own_data_is_called_by_its_folder_and_no_dataset_has_the_name_of_a_layou
     assert find(tmp_path / "out").name == "folder:out"
     assert "folder" not in sb.list_datasets()
     monkeypatch.chdir(tmp_path / "images")
-    with pytest.raises(UserError, match="unknown dataset 'folder'"):
-        sb.load_dataset("folder")
+    refused("unknown dataset 'folder'", sb.load_dataset, "folder")
 
 
-def test_own_data_are_published_under_a_name_only(tmp_path):
+def test_own_data_without_a_licence_are_published_under_a_name(tmp_path):
     from saliency_bench.publishing.datasets import dataset_publication
 
-    picture(tmp_path / "images/cat/1.jpg")
+    picture(tmp_path / "images/disc/1.png")
     built(tmp_path)
-    with pytest.raises(UserError, match="add --name NAME"):
-        dataset_publication(tmp_path / "out", "someone", tmp_path / "w")
+    assert "Licence: not stated." in (tmp_path / "out" / "README.md").read_text()
+    assert "title" not in read_report(tmp_path / "out")
+    refused("add --name NAME", dataset_publication, tmp_path / "out", "someone", tmp_path / "w")
     sent = dataset_publication(tmp_path / "out", "someone", tmp_path / "w", "cats", "cc-by-4.0")
     assert sent.repo == "someone/cats"
 
@@ -292,26 +240,14 @@ def test_own_data_have_a_name_and_a_licence_in_card_report_and_page(tmp_path, re
     assert "<em>Coins of &lt;Rome&gt;</em>" in run.report.read_text()
 
 
-def test_own_data_without_a_licence_say_so(tmp_path):
-    picture(tmp_path / "images/disc/1.png")
-    built(tmp_path)
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "Licence: not stated." in card
-    assert "title" not in read_report(tmp_path / "out")
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("folder", {"license": "Creative Commons"}, "not an identifier such as cc-by-4.0"),
-        ("folder", {"title": "two\nlines"}, "the name of a dataset is one line"),
-        ("shapes-xai", {"license": "mit"}, "shapes-xai has its own license; leave it out"),
-    ],
-)
+@pytest.mark.parametrize(("name", "options", "message"), [
+    ("folder", {"license": "Creative Commons"}, "not an identifier such as cc-by-4.0"),
+    ("folder", {"title": "two\nlines"}, "the name of a dataset is one line"),
+    ("shapes-xai", {"license": "mit"}, "shapes-xai has its own license; leave it out"),
+])  # fmt: skip
 def test_names_and_licences_that_are_none(tmp_path, name, options, message):
     picture(tmp_path / "images/disc/1.png")
-    with pytest.raises(UserError, match=message):
-        sb.build(name, tmp_path / "out", progress=False, **options)
+    refused(message, sb.build, name, tmp_path / "out", progress=False, **options)
 
 
 KINDS = {
@@ -321,21 +257,12 @@ KINDS = {
     **({"17.avif": "AVIF"} if AVIF else {}),
 }  # fmt: skip
 NOT_READ = {
-    "a.heic": "pillow-heif",
-    "b.CR2": "rawpy",
-    "c.mp4": "a video",
-    "d.zip": "an archive; unpack it",
-    "e.txt": "not a picture (.txt)",
-    "f.xml": "not a picture (.xml)",
-    "g.svg": "a vector drawing",
-    "h.tga": "an unsupported picture format (.tga); convert it to PNG",
-    "i.jxl": "pillow-jxl-plugin",
-    "noise": "not a picture (no file extension)",
-    "j.xyz": "not a picture (.xyz)",
-    "k.jpg": "not an image",
-    "l.png": "empty file",
-    "m.tar.gz": "an archive",
-}
+    "a.heic": "pillow-heif", "b.CR2": "rawpy", "c.mp4": "a video", "d.zip": "an archive; unpack it",
+    "m.tar.gz": "an archive", "e.txt": "not a picture (.txt)", "f.xml": "not a picture (.xml)",
+    "j.xyz": "not a picture (.xyz)", "noise": "not a picture (no file extension)", "g.svg": "a vector drawing",
+    "h.tga": "an unsupported picture format (.tga); convert it to PNG", "i.jxl": "pillow-jxl-plugin",
+    "k.jpg": "not an image", "l.png": "empty file",
+}  # fmt: skip
 HIDDEN = [".DS_Store", "Thumbs.db", "._1.jpg", "desktop.ini"]
 
 
@@ -363,8 +290,7 @@ def test_a_folder_without_a_picture_says_what_it_holds(tmp_path):
     (tmp_path / "images/cat").mkdir(parents=True)
     for name in ("1.heic", "2.HEIC", "3.mp4"):
         (tmp_path / "images/cat" / name).write_bytes(b"\0\0\0\x18ftypheic")
-    with pytest.raises(UserError, match=r"has no readable pictures \(2 left out: a HEIC picture.* pillow-heif"):
-        built(tmp_path)
+    refused(r"has no readable pictures \(2 left out: a HEIC picture.* pillow-heif", built, tmp_path)
 
 
 def test_all_endings_of_the_formats_that_are_read(tmp_path):
@@ -385,11 +311,8 @@ def test_what_lies_beside_the_folders_of_a_source_is_named(tmp_path):
     first = (folder / "build_report.json").read_bytes()
     left_out = {(one["id"], one["what"]): one["reason"] for one in read_report(folder)["left_out"]}
     beside = "it lies outside the pictures' folder"
-    assert left_out == {
-        ("README.md", "image"): beside,
-        ("extra/", "image"): beside,
-        ("notes.docx", "mask"): "not a picture (.docx)",
-    }
+    assert left_out == {("README.md", "image"): beside, ("extra/", "image"): beside,
+                        ("notes.docx", "mask"): "not a picture (.docx)"}  # fmt: skip
     sb.build("folder", folder, tmp_path / "in", progress=False, overwrite=True)
     assert (folder / "build_report.json").read_bytes() == first
 
@@ -402,10 +325,8 @@ def test_so_is_what_lies_beside_pictures_with_annotations(tmp_path, layout):
     outline = {"id": 1, "image_id": 1, "category_id": 1, "segmentation": [[0, 0, 9, 0, 9, 9]]}
     content = {"images": [{"id": 1, "file_name": "1.png"}], "categories": [{"id": 1, "name": "a"}]}
     (tmp_path / "in/deep/labels").mkdir()
-    files = {
-        "yolo": {"classes.txt": "a", "labels/1.txt": "0 0.5 0.5 0.5 0.5", "notes.json": "{}"},
-        "coco-json": {"annotations.json": json.dumps(content | {"annotations": [outline]})},
-    }
+    files = {"yolo": {"classes.txt": "a", "labels/1.txt": "0 0.5 0.5 0.5 0.5", "notes.json": "{}"},
+             "coco-json": {"annotations.json": json.dumps(content | {"annotations": [outline]})}}  # fmt: skip
     for name, text in files[layout].items():
         (tmp_path / "in/deep" / name).write_text(text)
     left_out = read_report(sb.build(layout, tmp_path / "out", tmp_path / "in", progress=False))["left_out"]

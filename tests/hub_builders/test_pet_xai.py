@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from built_samples import built_by, columns, reasons
 from PIL import Image
+from refusals import refused
 
-from saliency_bench.data.jobs import BuildLog, samples_of
-from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import pet_xai
 from saliency_bench.utils.pictures import Picture
 
@@ -29,13 +29,7 @@ def source(tmp_path):
     for part in ("images", "annotations/trimaps", "annotations/xmls"):
         (root / part).mkdir(parents=True)
     colour = Image.effect_noise(SIZE, 60).convert("RGB")
-    names = {f"Abyssinian_{n}": 1 for n in range(1, 8)} | {
-        "beagle_1": 5,
-        "pug_1": 26,
-        "pug_2": 26,
-        "pug_3": 26,
-        "pug_9": 26,
-    }
+    names = {f"Abyssinian_{n}": 1 for n in range(1, 8)} | {"beagle_1": 5} | {f"pug_{n}": 26 for n in (1, 2, 3, 9)}
     for name in [*names, "boxer_1"]:
         colour.save(root / f"images/{name}.jpg", "JPEG")
         Image.fromarray(trimap()).save(root / f"annotations/trimaps/{name}.png")
@@ -69,19 +63,17 @@ def source(tmp_path):
 
 @pytest.fixture
 def built(source):
-    log = BuildLog()
-    return {sample["image_id"]: sample for sample in samples_of(pet_xai.samples(source, log), log)}, log
+    return built_by(pet_xai, source)
 
 
 def test_breeds_are_37_in_the_order_of_the_class_ids():
-    assert len(pet_xai.BREEDS) == 37
-    assert sorted(pet_xai.BREEDS, key=str.lower) == pet_xai.BREEDS
+    assert (len(pet_xai.BREEDS), sorted(pet_xai.BREEDS, key=str.lower)) == (37, pet_xai.BREEDS)
     assert sum(breed[0].isupper() for breed in pet_xai.BREEDS) == 12  # cats
 
 
 def test_what_stays_and_what_is_left_out_with_which_reason(built):
     samples, log = built
-    left_out = {(entry["id"], entry["what"]): entry["reason"] for entry in log.left_out}
+    left_out = reasons(log)
     assert list(samples) == sorted(samples)
     assert set(samples) == {f"Abyssinian_{n}" for n in range(1, 8)} | {"beagle_1", "boxer_1", "pug_3"}
     assert left_out.pop(("pug_1", "image")).startswith("damaged image")
@@ -114,37 +106,30 @@ def test_odd_images_become_png_and_plain_ones_keep_their_bytes(built, source):
 
 def test_columns(built):
     samples, log = built
-    first = samples["Abyssinian_1"]
-    assert (first["label"], first["species"], first["source_split"]) == ("Abyssinian", "cat", "trainval")
-    assert first["head_box"] == [2, 3, 12, 11]
+    rows = columns(samples, "label", "species", "source_split", "head_box")
+    assert rows["Abyssinian_1"] == ("Abyssinian", "cat", "trainval", [2, 3, 12, 11])
     assert samples["Abyssinian_2"]["source_split"] == "test"
-    assert (samples["boxer_1"]["label"], samples["boxer_1"]["species"]) == ("boxer", "dog")
-    assert samples["boxer_1"]["source_split"] is None
+    assert rows["boxer_1"][:3] == ("boxer", "dog", None)
     assert [samples[f"Abyssinian_{n}"]["head_box"] for n in (2, 3, 4, 5)] == [None] * 4
     assert [remark["id"] for remark in log.remarks] == [f"Abyssinian_{n}" for n in (2, 3, 4, 5)]
     assert "entities" in log.remarks[0]["text"]
 
 
 def test_border_is_an_option(source):
-    thin = next(samples_of(pet_xai.samples(source, BuildLog()), BuildLog()))["mask"]
-    thick = next(samples_of(pet_xai.samples(source, BuildLog(), border=True), BuildLog()))["mask"]
-    assert (thin == (trimap() == 1)).all()
-    assert (thick == (trimap() != 2)).all()
+    for border, expected in ((False, trimap() == 1), (True, trimap() != 2)):
+        assert (built_by(pet_xai, source, border=border)[0]["Abyssinian_1"]["mask"] == expected).all()
 
 
 def test_label_of_the_list_wins_and_the_report_says_so(source):
     text = (source / "annotations/list.txt").read_text()
     (source / "annotations/list.txt").write_text(text.replace("Abyssinian_1 1", "Abyssinian_1 6"))
-    log = BuildLog()
-    assert next(samples_of(pet_xai.samples(source, log), log))["label"] == "Bengal"
-    assert log.remarks[0] == {
-        "id": "Abyssinian_1",
-        "text": "annotations/list.txt has Bengal, the file name has Abyssinian",
-    }
+    samples, log = built_by(pet_xai, source)
+    assert samples["Abyssinian_1"]["label"] == "Bengal"
+    text = "annotations/list.txt has Bengal, the file name has Abyssinian"
+    assert log.remarks[0] == {"id": "Abyssinian_1", "text": text}
 
 
 @pytest.mark.parametrize("row", ["Abyssinian_1", "Abyssinian_1 0 1 1", "Abyssinian_1 38 1 1", "Abyssinian_1 x 1 1"])
 def test_a_bad_row_of_the_list_is_named_by_its_line(source, row):
     (source / "annotations/list.txt").write_text(f"# head\n{row}\n")
-    with pytest.raises(UserError, match=r"list\.txt line 2"):
-        next(pet_xai.samples(source, BuildLog()))
+    refused(r"list\.txt line 2", built_by, pet_xai, source)

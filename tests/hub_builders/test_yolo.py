@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from PIL import Image
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.data.build_report import read_report
-from saliency_bench.errors import UserError
 from saliency_bench.hub_builders.yolo import names_in, objects_in, shape_of
 from saliency_bench.utils.pictures import UnreadableError
 
@@ -30,9 +30,8 @@ def built(folder, **options):
     """{image id: row} of all splits, and {(id, what): reason}."""
     out = sb.build("yolo", folder / "out", folder / "in", progress=False, overwrite=True, **options)
     report = read_report(out)
-    rows = {
-        row["image_id"]: row | {"split": split} for split in report["splits"] for row in sb.load_dataset(out, split)
-    }
+    rows = {row["image_id"]: row | {"split": split} for split in report["splits"]
+            for row in sb.load_dataset(out, split)}  # fmt: skip
     return rows, {(one["id"], one["what"]): one["reason"] for one in report["left_out"]}, report
 
 
@@ -61,18 +60,18 @@ def test_pixels_of_boxes_and_outlines_by_hand():
             shape_of(words.split(), 8, 10)
 
 
-@pytest.mark.parametrize("layout", ["folders", "splits", "numbered", "roboflow", "beside", "given"])
+LAYOUTS = {
+    "folders": ("images/a.png", "labels/a.txt"), "splits": ("images/val/a.png", "labels/val/a.txt"),
+    "numbered": ("images/Val2017/a.png", "labels/Val2017/a.txt"), "beside": ("a.png", "a.txt"),
+    "roboflow": ("valid/images/a.png", "valid/labels/a.txt"), "given": ("a.png", "../elsewhere/a.txt"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_labels_are_found_where_programs_put_them(tmp_path, layout):
-    at, labels = {
-        "folders": ("in/images/a.png", "in/labels/a.txt"),
-        "splits": ("in/images/val/a.png", "in/labels/val/a.txt"),
-        "numbered": ("in/images/Val2017/a.png", "in/labels/Val2017/a.txt"),
-        "roboflow": ("in/valid/images/a.png", "in/valid/labels/a.txt"),
-        "beside": ("in/a.png", "in/a.txt"),
-        "given": ("in/a.png", "elsewhere/a.txt"),
-    }[layout]
-    picture(tmp_path / at)
-    text(tmp_path / labels, f"1 {BOX}\n\n1.0 0.85 0.0625 0.1 0.125\n")
+    at, labels = LAYOUTS[layout]
+    picture(tmp_path / "in" / at)
+    text(tmp_path / "in" / labels, f"1 {BOX}\n\n1.0 0.85 0.0625 0.1 0.125\n")
     text(tmp_path / "in/data.yaml", NAMES)
     given = {"labels": str(tmp_path / "elsewhere")} if layout == "given" else {}
     rows, left_out, _ = built(tmp_path, **given)
@@ -93,8 +92,7 @@ def test_names_of_the_classes(tmp_path):
     text(tmp_path / "classes.txt", "dog\nblack cat\n\n")
     assert names_in(tmp_path / "classes.txt") == {0: "dog", 1: "black cat"}
     text(tmp_path / "classes.txt", "dog\n\nblack cat\n")  # passed over, the cats would be of another number
-    with pytest.raises(UserError, match="empty line 2; each line is the name of a class"):
-        names_in(tmp_path / "classes.txt")
+    refused("empty line 2; each line is the name of a class", names_in, tmp_path / "classes.txt")
     for content, message in (
         ("train: a\n", "has no list `names`"),
         ("names: [a, a]\n", "gives two classes the same name"),
@@ -104,19 +102,12 @@ def test_names_of_the_classes(tmp_path):
         ("[" * 5000, "is not YAML"),
     ):
         text(tmp_path / "data.yaml", content)
-        with pytest.raises(UserError, match=message):
-            names_in(tmp_path / "data.yaml")
+        refused(message, names_in, tmp_path / "data.yaml")
 
 
 def test_what_cannot_be_used_is_named_and_the_rest_is_kept(tmp_path):
-    contents = {
-        "good": f"0 {BOX}\n1 {BOX}\n",
-        "empty": "\n",
-        "confidence": f"0 {BOX} 0.9\n1 {BOX}\n",
-        "strange": f"9 {BOX}\n0 {BOX}\n",
-        "words": f"cat {BOX}\n",
-        "unknown": f"9 {BOX}\n",
-    }
+    contents = {"good": f"0 {BOX}\n1 {BOX}\n", "empty": "\n", "confidence": f"0 {BOX} 0.9\n1 {BOX}\n",
+                "strange": f"9 {BOX}\n0 {BOX}\n", "words": f"cat {BOX}\n", "unknown": f"9 {BOX}\n"}  # fmt: skip
     for name, content in contents.items():
         picture(tmp_path / f"in/images/{name}.png")
         text(tmp_path / f"in/labels/{name}.txt", content)
@@ -173,17 +164,13 @@ def test_splits_by_hash_and_the_command_line(tmp_path, capsys):
 
 def test_a_source_without_its_parts_is_one_line_that_names_the_option(tmp_path):
     picture(tmp_path / "in/a.png")
-    with pytest.raises(UserError, match="give --names FILE"):
-        built(tmp_path)
+    refused("give --names FILE", built, tmp_path)
     text(tmp_path / "in/classes.txt", "dog\n")
-    with pytest.raises(UserError, match=r"has no label files.*--labels"):
-        built(tmp_path)
-    with pytest.raises(UserError, match=r"--labels nowhere is not a folder"):
-        built(tmp_path, labels="nowhere")
+    refused(r"has no label files.*--labels", built, tmp_path)
+    refused(r"--labels nowhere is not a folder", built, tmp_path, labels="nowhere")
     text(tmp_path / "none/a.txt", "0\n")
     (tmp_path / "in/a.png").unlink()
-    with pytest.raises(UserError, match="has no readable pictures"):
-        built(tmp_path, labels=str(tmp_path / "none"))
+    refused("has no readable pictures", built, tmp_path, labels=str(tmp_path / "none"))
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\0")
     with pytest.raises(UnreadableError, match="cannot be read as text"):
         objects_in(tmp_path / "binary.txt")
@@ -198,32 +185,26 @@ def test_poses_are_refused(tmp_path, shape, names):
     given = {"names": str(tmp_path / "in" / names)} if names else {}
     for content in (f"{NAMES}kpt_shape: {shape}\n", f'{{"names": ["no", "cat"], "kpt_shape": {shape}}}'):
         text(tmp_path / "in/data.yaml", content)
-        with pytest.raises(UserError, match=r"data\.yaml describes poses \(kpt_shape\), whose points are not outlines"):
-            built(tmp_path, **given)
+        refused(r"data\.yaml describes poses \(kpt_shape\), whose points are not outlines", built, tmp_path, **given)
     text(tmp_path / "in/data.yaml", f"{NAMES}# kpt_shape: {shape}\n")
     text(tmp_path / "in/labels/a.txt", f"1 {BOX}\n")
     assert of_mask(built(tmp_path, **given)[0]["a:cat"]).any()
 
 
-@pytest.mark.parametrize(
-    "points", ["0.4 0.4 1 0.6 0.6 1", "0.4 0.4 0 0.6 0.6 1", "0.4 0.4 2 0.6 0.6 0", "0.1 0.9 1 0 0 0 0.6 0.6 1 0 0 0"]
-)
-def test_poses_are_refused_by_their_lines(tmp_path, points):
+@pytest.mark.parametrize("line", [
+    "0.5 0.5 0.4 0.4 0.4 0.4 1 0.6 0.6 1", "0.5 0.5 0.4 0.4 0.4 0.4 0 0.6 0.6 1", "0.5 0.5 0.4 0.4 0.4 0.4 2 0.6 0.6 0",
+    "0.5 0.5 0.4 0.4 0.1 0.9 1 0 0 0 0.6 0.6 1 0 0 0",
+    "outline 0.1 0.2 0.9 0.1 0.8 0.9 1 0.7 0.5 1", "outline 0 0 1 0 1 1 0 1 0 0", "outline 0 0 0.5 0 1 0 1 1 0 1",
+])  # fmt: skip
+def test_poses_are_refused_by_their_lines_and_outlines_are_not(tmp_path, line):
     picture(tmp_path / "in/images/a.png")
     text(tmp_path / "in/classes.txt", "no\ncat\n")
-    text(tmp_path / "in/labels/a.txt", f"1 0.5 0.5 0.4 0.4 {points}\n")
-    _, left_out, _ = built(tmp_path)
-    assert "labels of a pose (a box and points with visibilities)" in str(left_out)
-
-
-@pytest.mark.parametrize(
-    "outline", ["0.1 0.2 0.9 0.1 0.8 0.9 1 0.7 0.5 1", "0 0 1 0 1 1 0 1 0 0", "0 0 0.5 0 1 0 1 1 0 1"]
-)
-def test_outlines_at_the_border_are_no_poses(tmp_path, outline):
-    picture(tmp_path / "in/images/a.png")
-    text(tmp_path / "in/classes.txt", "no\ncat\n")
-    text(tmp_path / "in/labels/a.txt", f"1 {outline}\n")
-    assert of_mask(built(tmp_path)[0]["a:cat"]).any()
+    text(tmp_path / "in/labels/a.txt", f"1 {line.removeprefix('outline ')}\n")
+    rows, left_out, _ = built(tmp_path)
+    if line.startswith("outline"):
+        assert of_mask(rows["a:cat"]).any()
+    else:
+        assert "labels of a pose (a box and points with visibilities)" in str(left_out)
 
 
 def test_labels_with_the_names_of_uploads_and_the_layout_of_cvat(tmp_path):
@@ -244,5 +225,4 @@ def test_labels_with_the_names_of_uploads_and_the_layout_of_cvat(tmp_path):
 def test_pictures_in_folders_of_their_classes_are_another_layout(tmp_path):
     picture(tmp_path / "in/train/cat/a.png")
     text(tmp_path / "in/data.yaml", NAMES)
-    with pytest.raises(UserError, match=r"has no label files .* use `saliency-bench build folder`"):
-        built(tmp_path)
+    refused(r"has no label files .* use `saliency-bench build folder`", built, tmp_path)

@@ -122,15 +122,12 @@ def test_a_sweep_is_one_score_after_the_other(name, maps, masks, normalised):
         np.testing.assert_array_equal(column, expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "peer", "options"),
-    [
-        ("saliency_energy", "RelevanceMassAccuracy", {}),
-        ("saliency_iosr", "TopKIntersection", {}),  # of as many pixels as are salient
-        ("saliency_precision", "RelevanceRankAccuracy", {"threshold": "mask_area"}),
-        ("saliency_recall", "RelevanceRankAccuracy", {"threshold": "mask_area"}),
-    ],
-)
+@pytest.mark.parametrize(("name", "peer", "options"), [
+    ("saliency_energy", "RelevanceMassAccuracy", {}),
+    ("saliency_iosr", "TopKIntersection", {}),  # of as many pixels as are salient
+    ("saliency_precision", "RelevanceRankAccuracy", {"threshold": "mask_area"}),
+    ("saliency_recall", "RelevanceRankAccuracy", {"threshold": "mask_area"}),
+])  # fmt: skip
 def test_is_a_metric_of_quantus(name, peer, options):
     quantus, rng = pytest.importorskip("quantus"), np.random.default_rng(0)
     maps, masks = rng.permutation(5 * 72).reshape(5, 8, 9).astype(np.float32) + 1, rng.random((5, 8, 9)) > 0.6
@@ -143,19 +140,15 @@ def test_is_a_metric_of_quantus(name, peer, options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "peer"),
-    [("miou", "binary_jaccard_index"), ("precision", "binary_precision"), ("recall", "binary_recall")],
-)
+@pytest.mark.parametrize(("name", "peer"), [("miou", "binary_jaccard_index"), ("precision", "binary_precision"),
+                                            ("recall", "binary_recall")])  # fmt: skip
 def test_is_that_of_torchmetrics(name, peer):
     binary = getattr(pytest.importorskip("torchmetrics.functional.classification"), peer)
     rng = np.random.default_rng(0)
     maps, masks = rng.normal(size=(6, 8, 9)).astype(np.float32), rng.random((6, 8, 9)) > 0.6
     for threshold in (0.2, 0.5, 0.8):
-        theirs = [
-            binary(torch.from_numpy(one), torch.from_numpy(mask).int(), threshold=threshold).item()
-            for one, mask in zip(normalise(maps), masks, strict=True)
-        ]
+        theirs = [binary(torch.from_numpy(one), torch.from_numpy(mask).int(), threshold=threshold).item()
+                  for one, mask in zip(normalise(maps), masks, strict=True)]  # fmt: skip
         ours = load_metric(f"saliency_{name}", threshold=threshold)(maps, masks)
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 

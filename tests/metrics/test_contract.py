@@ -30,27 +30,17 @@ def inputs():
     classifier = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(3 * H * W // 4, 4)).eval()
     classifier.register_buffer("mean", torch.full((1, 3, 1, 1), 0.5))
     classifier.register_buffer("std", torch.ones(1, 3, 1, 1))
-    images = torch.rand(B, 3, H, W)
-    rng = np.random.default_rng(0)
+    images, rng = torch.rand(B, 3, H, W), np.random.default_rng(0)
     masks = rng.random((B, H, W)) > 0.6
     return {
-        "classifier": classifier,
-        "images": images,
-        "target": one_hot([0, 1, 2], 4),
-        "maps": rng.normal(size=(B, H, W)).astype(np.float32),
-        "masks": masks,
-        "logits": classifier(images).detach(),
+        "classifier": classifier, "images": images, "target": one_hot([0, 1, 2], 4),
+        "maps": rng.normal(size=(B, H, W)).astype(np.float32), "masks": masks, "logits": classifier(images).detach(),
         "labels": np.eye(4, dtype=bool)[classifier(images).argmax(dim=1).numpy()],
-        "groups": ClassGroups("halves", ((0, 1), (2, 3))),
-        "seeds": [5, 6, 7],
-        "run_seed": 3,
-        "others": torch.rand(4, 3, H, W),
-        "of": [[0, 1], [2, 3], [1, 2]],
-        "other": second(images),
-        "retrained": np.random.default_rng(1).integers(0, 4, size=(B, 45)),
-        "columns": images * 0.99,
+        "groups": ClassGroups("halves", ((0, 1), (2, 3))), "seeds": [5, 6, 7], "run_seed": 3,
+        "others": torch.rand(4, 3, H, W), "of": [[0, 1], [2, 3], [1, 2]], "other": second(images),
+        "retrained": np.random.default_rng(1).integers(0, 4, size=(B, 45)), "columns": images * 0.99,
         "first_right": np.array([0.05, 0.5, np.nan]),
-    }
+    }  # fmt: skip
 
 
 def second(images):
@@ -124,8 +114,7 @@ def test_gives_one_number_a_sample_and_changes_nothing(name, inputs):
     before |= {key: inputs[key].copy() for key in ("maps", "masks")}
     weights = [parameter.clone() for parameter in inputs["classifier"].parameters()]
     values = scores(metric, inputs)
-    assert values.shape == (B,)
-    assert values.dtype == np.float64
+    assert (values.shape, values.dtype) == ((B,), np.float64)
     low, high = metric.range
     assert ((low <= values) & (values <= high) | (metric.aggregate is not None)).all()
     for key in ("images", "target"):

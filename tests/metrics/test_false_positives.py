@@ -123,24 +123,20 @@ def test_the_rate_of_all_pictures_counts_what_the_scene_model_gets_wrong():
     masks = np.zeros((3, 4, 4), bool)
     masks[:, :2, :2] = True
     less, more = np.where(masks, 1, 4).astype(np.float32), np.where(masks, 4, 1).astype(np.float32)
-    scene = np.stack([more[0], less[1], more[2]])
-    without = np.stack([less[0], more[1], less[2]])
-    right = np.array([[True] * 3, [True, False, True]])
-    rates = {}
+    scene, without = np.stack([more[0], less[1], more[2]]), np.stack([less[0], more[1], less[2]])
+    right, rates = np.array([[True] * 3, [True, False, True]]), {}
     for chosen in ("right", "all"):
         metric = load_metric("saliency_idr", filter=chosen)
         inputs = asked(metric, np.stack([scene, scene]), masks, right, without=without)
         rates[chosen] = metric(**inputs).tolist()
-    assert rates["all"] == [1, 0, 1]
-    assert rates["right"] == pytest.approx([1, np.nan, 1], nan_ok=True)
+    assert (rates["all"], rates["right"]) == ([1, 0, 1], pytest.approx([1, np.nan, 1], nan_ok=True))
 
 
 @pytest.mark.parametrize(("name", "score", "parts"), [
     ("saliency_mcs", 0.5625, [0.625, 0.0625]), ("saliency_mcr", 8 / 9, [1, 1 / 9]), ("saliency_idr", 1, None),
 ])  # fmt: skip
 def test_the_examples_of_the_docstrings(name, score, parts):
-    metric = load_metric(name)
-    without = np.where(QUARTER, 0, OF_SCENE)[None]
+    metric, without = load_metric(name), np.where(QUARTER, 0, OF_SCENE)[None]
     inputs = asked(metric, np.stack([OF_OBJECT, OF_SCENE])[:, None], QUARTER[None], np.ones((2, 1), bool), without)
     found, own = metric.with_parts(**inputs)
     assert found.tolist() == pytest.approx([score])
@@ -186,10 +182,8 @@ def planted(shapes):
         for shown, pictures in ((True, batch.images), (False, without)):
             key = key_of(pictures[index])
             objects[key], scenes[key], masks[key] = rows["label"][index], rows["scene"][index], (mask, shown)
-    models = [
-        sb.load_classifier(Knows(8, known), mean=0, std=1, labels=rows.features[name].names, device="cpu")
-        for known, name in ((objects, "label"), (scenes, "scene"))
-    ]
+    models = [sb.load_classifier(Knows(8, known), mean=0, std=1, labels=rows.features[name].names, device="cpu")
+              for known, name in ((objects, "label"), (scenes, "scene"))]  # fmt: skip
     return rows, *models, masks
 
 
@@ -200,9 +194,8 @@ def test_planted_maps_come_out_as_computed_by_hand(planted, tmp_path):
     def drawn(classifier, images, of_object, of_scene):
         found = [masks[key_of(image)] for image in images]
         is_scene = classifier.labels == of_scenes.labels
-        return torch.from_numpy(
-            np.stack([(of_scene if is_scene else of_object)(*one) for one in found]).astype(np.float32)
-        )
+        return torch.from_numpy(np.stack([(of_scene if is_scene else of_object)(*one)
+                                          for one in found]).astype(np.float32))  # fmt: skip
 
     def truth(classifier, images, target):
         """Of objects the object, of scenes the rest, or without the object all that was below it."""
@@ -238,10 +231,8 @@ def test_planted_maps_come_out_as_computed_by_hand(planted, tmp_path):
 
 def test_each_is_the_difference_of_the_means_over_what_each_model_has_right(planted, tmp_path):
     rows, of_objects, of_scenes, _ = planted
-    wrong = [
-        replace_known(of_objects, rows, lambda index: index % 3 == 0),
-        replace_known(of_scenes, rows, lambda i: i < 9),
-    ]
+    wrong = [replace_known(of_objects, rows, lambda index: index % 3 == 0),
+             replace_known(of_scenes, rows, lambda i: i < 9)]  # fmt: skip
     done = sb.run(dataset=rows, model=wrong[0], other_model=wrong[1], other_label="scene", explainers="edges",
                   metrics=["saliency_mcs:filter=each", "saliency_mcs"], device="cpu", out=tmp_path / "run",
                   progress=False)  # fmt: skip

@@ -32,8 +32,7 @@ def masks():
 
 @pytest.mark.parametrize("name", ALIGNMENT)
 def test_the_planted_truth_is_ranked_rightly(script, masks, name):
-    metric = load_metric(name)
-    maps = script.planted(masks)
+    metric, maps = load_metric(name), script.planted(masks)
     scores = {kind: metric(maps[kind], masks).mean() for kind in script.ORDER}
     goodness = [score if metric.higher_is_better else -score for score in scores.values()]
     assert scores["mask"] == metric.range[metric.higher_is_better]

@@ -108,13 +108,11 @@ def test_a_flat_map_gets_the_mask_s_share(name, masks, value):
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [("saliency_pointing_game", {}), ("saliency_pointing_game", {"ties": "any"}), ("saliency_average_precision", {})]
-    + [
-        (name, {"threshold": "mask_area", "normalise": normalise}) for name in NORMALISED for normalise in (True, False)
-    ],
-)
+@pytest.mark.parametrize(("name", "options"),
+                         [("saliency_pointing_game", {}), ("saliency_pointing_game", {"ties": "any"}),
+                          ("saliency_average_precision", {})]
+                         + [(name, {"threshold": "mask_area", "normalise": normalise}) for name in NORMALISED
+                            for normalise in (True, False)])  # fmt: skip
 @given(MAPS, MASKS, st.sampled_from(INCREASING))
 def test_strictly_increasing_change_alters_nothing_in_what_looks_at_the_order(name, options, maps, masks, change):
     changed = change(maps.astype(np.float64)).astype(np.float32)

@@ -180,15 +180,12 @@ def test_a_map_of_its_own_and_nine_passes_for_each_defined_sample(name):
     assert [one.tolist() for one in asked] == [row]  # one batch
 
 
-@pytest.mark.parametrize(
-    ("groups", "defined"),
-    [
-        (ClassGroups("alone", ((1,), (2, 3))), ["saliency_pgs", "saliency_cgs"]),
-        (ClassGroups("one", ((0, 1),)), ["saliency_ccs", "saliency_cgc", "saliency_pgs"]),
-        (ClassGroups("nested", ((0, 1), (0, 1, 2))), ["saliency_ccs", "saliency_cgc", "saliency_pgs"]),
-        (ClassGroups("none", ((2, 3),)), []),
-    ],
-)
+@pytest.mark.parametrize(("groups", "defined"), [
+    (ClassGroups("alone", ((1,), (2, 3))), ["saliency_pgs", "saliency_cgs"]),
+    (ClassGroups("one", ((0, 1),)), ["saliency_ccs", "saliency_cgc", "saliency_pgs"]),
+    (ClassGroups("nested", ((0, 1), (0, 1, 2))), ["saliency_ccs", "saliency_cgc", "saliency_pgs"]),
+    (ClassGroups("none", ((2, 3),)), []),
+])  # fmt: skip
 def test_what_is_not_defined_is_not_a_number(groups, defined):
     module = Mixture()
     images = module.picture(1)[None]

@@ -3,12 +3,12 @@
 import evaluate
 import numpy as np
 import pytest
+from refusals import refused
 
 from saliency_bench import load_classifier, registry
 from saliency_bench.bound_metric import load_metric
 from saliency_bench.compute.targets import class_vs_group, contrast
 from saliency_bench.compute.targets.class_groups import ClassGroups
-from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_cauc.score import saliency_cauc
 from saliency_bench.metrics.saliency_cdrop.score import saliency_cdrop
 from saliency_bench.target_weights import one_hot
@@ -87,16 +87,13 @@ def test_or_with_the_most_probable_other_of_its_group(slow):
 def test_groups_are_asked_for_by_the_option_that_needs_them(slow):
     assert load_metric("saliency_cauc").inputs == ("curves",)
     assert load_metric("saliency_cauc", rival="group").inputs == ("curves", "groups")
-    classifier = load_classifier(slow.classifier, mean=0, std=1)
-    given = {"images": slow.images, "classifier": classifier, "references": [0, 1, 2]}
-    both = [evaluate.load(str(registry.files("metrics")["saliency_cauc"].parent)).compute(
-        predictions=slow.maps, step=2, rival="group", groups=groups, per_sample=True, **given)["scores"]
-        for groups in ({"a": [0, 1], "b": [2, 3]}, {"a": [0, 3], "b": [1, 2]})]  # fmt: skip
-    assert both[0] != both[1]
-    with pytest.raises(UserError, match="saliency_cauc needs groups of classes"):
-        evaluate.load(str(registry.files("metrics")["saliency_cauc"].parent)).compute(
-            predictions=slow.maps, rival="group", **given
-        )
+    module = evaluate.load(str(registry.files("metrics")["saliency_cauc"].parent))
+    given = {"images": slow.images, "classifier": load_classifier(slow.classifier, mean=0, std=1),
+             "references": [0, 1, 2], "predictions": slow.maps, "rival": "group"}  # fmt: skip
+    first, second = (module.compute(step=2, groups=groups, per_sample=True, **given)["scores"]
+                     for groups in ({"a": [0, 1], "b": [2, 3]}, {"a": [0, 3], "b": [1, 2]}))  # fmt: skip
+    assert first != second
+    refused("saliency_cauc needs groups of classes", module.compute, **given)
 
 
 def test_few_salient_pixels_look_perfect(slow):

@@ -16,8 +16,7 @@ def literal_cdrop(slow, i, a, b, step, threshold):
     one = slow.maps[i]
     low, high = float(one.min()), float(one.max())
     salient = sum(float(value) > low + threshold * (high - low) for value in one.flat)
-    length = max(1, math.ceil(salient / step))
-    s = []
+    length, s = max(1, math.ceil(salient / step)), []
     for gone in range(0, length * step, step):
         p = slow.rest(i, gone, "mean")
         s.append(p[a] * (1 - p[b]))

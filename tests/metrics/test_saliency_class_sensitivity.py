@@ -7,41 +7,31 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import pearsonr
+from small_networks import input_x_gradient, loaded
 from torch import nn
 
 from saliency_bench.bound_explainer import as_explainer
-from saliency_bench.compute.classifiers.loading import load_classifier
 from saliency_bench.compute.maps.map_provider import MapProvider
 from saliency_bench.metrics.saliency_class_sensitivity.score import pearson, saliency_class_sensitivity
 
 MAPS = arrays(np.float32, (2, 3, 4), elements=st.floats(-100, 100, width=32))
 
 
-class Linear(nn.Module):
-    def __init__(self, pixels, classes=5):
-        super().__init__()
-        torch.manual_seed(0)
-        self.linear = nn.Linear(3 * pixels, classes)
-
-    def forward(self, images):
-        return self.linear(images.flatten(1))
-
-
-def gradient(classifier, images, target):
-    images = images.detach().requires_grad_()
-    (found,) = torch.autograd.grad((classifier(images) * target).sum(), images)
-    return (found * images.detach()).sum(dim=1)
+def said_of(count):
+    """Return a linear classifier, images and its logits."""
+    torch.manual_seed(0)
+    classifier = loaded(nn.Sequential(nn.Flatten(), nn.Linear(3 * 30, 5)))
+    images = torch.rand(count, 3, 5, 6)
+    with torch.no_grad():
+        return classifier, images, classifier(images)
 
 
 def test_every_score_by_loops_and_by_scipy():
-    classifier = load_classifier(Linear(30), device="cpu", mean=0, std=1)
-    images = torch.rand(4, 3, 5, 6)
-    with torch.no_grad():
-        logits = classifier(images)
-    explain = MapProvider(as_explainer(gradient), classifier, range(4))
+    classifier, images, logits = said_of(4)
+    explain = MapProvider(as_explainer(input_x_gradient), classifier, range(4))
     scores = saliency_class_sensitivity(images, logits, explain)
     for index in range(4):
-        weights = classifier.model.linear.weight.detach().double().numpy().reshape(5, 3, 5, 6)
+        weights = classifier.model[1].weight.detach().double().numpy().reshape(5, 3, 5, 6)
         ordered = sorted(range(5), key=lambda k: logits[index, k])
         maps = [(weights[k] * images[index].double().numpy()).sum(axis=0).ravel() for k in (ordered[-1], ordered[0])]
         means = [sum(values) / 30 for values in maps]
@@ -69,10 +59,7 @@ def test_tiny_and_huge_maps_lose_nothing(scale):
 
 
 def test_an_explainer_that_ignores_the_class_gets_1_and_a_constant_map_is_not_ranked():
-    classifier = load_classifier(Linear(30), device="cpu", mean=0, std=1)
-    images, calls = torch.rand(3, 3, 5, 6), []
-    with torch.no_grad():
-        logits = classifier(images)
+    (classifier, images, logits), calls = said_of(3), []
 
     def bright(classifier, images, target):
         calls.append(len(images))
@@ -89,10 +76,7 @@ def test_an_explainer_that_ignores_the_class_gets_1_and_a_constant_map_is_not_ra
 
 @pytest.mark.parametrize("constant", ["most likely", "least likely"])
 def test_one_constant_map_of_the_two_is_enough(constant):
-    classifier = load_classifier(Linear(30), device="cpu", mean=0, std=1)
-    images = torch.rand(2, 3, 5, 6)
-    with torch.no_grad():
-        logits = classifier(images)
+    classifier, images, logits = said_of(2)
     flat_class = (logits.argmax(dim=1) if constant == "most likely" else logits.argmin(dim=1)).tolist()
 
     def of_one_class(classifier, images, target):

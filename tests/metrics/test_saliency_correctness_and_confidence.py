@@ -9,12 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from refusals import refused
+from small_networks import Custom, loaded
+from small_networks import input_x_gradient as gradient
 from torch import nn
 
-import saliency_bench as sb
 from saliency_bench.compute.scoring.partners import Predictions
 from saliency_bench.compute.scoring.samples import score_parts, score_samples
-from saliency_bench.errors import UserError
 from saliency_bench.maps import is_flat
 from saliency_bench.metrics._pasting import plan, salient_pixels
 from saliency_bench.metrics.saliency_confidence.score import entropy
@@ -25,28 +26,15 @@ NAMES = ["saliency_correctness", "saliency_confidence", "saliency_confidence:of=
 MAPS = arrays(np.float32, (2, 4, 5), elements=st.integers(-8, 8).map(float))
 
 
-class Linear(nn.Module):
-    def __init__(self, pixels=20, classes=7):
-        super().__init__()
-        torch.manual_seed(3)
-        self.linear = nn.Linear(3 * pixels, classes)
-
-    def forward(self, images):
-        return 5 * self.linear(images.flatten(1))
+def linear():
+    torch.manual_seed(3)
+    return Custom(lambda net, images: 5 * net.linear(images.flatten(1)), linear=nn.Linear(3 * 20, 7))
 
 
-class Corner(nn.Module):
+def corner(net, images):
     """The upper left quarter of 4 x 4, by its brightness, says class 1; the rest nothing."""
-
-    def forward(self, images):
-        bright = images[:, :, :2, :2].mean(dim=(1, 2, 3))
-        return torch.stack([0 * bright + math.log(3), 2 * math.log(3) * bright], dim=1)
-
-
-def gradient(classifier, images, target):
-    images = images.detach().requires_grad_()
-    (found,) = torch.autograd.grad((classifier(images) * target).sum(), images)
-    return (found * images.detach()).sum(dim=1)
+    bright = images[:, :, :2, :2].mean(dim=(1, 2, 3))
+    return torch.stack([0 * bright + math.log(3), 2 * math.log(3) * bright], dim=1)
 
 
 def mask_of(*rows):
@@ -55,7 +43,6 @@ def mask_of(*rows):
 
 
 LEFT = mask_of([8, 8, 0, 0], [8, 8, 0, 0], [0, 0, 3, 3], [0, 0, 3, 3])
-LOADED = {"device": "cpu", "mean": 0, "std": 1}
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +52,11 @@ def dark_and_white():
 
 
 def test_by_hand(dark_and_white):
-    classifier, given = sb.load_classifier(Corner(), **LOADED), {"labels": [1, 1], "k": 1}
+    classifier, given = loaded(Custom(corner)), {"labels": [1, 1], "k": 1}
     parts = score_parts("saliency_correctness", dark_and_white, classifier, LEFT, **given)
     np.testing.assert_array_equal(parts, [[1, np.nan, 0, np.nan, 0, np.nan], [np.nan] * 6])
-    with pytest.raises(UserError, match="k=1 has one value over all samples and none per sample; use score_parts"):
-        score_samples("saliency_correctness", dark_and_white, classifier, LEFT, **given)
+    refused("k=1 has one value over all samples and none per sample; use score_parts", score_samples,
+            "saliency_correctness", dark_and_white, classifier, LEFT, **given)  # fmt: skip
     # p of L: 1 / (1 + 3); of the pasted: 9 / (9 + 3)
     parts = score_parts("saliency_confidence", dark_and_white, classifier, LEFT, **given)
     np.testing.assert_allclose(parts[0], [3 / 4 - 1 / 4, 0, 4 / 16], rtol=1e-6)
@@ -82,7 +69,7 @@ def test_by_hand(dark_and_white):
 
 def test_a_flat_map_marks_nothing(dark_and_white):
     flat, given = mask_of(*[[2, 2, 2, 2]] * 4), {"labels": [1, 1], "k": 1}
-    parts = score_parts("saliency_confidence", dark_and_white, sb.load_classifier(Corner(), **LOADED), flat, **given)
+    parts = score_parts("saliency_confidence", dark_and_white, loaded(Custom(corner)), flat, **given)
     np.testing.assert_allclose(parts[0], [0, 0.5, 0], atol=1e-7)
 
 
@@ -112,8 +99,7 @@ def literal(images, labels, classifier, k, pairings, threshold, by):
     """{sample: (six shares of correctness, three parts of confidence, three of the entropy's)} pixel by pixel."""
     with torch.no_grad():
         p = [softmax(row) for row in classifier(images).double()]
-    ids = [str(index) for index in range(len(images))]
-    found = {}
+    ids, found = [str(index) for index in range(len(images))], {}
     for sample, partners in literal_plan(p, labels, ids, k, pairings, 0).items():
         label, rows = labels[sample], []
         for partner in partners:
@@ -155,7 +141,7 @@ def _means(rows, plain, label, of):
 @pytest.mark.parametrize(("threshold", "by"), [(0.5, "value"), (0.3, "value"), (60.0, "percentile")])
 def test_every_part_by_loops(threshold, by):
     torch.manual_seed(0)
-    classifier, images = sb.load_classifier(Linear(), **LOADED), torch.rand(23, 3, 4, 5)
+    classifier, images = loaded(linear()), torch.rand(23, 3, 4, 5)
     labels = [index % 3 for index in range(20)] + [5, 6, 6]
     chosen = {"k": 3, "pairings": 4, "threshold": threshold, "by": by}
     expected = literal(images, labels, classifier, **chosen)
@@ -219,10 +205,9 @@ def test_the_order_of_the_samples_does_not_matter(given_, random):
 
 @given(MAPS, st.integers(0, 99), st.integers(0, 99))
 def test_percentiles_give_every_map_as_many_pixels_and_lie_in_each_other(maps, first, second):
-    few, many = (
-        salient_pixels(maps, max(one), "percentile") if one[0] != one[1] else salient_pixels(maps, one[0], "percentile")
-        for one in ((first, second), (min(first, second),) * 2)
-    )
+    few, many = (salient_pixels(maps, max(one), "percentile")
+                 if one[0] != one[1] else salient_pixels(maps, one[0], "percentile")
+                 for one in ((first, second), (min(first, second),) * 2))  # fmt: skip
     expected = np.where(is_flat(maps), 0, round(20 * (1 - min(first, second) / 100)))
     assert (many.sum(axis=(1, 2)) == expected).all()
     assert (few <= many).all()
@@ -237,21 +222,17 @@ def test_entropy_is_scipy_s(weights):
 
 
 def test_what_a_head_does_not_have_is_refused_by_name(dark_and_white):
-    classifier = sb.load_classifier(Corner(), **LOADED)
-    with pytest.raises(
-        UserError, match="top=5 needs a softmax over more than five classes; this model has softmax and 2"
-    ):
-        score_parts("saliency_correctness:top=5", dark_and_white, classifier, LEFT, labels=[1, 1])
-    several = sb.load_classifier(Corner(), activation="sigmoid", **LOADED)
-    with pytest.raises(UserError, match="of=entropy needs a softmax"):
-        score_samples("saliency_confidence:of=entropy", dark_and_white, several, LEFT, labels=[1, 1])
+    classifier = loaded(Custom(corner))
+    refused("top=5 needs a softmax over more than five classes; this model has softmax and 2", score_parts,
+            "saliency_correctness:top=5", dark_and_white, classifier, LEFT, labels=[1, 1])  # fmt: skip
+    several = loaded(Custom(corner), activation="sigmoid")
+    refused("of=entropy needs a softmax", score_samples, "saliency_confidence:of=entropy", dark_and_white, several,
+            LEFT, labels=[1, 1])  # fmt: skip
     parts = score_parts("saliency_correctness", dark_and_white, several, LEFT, labels=[1, 1])
     assert parts[0, [0, 2, 4]].tolist() == [1, 0, 0]  # p > 0.5 is recognised: 9 / 10 against 1 / 2
 
 
 def test_labels_are_asked_for_and_a_target_is_not(dark_and_white):
-    classifier = sb.load_classifier(Corner(), **LOADED)
-    with pytest.raises(UserError, match="give labels, the class of each image"):
-        score_parts("saliency_correctness", dark_and_white, classifier, LEFT)
-    with pytest.raises(UserError, match="leave out target"):
-        score_parts("saliency_correctness", dark_and_white, classifier, LEFT, labels=[1, 1], target=[1, 1])
+    inputs = "saliency_correctness", dark_and_white, loaded(Custom(corner)), LEFT
+    refused("give labels, the class of each image", score_parts, *inputs)
+    refused("leave out target", score_parts, *inputs, labels=[1, 1], target=[1, 1])

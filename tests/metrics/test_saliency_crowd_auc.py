@@ -77,8 +77,7 @@ def module(tmp_path_factory):
 
 def test_the_module_takes_judgements_with_none_for_who_was_never_right(module):
     first = [0.05, 0.1, None, 1.0, NEVER]
-    expected = saliency_crowd_auc(first)
-    found = module.compute(predictions=first, per_sample=True)
+    expected, found = saliency_crowd_auc(first), module.compute(predictions=first, per_sample=True)
     assert found == {"saliency_crowd_auc": pytest.approx(expected.mean()), "scores": expected.tolist()}
     module.add_batch(predictions=np.array(first[:2]))
     module.add(prediction=None)

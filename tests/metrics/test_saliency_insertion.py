@@ -58,10 +58,8 @@ def test_area_by_a_loop_over_the_curve(reference, start):
     rng = np.random.default_rng(0)
     classifier = Additive(rng.dirichlet(np.ones(16)).reshape(SIZE, SIZE), mean=0.4)
     images = torch.from_numpy(rng.random((3, 3, SIZE, SIZE))).float()
-    maps = rng.normal(size=(3, SIZE, SIZE))
-    target = contrast([1, 1, 0], [0, 0, 1], 2)
-    curves = Curves(classifier, images, target, maps)
-    expected = []
+    maps, target = rng.normal(size=(3, SIZE, SIZE)), contrast([1, 1, 0], [0, 0, 1], 2)
+    curves, expected = Curves(classifier, images, target, maps), []
     for curve in curves.path("top", reference, [0, 4, 8, 12, 16]):
         total = 0.0
         for left, right in pairwise(curve):
@@ -73,9 +71,8 @@ def test_area_by_a_loop_over_the_curve(reference, start):
 
 def test_a_contrast_may_gain_2_from_its_start():
     """p of class 1 minus p of class 0 goes from -1 to 1, so that the curve less its start ends at 2."""
-    curves = Curves(
-        Additive(corner()), torch.ones(1, 3, SIZE, SIZE), contrast([1], [0], 2), np.arange(16, 0, -1).reshape(1, 4, 4)
-    )
+    curves = Curves(Additive(corner()), torch.ones(1, 3, SIZE, SIZE), contrast([1], [0], 2),
+                    np.arange(16, 0, -1).reshape(1, 4, 4))  # fmt: skip
     assert load_metric("saliency_insertion", start="subtract")(curves) == pytest.approx([2 * 0.875])
     ranges = {start: load_metric("saliency_insertion", start=start).range for start in ("keep", "auto", "subtract")}
     assert ranges == {"keep": (-1, 1), "auto": (-1, 1), "subtract": (-2, 2)}
@@ -111,8 +108,7 @@ def test_last_digits_of_an_enlarged_map_hardly_move_the_score(cells, side, limit
     count = 24 if side < 224 else 4
     images = torch.from_numpy(rng.random((count, 3, side, side))).float()
     classifier = Additive(rng.dirichlet(np.full(side * side, 0.1)).reshape(side, side))
-    values = rng.normal(size=(count, 1, cells, cells))
-    scores = []
+    values, scores = rng.normal(size=(count, 1, cells, cells)), []
     for noise in (0, 1e-6):
         given = torch.from_numpy(values * (1 + noise * rng.uniform(-1, 1, values.shape))).to(dtype)
         scores.append(score(classifier, images, enlarge(given[:, 0], images).numpy()))

@@ -50,9 +50,8 @@ def test_accuracy_at_each_exposure_and_its_area_by_loops(slow, score, fill):
     for i, label in enumerate(labels):
         accuracy = [right(drawn(score, slow, i, count, fill), {label}) for count in COUNTS]
         seen |= set(accuracy)
-        area = sum(
-            (EXPOSURES[j] - EXPOSURES[j - 1]) * (accuracy[j] + accuracy[j - 1]) / 2 for j in range(1, len(EXPOSURES))
-        )
+        area = sum((EXPOSURES[j] - EXPOSURES[j - 1]) * (accuracy[j] + accuracy[j - 1]) / 2
+                   for j in range(1, len(EXPOSURES)))  # fmt: skip
         assert scores[i] == pytest.approx(area)
         assert metric.with_parts(curves, table([{0}, {1}, {2}]))[1][i].tolist() == accuracy
         for exposure, expected in zip(EXPOSURES, accuracy, strict=True):

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from refusals import refused
+from small_networks import Custom, gradient, loaded
 from torch import nn
 
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.compute.classifiers.loading import load_classifier
 from saliency_bench.compute.maps.map_provider import MapProvider
-from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_max_sensitivity.score import saliency_max_sensitivity
 from saliency_bench.target_weights import one_hot
 from saliency_bench.utils.seeds import seed_of, uniform
@@ -17,27 +18,16 @@ H, W, K = 5, 6, 4
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
 
-class Small(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.net = nn.Sequential(nn.Flatten(), nn.Linear(3 * H * W, 8), nn.Tanh(), nn.Linear(8, K))
-
-    def forward(self, images):
-        return self.net(images)
-
-
-def gradient(classifier, images, target):
-    images = images.detach().requires_grad_()
-    (found,) = torch.autograd.grad((classifier(images) * target).sum(), images)
-    return found.sum(dim=1)
+def small():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * H * W, 8), nn.Tanh(), nn.Linear(8, K))
 
 
 @pytest.fixture
 def given_inputs():
     def made(explainer=gradient, count=3, seeds=(11, 12, 13)):
         torch.manual_seed(0)
-        classifier = load_classifier(Small(), mean=MEAN, std=STD, device="cpu")
+        classifier = load_classifier(small(), mean=MEAN, std=STD, device="cpu")
         images, target = torch.rand(count, 3, H, W), one_hot([0, 2, 1][:count], K)
         seeds = list(seeds[:count])
         explain = MapProvider(as_explainer(explainer), classifier, seeds)
@@ -54,21 +44,15 @@ def noise_of(seed, draw, radius):
 def test_by_hand():
     def moves(classifier, images, target):
         """2 on the first pixel of a white image, on the second of any other; else 1."""
-        maps = torch.ones(len(images), 4, 4)
-        white = (images == 1).all(dim=(1, 2, 3))
+        maps, white = torch.ones(len(images), 4, 4), (images == 1).all(dim=(1, 2, 3))
         maps[white, 0, 0], maps[~white, 0, 1] = 2, 2
         return maps
 
-    class Constant(nn.Module):
-        def forward(self, images):
-            return torch.zeros(len(images), 2)
-
-    classifier = load_classifier(Constant(), device="cpu", mean=0, std=1)
+    classifier = loaded(Custom(lambda net, images: torch.zeros(len(images), 2)))
     images, target = torch.ones(1, 3, 4, 4), one_hot(0, 2)
     explain = MapProvider(as_explainer(moves), classifier, [0])
-    score = saliency_max_sensitivity(explain(images, target), images, target, classifier, explain, [0])
-    assert score == pytest.approx([np.sqrt(2 / 19)])
     inputs = explain(images, target), images, target, classifier, explain, [0]
+    assert saliency_max_sensitivity(*inputs) == pytest.approx([np.sqrt(2 / 19)])
     assert saliency_max_sensitivity(*inputs, relative=False) == pytest.approx([np.sqrt(2)])
 
 
@@ -84,7 +68,7 @@ def test_every_score_by_loops(given_inputs, radius, draws, relative, unit):
     scores = saliency_max_sensitivity(*given_inputs(), **options)
     std = torch.tensor(STD).view(3, 1, 1)
     if unit == "normalised" or (unit is None and not relative):
-        images, std, classifier = (images - torch.tensor(MEAN).view(3, 1, 1)) / std, torch.ones(3, 1, 1), Small()
+        images, std, classifier = (images - torch.tensor(MEAN).view(3, 1, 1)) / std, torch.ones(3, 1, 1), small()
         maps = gradient(classifier, images, target).numpy()
     for index, seed in enumerate(seeds):
         highest = 0.0
@@ -167,5 +151,4 @@ def test_a_map_per_draw_in_whole_batches(given_inputs):
 
 def test_a_classifier_without_std_is_named(given_inputs):
     maps, images, target, _, explain, seeds = given_inputs()
-    with pytest.raises(UserError, match="load_classifier"):
-        saliency_max_sensitivity(maps, images, target, Small(), explain, seeds)
+    refused("load_classifier", saliency_max_sensitivity, maps, images, target, small(), explain, seeds)

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from small_networks import Custom, loaded
 from torch import nn
 
-import saliency_bench as sb
 from saliency_bench.compute.scoring.perturbation import Curves
 from saliency_bench.metrics.saliency_own_region.score import reduce, saliency_own_region
 from saliency_bench.target_weights import one_hot
@@ -16,15 +16,10 @@ HEIGHT, WIDTH, CLASSES = 4, 5, 7
 MEAN = (0.2, 0.5, 0.7)
 
 
-class Linear(nn.Module):
-    def __init__(self, classes=CLASSES):
-        super().__init__()
-        torch.manual_seed(3)
-        self.register_buffer("mean", torch.tensor(MEAN).view(1, 3, 1, 1))
-        self.linear = nn.Linear(3 * HEIGHT * WIDTH, classes)
-
-    def forward(self, images):
-        return 5 * self.linear(images.flatten(1))
+def linear():
+    torch.manual_seed(3)
+    return Custom(lambda net, images: 5 * net.linear(images.flatten(1)), mean=torch.tensor(MEAN).view(1, 3, 1, 1),
+                  linear=nn.Linear(3 * HEIGHT * WIDTH, CLASSES))  # fmt: skip
 
 
 def curves_of(classifier, images, maps):
@@ -55,7 +50,7 @@ def literal(classifier, image, one, label, reference, threshold, by):
 @pytest.mark.parametrize(("threshold", "by"), [(0.5, "value"), (0.2, "value"), (60.0, "percentile")])
 def test_agrees_with_pictures_made_pixel_by_pixel(reference, threshold, by):
     torch.manual_seed(1)
-    classifier, images = Linear().eval(), torch.rand(40, 3, HEIGHT, WIDTH)
+    classifier, images = linear().eval(), torch.rand(40, 3, HEIGHT, WIDTH)
     maps = np.random.default_rng(0).normal(size=(40, HEIGHT, WIDTH)).astype(np.float32)
     labels = np.arange(40) % CLASSES
     found = saliency_own_region(curves_of(classifier, images, maps), np.eye(CLASSES, dtype=bool)[labels],
@@ -70,7 +65,7 @@ def test_agrees_with_pictures_made_pixel_by_pixel(reference, threshold, by):
 
 def test_everything_has_the_accuracy_of_the_image_and_a_constant_map_that_of_the_reference():
     torch.manual_seed(4)
-    classifier, images = Linear().eval(), torch.rand(30, 3, HEIGHT, WIDTH)
+    classifier, images = linear().eval(), torch.rand(30, 3, HEIGHT, WIDTH)
     whole, flat = np.ones((30, HEIGHT, WIDTH), np.float32), np.ones((30, HEIGHT, WIDTH), np.float32)
     whole[:, 0, 0] = 0
     images[:, :, 0, 0] = 0  # which is what stands there without the pixel
@@ -83,14 +78,11 @@ def test_everything_has_the_accuracy_of_the_image_and_a_constant_map_that_of_the
 
 
 def test_five_of_a_sigmoid_or_of_five_classes_are_not_there():
-    class Five(nn.Module):
-        def forward(self, images):
-            return images.mean(dim=(1, 2, 3))[:, None] * torch.tensor([[4.0, 1, 1, 1, 1]]) - 1
-
+    network = Custom(lambda net, x: x.mean(dim=(1, 2, 3))[:, None] * torch.tensor([[4.0, 1, 1, 1, 1]]) - 1)
     images, maps = torch.ones(1, 3, 2, 2), np.array([[[1, 0], [1, 1]]], np.float32)
-    five = Curves(Five(), images, one_hot([0], 5), maps)
+    five = Curves(network, images, one_hot([0], 5), maps)
     assert saliency_own_region(five, np.eye(5, dtype=bool)[:1])[0, 0] == 1
     assert math.isnan(saliency_own_region(five, np.eye(5, dtype=bool)[:1])[0, 1])
-    several = sb.load_classifier(Linear(), activation="sigmoid", mean=0, std=1, device="cpu")
+    several = loaded(linear(), activation="sigmoid")
     curves = curves_of(several, torch.rand(3, 3, HEIGHT, WIDTH), np.random.default_rng(0).normal(size=(3, 4, 5)))
     assert np.isnan(saliency_own_region(curves, np.eye(CLASSES, dtype=bool)[:3])[:, 1]).all()

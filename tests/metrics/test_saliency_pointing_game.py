@@ -20,8 +20,7 @@ def literal_score(one, mask, ties, tolerance):
     if not mask.any():
         return np.nan
     pixels = [(y, x) for y in range(one.shape[0]) for x in range(one.shape[1])]
-    highest = max(one[pixel] for pixel in pixels)
-    hits = []
+    highest, hits = max(one[pixel] for pixel in pixels), []
     for y, x in (pixel for pixel in pixels if one[pixel] == highest):
         squared = [(y - v) ** 2 + (x - u) ** 2 for v, u in pixels if mask[v, u]]
         hits.append(min(squared) <= tolerance**2)
@@ -50,8 +49,7 @@ def test_torchray_s_rule_and_its_accuracy_averaged_per_class():
     rng = np.random.default_rng(0)
     maps, masks = rng.random((40, 40, 40)), rng.random((40, 40, 40)) > 0.9985
     masks[:, 0, 0] = True
-    classes = rng.integers(0, 3, 40)
-    hits = {k: [] for k in range(3)}
+    classes, hits = rng.integers(0, 3, 40), {k: [] for k in range(3)}
     for one, mask, k in zip(maps, masks, classes, strict=True):
         v, u = divmod(int(one.argmax()), 40)
         hits[k].append(any((v - y) ** 2 + (u - x) ** 2 < 15**2 for y, x in zip(*np.nonzero(mask), strict=True)))

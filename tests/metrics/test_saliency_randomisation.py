@@ -6,7 +6,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from scipy.stats import spearmanr
+from small_networks import gradient
 from torch import nn
 
 import saliency_bench as sb
@@ -15,11 +17,7 @@ from saliency_bench.bound_metric import load_metric
 from saliency_bench.compute.maps.map_provider import MapProvider
 from saliency_bench.compute.maps.randomised import cascade, layer_names
 from saliency_bench.compute.scoring.samples import score_samples
-from saliency_bench.errors import UserError
-from saliency_bench.metrics.saliency_randomisation.score import (
-    rank_correlation,
-    ssim,
-)
+from saliency_bench.metrics.saliency_randomisation.score import rank_correlation, ssim
 from saliency_bench.target_weights import one_hot
 
 H, W, K = 12, 10, 3
@@ -43,12 +41,6 @@ class Small(nn.Module):
     def forward(self, images):
         features = torch.relu(self.second(torch.relu(self.norm(self.first(images)))))
         return self.head(features.mean(dim=(2, 3)))
-
-
-def gradient(classifier, images, target):
-    images = images.detach().requires_grad_()
-    (found,) = torch.autograd.grad((classifier(images) * target).sum(), images)
-    return found.sum(dim=1)
 
 
 def edges(classifier, images, target):
@@ -76,11 +68,9 @@ def with_parts(made, explainer=gradient, **options):
 
 def test_layers_are_those_with_weights_from_the_logits_down(made):
     assert layer_names(made[0]) == ["head", "second", "first"]
-    assert load_metric("saliency_randomisation").parts(made[0]) == ("head", "second", "first")
-    assert load_metric("saliency_randomisation", layers=2).parts(made[0]) == ("head", "first")
-    assert load_metric("saliency_randomisation", layers=1).parts(made[0]) == ("first",)
-    assert load_metric("saliency_randomisation", layers=9).parts(made[0]) == ("head", "second", "first")
-    assert load_metric("saliency_randomisation", form="complexity").parts(made[0]) == ("first",)
+    for options, names in (({}, "head second first"), ({"layers": 2}, "head first"), ({"layers": 1}, "first"),
+                           ({"layers": 9}, "head second first"), ({"form": "complexity"}, "first")):  # fmt: skip
+        assert load_metric("saliency_randomisation", **options).parts(made[0]) == tuple(names.split())
 
 
 def test_each_step_loses_one_more_layer_and_nothing_else(made):
@@ -89,8 +79,7 @@ def test_each_step_loses_one_more_layer_and_nothing_else(made):
     lost = [["head"], ["head", "second"], ["head", "second", "first", "norm"]]
     for (_, randomised), gone in zip(cascade(classifier, 7), lost, strict=True):
         for key, value in randomised.state_dict().items():
-            own = key.removeprefix("model.").split(".")[0]
-            same = torch.equal(value, before[key])
+            own, same = key.removeprefix("model.").split(".")[0], torch.equal(value, before[key])
             assert same == (own not in gone or key.endswith("num_batches_tracked")), key
     assert all(torch.equal(before[key], value) for key, value in classifier.state_dict().items())
 
@@ -163,9 +152,8 @@ def test_every_layer_by_loops(made, form):
     target = one_hot([0, 1, 2], K)
     scores, parts = with_parts(made, form=form)
     before = as_explainer(gradient)(classifier, images, target).double().numpy()
-    stages = [
-        as_explainer(gradient)(copy.deepcopy(one), images, target).double().numpy() for _, one in cascade(classifier, 7)
-    ]
+    stages = [as_explainer(gradient)(copy.deepcopy(one), images, target).double().numpy()
+              for _, one in cascade(classifier, 7)]  # fmt: skip
     for i in range(3):
         if form == "complexity":
             old, new = literal_entropy(before[i]), literal_entropy(stages[-1][i])
@@ -263,20 +251,16 @@ def test_maps_whose_pixels_tie_are_marked_where_ranks_are_compared(made):
         maps[2, 0, :] = -maps[2, 1, :]  # 10 of 120
         return maps
 
-    def marks(form):
-        provider = MapProvider(tied, made[0], [0, 1, 2])
-        metric, maps = load_metric("saliency_randomisation", form=form), tied(*made, one_hot([0, 1, 2], K)).numpy()
-        inputs = dict.fromkeys(metric.inputs) | {"maps": maps, "explain": provider}
-        return metric.marks(**inputs).tolist()
-
-    assert marks("spearman") == [False, True, False]
-    assert marks("ssim") == marks("complexity") == [False, False, False]
+    inputs = {"maps": tied(*made, one_hot([0, 1, 2], K)).numpy(), "explain": MapProvider(tied, made[0], [0, 1, 2])}
+    for form in ("spearman", "ssim", "complexity"):
+        metric = load_metric("saliency_randomisation", form=form)
+        marks = metric.marks(**dict.fromkeys(metric.inputs) | inputs).tolist()
+        assert marks == [False, form == "spearman", False]
 
 
 def test_what_looks_at_no_weights_has_the_worst_score_and_a_flat_map_none(made):
-    assert scored(made, edges).tolist() == pytest.approx([1, 1, 1])
-    assert scored(made, edges, form="spearman").tolist() == pytest.approx([1, 1, 1])
-    assert scored(made, edges, form="complexity").tolist() == [0, 0, 0]
+    for form, worst in {"ssim": 1, "spearman": 1, "complexity": 0}.items():
+        assert scored(made, edges, form=form).tolist() == pytest.approx([worst] * 3)
     assert scored(made).max() < 0.9
     assert np.isnan(scored(made, lambda classifier, images, target: images.new_ones(len(images), H, W))).all()
 
@@ -295,8 +279,7 @@ def test_smoothing_is_the_mean_over_noisy_copies(made):
     from saliency_bench.compute.maps.composing import smoothed
 
     classifier, images = made
-    target = one_hot([0, 1, 2], K)
-    explainer = smoothed(gradient, draws=3, sigma=0.1)
+    target, explainer = one_hot([0, 1, 2], K), smoothed(gradient, draws=3, sigma=0.1)
     before = explainer(classifier, images, target, seeds=[4, 5, 6]).double().numpy()
     *_, (_, randomised) = cascade(classifier, 7)
     after = explainer(randomised, images, target, seeds=[4, 5, 6]).double().numpy()
@@ -317,15 +300,12 @@ def test_nothing_of_the_network_changes_and_every_pass_is_counted(made):
 
 
 def test_the_seed_of_the_run_is_that_of_the_weights(made):
-    classifier, images = made
-
     def score(seed, **given):
-        return score_samples("saliency_randomisation", images, classifier, gradient, seed=seed, **given).tolist()
+        return score_samples("saliency_randomisation", *reversed(made), gradient, seed=seed, image_ids=list("abc"),
+                             **given).tolist()  # fmt: skip
 
-    ids = ["a", "b", "c"]
-    assert score(1, image_ids=ids) == score(1, image_ids=ids)
-    assert score(1, image_ids=ids) == pytest.approx(score(1, image_ids=ids, batch_size=1), rel=1e-5)
-    assert score(1, image_ids=ids) != score(2, image_ids=ids)
+    assert score(1) == score(1) != score(2)
+    assert score(1) == pytest.approx(score(1, batch_size=1), rel=1e-5)
 
 
 class Locked(nn.Module):
@@ -340,13 +320,12 @@ class Locked(nn.Module):
         raise RuntimeError("bound to a file")
 
 
-@pytest.mark.parametrize(
-    ("network", "line"), [(Locked(), "cannot be copied.*bound to a file"), (nn.Flatten(), "has no weights")]
-)
+@pytest.mark.parametrize(("network", "line"), [
+    (Locked(), "cannot be copied.*bound to a file"), (nn.Flatten(), "has no weights")
+])  # fmt: skip
 def test_what_cannot_be_randomised_is_named(network, line):
     classifier = sb.load_classifier(network, mean=0, std=1, device="cpu")
-    with pytest.raises(UserError, match=line):
-        score_samples("saliency_randomisation", torch.rand(1, 3, 8, 8), classifier, edges)
+    refused(line, score_samples, "saliency_randomisation", torch.rand(1, 3, 8, 8), classifier, edges)
 
 
 def test_direction_and_range_follow_the_form():

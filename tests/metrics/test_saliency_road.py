@@ -28,12 +28,9 @@ def literal(image, kept):
             if kept[y, x]:
                 right[row] = image[:, y, x]
                 continue
-            neighbours = {
-                (v, u): 1 / 6 if v == y or u == x else 1 / 12
-                for v in range(max(0, y - 1), min(height, y + 2))
-                for u in range(max(0, x - 1), min(width, x + 2))
-                if (v, u) != (y, x)
-            }
+            neighbours = {(v, u): 1 / 6 if v == y or u == x else 1 / 12
+                          for v in range(max(0, y - 1), min(height, y + 2))
+                          for u in range(max(0, x - 1), min(width, x + 2)) if (v, u) != (y, x)}  # fmt: skip
             for (v, u), weight in neighbours.items():
                 matrix[row, v * width + u] = -weight / sum(neighbours.values())
     return np.linalg.solve(matrix, right).T.reshape(image.shape)
@@ -87,8 +84,7 @@ def picture(slow, i, gone):
     """Image i without these pixels, which are imputed with the noise of its seed; black if none is left."""
     kept = np.ones(H * W, bool)
     kept[list(gone)] = False
-    kept = kept.reshape(H, W)
-    image = slow.images[i].double().numpy()
+    kept, image = kept.reshape(H, W), slow.images[i].double().numpy()
     filled = literal(image, kept) if kept.any() else np.zeros_like(image)
     noise = slight_noise(slow.images[i : i + 1], [i])[0].double().numpy()
     return np.where(kept, image, filled + noise)

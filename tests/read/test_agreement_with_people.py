@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from refusals import refused
 from scipy import stats
 from test_analyses import left_open
 from torch import nn
 
 import saliency_bench as sb
 from saliency_bench.cli import main
-from saliency_bench.errors import UserError
 from saliency_bench.read import records
 from saliency_bench.read.analysis.order_agreement import agreement, read_answers
 from saliency_bench.read.run_folder import read_run
@@ -141,8 +141,7 @@ def test_the_area_of_people_by_hand_and_their_order(done, answers):
 
 def test_a_metric_that_orders_as_people_do_agrees_fully(done, tmp_path):
     """Judgements made of the metric's own accuracies at 30 %: right then, where the network is."""
-    images = [row["image_id"] for row in predictions(done)]
-    means = {}
+    images, means = [row["image_id"] for row in predictions(done)], {}
     table = {name: [] for name in ("image_id", "explainer", "exposure", "person", "right")}
     for explainer in EXPLAINERS:
         values = automated(done, "saliency_kae", explainer, 0.3, images)
@@ -166,11 +165,10 @@ def test_a_metric_that_orders_as_people_do_agrees_fully(done, tmp_path):
 @pytest.mark.slow
 def test_several_runs_as_one_say_what_one_run_says(shapes, model, done, answers, tmp_path):
     """Each folder holds the parts of its own cells only."""
-    first = start(shapes, model, tmp_path / "first", explainers=EXPLAINERS[:3], metrics=["saliency_kae"])
-    second = start(shapes, model, tmp_path / "second", explainers=EXPLAINERS[2:], metrics=["saliency_kae"])
-    third = start(shapes, model, tmp_path / "third", explainers=EXPLAINERS[1:], metrics=["saliency_roae"])
-    fourth = start(shapes, model, tmp_path / "fourth", explainers=EXPLAINERS[:1], metrics=["saliency_roae"])
-    found = sb.analyse([first, second, third, fourth], "agreement", answers=answers)
+    parts = (EXPLAINERS[:3], "kae"), (EXPLAINERS[2:], "kae"), (EXPLAINERS[1:], "roae"), (EXPLAINERS[:1], "roae")
+    runs = [start(shapes, model, tmp_path / str(number), explainers=names, metrics=[f"saliency_{metric}"])
+            for number, (names, metric) in enumerate(parts)]  # fmt: skip
+    found = sb.analyse(runs, "agreement", answers=answers)
     assert len(found.runs) == 1
     expected = sb.analyse(done, "agreement", answers=answers)
 
@@ -184,14 +182,8 @@ def test_several_runs_as_one_say_what_one_run_says(shapes, model, done, answers,
 
 
 def test_records_are_read_once_for_all_parts(done, answers, monkeypatch):
-    seen, read = [], records.by_cell
-
-    def counted(path, columns, cells=None):
-        seen.append(path)
-        return read(path, columns, cells)
-
-    run = read_run(done.folder)
-    monkeypatch.setattr(records, "by_cell", counted)
+    run, seen, read = read_run(done.folder), [], records.by_cell
+    monkeypatch.setattr(records, "by_cell", lambda path, *rest: seen.append(path) or read(path, *rest))
     agreement([run], answers)
     assert seen == [done.folder / "records.parquet"] * 2  # once for each of two metrics
 
@@ -217,9 +209,8 @@ def test_the_command(done, answers, tmp_path, capsys):
     assert main(words) == 0
     assert "saliency_crowd_auc" in capsys.readouterr().out
     assert json.loads((tmp_path / "agreement.json").read_text())["people"]
-    assert {"agreement.svg", "agreement-people.csv", "agreement-accuracies.tex"} <= {
-        one.name for one in tmp_path.iterdir()
-    }
+    assert {"agreement.svg", "agreement-people.csv",
+            "agreement-accuracies.tex"} <= {one.name for one in tmp_path.iterdir()}  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "line"), [
@@ -235,19 +226,15 @@ def test_the_command(done, answers, tmp_path, capsys):
 def test_damaged_answers_are_one_line(tmp_path, text, line):
     path = tmp_path / "answers.csv"
     path.write_text(text)
-    with pytest.raises(UserError, match=line):
-        read_answers(path)
+    refused(line, read_answers, path)
 
 
 def test_what_has_nothing_to_compare_is_one_line(done, answers, tmp_path):
-    with pytest.raises(UserError, match="needs the answers of people"):
-        sb.analyse(done, "agreement")
-    with pytest.raises(UserError, match="cannot be read"):
-        sb.analyse(done, "agreement", answers=tmp_path / "none.csv")
+    refused("needs the answers of people", sb.analyse, done, "agreement")
+    refused("cannot be read", sb.analyse, done, "agreement", answers=tmp_path / "none.csv")
     other = tmp_path / "other.csv"
     other.write_text(answers.read_text().replace("gradient", "mine").replace("edges", "theirs"))
-    with pytest.raises(UserError, match="centre, mine, random, theirs"):
-        sb.analyse(done, "agreement", answers=other)
+    refused("centre, mine, random, theirs", sb.analyse, done, "agreement", answers=other)
 
 
 def test_both_accuracies_of_an_explainer_are_over_the_images_it_was_judged_on(done, answers, tmp_path):
@@ -269,13 +256,12 @@ def test_both_accuracies_of_an_explainer_are_over_the_images_it_was_judged_on(do
     assert "Not in the runs: 1 of 26 images with answers, such as nowhere." in found.data["notes"]
     assert "People judged the explainers on different images; each is compared on its own." in found.data["notes"]
     path.write_text("image_id,explainer,exposure,person,right\nnowhere,gradient,0.5,c,true\n")
-    with pytest.raises(UserError, match=r"no image of .*uneven\.csv is in the runs: it has nowhere, the runs have "):
-        sb.analyse(done, "agreement", answers=path)
+    words = r"no image of .*uneven\.csv is in the runs: it has nowhere, the runs have "
+    refused(words, sb.analyse, done, "agreement", answers=path)
 
 
 def test_answers_that_name_a_dataset_count_for_runs_over_it(done, answers, tmp_path):
-    lines = answers.read_text().splitlines()
-    fingerprint = done.summary["dataset"]["fingerprint"]
+    lines, fingerprint = answers.read_text().splitlines(), done.summary["dataset"]["fingerprint"]
 
     def of(dataset):
         path = tmp_path / "named.csv"
@@ -284,5 +270,4 @@ def test_answers_that_name_a_dataset_count_for_runs_over_it(done, answers, tmp_p
 
     runs = [read_run(done.folder)]
     assert agreement(runs, of(fingerprint)).data["people"] == agreement(runs, answers).data["people"]
-    with pytest.raises(UserError, match=r"is about other datasets than the runs: voc$"):
-        agreement(runs, of("voc"))
+    refused(r"is about other datasets than the runs: voc$", agreement, runs, of("voc"))

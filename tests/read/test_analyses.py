@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 from dataclasses import replace
 from itertools import combinations
 
@@ -12,14 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from commands import said
 from PIL import Image
+from refusals import refused
 from scipy import stats
 from test_reporting import METHODS, change_summary, make_run, part_of
 from torch import nn
 
 import saliency_bench as sb
-from saliency_bench.cli import main
-from saliency_bench.errors import UserError
 from saliency_bench.read import records
 from saliency_bench.read.analysis.correlations import Ranked, cell_correlations, pearson
 from saliency_bench.read.analysis.rankings import (
@@ -91,15 +92,8 @@ def left_open(means, drawn, clusters):
     gaps = [{pair: own[pair[0]] - own[pair[1]] for pair in pairs} for own in means]
     gaps_of_draws = [[{pair: own[pair[0]] - own[pair[1]] for pair in pairs} for own in draw] for draw in drawn]
     errors = [{pair: np.std([draw[side][pair] for draw in gaps_of_draws], ddof=1) for pair in pairs} for side in (0, 1)]
-    greatest = [
-        max(
-            abs(draw[side][pair] - gaps[side][pair]) / errors[side][pair]
-            for side in (0, 1)
-            for pair in pairs
-            if errors[side][pair] > 0
-        )
-        for draw in gaps_of_draws
-    ]
+    greatest = [max(abs(draw[side][pair] - gaps[side][pair]) / errors[side][pair] for side in (0, 1) for pair in pairs
+                    if errors[side][pair] > 0) for draw in gaps_of_draws]  # fmt: skip
     factor = math.sqrt(clusters / (clusters - 1)) * stats.t.ppf(0.975, clusters - 1) / stats.norm.ppf(0.975)
     least = np.quantile(greatest, 0.95) * factor
     signs = [{pair: np.sign(gaps[side][pair]) * (abs(gaps[side][pair]) > least * errors[side][pair]) for pair in pairs}
@@ -107,16 +101,11 @@ def left_open(means, drawn, clusters):
     taus = [signs[0][pair] * signs[1][pair] for pair in pairs]
     is_open = taus.count(0)
     tau = (sum(taus) - is_open) / len(pairs), (sum(taus) + is_open) / len(pairs)
-    k = len(means[0])
-    sets = []
+    k, sets = len(means[0]), []
     for own in signs:  # won: (the winner, the loser) of each decided pair
         won = [(pair[int(own[pair] < 0)], pair[int(own[pair] > 0)]) for pair in pairs if own[pair]]
-        sets.append(
-            [
-                (1 + sum(loser == index for _, loser in won), k - sum(winner == index for winner, _ in won))
-                for index in range(k)
-            ]
-        )
+        sets.append([(1 + sum(loser == index for _, loser in won), k - sum(winner == index for winner, _ in won))
+                     for index in range(k)])  # fmt: skip
     furthest = [max(b[1] - a[0], a[1] - b[0]) for a, b in zip(*sets, strict=True)]
     nearest = [max(b[0] - a[1], a[0] - b[1], 0) for a, b in zip(*sets, strict=True)]
     rho = tuple(1 - 6 * sum(d * d for d in distances) / (k**3 - k) for distances in (furthest, nearest))
@@ -158,6 +147,8 @@ def test_correlation_over_samples_and_its_interval(run):
     drawn = [np.corrcoef(one[chosen], other[chosen])[0, 1] for chosen in draws(len(one))]
     assert [linear.low, linear.high] == pytest.approx(np.percentile(drawn, expanded(len(one))))
     assert (spearman.n, spearman.clusters) == (both.sum(), both.sum())
+    turned = cell_correlations(run, first, second.model_copy(update={"higher_is_better": False}))
+    assert turned[0].value == pytest.approx(-spearman.value)
 
 
 def test_the_clusters_are_what_is_drawn(run):
@@ -170,14 +161,6 @@ def test_the_clusters_are_what_is_drawn(run):
     for once, both in zip(cell_correlations(run, *cells), cell_correlations(copied, *cells), strict=True):
         assert both[:3] == pytest.approx(once[:3])
         assert (both.n, both.clusters) == (2 * once.n, once.clusters)
-
-
-def test_lower_is_better_turns_the_sign(run):
-    first, second = (cell_of(run, "gradcam", metric) for metric in ("saliency_miou", "saliency_insertion"))
-    turned = second.model_copy(update={"higher_is_better": False})
-    assert cell_correlations(run, first, turned)[0].value == pytest.approx(
-        -cell_correlations(run, first, second)[0].value
-    )
 
 
 @pytest.mark.slow
@@ -207,24 +190,16 @@ def test_means_over_datasets_correlate_as_scipy_says(tmp_path):
 
 @pytest.mark.slow
 def test_orders_of_explainers_agree_as_scipy_says(run):
-    explainers = list(METHODS)
-    columns = [
-        [cell_of(run, name, metric) for name in explainers] for metric in ("saliency_miou", "saliency_insertion")
-    ]
+    columns = [[cell_of(run, name, metric) for name in METHODS] for metric in ("saliency_miou", "saliency_insertion")]
     means = [[cell.value for cell in cells] for cells in columns]
     spearman, kendall = agreement(run, *columns)
     assert spearman.value == pytest.approx(stats.spearmanr(*means).statistic)
     assert kendall.value == pytest.approx(stats.kendalltau(*means).statistic)
     values = [np.stack([run.values[cell.cell_id] for cell in cells], axis=1) for cells in columns]
     order = np.argsort(np.array([f"s{image_id}" for image_id in run.ids]))
-    drawn = []
-    for chosen in draws(len(run.ids)):
-        again = [np.nanmean(own[order][chosen], axis=0) for own in values]
-        drawn.append(again)
-    for estimate, ends in zip((spearman, kendall), left_open(means, drawn, len(run.ids)), strict=True):
-        assert (estimate.low, estimate.high) == pytest.approx(
-            (min(ends[0], estimate.value), max(ends[1], estimate.value))
-        )
+    drawn = [[np.nanmean(own[order][chosen], axis=0) for own in values] for chosen in draws(len(run.ids))]
+    for (value, low, high, *_), ends in zip((spearman, kendall), left_open(means, drawn, len(run.ids)), strict=True):
+        assert (low, high) == pytest.approx((min(ends[0], value), max(ends[1], value)))
     rows = sb.analyse(run.folder, "rank").data["pairs"]
     assert len(rows) == math.comb(len(SETTINGS), 2)
     assert {row["explainers"] for row in rows} == {len(METHODS)}, "random is included"
@@ -304,14 +279,11 @@ def test_a_sweep_is_a_point_with_interval_for_each_value(folder, run):
         cell = cell_of(run, point["explainer"], text)
         assert [point[name] for name in ("value", "low", "high", "n")] == [cell.value, cell.low, cell.high, cell.n]
     assert sb.analyse(folder, "sweep").data["points"] == points
-    with pytest.raises(UserError, match="tolerance"):
-        sb.analyse(folder, "sweep", option="tolerance")
+    refused("tolerance", sb.analyse, folder, "sweep", option="tolerance")
 
 
 def with_confidences(folder, out):
     """A copy whose predictions have different confidences; which of them are wrong is drawn too."""
-    import shutil
-
     shutil.copytree(folder, out)
     table = pq.read_table(out / "predictions.parquet")
     confidences = np.random.default_rng(1).uniform(0.7, 1, len(table))
@@ -344,9 +316,8 @@ def test_a_clever_hans_is_confident_points_elsewhere_and_inserts_well(folder, ru
     assert {one["of"] for one in found.data["explainers"]} == {60}
     for one in found.data["explainers"]:
         theirs = stats.binomtest(one["found"], 60).proportion_ci(method="wilson")
-        assert [one[name] for name in ("share", "low", "high")] == pytest.approx(
-            [one["found"] / 60, theirs.low, theirs.high]
-        )
+        shares = [one["found"] / 60, theirs.low, theirs.high]
+        assert [one[name] for name in ("share", "low", "high")] == pytest.approx(shares)
 
 
 class PersonAndMotorbike(nn.Module):
@@ -376,18 +347,13 @@ def test_the_confidence_of_a_clever_hans_is_that_of_the_explained_class(tmp_path
         f = torch.sigmoid(model(model.prepare([{"image": picture} for picture in pictures]).images))
     explained = 0 if target == "label" else 1
     values = {(row["image_id"], row["metric"]): row["value"] for row in result.records().to_list()}
-    pointing, inserted = (
-        {image_id: values[image_id, metric] for image_id in rows["image_id"]}
-        for metric in ("saliency_pointing_game", "saliency_insertion")
-    )
+    pointing, inserted = ({image_id: values[image_id, metric] for image_id in rows["image_id"]}
+                          for metric in ("saliency_pointing_game", "saliency_insertion"))  # fmt: skip
     median = float(np.median(list(inserted.values())))
 
     def equation_19(f_c):
-        return [
-            image_id
-            for number, image_id in enumerate(rows["image_id"])
-            if f_c[number] > 0.9 and pointing[image_id] < 0.5 and inserted[image_id] > median
-        ]
+        return [image_id for number, image_id in enumerate(rows["image_id"]) if f_c[number] > 0.9
+                and pointing[image_id] < 0.5 and inserted[image_id] > median]  # fmt: skip
 
     assert len(equation_19(f.max(dim=1).values)) == 12
     found = sb.analyse(result.folder, "clever-hans")
@@ -401,8 +367,7 @@ def test_a_run_without_the_confidence_in_its_targets_is_refused(folder, tmp_path
     with_confidences(folder, tmp_path / "run")
     path = tmp_path / "run" / "predictions.parquet"
     pq.write_table(pq.read_table(path).drop_columns("target_confidence"), path)
-    with pytest.raises(UserError, match=r"target_confidence.*start the run again"):
-        sb.analyse(tmp_path / "run", "clever-hans")
+    refused(r"target_confidence.*start the run again", sb.analyse, tmp_path / "run", "clever-hans")
 
 
 def test_a_clever_hans_is_found_in_each_of_several_runs_as_one(folder, tmp_path):
@@ -422,8 +387,7 @@ def test_a_clever_hans_is_found_in_each_of_several_runs_as_one(folder, tmp_path)
 @pytest.mark.parametrize("what", WHAT)
 def test_each_analysis_is_written_as_json_tables_and_a_plot(what, folder, tmp_path, capsys):
     line = ["analyse", str(folder), "--what", what]
-    assert main([*line, "--out", str(tmp_path / "first")]) == 0
-    shown = capsys.readouterr().out
+    shown = said(capsys, [*line, "--out", str(tmp_path / "first")])
     found = sb.analyse(str(folder), what, **({"confidence": 0.5} if what == "clever-hans" else {}))
     paths = found.save(tmp_path / "second")
     for suffix in (".json", ".csv", ".md", ".tex", ".svg"):
@@ -432,15 +396,13 @@ def test_each_analysis_is_written_as_json_tables_and_a_plot(what, folder, tmp_pa
     assert "small-resnet" not in shown.partition("written")[0]  # of one run, it would stand in every row
     assert json.loads((tmp_path / "second" / f"{what}.json").read_text())["what"] == what
     rows = list(csv.reader((tmp_path / "second" / f"{what}.csv").read_text().splitlines()))
-    assert rows[0] == list(found.tables[0].header)
-    assert len(rows) == 1 + len(found.tables[0].rows)
+    assert (rows[0], len(rows)) == (list(found.tables[0].header), 1 + len(found.tables[0].rows))
     assert (tmp_path / "second" / f"{what}.svg").read_bytes().lstrip().startswith(b"<?xml")
     before = {path: path.read_bytes() for path in paths}
     found.save(tmp_path / "second")
     assert {path: path.read_bytes() for path in paths} == before
     capsys.readouterr()
-    assert main([*line, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["what"] == what
+    assert json.loads(said(capsys, [*line, "--json"]))["what"] == what
 
 
 def test_tables_are_text_in_three_forms():
@@ -453,22 +415,18 @@ def test_tables_are_text_in_three_forms():
     )
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("--what correlations", "choose from 'correlation'"),
-        ("--what correlation --option threshold", "correlation has no option option"),
-        ("--what sensitivity", "several settings"),
-        ("--what sweep", "several values"),
-        ("--what correlation --out taken", "taken is not a folder"),
-    ],
-)
+@pytest.mark.parametrize(("line", "message"), [
+    ("--what correlations", "choose from 'correlation'"),
+    ("--what correlation --option threshold", "correlation has no option option"),
+    ("--what sensitivity", "several settings"),
+    ("--what sweep", "several values"),
+    ("--what correlation --out taken", "taken is not a folder"),
+])  # fmt: skip
 def test_bad_input_is_one_line(line, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "plain", samples=30, pictures=False)
     (tmp_path / "taken").touch()
-    assert main(["analyse", "plain", *line.split()]) == 2
-    shown = capsys.readouterr().err
+    shown = said(capsys, ["analyse", "plain", *line.split()], 2)
     assert message in shown
     assert shown.count("\n") == 1
 
@@ -478,8 +436,7 @@ def test_only_files_of_an_earlier_analysis_are_replaced(folder, tmp_path):
     found = sb.analyse(folder, "correlation")
     for name in ("correlation.csv", "correlation.json"):
         (tmp_path / name).write_text("mine")
-        with pytest.raises(UserError, match=rf"{name} exists and is not from an analysis"):
-            found.save(tmp_path)
+        refused(rf"{name} exists and is not from an analysis", found.save, tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == [name]
         (tmp_path / name).unlink()
     written = found.save(tmp_path)
@@ -502,10 +459,6 @@ def test_a_class_whose_name_turns_the_writing_turns_no_line():
 
 def test_metrics_and_analyses_that_are_missing_are_named(tmp_path):
     one = make_run(tmp_path / "one", samples=30, metrics=("saliency_miou",), pictures=False)
-    for what, message in (
-        ("clever-hans", "saliency_insertion"),
-        ("rank", "two metrics"),
-        ("nothing", "unknown analysis"),
-    ):
-        with pytest.raises(UserError, match=message):
-            sb.analyse(one, what)
+    lacks = {"clever-hans": "saliency_insertion", "rank": "two metrics", "nothing": "unknown analysis"}
+    for what, message in lacks.items():
+        refused(message, sb.analyse, one, what)

@@ -12,18 +12,10 @@ from saliency_bench.spec import RunSpec
 
 EXPLAINER = ("rise", '{"masks": 20, "p": 0.5}', 1)
 METRIC = ("saliency_miou", '{"threshold": 0.3}', 2)
-HAND_MADE = Identity(
-    fingerprint="0123456789abcdef" * 2,
-    split="test",
-    classifier="fedcba9876543210" * 2,
-    geometry={"resize": [32, 48], "crop": None, "rounding": "floor", "resample": "bilinear"},
-    layer=None,
-    target="label",
-    labels=[[0], [1, 2]],
-    precision="bf16, channels last",
-    seed=7,
-    groups="9ed6a372b14f702a",
-)
+HAND_MADE = Identity(fingerprint="0123456789abcdef" * 2, split="test", classifier="fedcba9876543210" * 2,
+                     geometry={"resize": [32, 48], "crop": None, "rounding": "floor", "resample": "bilinear"},
+                     layer=None, target="label", labels=[[0], [1, 2]], precision="bf16, channels last", seed=7,
+                     groups="9ed6a372b14f702a")  # fmt: skip
 OTHER = {
     "fingerprint": "0" * 32, "split": "train", "classifier": "0" * 32, "geometry": {"resize": 32}, "layer": "layer4",
     "target": "predicted", "labels": [[0], [1]], "precision": "fp32", "seed": 8, "groups": "0" * 16,
@@ -57,13 +49,10 @@ def test_every_entry_is_part_of_the_id_of_what_asks_for_it(entry):
 def test_what_a_metric_asks_for_besides_is_part_of_its_id(entry):
     asked = [{}, {entry: "0" * 32}, {entry: "1" * 32}, {f"{entry}s": "0" * 32}]
     ids = [HAND_MADE.cell_id(EXPLAINER, METRIC, EVERYTHING, one) for one in asked]
-    assert len(set(ids)) == len(asked)
-    assert ids[0] == HAND_MADE.cell_id(EXPLAINER, METRIC, EVERYTHING)
+    assert (len(set(ids)), ids[0]) == (len(asked), HAND_MADE.cell_id(EXPLAINER, METRIC, EVERYTHING))
     of_identity = CellIds(HAND_MADE)
-    assert all(
-        cell_id in of_identity.possible(EXPLAINER, METRIC, asked_for)
-        for cell_id, asked_for in zip(ids, asked, strict=True)
-    )
+    assert all(cell_id in of_identity.possible(EXPLAINER, METRIC, asked_for)
+               for cell_id, asked_for in zip(ids, asked, strict=True))  # fmt: skip
     assert not set(of_identity.possible(EXPLAINER, METRIC, asked[1])) & {*ids[:1], *ids[2:]}
 
 
@@ -108,16 +97,8 @@ def test_the_ids_a_reader_accepts_are_those_of_whatever_a_metric_may_ask_for():
 # Of each setting of a run but its dataset, model, explainers and metrics: whether another value makes another cell.
 CHANGES = {"split": "validation", "target": "predicted", "label_map": {}, "seed": 1, "precision": "bf16",
            "channels_last": True, "compile": True, "activation": "sigmoid", "mask_values": 255}  # fmt: skip
-KEEPS = {
-    "out": "elsewhere",
-    "limit": 3,
-    "batch_size": 5,
-    "strict": True,
-    "keep_maps": True,
-    "device": "cpu",
-    "groups": {},
-    "only": ("correct",),
-}
+KEEPS = {"out": "elsewhere", "limit": 3, "batch_size": 5, "strict": True, "keep_maps": True, "device": "cpu",
+         "groups": {}, "only": ("correct",)}  # fmt: skip
 
 
 @pytest.mark.slow

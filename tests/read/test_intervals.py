@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import refused
 from scipy import stats
 
-from saliency_bench.errors import UserError
 from saliency_bench.read.statistics.clusters import Matched, cluster_codes, effective_clusters, summable
 from saliency_bench.read.statistics.intervals import (
     aggregate_interval,
@@ -111,8 +111,7 @@ def test_bounded_scores_against_a_second_writing(draw, n, size, limits):
 def test_a_paired_difference_outlasts_a_failure_of_either():
     rng = np.random.default_rng(5)
     for spread, wider in ((0.16, False), (0.02, True)):
-        gaps = rng.normal(0.05, spread, 60)
-        second = rng.uniform(0.4, 0.7, 60)
+        gaps, second = rng.normal(0.05, spread, 60), rng.uniform(0.4, 0.7, 60)
         first = second + gaps
         own = paired_difference(Matched([first, second], np.arange(60), UNIT), 0, 1)
         error, freedom = literal_error(gaps.tolist(), list(range(60)))
@@ -121,8 +120,7 @@ def test_a_paired_difference_outlasts_a_failure_of_either():
         law = stats.t(freedom, gaps.mean(), error)
         ends = literal_rare(lambda tail, sign, law=law: (law.ppf if sign < 0 else law.isf)(tail), gaps.mean(), far,
                             [1] * 60)  # fmt: skip
-        assert own.rare == wider
-        assert own[1:3] == pytest.approx(ends, abs=6e-4)
+        assert (own.rare, own[1:3]) == (wider, pytest.approx(ends, abs=6e-4))
     missing = np.where(np.arange(60) < 5, np.nan, first)
     assert paired_difference(Matched([missing, second], np.arange(60), UNIT), 0, 1).n == 55
     assert not paired_difference(Matched([first, second], np.arange(60), POSITIVE), 0, 1).rare  # no bound above
@@ -137,9 +135,8 @@ def test_alike_are_differences_that_no_rare_failure_could_hide():
 
     def alike(n, gap=0.0, size=1, limits=UNIT, spread=0.0):
         gaps = gap + spread * np.resize([-1.0, 1.0], n)
-        return is_alike(
-            Matched([0.5 + gaps, np.full(n, 0.5)], np.arange(n) // size, limits), 0, 1, 0.05 * np.ptp(limits)
-        )
+        return is_alike(Matched([0.5 + gaps, np.full(n, 0.5)], np.arange(n) // size, limits), 0, 1,
+                        0.05 * np.ptp(limits))  # fmt: skip
 
     assert not alike(75)
     assert alike(76)
@@ -307,10 +304,8 @@ def test_a_statistic_of_weights_leaves_out_draws_that_have_none():
 
 
 def test_a_score_outside_its_range_is_an_error_and_the_last_digit_is_none():
-    with pytest.raises(UserError, match=r"cell 7 .* 1\.2, .*from 0 to 1"):
-        check_range(np.array([0.5, 1.2, np.nan]), UNIT, "cell 7")
-    with pytest.raises(UserError, match=r"-0\.1"):
-        check_range(np.array([-0.1, 5]), POSITIVE, "cell 7")
+    refused(r"cell 7 .* 1\.2, .*from 0 to 1", check_range, np.array([0.5, 1.2, np.nan]), UNIT, "cell 7")
+    refused(r"-0\.1", check_range, np.array([-0.1, 5]), POSITIVE, "cell 7")
     check_range(np.array([1 + 1e-7, -1e-7, np.nan]), UNIT, "cell 7")
     assert bounded(np.full(20, 1 + 1e-7), np.arange(20), UNIT).high >= 1 + 1e-7
 

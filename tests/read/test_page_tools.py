@@ -16,11 +16,11 @@ import pytest
 import torch
 from datasets import Dataset
 from PIL import Image
+from refusals import refused
 from test_pairs import CHROMIUM, browser, in_browser
 from test_reporting import METHODS, make_run, page_of
 
 from saliency_bench.compute.examples import thumbnail_rows
-from saliency_bench.errors import UserError
 from saliency_bench.read.parts import RunStore, StoredResult
 from saliency_bench.read.report import words
 from saliency_bench.read.report.plots import DOT
@@ -130,9 +130,8 @@ def content_of(folder):
 def test_the_page_of_all_samples_holds_what_the_records_say(sampled):
     content = content_of(sampled)
     assert [one[0] for one in content["samples"]] == [f"<i>{number}" for number in range(90)]
-    rows = {}
-    for row in pq.read_table(sampled / "records.parquet").to_pylist():
-        rows[row["image_id"], row["explainer"], row["metric"]] = row
+    rows = {(row["image_id"], row["explainer"], row["metric"]): row
+            for row in pq.read_table(sampled / "records.parquet").to_pylist()}  # fmt: skip
     correct = {row["image_id"]: row["correct"] for row in pq.read_table(sampled / "predictions.parquet").to_pylist()}
     for image_id, label, prediction, _, is_right, scores, size in content["samples"]:
         for (name, _, _), of_row in zip(content["explainers"], scores, strict=True):
@@ -159,12 +158,10 @@ def test_samples_without_small_maps_or_of_another_dataset_are_told(folder, tmp_p
     text = page.with_name("page-samples.html").read_text(encoding="utf-8")
     assert "has no small maps of gradcam, rise, integrated_gradients" in text
     other = Dataset.from_dict({"image": [Image.new("RGB", (4, 4))], "label": [0]})
-    with pytest.raises(UserError, match="holds other samples than the dataset of"):
-        report(folder, tmp_path / "page.html", samples=True, data=other)
-    with pytest.raises(UserError, match="all samples can be shown for one run"):
-        report([folder, make_run(tmp_path / "two", pictures=False)], tmp_path / "page.html", samples=True)
-    with pytest.raises(UserError, match="--samples"):
-        report(folder, tmp_path / "page.html", data=other)
+    refused("holds other samples than the dataset of", report, folder, tmp_path / "page.html", samples=True, data=other)
+    two = [folder, make_run(tmp_path / "two", pictures=False)]
+    refused("all samples can be shown for one run", report, two, tmp_path / "page.html", samples=True)
+    refused("--samples", report, folder, tmp_path / "page.html", data=other)
 
 
 @pytest.mark.slow

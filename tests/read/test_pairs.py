@@ -12,9 +12,9 @@ from io import StringIO
 
 import numpy as np
 import pytest
+from commands import said
 from test_reporting import METHODS, METRICS, make_run, page_of
 
-from saliency_bench.cli import main
 from saliency_bench.read.analysis.pairs import explainer_pairs
 from saliency_bench.read.report.titles import metric_title
 from saliency_bench.read.run_folder import read_run
@@ -38,33 +38,17 @@ def test_pairs_are_what_the_scores_say(folder):
         for pair in pairs:
             names = pair.against.name, pair.against.other
             first, second = (run.values[cells[name, column.name].cell_id] for name in names)
-            gains = {
-                image_id: one - other
-                for image_id, one, other in zip(run.ids, first, second, strict=True)
-                if np.isfinite(one) and np.isfinite(other)
-            }
+            gains = {image_id: one - other for image_id, one, other in zip(run.ids, first, second, strict=True)
+                     if np.isfinite(one) and np.isfinite(other)}  # fmt: skip
             total = len(gains)
-            shares = [sum(sign(gain) for gain in gains.values()) / total for sign in (above, level, below)]
-            assert [pair.better, pair.equal, pair.worse] == pytest.approx(shares)
+            better, worse = (sum(sign * gain > 1e-9 for gain in gains.values()) / total for sign in (1, -1))
+            assert [pair.better, pair.equal, pair.worse] == pytest.approx([better, 1 - better - worse, worse])
             assert pair.against.contrast.difference == pytest.approx(sum(gains.values()) / total)
             assert pair.against.contrast.difference >= 0, "the better mean stands first"
             order = sorted(gains, key=lambda image_id: -gains[image_id])
             assert [one.image_id for one in pair.ahead] == [name for name in order[:3] if gains[name] > 0]
-            assert [one.difference for one in pair.behind] == pytest.approx(
-                [gains[name] for name in order[::-1][:3] if gains[name] < 0]
-            )
-
-
-def above(gain):
-    return gain > 1e-9
-
-
-def level(gain):
-    return abs(gain) <= 1e-9
-
-
-def below(gain):
-    return gain < -1e-9
+            behind = [gains[name] for name in order[::-1][:3] if gains[name] < 0]
+            assert [one.difference for one in pair.behind] == pytest.approx(behind)
 
 
 def test_lower_is_better_turns_who_is_ahead(folder):
@@ -83,15 +67,13 @@ def test_lower_is_better_turns_who_is_ahead(folder):
 @pytest.mark.slow
 def test_the_console_prints_every_pair_and_json_holds_it(folder, tmp_path, capsys):
     line = ["report", str(folder), "--out", str(tmp_path / "page.html"), "--pairs"]
-    assert main(line) == 0
-    shown = capsys.readouterr().out
+    shown = said(capsys, line)
     found = [pair for _, pairs in explainer_pairs(read_run(folder)) for pair in pairs]
     for pair in found:
         contrast = pair.against.contrast
         row = rf"{pair.against.name} +{pair.against.other} +{contrast.difference:+.3f} \[{contrast.low:+.3f}, "
         assert re.search(row.replace("+0", r"\+0").replace("+-", "-").replace("[-", r"[-"), shown), row
-    assert main([*line, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["pairs"] == [[pair.as_dict() for pair in found]]
+    assert json.loads(said(capsys, [*line, "--json"]))["pairs"] == [[pair.as_dict() for pair in found]]
 
 
 def test_the_page_has_a_table_of_pairs_for_each_metric(folder):
@@ -106,10 +88,8 @@ def test_only_the_script_of_the_page_may_run_and_nothing_is_loaded(folder):
     page = page_of(folder)
     (script,) = re.findall(r"<script>(.*?)</script>", page, flags=re.S)
     digest = b64encode(sha256(script.encode()).digest()).decode()
-    assert (
-        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-        in html.unescape(page)
-    )
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert policy in html.unescape(page)
     assert not re.search(r"fetch|XMLHttpRequest|import\(|innerHTML|eval", script)
 
 
@@ -159,8 +139,7 @@ def test_tables_are_copied_and_sorted(folder, tmp_path):
     assert [row["Explainer"] for row in rows] == [row.name for row in run.rows]
     for row, own in zip(rows, run.rows, strict=True):
         for column in run.columns:
-            cell = run.cell(own, column)
-            name = f"{metric_title(column.name)} {column.arrow}"
+            cell, name = run.cell(own, column), f"{metric_title(column.name)} {column.arrow}"
             assert row[f"{name} note"] == f"#{cell.ranks}" + " best" * (cell.cell_id in run.best)
             numbers = [float(row[name + end]) for end in ("", " low", " high")]
             assert numbers == [round(number, 3) for number in (cell.value, cell.low, cell.high)]
@@ -185,8 +164,7 @@ const result = [shown(), choose(label, "circle"), choose(outcome, "wrong"), choo
 @pytest.mark.slow
 @browser
 def test_samples_are_filtered_by_class_and_by_right_and_wrong(folder, tmp_path):
-    run = read_run(folder)
-    page = page_of(folder)
+    run, page = read_run(folder), page_of(folder)
     samples = [run.samples[str(image_id)] for image_id in run.examples["ids"] if f"<h4>{image_id}</h4>" in page]
     assert len(samples) == len(run.examples["ids"]) - 2  # the best and the worst are shown above
     circles = [one for one in samples if one["label"] == "circle"]

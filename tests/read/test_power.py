@@ -4,12 +4,12 @@ from math import sqrt
 
 import numpy as np
 import pytest
+from refusals import refused
 from scipy import stats
 from scipy.integrate import quad
 from scored_cells import run_of
 
 from saliency_bench.cli import main
-from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.power import assumed, clusters_needed, curve, of_run, power_at
 from saliency_bench.read.statistics.clusters import Matched
 from saliency_bench.read.statistics.paired_test import adjusted_p
@@ -74,8 +74,7 @@ def test_the_fewest_clusters_and_more_for_several_comparisons():
 
 def test_the_command_answers_in_its_first_line(capsys):
     assert main(["power", "--spread", "0.3", "--difference", "0.05", "--cluster-size", "6"]) == 0
-    needed = assumed(0.3, 0.05, size=6)
-    first = capsys.readouterr().out.splitlines()[0]
+    needed, first = assumed(0.3, 0.05, size=6), capsys.readouterr().out.splitlines()[0]
     assert first == (f"{needed.images} images ({needed.clusters} clusters) are enough to show a difference of 0.05 "
                      "between the two explainers with a chance of 80%.")  # fmt: skip
     assert main(["power", "--spread", "1e6", "--difference", "1e-6"]) == 0
@@ -84,8 +83,7 @@ def test_the_command_answers_in_its_first_line(capsys):
 
 def test_clusters_count_and_not_images():
     single, alike, free = assumed(0.3, 0.05), assumed(0.3, 0.05, size=6, correlation=1.0), assumed(0.3, 0.05, size=6)
-    assert alike.clusters == single.clusters
-    assert alike.images == 6 * single.images
+    assert (alike.clusters, alike.images) == (single.clusters, 6 * single.images)
     assert free.spread == pytest.approx(0.3 / sqrt(6))
 
 
@@ -95,8 +93,7 @@ def test_clusters_count_and_not_images():
      ((0.3, 0.02, 0.8, 0), "cluster"), ((0.3, 0.02, 0.8, 2, 1.5), "correlation")],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_refused(arguments, match):
-    with pytest.raises(UserError, match=match):
-        assumed(*arguments)
+    refused(match, assumed, *arguments)
 
 
 def test_a_run_gives_its_own_spread():
@@ -110,14 +107,12 @@ def test_a_run_gives_its_own_spread():
     three = of_run(run_of({"a": first, "b": second, "c": first}), 0.1)
     assert [item.explainers for item in three][-1] == ("a", "c")  # which needs least
     assert three[0].clusters == clusters_needed(spread, 0.1, comparisons=3)
-    with pytest.raises(UserError, match="more images"):
-        of_run(run_of({"a": first[:8], "b": second[:8]}), 0.1)
+    refused("more images", of_run, run_of({"a": first[:8], "b": second[:8]}), 0.1)
 
 
 def test_a_run_of_clusters_needs_clusters():
     rng = np.random.default_rng(0)
-    own = np.repeat(rng.random(40), 3)
-    groups = [f"g{index // 3}" for index in range(120)]
+    own, groups = np.repeat(rng.random(40), 3), [f"g{index // 3}" for index in range(120)]
     (needed,) = of_run(run_of({"a": own, "b": np.zeros(120)}, groups), 0.1)
     assert needed.images == 3 * needed.clusters
     assert needed.spread == pytest.approx(own.std() * sqrt(40 / 39), rel=1e-6)
@@ -127,7 +122,6 @@ def test_a_run_of_clusters_needs_clusters():
 
 
 def test_the_curve_rises_to_the_power_that_was_asked_for():
-    points = dict(curve(assumed(0.3, 0.05)))
-    needed = clusters_needed(0.3, 0.05)
+    points, needed = dict(curve(assumed(0.3, 0.05))), clusters_needed(0.3, 0.05)
     assert points[needed] == pytest.approx(0.8, abs=0.01)
     assert list(points.values()) == sorted(points.values())

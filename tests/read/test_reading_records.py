@@ -95,11 +95,8 @@ def test_scores_go_by_image_in_any_order(made, part):
 
 def test_cells_that_are_asked_for_are_read_alone(made):
     found, path = made
-    read = [
-        (cell, name)
-        for cell, own in records.by_cell(path, ["image_id"], {CELLS[1]})
-        for name in own.column("image_id").to_pylist()
-    ]
+    read = [(cell, name) for cell, own in records.by_cell(path, ["image_id"], {CELLS[1]})
+            for name in own.column("image_id").to_pylist()]  # fmt: skip
     assert read == [(row["cell_id"], row["image_id"]) for row in found if row["cell_id"] == CELLS[1]]
 
 
@@ -115,14 +112,11 @@ def test_only_row_groups_that_may_hold_a_cell_are_opened(tmp_path):
     assert len(may) < len(groups)
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (lambda table: table.drop_columns("part"), "part"),
-        (lambda table: table.set_column(0, "cell_id", pa.array(range(len(table)))), "cell_id"),
-        (lambda table: table.set_column(0, "cell_id", pa.array([None] * len(table), pa.string())), "cell_id"),
-    ],
-)
+@pytest.mark.parametrize(("change", "named"), [
+    (lambda table: table.drop_columns("part"), "part"),
+    (lambda table: table.set_column(0, "cell_id", pa.array(range(len(table)))), "cell_id"),
+    (lambda table: table.set_column(0, "cell_id", pa.array([None] * len(table), pa.string())), "cell_id"),
+])  # fmt: skip
 def test_what_is_no_table_of_records_is_named(tmp_path, change, named):
     table = change(pa.Table.from_pylist(rows(4), schema=records.SCHEMA))
     pq.write_table(table, tmp_path / "records.parquet")

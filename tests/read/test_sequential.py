@@ -32,8 +32,7 @@ def test_wealth_is_that_of_the_equation():
     rng = np.random.default_rng(0)
     leader, other = rng.random(30), rng.random(30) * 0.5
     other[4] = np.nan
-    codes = np.repeat(np.arange(10), 3)
-    race = Race(["a", "b"], span=1.0, margin=0.05, largest=4)
+    codes, race = np.repeat(np.arange(10), 3), Race(["a", "b"], span=1.0, margin=0.05, largest=4)
     race.look({"a": leader[:15], "b": other[:15]}, codes[:15], "a", "b", 5)
     race.look({"a": leader[15:], "b": other[15:]}, codes[15:] - 5, "a", "b", 10)
     expected = literal_wealth(leader, other, codes.tolist(), 0.05, 1.0, 4)
@@ -48,11 +47,9 @@ def test_a_candidate_is_dropped_at_its_threshold_and_the_next_one_at_less():
     assert race.look(scores, np.arange(5), "a", "c", 5) == []
     dropped = race.look(scores, np.arange(5), "a", "c", 10)
     assert [(item.name, item.clusters, item.leader) for item in dropped] == [("b", 10, "a")]
-    assert race.left == ["a", "c"]
-    assert race.threshold == pytest.approx(log(2 / 0.05))
+    assert (race.left, race.threshold) == (["a", "c"], pytest.approx(log(2 / 0.05)))
     race.exclude("c")  # which makes dropping no easier
-    assert race.left == ["a"]
-    assert race.threshold == pytest.approx(log(2 / 0.05))
+    assert (race.left, race.threshold) == (["a"], pytest.approx(log(2 / 0.05)))
 
 
 def test_behind_is_the_greatest_margin_that_the_evidence_excludes():

@@ -29,15 +29,10 @@ def test_means_of_bounded_scores_are_covered(simulation, law, design):
     assert min(covered) >= at_least(0.93, 200)
 
 
-@pytest.mark.parametrize(
-    ("name", "share", "n"),
-    [
-        ("mean .75, spread .02", 0.02, 20),
-        ("mean .75, spread .02", 0.02, 50),
-        ("mean .7, spread .1", 0.08, 20),
-        ("mean .8, spread .09", 0.05, 30),
-    ],
-)
+@pytest.mark.parametrize(("name", "share", "n"), [
+    ("mean .75, spread .02", 0.02, 20), ("mean .75, spread .02", 0.02, 50), ("mean .7, spread .1", 0.08, 20),
+    ("mean .8, spread .09", 0.05, 30),
+])  # fmt: skip
 def test_rare_failures_among_scores_are_covered(simulation, name, share, n):
     """Without the wider bounds, the intervals contain the mean in 42 to 87 % of the runs."""
     law = simulation.at_grid(simulation.NARROW[name])

@@ -7,12 +7,12 @@ from itertools import combinations
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from commands import said
+from refusals import refused
 from scipy import stats
 from test_reporting import _key, change_summary, make_run
 
 import saliency_bench as sb
-from saliency_bench.cli import main
-from saliency_bench.errors import UserError
 from saliency_bench.read.manifest import read_manifest
 from saliency_bench.read.statistics.clusters import cluster_codes
 from saliency_bench.read.statistics.intervals import bounded
@@ -36,8 +36,7 @@ def test_areas_of_each_training_by_hand():
 
 def test_intervals_hold_the_mean_over_trainings():
     """Trainings and images both vary; from five trainings on nine in ten intervals are not enough for chance."""
-    rng = np.random.default_rng(3)
-    hits = 0
+    rng, hits = np.random.default_rng(3), 0
     for _ in range(200):
         areas = 0.4 + rng.normal(0, 0.1, (60, 1)) + rng.normal(0, 0.05, (1, 5)) + rng.normal(0, 0.05, (60, 5))
         estimate = crossed(np.clip(areas, 0, 1), np.arange(60), UNIT)
@@ -54,9 +53,8 @@ def test_one_training_leaves_the_interval_of_the_images():
 def test_explainers_are_ranked_from_five_trainings_on(trainings):
     keys = [_key(name, "saliency_roar", 0).model_copy(update={"metric_options": {"trainings": trainings}})
             for name in ("gradcam", "random")]  # fmt: skip
-    scores = dict(
-        zip((key.cell_id for key in keys), np.random.default_rng(0).random((2, 60)) * [[1], [0.3]], strict=True)
-    )
+    draws = np.random.default_rng(0).random((2, 60)) * [[1], [0.3]]
+    scores = {key.cell_id: own for key, own in zip(keys, draws, strict=True)}
     ids = [f"i{number}" for number in range(60)]
     (contrast,), standings = compare(keys, scores, cluster_codes(ids, [None] * 60), 0)
     if trainings == 5:
@@ -97,9 +95,8 @@ def literal(x):
 
     def end(side, tail):
         z = stats.t.ppf(1 - tail, freedom_of_both)
-        return (m + z * z / 2 / size + side * z * math.sqrt(m * (1 - m) / size + z * z / 4 / size**2)) / (
-            1 + z * z / size
-        )
+        half = z * math.sqrt(m * (1 - m) / size + z * z / 4 / size**2)
+        return (m + z * z / 2 / size + side * half) / (1 + z * z / size)
 
     low, high = (outlasting(lambda tail, side=side: end(side, tail), far, m, n) for side, far in ((-1, 0), (1, 1)))
     return m, spread, low, high, within, between, freedom
@@ -124,14 +121,12 @@ def outlasting(end, far, mean, clusters):
 
 @pytest.mark.parametrize("count", [2, 3, 6])
 def test_a_seed_study_is_mean_spread_and_interval_over_networks(networks, count):
-    study = sb.seed_study(networks[:count])
-    scores = {}
+    study, scores = sb.seed_study(networks[:count]), {}
     for number, folder in enumerate(networks[:count]):
         for row in pq.read_table(folder / "records.parquet").to_pylist():
             if row["part"] is None and row["value"] is not None:
-                scores.setdefault((row["explainer"], row["metric"]), {}).setdefault(row["image_id"], {})[number] = row[
-                    "value"
-                ]
+                own = scores.setdefault((row["explainer"], row["metric"]), {})
+                own.setdefault(row["image_id"], {})[number] = row["value"]
     matrices = {key: [[row[k] for k in range(count)] for _, row in sorted(images.items()) if len(row) == count]
                 for key, images in scores.items()}  # fmt: skip
     table = study.to_pandas()
@@ -145,13 +140,10 @@ def test_a_seed_study_is_mean_spread_and_interval_over_networks(networks, count)
         assert row[14] == pytest.approx(np.mean([line[0] for line in x]))  # the column "seed-0"
     assert table["rank_low"].notna().all() == (count == 6)
     for metric in {metric for _, metric in matrices} if count == 6 else ():
-        names = [name for name, of in matrices if of == metric]
-        p = {}
+        names, p = [name for name, of in matrices if of == metric], {}
         for pair in combinations(names, 2):
-            d = [
-                [a - b for a, b in zip(*rows, strict=True)]
-                for rows in zip(*(matrices[n, metric] for n in pair), strict=True)
-            ]
+            d = [[a - b for a, b in zip(*rows, strict=True)]
+                 for rows in zip(*(matrices[n, metric] for n in pair), strict=True)]  # fmt: skip
             m, _, _, _, within, between, freedom = literal([[(v + 1) / 2 for v in row] for row in d])
             t = (m - 0.5) / math.sqrt(within + between)
             p[pair] = 2 * stats.t.sf(abs(t), min(freedom, (count - 1) * (within + between) / between)), t
@@ -172,8 +164,7 @@ def test_the_command_writes_the_same_seed_study(networks, tmp_path, capsys):
     words = ["report", *map(str, networks[:3]), "--seeds", "--table", str(tmp_path / "t.tex"), "--digits", "1",
              "--figure", str(tmp_path / "f.pdf"), "--labels", "rise=RISE"]  # fmt: skip
     study = sb.seed_study([sb.load_run(folder) for folder in networks[:3]])
-    assert main([*words, "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(said(capsys, [*words, "--json"]))
     assert shown["rows"] == study.as_dict()["rows"]
     assert (tmp_path / "t.tex").read_text() == study.to_latex(digits=1, labels={"rise": "RISE"})
     bare = study.to_latex(intervals=False, labels={study.rows[0].metric: r"$\mathrm{mIoU}$"})
@@ -182,20 +173,15 @@ def test_the_command_writes_the_same_seed_study(networks, tmp_path, capsys):
     assert r"RISE & 0.4 $\pm$ 0.0 {\scriptsize [0.4, 0.5]}\rlap{\textsuperscript{a}} & " in study.to_latex(
         digits=1, labels={"rise": "RISE"})  # fmt: skip
     assert (tmp_path / "f.pdf").read_bytes().startswith(b"%PDF")
-    assert main(words) == 0
-    assert str(study) in capsys.readouterr().out
+    assert str(study) in said(capsys, words)
 
 
 def test_runs_that_are_no_seed_study_are_refused(networks, tmp_path):
     other = make_run(tmp_path / "other", seed=7, pictures=False)
     change_summary(other, lambda summary: summary["model"].update(digest="d7"))
-    for runs, message in (
-        ([networks[0]], "at least two networks"),
-        ([networks[0], networks[0]], "the same network"),
-        ([networks[1], other], "another seed"),
-    ):
-        with pytest.raises(UserError, match=message):
-            sb.seed_study(runs)
+    refused("at least two networks", sb.seed_study, networks[:1])
+    refused("the same network", sb.seed_study, [networks[0]] * 2)
+    refused("another seed", sb.seed_study, [networks[1], other])
 
 
 def test_scores_without_a_range_have_students_interval():

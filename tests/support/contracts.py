@@ -30,13 +30,10 @@ EXPLAINER = {
     "needs": f"what it needs of a network, in the words {', '.join(NETWORK)}",
     "passes": "the forward passes for one image, a number or a function (options, height, width) -> number",
 }
-METRIC = {
-    "version": "version=1, and raise it whenever a number changes",
-    "higher_is_better": "the direction",
-    "title": "its name on pages, in a few words a reader knows",
-    "range": "(low, high) of its scores, or a function of {option: value}",
-    "paper": "authors, title, year and address, or a BibTeX entry",
-}
+METRIC = {"version": "version=1, and raise it whenever a number changes", "higher_is_better": "the direction",
+          "title": "its name on pages, in a few words a reader knows",
+          "range": "(low, high) of its scores, or a function of {option: value}",
+          "paper": "authors, title, year and address, or a BibTeX entry"}  # fmt: skip
 
 
 def names(kind: str) -> list[str]:

@@ -3,6 +3,12 @@
 import torch
 from torch import nn
 
+from saliency_bench import load_classifier
+
+
+def loaded(network, **settings):
+    return load_classifier(network, **{"device": "cpu", "mean": 0, "std": 1} | settings)
+
 
 def small(seed=0):
     torch.manual_seed(seed)
@@ -10,6 +16,19 @@ def small(seed=0):
         nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 12, 3, stride=2, padding=1), nn.ReLU(),
         nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(48, 4),
     ).eval()  # fmt: skip
+
+
+class Custom(nn.Module):
+    """Layers, and the function of the network and the images that gives its output."""
+
+    def __init__(self, function, **layers):
+        super().__init__()
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(self, x)
 
 
 class Branched(nn.Module):
@@ -24,3 +43,15 @@ class Branched(nn.Module):
     def forward(self, x):
         x = self.relu(self.stem(x))
         return self.head(self.relu(x + self.body(x)).mean(dim=(2, 3)))
+
+
+def gradient(classifier, images, target):
+    """An explainer of a few lines: the gradient, summed over the channels."""
+    images = images.detach().requires_grad_()
+    return torch.autograd.grad((classifier(images) * target).sum(), images)[0].sum(dim=1)
+
+
+def input_x_gradient(classifier, images, target):
+    images = images.detach().requires_grad_()
+    (found,) = torch.autograd.grad((classifier(images) * target).sum(), images)
+    return (found * images.detach()).sum(dim=1)

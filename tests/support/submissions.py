@@ -62,9 +62,8 @@ def submission(scores, submitter="ada", ids=IDS, groups=None, **content):
         own = np.mean(list(parts.values()), axis=0) if parts else np.asarray(values, float)
         outcomes[key.cell_id] = Outcome(own, parts, Counter({"no mask": n} if (n := int(np.isnan(own).sum())) else {}),
                                         Counter())  # fmt: skip
-    table = pa.Table.from_pylist(
-        [row for key in keys for row in _rows(key, outcomes[key.cell_id], ids, groups)], schema=records.SCHEMA
-    )
+    table = pa.Table.from_pylist([row for key in keys for row in _rows(key, outcomes[key.cell_id], ids, groups)],
+                                 schema=records.SCHEMA)  # fmt: skip
     found, codes = Recorded(list(ids), list(groups), outcomes), cluster_codes(ids, groups)
     _, standings = compare(keys, found.values, codes, SETTING.seed)
     kept = {name: dict(one.parts) for name, one in outcomes.items()}

@@ -23,9 +23,8 @@ def tokenizer_of(kind):
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     made.normalizer = normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace(" ", "▁")])
     made.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    made.post_processor = processors.TemplateProcessing(
-        single="<bos> $A <eos>", special_tokens=[("<bos>", 2), ("<eos>", 1)]
-    )
+    made.post_processor = processors.TemplateProcessing(single="<bos> $A <eos>",
+                                                        special_tokens=[("<bos>", 2), ("<eos>", 1)])  # fmt: skip
     return hf.PreTrainedTokenizerFast(
         tokenizer_object=made, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", unk_token="<unk>",
         model_max_length=POSITIONS,

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 import saliency_bench as sb
 from saliency_bench.bound_explainer import as_explainer
@@ -109,10 +110,8 @@ CHANGES = {
     "a module imported inside under another name": ("own_package/deep", "3", "4"),
 }
 # Files are hashed whole: what a function may use some day is computed anew once too often.
-CHANGES |= {
-    "what is not used": ("own_helpers", "return 5", "return 6"),
-    "a global that is not used": ("own_main", "UNUSED = 1", "UNUSED = 2"),
-}
+CHANGES |= {"what is not used": ("own_helpers", "return 5", "return 6"),
+            "a global that is not used": ("own_main", "UNUSED = 1", "UNUSED = 2")}  # fmt: skip
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
@@ -135,8 +134,7 @@ def test_the_methods_of_parents_are_part_of_a_class(tmp_path, monkeypatch):
 def test_a_file_that_was_edited_after_its_import_is_not_believed(tmp_path, monkeypatch):
     """In a notebook a module may be older than its file."""
     module = loaded(tmp_path / "first", monkeypatch)
-    before = version(module.mine)
-    path = tmp_path / "first" / "own_helpers.py"
+    before, path = version(module.mine), tmp_path / "first" / "own_helpers.py"
     path.write_text(path.read_text().replace("images.mean(1) * FACTOR", "images.amax(1) * FACTOR"))
     edited = code_hash(module.mine)
     assert "own_helpers.py was edited after it was imported; import it again" in edited.unhashable
@@ -230,17 +228,9 @@ class Keeping:
         return images.mean(1) * self.doubled
 
 
-def test_objects_have_their_attributes():
+def test_objects_have_their_attributes_also_in_a_ring():
     assert version(Keeping(a=1)) == version(Keeping(a=1)) != version(Keeping(a=2))
     assert version(Keeping(a=1).__call__) != version(Keeping(a=2).__call__)
-
-
-def test_two_lambdas_on_one_line_are_two():
-    one, other = lambda c, images, t: images[:, 0], lambda c, images, t: images[:, 1]
-    assert version(one) != version(other)
-
-
-def test_what_refers_to_itself_ends():
     ring = [1]
     ring.append(ring)
     space = SimpleNamespace(ring=ring)
@@ -256,13 +246,9 @@ def drawing(classifier, images, target):
     return images.mean(1)
 
 
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
-        (holding(SimpleNamespace(inner=(letter for letter in "ab"))), "generator"),
-        (holding(torch.eye(2).to_sparse()), "Sparse"),
-    ],
-)
+@pytest.mark.parametrize(("function", "words"),
+                         [(holding(SimpleNamespace(inner=(letter for letter in "ab"))), "generator"),
+                          (holding(torch.eye(2).to_sparse()), "Sparse")])  # fmt: skip
 def test_what_cannot_be_hashed_is_another_version_each_time_and_named(function, words):
     found = [code_hash(function) for _ in range(2)]
     assert found[0].version != found[1].version
@@ -308,18 +294,12 @@ def test_the_version_is_the_same_in_every_process(tmp_path):
                        env={**os.environ, "PYTHONHASHSEED": str(seed)}).stdout
         for seed, way in enumerate(ways)
     ]  # fmt: skip
-    assert found[0] == found[1]
-    assert found[2] == found[3]
+    assert (found[0], found[2]) == (found[1], found[3])
     assert all("unhashable=''" in line for line in found)
 
 
-def test_libraries_count_by_their_names():
-    def one(classifier, images, target):
-        return torch.nn.functional.relu(images).mean(1) + np.pi
-
-    def other(classifier, images, target):
-        return torch.nn.functional.gelu(images).mean(1) + np.pi
-
+def test_libraries_count_by_their_names_and_two_lambdas_are_two():
+    one, other = lambda c, images, t: F.relu(images) + np.pi, lambda c, images, t: F.gelu(images) + np.pi
     assert version(one) != version(other)
     assert as_explainer(one).version == version(one)
 

@@ -106,6 +106,7 @@ def test_a_mask_of_one_value_is_empty_or_everything(mask, expected):
 
 TRIMAP = np.where(BOX, 1, 2).astype(np.uint8) + EDGE * np.uint8(2)  # 1 pet, 2 background, 3 border
 VOID = palette(np.where(EDGE, 255, ONES), VOC)
+OPPOSITE = with_alpha(255 - np.repeat(FULL[..., None], 3, 2))
 TINTED = np.hypot(*(np.indices((48, 40)) - 20)) < 9
 NAMED = {  # mask, what is named, the object
     "an Oxford trimap": (TRIMAP, "1", BOX & ~EDGE),
@@ -125,7 +126,7 @@ NAMED = {  # mask, what is named, the object
                             np.repeat(np.repeat(BOX[::5, ::5], 16, 0), 16, 1)),
     "a threshold of tinted WebP": (stored(grey(TINTED * np.uint8(255)), "WEBP", quality=60), "128+", TINTED),
     "alpha of a cut-out photograph": (with_alpha(NOISE), "alpha", BOX),
-    "alpha where colours say the opposite": (with_alpha(255 - np.repeat(FULL[..., None], 3, 2)), "alpha", BOX),
+    "alpha where colours say the opposite": (OPPOSITE, "alpha", BOX),
     "a value that is not there": (TRIMAP, "9", np.zeros(SIZE, bool)),
 }  # fmt: skip
 
@@ -150,9 +151,7 @@ REFUSED = {
     "negative values; .* (-1, 0;": ONES.astype(int) - 1,
     "a single value that is not the background; .* (2;": np.full(SIZE, 2, np.uint8),
     "a single value that is not the background; .* (0;": palette(np.zeros(SIZE), [WHITE]),
-    "colour and alpha disagree; choose the object with --foreground": with_alpha(
-        255 - np.repeat(FULL[..., None], 3, 2)
-    ),
+    "colour and alpha disagree; choose the object with --foreground": OPPOSITE,
     "JPEG mask with blurred values; save masks as PNG, or give a threshold": stored(grey(FULL), "JPEG"),
 }
 
@@ -193,8 +192,7 @@ def test_formats_with_a_lossless_variant_are_read():
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_a_mask_is_turned_as_its_picture_is(orientation, caplog):
-    upright = turned(BOX, orientation)
-    exif = Image.Exif()
+    upright, exif = turned(BOX, orientation), Image.Exif()
     exif[0x0112] = orientation
     complain_once.cache_clear()
     for mask in (FULL, stored(grey(FULL), exif=exif)):  # as stored, with or without an orientation of its own

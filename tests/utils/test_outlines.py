@@ -45,8 +45,7 @@ def test_a_box_is_its_pixels_and_neighbours_share_none():
 
 
 def test_a_box_is_turned_clockwise_around_a_corner():
-    turned = polygon(box(10, 4, 6, 3, 90, at=(10, 4)), *SIZE)
-    mask = np.zeros(SIZE, bool)
+    turned, mask = polygon(box(10, 4, 6, 3, 90, at=(10, 4)), *SIZE), np.zeros(SIZE, bool)
     mask[4:10, 7:10] = True  # what went to the right goes down, what went down goes to the left
     np.testing.assert_array_equal(turned, mask)
 
@@ -76,20 +75,10 @@ FLAT = [1, 2, 3.5, 4, 5, 6]
 PAIRS = [[1, 2], [3.5, 4], [5, 6]]
 
 
-@pytest.mark.parametrize(
-    ("segmentation", "parts"),
-    [
-        ([FLAT], [FLAT]),
-        (FLAT, [FLAT]),
-        (PAIRS, [FLAT]),
-        ([PAIRS, PAIRS], [FLAT, FLAT]),
-        ([FLAT, PAIRS, RUNS], [FLAT, FLAT, RUNS]),
-        (RUNS, [RUNS]),
-        ([[1, 2, 3, 4], FLAT], [[1, 2, 3, 4], FLAT]),
-        ([], []),
-        (None, []),
-        ([None, True], [None, True]),
-    ],
-)
+@pytest.mark.parametrize(("segmentation", "parts"), [
+    ([FLAT], [FLAT]), (FLAT, [FLAT]), (PAIRS, [FLAT]), ([PAIRS, PAIRS], [FLAT, FLAT]),
+    ([FLAT, PAIRS, RUNS], [FLAT, FLAT, RUNS]), (RUNS, [RUNS]), ([[1, 2, 3, 4], FLAT], [[1, 2, 3, 4], FLAT]), ([], []),
+    (None, []), ([None, True], [None, True]),
+])  # fmt: skip
 def test_parts_of_an_outline(segmentation, parts):
     assert parts_of(segmentation) == parts

@@ -7,38 +7,35 @@ from saliency_bench.utils.picture_names import PictureNames
 PICTURES = ["a/1.jpg", "b/1.jpg", "b/2.png", "b/my photo (3).jpg", "0a1b2c3d-4.png", "4.png", "ü%5.png"]
 
 
-@pytest.mark.parametrize(
-    ("given", "pictures"),
-    [
-        ("a/1.jpg", ["a/1.jpg"]),
-        ("1.jpg", ["a/1.jpg", "b/1.jpg"]),
-        ("images/b/1.jpg", ["b/1.jpg"]),
-        ("images\\b\\1.jpg", ["b/1.jpg"]),
-        ("./a/1.JPG", ["a/1.jpg"]),
-        ("C:\\data\\b\\2.png", ["b/2.png"]),
-        ("/home/someone/2.png", ["b/2.png"]),
-        ("file:///C:/data/2.png", ["b/2.png"]),
-        ("s3://bucket/deep/2.png", ["b/2.png"]),
-        ("https://example.org/x/2.png?token=a/4.png#top", ["b/2.png"]),
-        ("/data/local-files/?d=photos/2.png", ["b/2.png"]),
-        ("/data/local-files/?d=photos%2Fb%2F2.png", ["b/2.png"]),
-        ("/data/upload/3/ab12cd34-2.png", ["b/2.png"]),
-        ("ab12cd34-2.jpeg", ["b/2.png"]),
-        ("b/my%20photo%20%283%29.jpg", ["b/my photo (3).jpg"]),
-        ("images/ab12cd34-my_photo_3.jpg", ["b/my photo (3).jpg"]),
-        ("0a1b2c3d-4.png", ["0a1b2c3d-4.png"]),
-        ("ab12cd34-4.png", ["4.png"]),
-        ("ü%5.png", ["ü%5.png"]),
-        ("u\u0308%5.png", ["ü%5.png"]),  # as macOS stores it
-        ("ab12cd34-u\u03085.png", ["ü%5.png"]),
-        ("%C3%BC%255.png", ["ü%5.png"]),
-        ("ab12cd3-2.png", []),
-        ("3.png", []),
-        ("", []),
-        ("..", []),
-        ("http://[", []),
-    ],
-)
+@pytest.mark.parametrize(("given", "pictures"), [
+    ("a/1.jpg", ["a/1.jpg"]),
+    ("1.jpg", ["a/1.jpg", "b/1.jpg"]),
+    ("images/b/1.jpg", ["b/1.jpg"]),
+    ("images\\b\\1.jpg", ["b/1.jpg"]),
+    ("./a/1.JPG", ["a/1.jpg"]),
+    ("C:\\data\\b\\2.png", ["b/2.png"]),
+    ("/home/someone/2.png", ["b/2.png"]),
+    ("file:///C:/data/2.png", ["b/2.png"]),
+    ("s3://bucket/deep/2.png", ["b/2.png"]),
+    ("https://example.org/x/2.png?token=a/4.png#top", ["b/2.png"]),
+    ("/data/local-files/?d=photos/2.png", ["b/2.png"]),
+    ("/data/local-files/?d=photos%2Fb%2F2.png", ["b/2.png"]),
+    ("/data/upload/3/ab12cd34-2.png", ["b/2.png"]),
+    ("ab12cd34-2.jpeg", ["b/2.png"]),
+    ("b/my%20photo%20%283%29.jpg", ["b/my photo (3).jpg"]),
+    ("images/ab12cd34-my_photo_3.jpg", ["b/my photo (3).jpg"]),
+    ("0a1b2c3d-4.png", ["0a1b2c3d-4.png"]),
+    ("ab12cd34-4.png", ["4.png"]),
+    ("ü%5.png", ["ü%5.png"]),
+    ("u\u0308%5.png", ["ü%5.png"]),  # as macOS stores it
+    ("ab12cd34-u\u03085.png", ["ü%5.png"]),
+    ("%C3%BC%255.png", ["ü%5.png"]),
+    ("ab12cd3-2.png", []),
+    ("3.png", []),
+    ("", []),
+    ("..", []),
+    ("http://[", []),
+])  # fmt: skip
 def test_the_picture_of_a_name(given, pictures):
     assert PictureNames(PICTURES).meant(given) == pictures
 
@@ -51,19 +48,16 @@ def test_of_two_matching_names_the_exact_path_gets_the_picture():
     assert [meant[name].lacks for name in given[:4]] == ["no picture", "", *["no picture of its own"] * 2]
 
 
-@pytest.mark.parametrize(
-    ("given", "pictures", "picture"),
-    [
-        (["dog/1.jpg"], ["cat/1.jpg", "dog/2.jpg"], ""),  # dog/1.jpg is missing, or a file that is not read
-        (["dog/1.jpg", "cat/2.jpg"], ["cat/1.jpg", "cat/2.jpg"], ""),
-        (["C:\\x\\dog\\1.jpg"], ["cat/1.jpg", "dog/2.jpg"], ""),
-        (["dog/1.jpg"], ["1.jpg", "dog/2.jpg"], ""),
-        (["train/images/1.jpg"], ["valid/images/1.jpg", "train/images/2.jpg"], ""),
-        (["/data/upload/3/0a1b2c3d-1.jpg"], ["7/1.jpg", "3/2.jpg"], "7/1.jpg"),  # of project 3
-        (["/x/cat/1.jpg"], ["train/cat/1.jpg", "train/dog/1.jpg"], "train/cat/1.jpg"),
-        (["1.jpg", "cat/2.jpg"], ["cat/1.jpg", "cat/2.jpg"], "cat/1.jpg"),
-        (["train/1.jpg"], ["train/cat/1.jpg", "valid/cat/1.jpg"], "train/cat/1.jpg"),
-    ],
-)
+@pytest.mark.parametrize(("given", "pictures", "picture"), [
+    (["dog/1.jpg"], ["cat/1.jpg", "dog/2.jpg"], ""),  # dog/1.jpg is missing, or a file that is not read
+    (["dog/1.jpg", "cat/2.jpg"], ["cat/1.jpg", "cat/2.jpg"], ""),
+    (["C:\\x\\dog\\1.jpg"], ["cat/1.jpg", "dog/2.jpg"], ""),
+    (["dog/1.jpg"], ["1.jpg", "dog/2.jpg"], ""),
+    (["train/images/1.jpg"], ["valid/images/1.jpg", "train/images/2.jpg"], ""),
+    (["/data/upload/3/0a1b2c3d-1.jpg"], ["7/1.jpg", "3/2.jpg"], "7/1.jpg"),  # of project 3
+    (["/x/cat/1.jpg"], ["train/cat/1.jpg", "train/dog/1.jpg"], "train/cat/1.jpg"),
+    (["1.jpg", "cat/2.jpg"], ["cat/1.jpg", "cat/2.jpg"], "cat/1.jpg"),
+    (["train/1.jpg"], ["train/cat/1.jpg", "valid/cat/1.jpg"], "train/cat/1.jpg"),
+])  # fmt: skip
 def test_a_name_in_the_folder_of_other_pictures_means_none(given, pictures, picture):
     assert PictureNames(pictures).resolved(given)[given[0]].picture == picture

@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import said
+from refusals import refused
 
 import saliency_bench as sb
-from saliency_bench.cli import main
 from saliency_bench.compute.training import train
 from saliency_bench.data.building import build
 from saliency_bench.errors import UserError
@@ -51,8 +52,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_after(calls, 
     at = kinds.index("name")
     assert calls[at - 1][0] == "sync"
     assert calls[at - 1][1].name.startswith(".file.txt.")
-    assert calls[at] == ("name", path)
-    assert calls[at + 1] == ("sync", path.parent)
+    assert (calls[at], calls[at + 1]) == (("name", path), ("sync", path.parent))
     # New folders are names, too.
     assert {("sync", tmp_path), ("sync", tmp_path / "new")} <= set(calls[: at - 1])
 
@@ -77,8 +77,7 @@ def test_only_a_file_system_that_cannot_sync_is_let_off(number, tmp_path, monkey
 
     monkeypatch.setattr(os, "fsync", fails)
     if number == errno.EIO:
-        with pytest.raises(UserError, match=r"cannot write .*file\.txt: Input/output error"):
-            write_text(tmp_path / "file.txt", "text")
+        refused(r"cannot write .*file\.txt: Input/output error", write_text, tmp_path / "file.txt", "text")
         assert list(tmp_path.iterdir()) == []
     else:
         write_text(tmp_path / "file.txt", "text")
@@ -117,8 +116,7 @@ def test_what_is_no_file_is_not_replaced_by_a_page(kind, linked, run, tmp_path, 
         Path("link").symlink_to(path)
         path = Path("link")
     monkeypatch.setattr("saliency_bench.read.run_folder.read_run", pytest.fail)  # refused before anything is read
-    assert main(["report", str(run.folder), "--out", str(path)]) == 2
-    shown = capsys.readouterr().err
+    shown = said(capsys, ["report", str(run.folder), "--out", str(path)], 2)
     assert f"{path} is not a regular file" in shown
     assert shown.count("\n") == 1
     assert path.is_symlink() == linked
@@ -133,8 +131,7 @@ def test_a_file_of_a_run_that_is_a_pipe_is_not_replaced(shapes, resnet, tmp_path
     for name in ("summary.json", "report.html", "records.parquet"):
         (tmp_path / "run" / name).unlink()
         os.mkfifo(tmp_path / "run" / name)
-        with pytest.raises(UserError, match=f"{name} is not a regular file"):
-            sb.run(**settings)
+        refused(f"{name} is not a regular file", sb.run, **settings)
         (tmp_path / "run" / name).unlink()
 
 
@@ -168,25 +165,21 @@ def without_temporaries(folder):
 def test_a_full_out_folder_is_named_and_the_run_ends_when_there_is_room(shapes, resnet, small_disk, tmp_path):
     disk = small_disk(100)
     settings = RUN | {"dataset": str(shapes), "model": str(resnet), "out": disk / "run", "batch_size": 1, "limit": 40}
-    with pytest.raises(UserError, match=r"cannot write .*disk0/run/.*No space left on device; free some space"):
-        sb.run(**settings)
+    refused(r"cannot write .*disk0/run/.*No space left on device; free some space", sb.run, **settings)
     assert without_temporaries(disk) == []
     done = len(list(disk.rglob("*.parquet")))
     assert done > 0
     subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
-    finished = sb.run(**settings)
-    fresh = sb.run(**settings | {"out": tmp_path / "fresh"})
-    names = ("records.parquet", "predictions.parquet")
-    assert [(finished.folder / name).read_bytes() for name in names] == [
-        (fresh.folder / name).read_bytes() for name in names
-    ]
+    folders = sb.run(**settings).folder, sb.run(**settings | {"out": tmp_path / "fresh"}).folder
+    for name in ("records.parquet", "predictions.parquet"):
+        finished, fresh = ((folder / name).read_bytes() for folder in folders)
+        assert finished == fresh
 
 
 def test_a_full_disk_under_a_build_is_named(small_disk, capsys):
     disk = small_disk(200)
     line = ["build", "shapes-xai", "--size", "64", "--count", "2000", "--out", str(disk / "shapes")]
-    assert main(line) == 2
-    shown = capsys.readouterr().err
+    shown = said(capsys, line, 2)
     assert "No space left on device; free some space or choose another --out" in shown
     assert str(disk) in shown
     assert list(disk.iterdir()) == []
@@ -195,17 +188,17 @@ def test_a_full_disk_under_a_build_is_named(small_disk, capsys):
 @pytest.mark.parametrize("kilobytes", [40, 2200])  # too little for the state of the first epoch, for the checkpoint
 def test_a_full_disk_under_a_training_is_named(kilobytes, shapes, small_disk, capsys):
     disk = small_disk(kilobytes)
-    with pytest.raises(UserError, match=r"cannot write .*No space left on device; free some space"):
-        train(dataset=str(shapes), model=small_resnet(), out=disk / "resnet", epochs=1, size=32, limit=16,
-              device="cpu", progress=False)  # fmt: skip
+    refused("cannot write .*No space left on device; free some space", train, dataset=str(shapes),
+            model=small_resnet(), out=disk / "resnet", epochs=1, size=32, limit=16, device="cpu",
+            progress=False)  # fmt: skip
     assert not (disk / "resnet").exists()
     assert without_temporaries(disk) == []
 
 
 def test_a_full_disk_under_a_report_is_named(run, small_disk, capsys):
     disk = small_disk(16)
-    assert main(["report", str(run.folder), "--out", str(disk / "page.html")]) == 2
-    assert f"cannot write {disk / 'page.html'}: No space left on device; free some" in capsys.readouterr().err
+    shown = said(capsys, ["report", str(run.folder), "--out", str(disk / "page.html")], 2)
+    assert f"cannot write {disk / 'page.html'}: No space left on device; free some" in shown
     assert list(disk.iterdir()) == []
 
 
@@ -242,23 +235,17 @@ def test_a_cache_that_takes_nothing_is_named(kind, variable, shapes, resnet, sma
     assert (tmp_path / "run").exists() == does_without
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (OSError(errno.EDQUOT, "x", "/data/file"), "cannot write /data/file: Disk quota exceeded; free some space"),
-        (OSError(errno.EROFS, "x", "/data/file"), "cannot write /data/file: Read-only file system; make it writable"),
-        (OSError("Not enough disk space. Needed: 3 GB"), "Not enough disk space. Needed: 3 GB; free some space"),
-        (RuntimeError("I/O error: No space left on device (os error 28)"), "No space left on device"),
-        (
-            sqlite3.OperationalError("database or disk is full"),
-            "cannot write to the disk: database or disk is full; free",
-        ),
-        (OSError(errno.EACCES, "x", "CACHE/file"), "to the cache folder .*: Permission denied; make it writable"),
-        (OSError(errno.EACCES, "x", "/data/file"), None),  # may be about reading
-        (OSError(errno.ENOENT, "x", "CACHE/file"), None),  # a cache that is there, and can be written to
-        (ValueError("x"), None),
-    ],
-)
+@pytest.mark.parametrize(("error", "words"), [
+    (OSError(errno.EDQUOT, "x", "/data/file"), "cannot write /data/file: Disk quota exceeded; free some space"),
+    (OSError(errno.EROFS, "x", "/data/file"), "cannot write /data/file: Read-only file system; make it writable"),
+    (OSError("Not enough disk space. Needed: 3 GB"), "Not enough disk space. Needed: 3 GB; free some space"),
+    (RuntimeError("I/O error: No space left on device (os error 28)"), "No space left on device"),
+    (sqlite3.OperationalError("database or disk is full"), "cannot write to the disk: database or disk is full; free"),
+    (OSError(errno.EACCES, "x", "CACHE/file"), "to the cache folder .*: Permission denied; make it writable"),
+    (OSError(errno.EACCES, "x", "/data/file"), None),  # may be about reading
+    (OSError(errno.ENOENT, "x", "CACHE/file"), None),  # a cache that is there, and can be written to
+    (ValueError("x"), None),
+])  # fmt: skip
 def test_what_is_about_storage_and_what_is_not(error, words, tmp_path, monkeypatch):
     monkeypatch.setenv("SALIENCY_BENCH_CACHE", str(tmp_path))
     if str(getattr(error, "filename", None)).startswith("CACHE"):
@@ -276,9 +263,8 @@ def test_what_is_about_storage_and_what_is_not(error, words, tmp_path, monkeypat
 def test_a_full_folder_that_no_error_names_is_found(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "not there yet"))
     real = storage.shutil.disk_usage
-    monkeypatch.setattr(
-        storage.shutil, "disk_usage", lambda path: real(path)._replace(free=0 if Path(path) == tmp_path else 2**30)
-    )
+    monkeypatch.setattr(storage.shutil, "disk_usage",
+                        lambda path: real(path)._replace(free=0 if Path(path) == tmp_path else 2**30))  # fmt: skip
     words = f"the cache folder {tmp_path / 'not there yet'}: No space left on device; .* set HF_DATASETS_CACHE"
     with pytest.raises(UserError, match=words):
         raise storage_error(OSError(errno.ENOSPC, "x"))

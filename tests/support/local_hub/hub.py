@@ -65,9 +65,8 @@ class LocalHub:
         `home` names the caches, a folder beside the Hub's: the same name is the same machine, another a fresh one.
         """
         place = self.root / home
-        clean = {
-            key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING_FACE", "DATASETS_"))
-        }
+        clean = {key: value for key, value in os.environ.items()
+                 if not key.startswith(("HF_", "HUGGING_FACE", "DATASETS_"))}  # fmt: skip
         own = {
             "HF_ENDPOINT": self.url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(place / "hf"),
             "HF_MODULES_CACHE": str(place / "modules"), "HF_UPDATE_DOWNLOAD_COUNTS": "0",
@@ -76,30 +75,21 @@ class LocalHub:
         }  # fmt: skip
         return clean | own | ({"HF_TOKEN": user.token} if user else {}) | more
 
-    def python(
-        self, code: str, user: User | None = FOUNDER, home: str = "home", timeout: float = 600, **more: str
-    ) -> "subprocess.CompletedProcess[str]":
+    def python(self, code: str, user: User | None = FOUNDER, home: str = "home", timeout: float = 600,
+               **more: str) -> "subprocess.CompletedProcess[str]":  # fmt: skip
         return self.run([sys.executable, "-c", code], user, home, timeout, **more)
 
-    def command(
-        self, *words: object, user: User | None = FOUNDER, home: str = "home", timeout: float = 600, **more: str
-    ) -> "subprocess.CompletedProcess[str]":
+    def command(self, *words: object, user: User | None = FOUNDER, home: str = "home", timeout: float = 600,
+                **more: str) -> "subprocess.CompletedProcess[str]":  # fmt: skip
         """`saliency-bench WORDS`."""
         line = [sys.executable, "-m", "saliency_bench", *map(str, words)]
         return self.run(line, user, home, timeout, **more)
 
-    def run(
-        self, line: list[str], user: User | None = FOUNDER, home: str = "home", timeout: float = 600, **more: str
-    ) -> "subprocess.CompletedProcess[str]":
+    def run(self, line: list[str], user: User | None = FOUNDER, home: str = "home", timeout: float = 600,
+            **more: str) -> "subprocess.CompletedProcess[str]":  # fmt: skip
         (self.root / home).mkdir(parents=True, exist_ok=True)
-        return subprocess.run(
-            line,
-            env=self.env(user, home, **more),
-            cwd=self.root / home,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        return subprocess.run(line, env=self.env(user, home, **more), cwd=self.root / home, capture_output=True,
+                              text=True, timeout=timeout)  # fmt: skip
 
     # Inside
 

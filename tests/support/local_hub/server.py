@@ -277,9 +277,8 @@ class Server:
         }  # fmt: skip
         if not full:
             return answer
-        siblings = [
-            {"rfilename": path} | (sizes(entry) if blobs else {}) for path, entry in sorted(commit.files.items())
-        ]
+        siblings = [{"rfilename": path} | (sizes(entry) if blobs else {})
+                    for path, entry in sorted(commit.files.items())]  # fmt: skip
         return answer | {"siblings": siblings, "cardData": json.loads(json.dumps(card, default=str))}
 
     async def auth_check(self, request: Request) -> Response:
@@ -400,10 +399,8 @@ class Server:
         asked, home = await request.json(), f"{request.url.scheme}://{request.headers['host']}"
         objects = []
         for each in asked["objects"]:
-            actions = {
-                "upload": {"href": f"{home}/lfs-storage/{each['oid']}"},
-                "verify": {"href": f"{home}/lfs-verify"},
-            }
+            actions = {"upload": {"href": f"{home}/lfs-storage/{each['oid']}"},
+                       "verify": {"href": f"{home}/lfs-verify"}}  # fmt: skip
             objects.append(each | ({} if self.store.has(each["oid"]) else {"actions": actions}))
         return JSONResponse({"transfer": "basic", "objects": objects})
 
@@ -478,13 +475,8 @@ class Server:
 
     def happened(self, repo: Repo, num: int, kind: str, user: User, data: dict) -> dict:
         events = repo.discussions[num - 1].events
-        event = {
-            "id": f"{num}-{len(events)}",
-            "type": kind,
-            "createdAt": now(),
-            "author": {"name": user.name},
-            "data": data,
-        }
+        event = {"id": f"{num}-{len(events)}", "type": kind, "createdAt": now(), "author": {"name": user.name},
+                 "data": data}  # fmt: skip
         events.append(event)
         return event
 
