@@ -122,8 +122,7 @@ JUDGED = ("accuracy", "order of classes", "channel order", "normalisation", "siz
 
 
 @pytest.mark.parametrize(("rows", "settings", "expected"), [
-    (pictures, {}, {}),
-    (pictures, {"labels": None}, {}),
+    (pictures, {}, {}), (pictures, {"labels": None}, {}),
     (lambda: pictures(mask=lambda index, mask: None), {}, {"masks": "look"}),
     (lambda: pictures(labels=[2]), {}, {"classes": "look"} | dict.fromkeys(JUDGED, "undecided")),
     (lambda: pictures(3), {}, dict.fromkeys([*JUDGED, "images"], "undecided")),

@@ -390,8 +390,7 @@ tables:
 
 
 @pytest.mark.parametrize(("select", "words"), [
-    ("explainer=gradcma", "did you mean gradcam"),
-    ("metric=mIoU", "unknown metric 'mIoU'"),
+    ("explainer=gradcma", "did you mean gradcam"), ("metric=mIoU", "unknown metric 'mIoU'"),
     ("metric=saliency_mio", "miou"),
 ])  # fmt: skip
 def test_what_is_selected_is_known(select, words, tmp_path):

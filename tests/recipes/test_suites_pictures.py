@@ -32,9 +32,7 @@ def run(tmp_path):
 
 
 @pytest.mark.parametrize(("images", "expected"), [
-    ({"ids": ["d", "a"]}, "da"),
-    ({"count": 2}, "ab"),
-    ({"rule": "per class", "count": 1}, "ab"),
+    ({"ids": ["d", "a"]}, "da"), ({"count": 2}, "ab"), ({"rule": "per class", "count": 1}, "ab"),
     ({"rule": "per class", "count": 2}, "acbd"),
     ({"rule": "lowest", "count": 2}, "ac"),  # means 0.15, 0.5, 0.45, none
     ({"rule": "highest", "count": 1}, "b"),

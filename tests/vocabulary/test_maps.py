@@ -53,8 +53,7 @@ def test_black_of_a_palette_is_the_background_as_in_files(colours):
 @pytest.mark.parametrize(("maps", "masks", "line"), [
     ([[[0, np.nan]]], [[[0, 1]]], "map 0 holds NaN"),
     ([[[0, 1]], [[0, np.inf]]], [[[0, 1]]] * 2, "map 1 holds NaN or infinite"),
-    ([[[0, 1e300]]], [[[0, 1]]], "infinite"),
-    ([[[0, 1]]], [[[0, 1, 2]]], "masks must be binary"),
+    ([[[0, 1e300]]], [[[0, 1]]], "infinite"), ([[[0, 1]]], [[[0, 1, 2]]], "masks must be binary"),
     ([[[0, 1]]], [[[0, -1]]], "masks must be binary"),
     ([[[0, 1]]], [[[2, 2]]],
      r"masks must be binary.*a single value that is not the background \(2\).* such as masks == 1"),
@@ -62,11 +61,9 @@ def test_black_of_a_palette_is_the_background_as_in_files(colours):
     ([[[0, 1]]], [[[0, 1, 1]]], r"\(1, 1, 2\) but masks \(1, 1, 3\)"),
     ([[[0, 1]], [[0, 1]]], [[[0, 1]]], r"\(2, 1, 2\) but masks \(1, 1, 2\)"),
     ([[[0, 1]], [[0, 1, 2]]], [[[0, 1]]] * 2, "all of one size"),
-    ([[["a", "b"]]], [[[0, 1]]], "must be real numbers"),
-    ([[[1j, 0]]], [[[0, 1]]], "must be real numbers"),
+    ([[["a", "b"]]], [[[0, 1]]], "must be real numbers"), ([[[1j, 0]]], [[[0, 1]]], "must be real numbers"),
     ([[[0, 1]]], [[["a", "b"]]], "masks must be real numbers"),
-    (3, [[[0, 1]]], r"shape \(B, H, W\)"),
-    (None, [[[0, 1]]], r"shape \(B, H, W\)"),
+    (3, [[[0, 1]]], r"shape \(B, H, W\)"), (None, [[[0, 1]]], r"shape \(B, H, W\)"),
     ([[[0, 1]]], None, r"shape \(B, H, W\)"),
     (np.ones((1, 0, 3)), np.ones((1, 0, 3)), r"shape \(B, H, W\)"),
 ])  # fmt: skip

@@ -91,12 +91,10 @@ def test_direction_and_range_are_declared():
 
 
 @pytest.mark.parametrize(("function", "words"), [
-    (lambda map, masks: 0, "asks for map; .*maps, masks"),
-    (lambda: 0, "asks for nothing; .*maps, masks"),
+    (lambda map, masks: 0, "asks for map; .*maps, masks"), (lambda: 0, "asks for nothing; .*maps, masks"),
     (lambda *everything: 0, "asks for nothing"),
     (lambda masks: 0, "has only the inputs masks.*maps, curves or explain"),
-    (lambda maps, *, level: 0, "option level .*default"),
-    (max, "parameters"),
+    (lambda maps, *, level: 0, "option level .*default"), (max, "parameters"),
 ])  # fmt: skip
 def test_what_it_asks_for_must_be_there(function, words, tmp_path):
     refused(words, sb.run, dataset="d", model="m", explainers=["edges"], metrics=[function], out=tmp_path / "run")
