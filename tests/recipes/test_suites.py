@@ -364,7 +364,7 @@ def test_what_is_wrong_in_a_file_is_said_with_the_key_that_was_meant(tmp_path, k
 def test_what_is_no_suite_is_refused_in_one_line(tmp_path, text):
     path = tmp_path / "own.yaml"
     path.write_text(text)
-    refused("", read_suite, path)
+    refused(".", read_suite, path)
 
 
 def test_unknown_names_and_settings(tmp_path):
