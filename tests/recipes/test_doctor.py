@@ -134,24 +134,19 @@ def test_each_planted_fault_is_named(fault):
 JUDGED = ("accuracy", "order of classes", "channel order", "normalisation", "size")
 
 
-@pytest.mark.parametrize(
-    ("rows", "settings", "expected"),
-    [
-        (pictures, {}, {}),
-        (pictures, {"labels": None}, {}),
-        (lambda: pictures(mask=lambda index, mask: None), {}, {"masks": "look"}),
-        (lambda: pictures(labels=[2]), {}, {"classes": "look"} | dict.fromkeys(JUDGED, "undecided")),
-        (lambda: pictures(3), {}, dict.fromkeys([*JUDGED, "images"], "undecided")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("rows", "settings", "expected"), [
+    (pictures, {}, {}), (pictures, {"labels": None}, {}),
+    (lambda: pictures(mask=lambda index, mask: None), {}, {"masks": "look"}),
+    (lambda: pictures(labels=[2]), {}, {"classes": "look"} | dict.fromkeys(JUDGED, "undecided")),
+    (lambda: pictures(3), {}, dict.fromkeys([*JUDGED, "images"], "undecided")),
+])  # fmt: skip
 def test_a_healthy_pair_is_clean(rows, settings, expected):
     checks = checks_of(rows(), classifier(**settings))
     assert {name: check.mark for name, check in checks.items() if check.mark != "ok"} == expected
 
 
 def test_grey_images_say_nothing_of_channels():
-    checks = checks_of(pictures(grey=True), classifier())
-    assert "grey" in checks["channel order"].text
+    assert "grey" in checks_of(pictures(grey=True), classifier())["channel order"].text
 
 
 def test_accuracies_are_those_of_plain_torch():

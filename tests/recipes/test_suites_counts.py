@@ -20,15 +20,8 @@ FEATURES = Features(
 
 def split(name, masked, label=0):
     picture = Pictures.fromarray(np.zeros((8, 8, 3), np.uint8))
-    rows = [
-        {
-            "image_id": f"{name}{number}",
-            "image": picture,
-            "mask": picture.convert("L") if there else None,
-            "label": label,
-        }
-        for number, there in enumerate(masked)
-    ]
+    rows = [{"image_id": f"{name}{number}", "image": picture, "mask": picture.convert("L") if there else None,
+             "label": label} for number, there in enumerate(masked)]  # fmt: skip
     return Dataset.from_list(rows, features=FEATURES)
 
 
@@ -58,8 +51,7 @@ def test_a_table_of_sizes_needs_no_run(data, tmp_path):
                        "format": {"text": {"pets": "pixel-wise"}}},
             "show": {"value": ["classes", "images", "masks"]},
             "figures": [[3, 5000, None], [2, 7, 7]],
-        }},
-    }  # fmt: skip
+        }}}  # fmt: skip
     path = tmp_path / "own.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     done = suite(str(path), out=tmp_path / "out", data=data, compare=True, device="cpu", progress=False)

@@ -15,10 +15,8 @@ from saliency_bench.recipes.suites.numbers import correlation
 from saliency_bench.recipes.suites.suite_schema import Value
 
 EXPOSURES = [0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0]
-FILES = (
-    ["a,gradcam,0.05,ann,false", "a,gradcam,0.2,ann,true", "b,gradcam,0.1,ann,true", "a,random,1,bob,false"],
-    ["a,gradcam,0.5,ann,true", "c,gradcam,0.05,ann,true"],  # another ann; c is not in the run
-)
+FILES = (["a,gradcam,0.05,ann,false", "a,gradcam,0.2,ann,true", "b,gradcam,0.1,ann,true", "a,random,1,bob,false"],
+         ["a,gradcam,0.5,ann,true", "c,gradcam,0.05,ann,true"])  # fmt: skip
 
 
 @pytest.fixture
@@ -42,8 +40,7 @@ def area(first):
 
 def test_areas_and_accuracies_are_over_the_judgements_of_all_files(run, answers):
     whole = crowd_number(answers, run, "gradcam", Value(crowd=True))
-    assert whole.value == pytest.approx(np.mean([area(0.2), area(0.5), area(0.1)]))
-    assert whole.n == 2
+    assert (whole.value, whole.n) == (pytest.approx(np.mean([area(0.2), area(0.5), area(0.1)])), 2)
     for exposure, right in (("0.05", 0), ("0.1", 1), ("0.2", 2), ("0.5", 3)):
         number = crowd_number(answers, run, "gradcam", Value(crowd=True, exposure=exposure))
         assert number.value == pytest.approx(right / 3)

@@ -15,23 +15,14 @@ from saliency_bench import registry
 from saliency_bench.compute.classifiers.sources import KNOWN
 from saliency_bench.compute.scoring.transforms import TRANSFORMS
 from saliency_bench.read.cell import Interval
+from saliency_bench.recipes.suites import suite_schema as schema
 from saliency_bench.recipes.suites.numbers import part_of
 from saliency_bench.recipes.suites.suite_jobs import SuiteChoice, jobs_of, metrics_of
-from saliency_bench.recipes.suites.suite_schema import (
-    TrainingSpec,
-    Value,
-    fill,
-    find_suite,
-    list_suites,
-    matching_parts,
-    read_suite,
-    suite_files,
-)
 from saliency_bench.recipes.suites.suite_settings import settings_table
 from saliency_bench.spec import RunSpec
 
-FILES = suite_files()
-SUITES = {name: read_suite(path) for name, path in FILES.items()}
+FILES = schema.suite_files()
+SUITES = {name: schema.read_suite(path) for name, path in FILES.items()}
 TABLES = [(suite, table) for suite in SUITES for table in SUITES[suite].tables]
 every_suite = pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)
 every_table = pytest.mark.parametrize(("suite", "name"), TABLES, ids=[name for _, name in TABLES])
@@ -75,41 +66,38 @@ def figures(suite, name):
 
 
 def figure(suite, table, **where):
-    """The one figure at a place."""
     (found,) = [figure for place, figure in figures(suite, table) if where.items() <= place.items()]
     return found
 
 
 def texts_of(suite):
-    """Every text of a metric, with the values of every variant."""
     for run in suite.runs.values():
         yield from run.metrics
     for table in suite.tables.values():
         for value in table.values.values():
             for text in filter(None, (value.metric, value.against.replace("crowd", ""))):
-                yield from {fill(text, variant) for variant in table.variants.values() or [{}]}
+                yield from {schema.fill(text, variant) for variant in table.variants.values() or [{}]}
 
 
 def parts_of(suite):
-    """(metric, part) of every value that has one."""
     for table in suite.tables.values():
         for value in table.values.values():
             for variant in table.variants.values() or [{}]:
                 if value.part is not None:
-                    yield fill(value.metric, variant), fill(value.part, variant)
+                    yield schema.fill(value.metric, variant), schema.fill(value.part, variant)
 
 
 @pytest.mark.slow
 def test_each_paper_has_its_file():
     assert list(FILES) == [*(f"p{number}" for number in range(len(FILES) - 1)), "reference"]
-    for name in list_suites():
-        assert find_suite(name)[2]
+    for name in schema.list_suites():
+        assert schema.find_suite(name)[2]
 
 
 @pytest.mark.parametrize("path", FILES.values(), ids=FILES)
 def test_a_file_says_what_the_paper_leaves_open_about_what_it_uses(path):
     assert path.read_text().startswith("# yaml-language-server: $schema=../docs/_static/suite.schema.json\n")
-    suite = read_suite(path)
+    suite = schema.read_suite(path)
     assert all(name.startswith(f"{path.stem}-") for name in suite.tables)
     used = {*suite.datasets, *suite.models, *map(bare, texts_of(suite))}
     used |= {bare(text) for run in suite.runs.values() for text in run.explainers}
@@ -150,7 +138,7 @@ def test_every_explainer_and_metric_loads_also_with_the_options_of_smoke(suite):
 def test_parts_are_those_of_their_metrics(suite):
     for text, part in parts_of(suite):
         metric = sb.load_metric(text)
-        fitting = matching_parts(part, metric.declaration.parts(dict(metric.options), None))
+        fitting = schema.matching_parts(part, metric.declaration.parts(dict(metric.options), None))
         assert len(fitting) == (dict(metric.options)["trainings"] if "*" in part else 1), (text, part)
 
 
@@ -186,7 +174,7 @@ def test_everything_that_is_listed_is_used_and_named(suite):
 def test_a_file_trains_as_train_does():
     """What a file leaves out is what `train` and its options leave out."""
     taken = {name: one.default for name, one in inspect.signature(sb.train).parameters.items()}
-    recipe = TrainingSpec().model_dump()
+    recipe = schema.TrainingSpec().model_dump()
     assert recipe == {name: taken[name] for name in recipe}
 
 
@@ -226,8 +214,7 @@ def test_every_note_is_about_something_that_is_shown(suite, name):
     for note in table.notes:
         fitting = [
             place for place in cells(SUITES[suite], table)
-            if all(place[axis] in names for axis, names in note.where.items())
-        ]  # fmt: skip
+            if all(place[axis] in names for axis, names in note.where.items())]  # fmt: skip
         assert fitting, note
         for axis, names in note.where.items():
             assert set(names) == {place[axis] for place in fitting}, note
@@ -238,13 +225,13 @@ def test_a_value_of_a_run_that_the_table_has_not_is_refused(tmp_path):
     broken = text.replace('relative=false", run: stability}', 'relative=false", run: stable}')
     assert broken != text
     (tmp_path / "own.yaml").write_text(broken)
-    refused(r"tables.p1-table2.values: .*stable.*stability", read_suite, tmp_path / "own.yaml")
+    refused(r"tables.p1-table2.values: .*stable.*stability", schema.read_suite, tmp_path / "own.yaml")
 
 
 def test_a_transform_is_of_an_accuracy():
-    assert Value(accuracy="top1", transform="left").transform == "left"
+    assert schema.Value(accuracy="top1", transform="left").transform == "left"
     with pytest.raises(ValueError, match="transform requires accuracy"):
-        Value(metric="saliency_miou", transform="left")
+        schema.Value(metric="saliency_miou", transform="left")
 
 
 # What the papers print must follow from what else they print, but where a note says that it does not.
@@ -320,8 +307,7 @@ def test_p4_pseudo_f1_follows_from_accuracies():
         normal, inverse = (
             [figure("p4", "p4-table2", value=f"acc@{top}{kind}", explainer=explainer),
              figure("p4", table, value=f"acc@{top}", explainer=explainer, variant="k = 5")]
-            for kind, table in (("", "p4-table4"), (" inverse", "p4-table5"))
-        )  # fmt: skip
+            for kind, table in (("", "p4-table4"), (" inverse", "p4-table5")))  # fmt: skip
         for both in (normal, inverse):
             assert len(set(both) - {None}) <= 1, (explainer, top, both)
         normal, inverse = (next((one for one in both if one is not None), None) for both in (normal, inverse))
@@ -352,7 +338,7 @@ def test_transforms_are_those_of_saliency_consistency(suite):
     for table in suite.tables.values():
         for value in table.values.values():
             for variant in table.variants.values() or [{}]:
-                assert fill(value.transform, variant) in ("", *TRANSFORMS)
+                assert schema.fill(value.transform, variant) in ("", *TRANSFORMS)
 
 
 def test_a_value_s_run_alone_computes_it_and_a_limited_run_has_a_folder_of_its_own(tmp_path):
@@ -375,18 +361,15 @@ def test_a_part_with_a_star_is_the_mean_of_those_that_fit():
     assert part_of(cell, "0.2 training *") is None
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (("  main:", "  main: {title: another}\n  main:"), "the key main appears twice"),
-        (("[[1, 2]]", "[[1, 2], [3]]"), "tables.main.figures has 2 rows of 1 or 2 figures, but the table shows 1 rows"),
-        (("[[1, 2]]", "[[1, 2], [3, 4]]"), "has 2 rows of 2 figures, but the table shows 1 rows of 2"),
-        (("{name: somewhere}", "somewhere"), "datasets.birds: must be a mapping"),
-        (("runs: [all]", "runs: all"), "tables.main.runs: must be a list"),
-        (("title: Birds, ", ""), "tables.main.title: is missing"),
-        (("paper: mine", "- paper"), "cannot be read as YAML: .*line"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "words"), [
+    (("  main:", "  main: {title: another}\n  main:"), "the key main appears twice"),
+    (("[[1, 2]]", "[[1, 2], [3]]"), "tables.main.figures has 2 rows of 1 or 2 figures, but the table shows 1 rows"),
+    (("[[1, 2]]", "[[1, 2], [3, 4]]"), "has 2 rows of 2 figures, but the table shows 1 rows of 2"),
+    (("{name: somewhere}", "somewhere"), "datasets.birds: must be a mapping"),
+    (("runs: [all]", "runs: all"), "tables.main.runs: must be a list"),
+    (("title: Birds, ", ""), "tables.main.title: is missing"),
+    (("paper: mine", "- paper"), "cannot be read as YAML: .*line"),
+])  # fmt: skip
 def test_what_a_person_may_get_wrong_is_one_line(change, words, tmp_path):
     (tmp_path / "mine.yaml").write_text(WRITTEN.replace(*change))
     refused(words, sb.suite, str(tmp_path / "mine.yaml"), out=tmp_path / "out", select="explainer=random")
@@ -406,14 +389,10 @@ tables:
 """
 
 
-@pytest.mark.parametrize(
-    ("select", "words"),
-    [
-        ("explainer=gradcma", "did you mean gradcam"),
-        ("metric=mIoU", "unknown metric 'mIoU'"),
-        ("metric=saliency_mio", "miou"),
-    ],
-)
+@pytest.mark.parametrize(("select", "words"), [
+    ("explainer=gradcma", "did you mean gradcam"), ("metric=mIoU", "unknown metric 'mIoU'"),
+    ("metric=saliency_mio", "miou"),
+])  # fmt: skip
 def test_what_is_selected_is_known(select, words, tmp_path):
     refused(words, sb.suite, "p0-table2", out=tmp_path / "out", select=select)
     refused("there is no folder 'nowhere'", sb.suite, "p0-table2", out=tmp_path / "out", data="nowhere")

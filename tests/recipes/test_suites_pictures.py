@@ -31,18 +31,13 @@ def run(tmp_path):
                            oriented=lambda cell: np.array(SCORES[cell.cell_id]))  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("images", "expected"),
-    [
-        ({"ids": ["d", "a"]}, "da"),
-        ({"count": 2}, "ab"),
-        ({"rule": "per class", "count": 1}, "ab"),
-        ({"rule": "per class", "count": 2}, "acbd"),
-        ({"rule": "lowest", "count": 2}, "ac"),  # means 0.15, 0.5, 0.45, none
-        ({"rule": "highest", "count": 1}, "b"),
-        ({"rule": "disputed", "count": 2}, "ba"),  # spreads 0.05, 0.4, 0.05, none
-    ],
-)
+@pytest.mark.parametrize(("images", "expected"), [
+    ({"ids": ["d", "a"]}, "da"), ({"count": 2}, "ab"), ({"rule": "per class", "count": 1}, "ab"),
+    ({"rule": "per class", "count": 2}, "acbd"),
+    ({"rule": "lowest", "count": 2}, "ac"),  # means 0.15, 0.5, 0.45, none
+    ({"rule": "highest", "count": 1}, "b"),
+    ({"rule": "disputed", "count": 2}, "ba"),  # spreads 0.05, 0.4, 0.05, none
+])  # fmt: skip
 def test_images_are_chosen_by_id_or_by_rule(run, images, expected):
     assert "".join(chosen(Images(**images), run, ["saliency_miou"], list(SCORES))) == expected
 
@@ -74,16 +69,9 @@ def several(tmp_path):
         label = labels[(number // 30) % len(labels)]
         logits = np.random.default_rng(image).normal(1, 3, CLASSES)
         p = 1 / (1 + np.exp(-logits))
-        rows.append(
-            {
-                "image_id": f"s{number}",
-                "label": label,
-                "labels": labels,
-                "logits": logits.tolist(),
-                "target_confidence": p[label],
-                "correct": [bool(p[label] > 0.5), None][number % 17 == 0],
-            }
-        )
+        rows.append({"image_id": f"s{number}", "label": label, "labels": labels, "logits": logits.tolist(),
+                     "target_confidence": p[label],
+                     "correct": [bool(p[label] > 0.5), None][number % 17 == 0]})  # fmt: skip
     pd.DataFrame(rows).to_parquet(tmp_path / "predictions.parquet")
     values = {"pg": rng.choice([0.0, 1.0], 40, p=[0.8, 0.2]), "iauc": rng.uniform(size=40)}
     values["iauc"][3] = np.nan
@@ -146,8 +134,7 @@ def test_a_false_positive_is_of_a_class_with_clever_hans_features_that_the_image
         row = several.rows[int(name[1:])]
         sample = SimpleNamespace(context=several.context, row=row)
         several.context.question.groups = None
-        terms = _terms(sample, "false positive")
-        assert terms.plus[0] not in row["labels"]
+        assert _terms(sample, "false positive").plus[0] not in row["labels"]
 
 
 class White(nn.Module):
@@ -253,8 +240,7 @@ def test_a_picture_is_written_in_three_formats_and_shown_on_the_page(tmp_path):
     assert (done.failed, done.tables, done.pictures) == ({}, [], ["maps"])
     folder = tmp_path / "out" / "pictures"
     svg = (folder / "maps.svg").read_text()
-    assert svg.count("<image") == 2 * 4 * 4
-    assert svg.count(">IDR ") == 2 * 2 * 4
+    assert (svg.count("<image"), svg.count(">IDR ")) == (2 * 4 * 4, 2 * 2 * 4)
     assert "no image_without" not in svg
     assert (folder / "maps.pdf").read_bytes().startswith(b"%PDF")
     with Image.open(folder / "maps.png") as picture:

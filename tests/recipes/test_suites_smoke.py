@@ -13,7 +13,6 @@ UNDEFINED = {"p2-figure7": {"one of the two is constant"}}
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
-    """One folder for all papers, which share the first training of their networks."""
     return tmp_path_factory.mktemp("smoke") / "out"
 
 

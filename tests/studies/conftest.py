@@ -3,7 +3,7 @@
 from itertools import count
 
 import pytest
-from pages import chromium, client_of, study_of
+from pages import chromium, client_of, joined, study_of
 from postgres import Postgres, programs
 
 import saliency_bench as sb
@@ -33,6 +33,11 @@ def client(annotating):
     return client_of(create_app(annotating))
 
 
+@pytest.fixture
+def key(client):
+    return joined(client)
+
+
 @pytest.fixture(scope="module")
 def browser():
     with chromium() as opened:
@@ -48,7 +53,6 @@ def same_pseudonyms(monkeypatch):
 
 @pytest.fixture(scope="session")
 def postgres():
-    """A server that lives as long as the tests."""
     pytest.importorskip("psycopg")
     if programs() is None:
         pytest.skip("needs PostgreSQL: apt-get install postgresql")
@@ -58,13 +62,11 @@ def postgres():
 
 @pytest.fixture
 def database(postgres, request):
-    """The URL of a database of this test alone."""
     return postgres.create(f"test_{abs(hash(request.node.nodeid)):x}")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(request, tmp_path):
-    """Where a store can be made."""
     return tmp_path / "study.db" if request.param == "sqlite" else request.getfixturevalue("database")
 
 

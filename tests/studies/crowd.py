@@ -12,20 +12,14 @@ from PIL import Image
 from saliency_bench.studies.run_images import RunImages
 from saliency_bench.utils.seeds import random_bits, seed_of, uniform
 
-COLOURS = {
-    "red": (220, 30, 30),
-    "green": (30, 200, 40),
-    "blue": (40, 60, 230),
-    "yellow": (230, 220, 30),
-    "cyan": (20, 210, 210),
-}
+COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (40, 60, 230), "yellow": (230, 220, 30),
+           "cyan": (20, 210, 210)}  # fmt: skip
 PLANTED = ["good", "half", "noise", "bad"]  # from the best
 SIZE = 20
 ENOUGH = 30  # pixels of a colour by which it is recognised
 
 
 def run_images(count=12, size=SIZE, explainers=PLANTED):
-    """Squares of a colour on dark noise."""
     names = list(COLOURS)
     ids = [f"secret {number}.jpg" for number in range(count)]
     labels = {one: names[number % len(names)] for number, one in enumerate(ids)}
@@ -72,8 +66,6 @@ class Worker:
 
 
 class Clicker(Worker):
-    """Takes any label, without looking."""
-
     def choose(self, png, state):
         self.asked += 1
         return state["choices"][int(self.draw("label") * len(state["choices"]))]
@@ -89,3 +81,10 @@ def work(peekaboom, worker, most=None):
         peekaboom.save(person, sent)
         answered += 1
     return person
+
+
+QUESTIONS = ["complete", "precise", "convincing"]
+
+
+def unit_at(study, person, place):
+    return next(one.unit for one in study.study.assignments(person) if one.position == place)

@@ -49,14 +49,12 @@ def study_of(folder, rows, **settings):
 
 
 def client_of(app):
-    """A client to which an error of the server is an answer."""
     from starlette.testclient import TestClient
 
     return TestClient(app, raise_server_exceptions=False)
 
 
 def joined(client, request="r"):
-    """The headers of a person who joins."""
     return {"X-Key": client.post("/api/join", json={"request": request.ljust(32, "-")}).json()["key"]}
 
 
@@ -77,7 +75,6 @@ class Command:
         self.url = next(iter(self.links.values()))
 
     def kill(self):
-        """As when the power fails."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         self.process.stdout.close()
@@ -95,7 +92,6 @@ class Command:
             return json.load(answer) if "json" in answer.headers["content-type"] else answer.read()
 
     def insist(self, path, key="", body=None):
-        """A call that is repeated until it is answered, as the pages do."""
         for _ in range(300):
             try:
                 return self.call(path, key, body)
@@ -109,15 +105,12 @@ class Command:
 
 
 class Served(Command):
-    """`saliency-bench annotate` of a dataset in a folder."""
-
     def __init__(self, folder, store, *options):
         super().__init__("annotate", "--dataset", folder, "--name", "study", "--store", store, *options)
 
 
 @contextmanager
 def serving(app, **options):
-    """The address of an application that a thread of this process serves."""
     import uvicorn
 
     server = uvicorn.Server(uvicorn.Config(app, port=0, **{"log_level": "error"} | options))

@@ -28,8 +28,7 @@ def literal_alpha(masks):
     count = len(masks)
     observed = sum(a != b for unit in units for a, b in combinations(unit, 2)) * 2 / (count - 1)
     values = Counter(value for unit in units for value in unit)
-    total = sum(values.values())
-    expected = 2 * values[True] * values[False] / (total - 1)
+    expected = 2 * values[True] * values[False] / (sum(values.values()) - 1)
     return 1 - observed / expected
 
 
@@ -49,32 +48,25 @@ def test_agreement_is_what_the_definitions_say(given):
 
 def test_a_case_by_hand():
     """2 x 3 pixels: left column against top row; they share one of four pixels."""
-    assert iou(LEFT, TOP) == 1 / 4
-    assert dice(LEFT, TOP) == 2 / 5
+    assert (iou(LEFT, TOP), dice(LEFT, TOP)) == (1 / 4, 2 / 5)
     # they agree on 3 of 6; by chance on 1/3 1/2 + 2/3 1/2 = 1/2
     assert cohens_kappa(LEFT, TOP) == pytest.approx(0)
     # D_o = 3 / 6; of 12 values 5 are marked: D_e = 2 5 7 / (12 11)
     assert krippendorffs_alpha([LEFT, TOP]) == pytest.approx(1 - (1 / 2) / (70 / 132))
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "wanted"),
-    [
-        (EMPTY, EMPTY, [1, 1, 1, 1]),
-        (FULL, FULL, [1, 1, 1, 1]),
-        (EMPTY, TOP, [0, 0, 0, 1 - (1 / 2) / (2 * 3 * 9 / (12 * 11))]),
-        (EMPTY, FULL, [0, 0, 0, 1 - 1 / (72 / 132)]),
-    ],
-)
+@pytest.mark.parametrize(("first", "second", "wanted"), [
+    (EMPTY, EMPTY, [1, 1, 1, 1]), (FULL, FULL, [1, 1, 1, 1]),
+    (EMPTY, TOP, [0, 0, 0, 1 - (1 / 2) / (2 * 3 * 9 / (12 * 11))]),
+    (EMPTY, FULL, [0, 0, 0, 1 - 1 / (72 / 132)]),
+])  # fmt: skip
 def test_empty_and_full_masks(first, second, wanted):
     found = image_agreement([first, second])
-    assert list(found) == list(agreement.LIMITS)
-    assert list(found.values()) == pytest.approx(wanted)
+    assert (list(found), list(found.values())) == (list(agreement.LIMITS), pytest.approx(wanted))
 
 
 def test_an_image_is_the_mean_of_its_pairs_and_a_study_the_mean_of_its_images():
-    three = image_agreement([LEFT, TOP, EMPTY])
-    assert three["IoU"] == pytest.approx((1 / 4 + 0 + 0) / 3)
+    assert image_agreement([LEFT, TOP, EMPTY])["IoU"] == pytest.approx((1 / 4 + 0 + 0) / 3)
     few = agreement.study_agreement([[LEFT, TOP], [TOP, TOP], [LEFT]])
     assert (few["IoU"].value, few["IoU"].n) == (5 / 8, 2)
     assert np.isnan(few["IoU"].low), "of two images there is no interval"

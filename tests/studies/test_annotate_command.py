@@ -14,7 +14,6 @@ from saliency_bench.utils.pictures import png, values
 
 @pytest.fixture
 def line(tmp_path):
-    """The start of every command, of a dataset of 12 images of which 2 have a mask."""
     dataset(12, masks=2).save_to_disk(tmp_path / "noise")
     return ["annotate", "--dataset", str(tmp_path / "noise"), "--name", "study", "--store", str(tmp_path / "study.db")]
 
@@ -53,23 +52,18 @@ def test_masks_of_two_people_are_reported_and_exported(line, tmp_path, capsys):
     assert (agreed > 0).sum() == 60 * 20, "half of two is one"
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--import", "x"], "--person NAME must be given together"),
-        (["--person", "x"], "--person NAME must be given together"),
-        (["--report"], "there is no store"),
-        (["--annotators", "0"], "--annotators must be a number from 1"),
-        (["--honeypots", "3"], "but the dataset has 2"),
-        (["--import", "nowhere", "--person", "ada"], "nowhere is not a folder"),
-        (["--practice-iou", "7"], "--practice-iou must be a number from 0 to 1"),
-        (["--grow"], "there is no store"),
-        (["--host", "256.0.0.1"], "give another --port"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    (["--import", "x"], "--person NAME must be given together"),
+    (["--person", "x"], "--person NAME must be given together"),
+    (["--report"], "there is no store"),
+    (["--annotators", "0"], "--annotators must be a number from 1"),
+    (["--honeypots", "3"], "but the dataset has 2"),
+    (["--import", "nowhere", "--person", "ada"], "nowhere is not a folder"),
+    (["--practice-iou", "7"], "--practice-iou must be a number from 0 to 1"),
+    (["--grow"], "there is no store"), (["--host", "256.0.0.1"], "give another --port"),
+])  # fmt: skip
 def test_what_cannot_be_done_is_one_line_and_leaves_nothing(line, tmp_path, options, words, capsys):
-    lines = said(capsys, [*line, *options], 2).splitlines()
-    assert words in lines[-1]
+    assert words in said(capsys, [*line, *options], 2).splitlines()[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["noise"]
 
 
@@ -100,15 +94,12 @@ def test_masks_that_fit_no_image_are_named(line, tmp_path, capsys):
     assert "has no mask to export" in said(capsys, [*line, "--export", str(tmp_path / "out")], 2)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--person", "bob"], "has no masks of bob; give --person, one of: ada"),
-        (["--person", "../ada"], "--person must be 1 to 100 letters"),
-        (["--person", "consensus"], "is reserved"),
-        (["--person", "ada", "--format", "coco"], "is a folder without annotations.json"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    (["--person", "bob"], "has no masks of bob; give --person, one of: ada"),
+    (["--person", "../ada"], "--person must be 1 to 100 letters"),
+    (["--person", "consensus"], "is reserved"),
+    (["--person", "ada", "--format", "coco"], "is a folder without annotations.json"),
+])  # fmt: skip
 def test_a_refused_import_leaves_no_study(line, tmp_path, options, words, capsys):
     (tmp_path / "out/masks").mkdir(parents=True)
     masks(tmp_path / "out/masks/ada", slice(0, 20))

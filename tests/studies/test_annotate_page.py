@@ -44,7 +44,6 @@ def page(browser, served):
 
 
 def opened(browser, url, options):
-    """A page, of which no request may leave the machine and no script may fail."""
     context = browser.new_context(**options)
     page = context.new_page()
     page.set_default_timeout(15000)
@@ -168,7 +167,6 @@ def test_a_polygon_clear_skip_and_no_region(page, served):
 
 
 def crossings(polygon, x, y):
-    """How many edges a ray to the right crosses."""
     edges = zip(polygon, polygon[1:] + polygon[:1], strict=True)
     return sum((ya <= y) != (yb <= y) and xa + (y - ya) * (xb - xa) / (yb - ya) > x for (xa, ya), (xb, yb) in edges)
 
@@ -200,7 +198,7 @@ def test_a_click_marks_the_pixels_of_a_piece_and_undo_takes_them_away(browser, t
                     page.keyboard.press("z")
                 with page.expect_response("**/api/superpixels*"):  # of the next image
                     page.keyboard.press("Enter")
-                page.wait_for_selector(READY)
+                    page.wait_for_selector(READY)
             scale, left, top, _ = view(page)
             for x, y in ((40, 30), (10, 50), (10, 50)):  # a second click takes the second piece away
                 page.mouse.click(left + (x + 0.5) * scale, top + (y + 0.5) * scale)
@@ -234,8 +232,7 @@ def test_the_keyboard_alone_is_enough(page, served):
     np.testing.assert_array_equal(answers(served)[0].pixels, mask)
     for _ in range(30):  # every control is reached, and has a name
         page.keyboard.press("Tab")
-        name = page.evaluate(NAME)
-        assert name.strip() not in ("", "INPUT", "BUTTON")
+        assert page.evaluate(NAME).strip() not in ("", "INPUT", "BUTTON")
 
 
 def test_a_phone_draws_with_one_finger_and_moves_with_two(browser, served):

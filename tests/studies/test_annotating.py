@@ -30,6 +30,11 @@ def annotating(tmp_path):
     return study_of(tmp_path, dataset(6))
 
 
+@pytest.fixture
+def unit(client, key):
+    return client.get("/api/state", headers=key).json()["tasks"][0]["unit"]
+
+
 def sent(unit, request="r" * 16, **changed):
     return {"unit": unit, "kind": "mask", "runs": runs_of(MASK), "request": request, "seconds": 1.5, **changed}
 
@@ -52,16 +57,15 @@ def test_runs_of_another_size_are_refused(runs):
     refused("2 x 2", mask_of, runs, 2, 2)
 
 
-def test_an_answer_goes_from_the_page_to_the_store(annotating, client):
-    me = joined(client)
-    state = client.get("/api/state", headers=me).json()
+def test_an_answer_goes_from_the_page_to_the_store(annotating, client, key):
+    state = client.get("/api/state", headers=key).json()
     assert (state["done"], state["total"], len(state["tasks"])) == (0, 6, 2)
     unit = state["tasks"][0]["unit"]
-    image = client.get("/api/image", params={"unit": unit}, headers=me)
+    image = client.get("/api/image", params={"unit": unit}, headers=key)
     assert image.headers["content-type"] == "image/png"
-    after = client.post("/api/answer", json=sent(unit), headers=me).json()
+    after = client.post("/api/answer", json=sent(unit), headers=key).json()
     assert (after["revision"], after["done"]) == (1, 1)
-    assert client.post("/api/answer", json=sent(unit), headers=me).json()["revision"] == 1, "a double click"
+    assert client.post("/api/answer", json=sent(unit), headers=key).json()["revision"] == 1, "a double click"
     (stored,) = annotating.study.answers(last=False)
     np.testing.assert_array_equal(stored.pixels, MASK)
     position = annotating.images.positions[unit]
@@ -82,25 +86,16 @@ def test_everybody_sees_only_their_own(annotating, client):
     assert client.get("/api/again", params={"unit": unit}, headers=first).json()["runs"] == runs_of(MASK)
     assert "runs" not in client.get("/api/state", headers=second).text
     review = client.post("/api/review", json={"answer": 1, "verdict": "accept", "request": "v"}, headers=second)
-    assert review.status_code == 400
-    assert annotating.study.reviews() == {}
+    assert (review.status_code, annotating.study.reviews()) == (400, {})
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"unit": "image-999"}, "not given to you"),
-        ({"kind": "draw"}, "kind must be one of"),
-        ({"runs": [4799]}, "60 x 80"),
-        ({"runs": [4800]}, "nothing is marked"),
-        ({"runs": {"a": 1}}, "60 x 80"),
-        ({"request": ""}, "request is"),
-    ],
-)
-def test_what_is_no_answer_is_refused(annotating, client, changed, words):
-    me = joined(client)
-    unit = client.get("/api/state", headers=me).json()["tasks"][0]["unit"]
-    answer = client.post("/api/answer", json=sent(unit) | changed, headers=me)
+@pytest.mark.parametrize(("changed", "words"), [
+    ({"unit": "image-999"}, "not given to you"), ({"kind": "draw"}, "kind must be one of"),
+    ({"runs": [4799]}, "60 x 80"), ({"runs": [4800]}, "nothing is marked"), ({"runs": {"a": 1}}, "60 x 80"),
+    ({"request": ""}, "request is"),
+])  # fmt: skip
+def test_what_is_no_answer_is_refused(annotating, client, changed, words, key, unit):
+    answer = client.post("/api/answer", json=sent(unit) | changed, headers=key)
     assert answer.status_code == 400
     assert words in answer.json()["error"]
     assert annotating.study.answers() == []
@@ -116,10 +111,8 @@ def test_strangers_get_nothing(client):
     assert "http" not in page.text
 
 
-def test_a_rejected_answer_goes_back_and_the_corrected_one_is_reviewed_again(annotating, client):
-    me = joined(client)
-    unit = client.get("/api/state", headers=me).json()["tasks"][0]["unit"]
-    client.post("/api/answer", json=sent(unit), headers=me)
+def test_a_rejected_answer_goes_back_and_the_corrected_one_is_reviewed_again(annotating, client, key, unit):
+    client.post("/api/answer", json=sent(unit), headers=key)
     reviewer = {"X-Key": annotating.study.join(role="reviewer").key}
     state = client.get("/api/state", headers=reviewer).json()
     assert [task["runs"] for task in state["tasks"]] == [runs_of(MASK)]
@@ -129,34 +122,29 @@ def test_a_rejected_answer_goes_back_and_the_corrected_one_is_reviewed_again(ann
     assert refused.json() == {"error": "a rejection needs a comment that says what should be changed"}
     assert client.post("/api/review", json=verdict, headers=reviewer).json()["tasks"] == []
     assert annotating.counted() == {}
-    first = client.get("/api/state", headers=me).json()["tasks"][0]
+    first = client.get("/api/state", headers=key).json()["tasks"][0]
     assert (first["unit"], first["comment"], first["runs"]) == (unit, "<b>", runs_of(MASK))
-    back = client.get("/api/again", params={"unit": unit}, headers=me).json()
+    back = client.get("/api/again", params={"unit": unit}, headers=key).json()
     assert back == first, "whoever goes back to it reads the comment, too"
-    client.post("/api/answer", json=sent(unit, "s" * 16, runs=runs_of(~MASK)), headers=me)
+    client.post("/api/answer", json=sent(unit, "s" * 16, runs=runs_of(~MASK)), headers=key)
     again = client.get("/api/state", headers=reviewer).json()["tasks"]
     assert [task["runs"] for task in again] == [runs_of(~MASK)]
-    assert client.get("/api/state", headers=me).json()["done"] == 1
-    assert list(annotating.counted()) == [unit]
+    assert (client.get("/api/state", headers=key).json()["done"], list(annotating.counted())) == (1, [unit])
 
 
 @pytest.mark.parametrize("answer", [True, 1.0, "1", None, [1], 0, -1, 10**30, 2**40, 1, 77])
-def test_only_the_newest_answer_is_reviewed_by_its_number(annotating, client, answer):
-    me = joined(client)
-    unit = client.get("/api/state", headers=me).json()["tasks"][0]["unit"]
+def test_only_the_newest_answer_is_reviewed_by_its_number(annotating, client, answer, key, unit):
     for request in ("r" * 16, "s" * 16):
-        client.post("/api/answer", json=sent(unit, request), headers=me)
+        client.post("/api/answer", json=sent(unit, request), headers=key)
     reviewer = {"X-Key": annotating.study.join(role="reviewer").key}
     verdict = {"answer": answer, "verdict": "accept", "request": "v"}
     refused = client.post("/api/review", json=verdict, headers=reviewer)
-    assert refused.status_code == 400
-    assert len(refused.json()["error"].splitlines()) == 1
+    assert (refused.status_code, len(refused.json()["error"].splitlines())) == (400, 1)
     assert annotating.study.reviews() == {}
     assert client.post("/api/review", json=verdict | {"answer": 2}, headers=reviewer).json()["total"] == 1
 
 
 def drawn_by(annotating, person):
-    """The units that a person gets, one after the other, all answered."""
     seen = []
     while tasks := annotating.state(person)["tasks"]:
         seen.append(tasks[0]["unit"])
@@ -181,8 +169,7 @@ def test_honeypots_are_given_to_everybody_and_count_for_nothing(tmp_path):
 def test_only_images_without_a_mask_and_no_more_than_so_many_a_person(tmp_path):
     annotating = study_of(tmp_path, dataset(10, masks=4), only_missing=True, per_person=3)
     assert annotating.units == [f"image-{index:03d}" for index in range(4, 10)]
-    assert annotating.state("p-a")["total"] == 3
-    assert len(drawn_by(annotating, "p-a")) == 3
+    assert (annotating.state("p-a")["total"], len(drawn_by(annotating, "p-a"))) == (3, 3)
 
 
 def test_an_image_that_cannot_be_shown_can_be_skipped(tmp_path):
@@ -208,11 +195,9 @@ def test_a_skipped_image_goes_to_others_at_once(tmp_path):
     skipped = annotating.state("p-a")["tasks"][0]["unit"]
     annotating.save("p-a", sent(skipped, "p-a skips the first", kind="skip"))
     overview = AnnotationOverview(annotating)()
-    assert (overview["done"], overview["wanted"]) == (0, 2)
-    assert annotating.state("p-a")["total"] == 2
+    assert (overview["done"], overview["wanted"], annotating.state("p-a")["total"]) == (0, 2, 2)
     assert drawn_by(annotating, "p-b") == [skipped], "p-a still holds the second one"
-    assert AnnotationOverview(annotating)()["done"] == 1
-    assert annotating.state("p-c")["tasks"] == []
+    assert (AnnotationOverview(annotating)()["done"], annotating.state("p-c")["tasks"]) == (1, [])
     annotating.save("p-a", sent(skipped, "p-a draws it after all"))
     assert len(annotating.counted()[skipped]) == 2
 
@@ -222,8 +207,7 @@ def test_rows_of_one_image_are_told_apart_by_their_class():
     same = rows.remove_columns("image_id").add_column("image_id", ["a", "a", "b", "b"])
     images = StudyImages(same)
     assert images.units == ["a, <b>cat</b>", "a, dog", "b, <b>cat</b>", "b, dog"]
-    assert images.image_id("a, dog") == "a"
-    assert images.label("a, dog") == "dog"
+    assert (images.image_id("a, dog"), images.label("a, dog")) == ("a", "dog")
     refused("several rows", StudyImages, rows.remove_columns("image_id").add_column("image_id", ["a"] * 4))
 
 
@@ -280,13 +264,11 @@ def test_pieces_of_a_large_image_tile_it_and_are_computed_once(tmp_path, monkeyp
     tiles = np.random.default_rng(0).integers(0, 255, (7, 20, 3), np.uint8).repeat(100, axis=0).repeat(100, axis=1)
     picture = {"bytes": png(tiles), "path": None}
     rows = dataset(1).remove_columns(["image", "mask"]).add_column("image", [picture], feature=Image())
-    annotating = study_of(tmp_path, rows)
-    client = client_of(create_app(annotating, assist=True))
-    me = joined(client)
-    unit = client.get("/api/state", headers=me).json()["tasks"][0]["unit"]
-    first, second = (client.get("/api/superpixels", params={"unit": unit}, headers=me) for _ in range(2))
-    assert asked == [(350, 1000, 3)]
-    assert first.content == second.content
+    client = client_of(create_app(study_of(tmp_path, rows), assist=True))
+    key = joined(client)
+    unit = client.get("/api/state", headers=key).json()["tasks"][0]["unit"]
+    first, second = (client.get("/api/superpixels", params={"unit": unit}, headers=key) for _ in range(2))
+    assert (asked, first.content) == ([(350, 1000, 3)], second.content)
     assert first.headers["content-encoding"] == "gzip"
     assert int(first.headers["content-length"]) < 700 * 2000 / 2
     found = np.frombuffer(first.content, "<u2").reshape(700, 2000)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from PIL import Image
 from refusals import refused
 
-from saliency_bench.errors import UserError
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.assess.protocol import KIND, Assess, configuration
 from saliency_bench.studies.assess.questions import read_questions
@@ -21,10 +20,9 @@ from saliency_bench.studies.assess.results import export, ordinal_alpha, results
 from saliency_bench.studies.run_images import pair_of, unit_of
 from saliency_bench.utils.overlays import overlay
 
-from .crowd import PLANTED, run_images
+from .crowd import PLANTED, QUESTIONS, run_images, unit_at
 
 pytestmark = pytest.mark.usefixtures("same_pseudonyms")
-QUESTIONS = ["complete", "precise", "convincing"]
 REQUEST = "a random text of 16 characters and more"
 
 
@@ -42,7 +40,6 @@ def study(tmp_path):
 
 
 def rate(study, person, rating, most=None):
-    """Rate all maps that a person is given, or so many, by rating(image, explainer, question)."""
     done = 0
     while (maps := study.state(person)["maps"]) and done != most:
         for one in maps:
@@ -52,10 +49,6 @@ def rate(study, person, rating, most=None):
                 ratings = {name: rating(image, explainer, name) for name in QUESTIONS}
                 study.save(person, {"place": one["place"], "ratings": ratings, "request": f"{REQUEST} {one['place']}"})
     return person
-
-
-def unit_at(study, person, place):
-    return next(one.unit for one in study.study.assignments(person) if one.position == place)
 
 
 def test_every_image_gets_its_raters_with_all_its_maps(study):
@@ -136,15 +129,13 @@ def test_a_repeated_answer_is_stored_once_and_a_change_is_a_revision(study, tmp_
 def test_what_is_no_answer_is_refused_and_not_stored(study, change):
     person = study.study.join().name
     sent = {"place": 0, "ratings": dict.fromkeys(QUESTIONS, 3), "request": REQUEST} | change
-    with pytest.raises(UserError):
-        study.save(person, sent)
+    refused(".", study.save, person, sent)
     assert study.study.answers(last=False) == []
 
 
 @pytest.mark.parametrize(("options", "line"), [
     ({"raters": 0}, "raters must be a number from 1"), ({"per_person": 0}, "per_person"),
-    ({"limit": 0}, "from 1 to 12"),
-    ({"limit": 13}, "from 1 to 12"),
+    ({"limit": 0}, "from 1 to 12"), ({"limit": 13}, "from 1 to 12"),
 ])  # fmt: skip
 def test_numbers_that_do_not_fit_are_refused(options, line):
     refused(line, configuration, run_images(), read_questions(), **{"checks": 0} | options)
@@ -208,8 +199,7 @@ def test_export(study, tmp_path):
     assert export(study.study, tmp_path / "ratings.csv") == 12 * 4 * 2 * 3
     with (tmp_path / "ratings.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert {row["person"] for row in rows} == set(people)
-    assert {row["question"] for row in rows} == set(QUESTIONS)
+    assert ({row["person"] for row in rows}, {row["question"] for row in rows}) == (set(people), set(QUESTIONS))
     export(study.study, tmp_path / "nobody.csv", people=False)
     text = (tmp_path / "nobody.csv").read_text()
     assert not any(person in text for person in people)
@@ -222,11 +212,9 @@ def test_a_study_without_ratings_is_one_line(study):
 
 
 @pytest.mark.parametrize(("text", "line"), [
-    ("scale: [a, b]", "holds scale, a list, and questions"),
-    ("scale: [a]\nquestions: {a: b}", "2 to 9 texts"),
+    ("scale: [a, b]", "holds scale, a list, and questions"), ("scale: [a]\nquestions: {a: b}", "2 to 9 texts"),
     ("scale: [yes, no]\nquestions: {a: b}", "put yes and no in quotes"),
-    ("scale: [a, a]\nquestions: {a: b}", "differ"),
-    ("scale: [a, b]\nquestions: {}", "1 to 6 ids"),
+    ("scale: [a, a]\nquestions: {a: b}", "differ"), ("scale: [a, b]\nquestions: {}", "1 to 6 ids"),
     ("scale: [a, b]\nquestions: [text]", "1 to 6 ids"),
     ("scale: [a, b]\nquestions: {A b: text}", "needs an id"),
     ("scale: [a, b]\nquestions: {a: 3}", "needs an id"),

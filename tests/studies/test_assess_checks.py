@@ -21,9 +21,8 @@ from saliency_bench.studies.human_masks import RunMasks
 from saliency_bench.studies.run_images import HUMAN, pair_of
 from saliency_bench.utils.overlays import overlay
 
-from .crowd import PLANTED, run_images
+from .crowd import PLANTED, QUESTIONS, run_images, unit_at
 
-QUESTIONS = ["complete", "precise", "convincing"]
 LOOKING, STRAIGHT = "looks", "always in the middle"
 
 
@@ -37,10 +36,6 @@ def with_masks(count=12):
 def start(folder, images, **options):
     settings = configuration(images, read_questions(), **({"raters": 3, "per_person": 6} | options))
     return Assess(Store(folder / "study.db").study(KIND, "s", configuration=settings), images)
-
-
-def unit_at(study, person, place):
-    return next(one.unit for one in study.study.assignments(person) if one.position == place)
 
 
 def rate(study, kind=LOOKING):
@@ -79,8 +74,7 @@ def test_a_check_is_an_image_of_its_own_with_the_map_of_another_class(tmp_path):
     for _ in range(5):
         person = study.study.join().name
         given = [(pair_of(maps[0].unit)[0], maps) for maps in study.given(person)]
-        assert len(given) == 6 + 2
-        assert len({image for image, _ in given}) == 8
+        assert (len(given), len({image for image, _ in given})) == (6 + 2, 8)
         for number, (image, maps) in enumerate(given):
             names = [pair_of(one.unit)[1] for one in maps]
             if image in own["checks"]:
@@ -176,15 +170,13 @@ def test_human_masks_are_rated_like_maps_and_are_no_explainer(tmp_path, monkeypa
     people = [rate(study) for _ in range(2)]
     positions = Counter(
         number for person in people for maps in study.given(person) for number, one in enumerate(maps)
-        if pair_of(one.unit)[1] == HUMAN
-    )  # fmt: skip
+        if pair_of(one.unit)[1] == HUMAN)  # fmt: skip
     assert set(positions) == set(range(5))
     findings = results(study.study)
     rows = [row for row in findings.data["ratings"] if row["question"] == "precise"]
     # By the rank that the crowd gives, the mask is the worst; the next test has it the best.
     assert [(row["explainer"], row["mean"]) for row in rows] == [
-        ("good", 5), ("half", 4), ("noise", 3), ("bad", 2), (HUMAN, 1)
-    ]  # fmt: skip
+        ("good", 5), ("half", 4), ("noise", 3), ("bad", 2), (HUMAN, 1)]  # fmt: skip
     assert {row["maps"] for row in findings.data["agreement"]} == {10 * 4}
     export(study.study, tmp_path / "ratings.csv")
     with (tmp_path / "ratings.csv").open() as file:

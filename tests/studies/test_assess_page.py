@@ -4,7 +4,7 @@ import json
 import threading
 
 import pytest
-from pages import client_of, joined, serving
+from pages import client_of, serving
 
 from saliency_bench.spaces.assess.app import create_app
 from saliency_bench.studies.answer_store import Store
@@ -31,8 +31,7 @@ def client(study):
     return client_of(create_app(study))
 
 
-def test_what_a_client_gets_to_know(client):
-    key = joined(client)
+def test_what_a_client_gets_to_know(client, key):
     replies = [client.get(path, headers=key) for path in ("/api/state", "/api/map?place=0", "/api/image?place=0")]
     everything = "".join(one.text + repr(one.headers) for one in replies)
     assert [one.status_code for one in replies] == [200, 200, 200]
@@ -43,11 +42,9 @@ def test_what_a_client_gets_to_know(client):
     "/api/map?place=4", "/api/image?place=4", "/api/map?place=-1", "/api/map", "/api/map?place=a",
     "/api/map?place=0&person=p", "/api/image?place=1e3",
 ])  # fmt: skip
-def test_no_other_picture_is_sent(client, path):
-    key = joined(client)
+def test_no_other_picture_is_sent(client, path, key):
     client.get("/api/state", headers=key)
-    assert client.get(path, headers=key).status_code == 400
-    assert client.get(path).status_code == 401
+    assert (client.get(path, headers=key).status_code, client.get(path).status_code) == (400, 401)
 
 
 @pytest.mark.parametrize("body", [
@@ -57,17 +54,14 @@ def test_no_other_picture_is_sent(client, path):
     json.dumps({"place": 0, "ratings": RATINGS | {"complete": 6}, "request": REQUEST}).encode(),
     json.dumps({"place": 0, "ratings": [RATINGS], "request": REQUEST}).encode(),
 ])  # fmt: skip
-def test_what_is_no_answer_is_refused_in_a_line_and_not_stored(client, study, body):
-    key = joined(client)
+def test_what_is_no_answer_is_refused_in_a_line_and_not_stored(client, study, body, key):
     client.get("/api/state", headers=key)
     reply = client.post("/api/answer", headers=key, content=body)
-    assert reply.status_code == 400
-    assert len(reply.json()["error"].splitlines()) == 1
+    assert (reply.status_code, len(reply.json()["error"].splitlines())) == (400, 1)
     assert study.study.answers(last=False) == []
 
 
-def test_a_double_click_is_one_answer(client, study):
-    key = joined(client)
+def test_a_double_click_is_one_answer(client, study, key):
     client.get("/api/state", headers=key)
     sent = {"place": 1, "ratings": RATINGS, "request": REQUEST}
     threads = [threading.Thread(target=lambda: client.post("/api/answer", headers=key, json=sent)) for _ in range(6)]
@@ -81,7 +75,6 @@ def test_a_double_click_is_one_answer(client, study):
 
 @pytest.fixture
 def served(study):
-    """The address of the page."""
     with serving(create_app(study)) as address:
         yield address
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from pages import serving, study_of
-from test_annotate_page import DESKTOP, PHONE, READY, drag, opened, view
+from test_annotate_page import DESKTOP, PHONE, READY, count, drag, opened, saved, view
 
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.superpixels import superpixels
@@ -18,8 +18,12 @@ def annotating(tmp_path):
     return study_of(tmp_path, 5)
 
 
+def shown(browser, annotating, options=DESKTOP, **settings):
+    with serving(create_app(annotating, **settings)) as url:
+        yield from opened(browser, url, options)
+
+
 def square(file, strokes):
-    """A segmenter: a square around each stroke that adds, without one around those that do not."""
     region = np.zeros((60, 80), bool)
     for stroke in sorted(strokes, key=lambda one: not one.add):
         x, y = np.mean(stroke.points, axis=0)
@@ -39,79 +43,73 @@ def stored(page, annotating):
 
 def stored_before(page, annotating):
     page.wait_for_selector(READY)
-    playwright.expect(page.locator("#status")).to_have_text("All saved")
+    saved(page)
     return annotating.study.answers()[-1]
 
 
 def test_a_drag_marks_pieces_and_the_outline_follows_the_mouse(browser, annotating):
     pytest.importorskip("skimage", reason="needs scikit-image")
-    with serving(create_app(annotating, assist=True)) as url:
-        for page in opened(browser, url, DESKTOP):
-            with page.expect_response("**/api/superpixels*"):
-                page.keyboard.press("a")
-            scale, left, top, _ = view(page)
-            page.mouse.move(left + 40 * scale, top + 30 * scale)
-            page.wait_for_function("() => document.querySelector('#note').hidden")
-            view(page)
-            before = page.screenshot()
-            page.mouse.move(left + 10 * scale, top + 10 * scale)
-            view(page)
-            assert page.screenshot() != before, "another piece is outlined"
-            drag(page, [(20.5, 30.5), (60.5, 30.5)])
-            answer = stored(page, annotating)
+    for page in shown(browser, annotating, assist=True):
+        with page.expect_response("**/api/superpixels*"):
+            page.keyboard.press("a")
+        scale, left, top, _ = view(page)
+        page.mouse.move(left + 40 * scale, top + 30 * scale)
+        page.wait_for_function("() => document.querySelector('#note').hidden")
+        view(page)
+        before = page.screenshot()
+        page.mouse.move(left + 10 * scale, top + 10 * scale)
+        view(page)
+        assert page.screenshot() != before, "another piece is outlined"
+        drag(page, [(20.5, 30.5), (60.5, 30.5)])
+        answer = stored(page, annotating)
     pieces = superpixels(annotating.images.shown(answer.unit).path)
     np.testing.assert_array_equal(answer.pixels, np.isin(pieces, np.unique(pieces[30, 20:61])))
 
 
 def test_the_brush_keeps_its_size_on_the_screen(browser, annotating):
-    with serving(create_app(annotating)) as url:
-        for page in opened(browser, url, DESKTOP):
-            scale, *_, size = view(page)
-            page.mouse.move(640, 400)
-            page.mouse.wheel(0, -462)  # twice as large
-            zoomed, *_, smaller = view(page)
-            assert zoomed == pytest.approx(2 * scale, rel=0.01)
-            assert size * scale == pytest.approx(24) == smaller * zoomed
-            mask = np.zeros((60, 80), bool)
-            drag(page, [(38, 28), (41, 31)], mask)
-            np.testing.assert_array_equal(stored(page, annotating).pixels, mask)
+    for page in shown(browser, annotating):
+        scale, *_, size = view(page)
+        page.mouse.move(640, 400)
+        page.mouse.wheel(0, -462)  # twice as large
+        zoomed, *_, smaller = view(page)
+        assert zoomed == pytest.approx(2 * scale, rel=0.01)
+        assert size * scale == pytest.approx(24) == smaller * zoomed
+        mask = np.zeros((60, 80), bool)
+        drag(page, [(38, 28), (41, 31)], mask)
+        np.testing.assert_array_equal(stored(page, annotating).pixels, mask)
 
 
 def test_a_polygon_takes_away_and_strokes_find_a_region(browser, annotating):
-    with serving(create_app(annotating, segmenter=square)) as url:
-        for page in opened(browser, url, DESKTOP):
-            page.keyboard.press("g")
-            for x, add in ((20, True), (50, True), (22, False)):
-                page.keyboard.down("Shift") if not add else None
-                with page.expect_response("**/api/segment"):
-                    click(page, x + 0.5, 30.5)
-                page.keyboard.up("Shift")
-            page.wait_for_function("() => document.querySelector('#undo').disabled === false")
-            page.keyboard.press("z")  # the last stroke
-            page.keyboard.press("p")
-            page.keyboard.press("t")
-            for corner in ((40, 20), (60, 20), (60, 30), (40, 30)):
-                click(page, *corner)
-            page.keyboard.press("Enter")
-            answer = stored(page, annotating)
+    for page in shown(browser, annotating, segmenter=square):
+        page.keyboard.press("g")
+        for x, add in ((20, True), (50, True), (22, False)):
+            page.keyboard.down("Shift") if not add else None
+            with page.expect_response("**/api/segment"):
+                click(page, x + 0.5, 30.5)
+            page.keyboard.up("Shift")
+        page.wait_for_function("() => document.querySelector('#undo').disabled === false")
+        page.keyboard.press("z")  # the last stroke
+        page.keyboard.press("p")
+        page.keyboard.press("t")
+        for corner in ((40, 20), (60, 20), (60, 30), (40, 30)):
+            click(page, *corner)
+        page.keyboard.press("Enter")
+        answer = stored(page, annotating)
     expected = np.zeros((60, 80), bool)
     expected[26:34, 16:24] = expected[30:34, 46:54] = True
     np.testing.assert_array_equal(answer.pixels, expected)
 
 
 def test_no_region_is_lost_that_is_still_being_found(browser, annotating):
-    with serving(create_app(annotating, segmenter=square)) as url:
-        for page in opened(browser, url, DESKTOP):
-            page.route(
-                "**/api/segment", lambda route: (route.request.frame.page.wait_for_timeout(700), route.continue_())
-            )
-            page.keyboard.press("g")
-            click(page, 20.5, 30.5)
-            playwright.expect(page.locator("#note")).to_have_text("The region of your strokes is being found.")
-            page.keyboard.press("b")  # another tool
-            page.keyboard.press("Enter")  # and saved at once
-            playwright.expect(page.locator("#count")).to_have_text("1 of 5")
-            answer = stored_before(page, annotating)
+    for page in shown(browser, annotating, segmenter=square):
+        page.route("**/api/segment", lambda route: (route.request.frame.page.wait_for_timeout(700), route.continue_()))
+        page.keyboard.press("g")
+        click(page, 20.5, 30.5)
+        playwright.expect(page.locator("#note")).to_have_text("The region of your strokes is being found.")
+        page.keyboard.press("b")  # another tool
+        page.keyboard.press("Enter")  # and saved at once
+        count(page, "1 of 5")
+        answer = stored_before(page, annotating)
     expected = np.zeros((60, 80), bool)
     expected[26:34, 16:24] = True
     np.testing.assert_array_equal(answer.pixels, expected)
@@ -134,43 +132,40 @@ def test_a_reviewer_looks_at_what_others_drew_and_corrects(browser, annotating):
             drag(page, [(10, 10), (60, 20)])
             page.keyboard.press("Enter")
             page.wait_for_selector(READY)
-            playwright.expect(page.locator("#status")).to_have_text("All saved")
-            playwright.expect(page.locator("#count")).to_have_text("1 of 2")
+            saved(page)
+            count(page, "1 of 2")
             page.keyboard.press("Enter")  # accepts the second
             playwright.expect(page.locator("#finishedTitle")).to_have_text("All done")
-            playwright.expect(page.locator("#status")).to_have_text("All saved")
+            saved(page)
     first, second = annotating.counted()[annotating.units[0]]
     assert (first.corrected_by, second.corrected_by) == (reviewer.name, None)
     assert 0 < first.pixels.sum() < second.pixels.sum() == 2400
 
 
 def test_the_number_of_images_stays_while_others_draw(browser, annotating):
-    with serving(create_app(annotating)) as url:
-        for page in opened(browser, url, DESKTOP):
-            playwright.expect(page.locator("#count")).to_have_text("0 of 5")
-            for letter in "ab":  # who take all that is left
-                other = annotating.study.join(letter * 32).name
-                annotating.study.assign(other, annotating.units)
-            drag(page, [(10, 10), (60, 20)])
-            page.keyboard.press("Enter")
-            playwright.expect(page.locator("#count")).to_have_text("1 of 5")
-            page.wait_for_selector(READY)
-            drag(page, [(10, 10), (60, 20)])
-            page.keyboard.press("Enter")
-            playwright.expect(page.locator("#finishedTitle")).to_have_text("All done")
-            playwright.expect(page.locator("#count")).to_have_text("2 of 2")
+    for page in shown(browser, annotating):
+        count(page, "0 of 5")
+        for letter in "ab":  # who take all that is left
+            annotating.study.assign(annotating.study.join(letter * 32).name, annotating.units)
+        drag(page, [(10, 10), (60, 20)])
+        page.keyboard.press("Enter")
+        count(page, "1 of 5")
+        page.wait_for_selector(READY)
+        drag(page, [(10, 10), (60, 20)])
+        page.keyboard.press("Enter")
+        playwright.expect(page.locator("#finishedTitle")).to_have_text("All done")
+        count(page, "2 of 2")
 
 
 def test_at_400_percent_the_page_scrolls_and_can_be_drawn_on(browser, annotating):
-    with serving(create_app(annotating)) as url:
-        for page in opened(browser, url, SMALL):
-            assert page.locator("#board").bounding_box()["height"] >= 200
-            page.locator("#board").scroll_into_view_if_needed()
-            mask = np.zeros((60, 80), bool)
-            drag(page, [(20, 20), (50, 30)], mask)
-            page.get_by_role("button", name="Save").click()
-            playwright.expect(page.locator("#status")).to_have_text("All saved")
-            assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+    for page in shown(browser, annotating, SMALL):
+        assert page.locator("#board").bounding_box()["height"] >= 200
+        page.locator("#board").scroll_into_view_if_needed()
+        mask = np.zeros((60, 80), bool)
+        drag(page, [(20, 20), (50, 30)], mask)
+        page.get_by_role("button", name="Save").click()
+        saved(page)
+        assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
     np.testing.assert_array_equal(annotating.study.answers()[-1].pixels, mask)
 
 
@@ -181,27 +176,26 @@ def test_a_stroke_that_was_taken_back_is_drawn_again(browser, annotating):
         asked.append(len(strokes))
         return square(file, strokes)
 
-    with serving(create_app(annotating, segmenter=segmenter)) as url:
-        for page in opened(browser, url, DESKTOP):
-            drag(page, [(5, 5), (9, 5)])
-            page.keyboard.press("g")
-            for x in (20, 50):
-                with page.expect_response("**/api/segment"):
-                    click(page, x + 0.5, 30.5)
-                page.wait_for_function("() => document.querySelector('#note').hidden")
-            page.keyboard.press("z")
-            page.keyboard.press("z")
-            page.keyboard.press("z")  # what the brush drew, too
-            playwright.expect(page.locator("#undo")).to_be_disabled()
-            for _ in range(3):
-                page.keyboard.press("y")
-            playwright.expect(page.locator("#redo")).to_be_disabled()
-            page.keyboard.press("z")
-            page.keyboard.press("y")
+    for page in shown(browser, annotating, segmenter=segmenter):
+        drag(page, [(5, 5), (9, 5)])
+        page.keyboard.press("g")
+        for x in (20, 50):
             with page.expect_response("**/api/segment"):
-                click(page, 35.5, 30.5)
+                click(page, x + 0.5, 30.5)
             page.wait_for_function("() => document.querySelector('#note').hidden")
-            answer = stored(page, annotating)
+        page.keyboard.press("z")
+        page.keyboard.press("z")
+        page.keyboard.press("z")  # what the brush drew, too
+        playwright.expect(page.locator("#undo")).to_be_disabled()
+        for _ in range(3):
+            page.keyboard.press("y")
+        playwright.expect(page.locator("#redo")).to_be_disabled()
+        page.keyboard.press("z")
+        page.keyboard.press("y")
+        with page.expect_response("**/api/segment"):
+            click(page, 35.5, 30.5)
+        page.wait_for_function("() => document.querySelector('#note').hidden")
+        answer = stored(page, annotating)
     assert asked == [1, 2, 3], "the strokes that came back are among those of the next region"
     expected = np.zeros((60, 80), bool)
     for x in (20, 50, 35):
@@ -214,8 +208,7 @@ def test_a_stroke_that_was_taken_back_is_drawn_again(browser, annotating):
     "options", [DESKTOP, PHONE, {"viewport": {"width": 812, "height": 375}}], ids=["desktop", "phone", "low"]
 )
 def test_the_help_opens_at_its_top_and_fits(browser, annotating, options):
-    with serving(create_app(annotating)) as url:
-        for page in opened(browser, url, options):
-            page.locator("#help").click()
-            at = "dialog => [dialog.scrollTop, dialog.scrollHeight - dialog.clientHeight]"
-            assert page.locator("#helpDialog").evaluate(at) == [0, 0]
+    for page in shown(browser, annotating, options):
+        page.locator("#help").click()
+        at = "dialog => [dialog.scrollTop, dialog.scrollHeight - dialog.clientHeight]"
+        assert page.locator("#helpDialog").evaluate(at) == [0, 0]

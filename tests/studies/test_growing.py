@@ -34,8 +34,7 @@ def test_a_grown_study_asks_more_people_about_more_images(store):
     assert [finish(before, letter) for letter in "ab"] == [4, 1], "the second one gets the honeypot alone"
     grown = opened(store, 7, "seven", annotators=2, growing=True)
     assert grown.honeypots == before.honeypots, "known masks stay those that people have seen"
-    assert len(grown.units) == 6
-    assert [finish(grown, letter) for letter in "ab"] == [3, 6]
+    assert (len(grown.units), [finish(grown, letter) for letter in "ab"]) == (6, [3, 6])
     again = opened(store, 7, "seven")
     assert (again.settings, again.units) == (grown.settings, grown.units)
     rows = annotation_report(again)["protocol"]
@@ -52,23 +51,17 @@ def test_nothing_grows_unless_it_is_said(store):
     assert len(annotation_report(opened(store, annotators=3, growing=True))["protocol"]) == 2, "once however often"
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"annotators": 1}, "--annotators was 2"),
-        ({"per_person": 3}, "--per-person was 0"),
-        ({"seed": 1}, "--seed was 0"),
-        ({"honeypots": 1}, "--honeypots was 0"),
-    ],
-)
+@pytest.mark.parametrize(("options", "words"), [
+    ({"annotators": 1}, "--annotators was 2"), ({"per_person": 3}, "--per-person was 0"),
+    ({"seed": 1}, "--seed was 0"), ({"honeypots": 1}, "--honeypots was 0"),
+])  # fmt: skip
 def test_a_study_only_grows(store, options, words):
     opened(store, annotators=2)
     refused(words, opened, store, growing=True, **options)
 
 
 def test_images_that_people_were_given_stay_the_same(store):
-    annotating = opened(store)
-    finish(annotating, "a")
+    finish(opened(store), "a")
     refused("lacks the image image-003", opened, store, 3, "three", growing=True)
     others = StudyImages(dataset(5, seed=1))
     refused("is not the image that people have drawn on", open_study, store, "noise", others, "others", growing=True)

@@ -65,21 +65,16 @@ def test_examples_are_named_good_and_bad_and_served(client, introduction):
     assert "✓ Good: The whole cat" in html
     assert "✗ Not like this: With the sofa" in html
     for name in introduction.pictures:
-        picture = client.get(f"/about/{name}")
-        assert picture.headers["content-type"] == "image/png"
+        assert client.get(f"/about/{name}").headers["content-type"] == "image/png"
         assert f'src="about/{name}"' in html
     assert client.get("/about/study.db").status_code == 404
 
 
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("https://example.org/a.png", "put the picture next to the text"),
-        ("../study.db", "put the picture next to the text"),
-        ("missing.png", "not a readable picture"),
-        ("consent.md", "not a readable picture"),
-    ],
-)
+@pytest.mark.parametrize(("source", "words"), [
+    ("https://example.org/a.png", "put the picture next to the text"),
+    ("../study.db", "put the picture next to the text"), ("missing.png", "not a readable picture"),
+    ("consent.md", "not a readable picture"),
+])  # fmt: skip
 def test_a_picture_that_cannot_be_shown_is_named(folder, source, words):
     (folder / "text.md").write_text(f"![x]({source})")
     refused(words, read_text, folder / "text.md")

@@ -103,7 +103,6 @@ def stored(place):
 
 @pytest.fixture
 def study(place):
-    """Opens the study once people are done."""
     opened = []
 
     def find():

@@ -55,7 +55,6 @@ class Space:
         return json.loads(content) if "json" in reply.headers["content-type"] else content.decode()
 
     def end(self, number=signal.SIGTERM):
-        """Its exit code and log."""
         self.process.send_signal(number)
         code = self.process.wait(timeout=60)
         self.process.stdout.close()
@@ -75,14 +74,12 @@ def here(shared_hub, tmp_path_factory):
 
 
 def upload(hub, repo, folder):
-    """As the documentation says."""
     line = [Path(sys.executable).with_name("hf"), "upload", repo, folder, "--repo-type", "dataset", "--private"]
     done = hub.run([str(word) for word in line], VISITOR)
     assert done.returncode == 0, done.stderr
 
 
 def draw(space, name):
-    """Somebody joins and answers all that they are asked; how many answers that are."""
     key = space.call("api/join", body={"request": f"a random request of {name}"})["key"]
     count = 0
     while tasks := space.call("api/state", key)["tasks"]:
@@ -94,7 +91,6 @@ def draw(space, name):
 
 
 def copied(hub, repo, path):
-    """A store at a path, of all that a repository holds under this name."""
     store = Store(path)
     for name, content in sorted(hub.files("datasets", repo).items()):
         if name.startswith(f"{path.name}/"):
@@ -214,35 +210,26 @@ def judged(here, shapes, resnet, tmp_path_factory):
 
 
 @pytest.mark.sample(0, 1)
-@pytest.mark.parametrize(
-    ("run", "words"),
-    [
-        ("hub:visitor/noise", r"visitor/noise is not the folder of a finished run \(no summary.json\); upload"),
-        ("hub:visitor/none", r"the Hub has no visitor/none that this account can see \(404\)"),
-        ("hub:judged", "'hub:judged' names no repository; write hub:OWNER/NAME"),
-        ("hub:", "'hub:' names no repository"),
-    ],
-)
+@pytest.mark.parametrize(("run", "words"), [
+    ("hub:visitor/noise", r"visitor/noise is not the folder of a finished run \(no summary.json\); upload"),
+    ("hub:visitor/none", r"the Hub has no visitor/none that this account can see \(404\)"),
+    ("hub:judged", "'hub:judged' names no repository; write hub:OWNER/NAME"),
+    ("hub:", "'hub:' names no repository"),
+])  # fmt: skip
 def test_what_is_no_run_on_the_hub(here, run, words):
     done = here.command("assess", "serve", run, "--store", "study.db", user=VISITOR, home="laptop")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert re.search(words, done.stderr)
 
 
-@pytest.mark.parametrize(
-    ("kind", "variables", "words"),
-    [
-        ("annotate", {}, "set the variable STUDY_DATASET in the settings of this Space"),
-        ("annotate", {"STUDY_DATASET": "a/b"}, "set the variable STUDY_REPO"),
-        ("assess", {"STUDY_REPO": "a/b", "STUDY_DATASET": "a/c"}, "set the variable STUDY_RUN"),
-        ("peekaboom", {"STUDY_REPO": "a/b", "STUDY_RUN": " "}, "set the variable STUDY_RUN"),
-        (
-            "annotate",
-            {"STUDY_REPO": "a/b", "STUDY_DATASET": "a/c", "STUDY_OPTIONS": "--name 'x"},
-            "No closing quotation",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("kind", "variables", "words"), [
+    ("annotate", {}, "set the variable STUDY_DATASET in the settings of this Space"),
+    ("annotate", {"STUDY_DATASET": "a/b"}, "set the variable STUDY_REPO"),
+    ("assess", {"STUDY_REPO": "a/b", "STUDY_DATASET": "a/c"}, "set the variable STUDY_RUN"),
+    ("peekaboom", {"STUDY_REPO": "a/b", "STUDY_RUN": " "}, "set the variable STUDY_RUN"),
+    ("annotate", {"STUDY_REPO": "a/b", "STUDY_DATASET": "a/c", "STUDY_OPTIONS": "--name 'x"},
+     "No closing quotation"),
+])  # fmt: skip
 def test_missing_variables_are_named(kind, variables, words):
     refused(words, command_line, kind, variables)
 
@@ -251,8 +238,7 @@ def test_variables_are_the_command_line():
     given = {"STUDY_RUN": "a/run@v1", "STUDY_STORE": "postgresql://me@host/db", "STUDY_OPTIONS": "--name 'my study'"}
     assert command_line("assess", given) == [
         "assess", "serve", "hub:a/run@v1", "--store", "postgresql://me@host/db",
-        "--host", "0.0.0.0", "--port", "7860", "--name", "my study",
-    ]  # fmt: skip
+        "--host", "0.0.0.0", "--port", "7860", "--name", "my study"]  # fmt: skip
 
 
 def test_the_address_on_a_space(monkeypatch):

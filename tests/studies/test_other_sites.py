@@ -36,20 +36,12 @@ def test_what_the_page_of_another_site_sends_is_refused(annotating, origin):
     assert here.get("/api/state", headers={"X-Key": key}).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("host", "name", "status"),
-    [
-        ("127.0.0.1", "evil.example:7860", 421),
-        ("localhost", "evil.example", 421),
-        ("127.0.0.1", "127.0.0.1.evil.example", 421),
-        ("127.0.0.1", "[", 421),
-        ("127.0.0.1", "127.0.0.1:7860", 200),
-        ("127.0.0.1", "LOCALHOST:1", 200),
-        ("127.0.0.1", "[::1]:7860", 200),
-        ("0.0.0.0", "visitor-annotate.hf.space", 200),
-        ("192.168.0.7", "laptop.local:7860", 200),
-    ],
-)
+@pytest.mark.parametrize(("host", "name", "status"), [
+    ("127.0.0.1", "evil.example:7860", 421), ("localhost", "evil.example", 421),
+    ("127.0.0.1", "127.0.0.1.evil.example", 421), ("127.0.0.1", "[", 421), ("127.0.0.1", "127.0.0.1:7860", 200),
+    ("127.0.0.1", "LOCALHOST:1", 200), ("127.0.0.1", "[::1]:7860", 200),
+    ("0.0.0.0", "visitor-annotate.hf.space", 200), ("192.168.0.7", "laptop.local:7860", 200),
+])  # fmt: skip
 def test_on_this_machine_alone_a_server_has_its_names_only(annotating, host, name, status):
     here = client(annotating, host, "http://127.0.0.1")
     assert here.get("/", headers={"Host": name}).status_code == status

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from pages import BOX, chromium, dataset, joined, serving, study_of
+from pages import BOX, chromium, dataset, serving, study_of
 from starlette.testclient import TestClient
 
 from saliency_bench.spaces.annotate.app import create_app
@@ -36,7 +36,6 @@ def owner(annotating):
 
 
 def draw(annotating, mask, seconds, units=4, letter="a"):
-    """A person who draws the same on each image; returns the pseudonym."""
     person = annotating.study.join(letter * 32).name
     for number in range(units):
         (task, *_) = annotating.state(person)["tasks"]
@@ -57,8 +56,7 @@ def test_people_and_images_to_look_at_come_first(annotating):
     annotating.study.assign(idle, annotating.units[:1])
     seen = AnnotationOverview(annotating)()
     people = {row["person"]: row for row in seen["people"]}
-    assert seen["people"][0]["person"] == careless
-    assert people[careless]["marks"] == ["quick", "careless"]
+    assert (seen["people"][0]["person"], people[careless]["marks"]) == (careless, ["quick", "careless"])
     assert people[good]["marks"] == people[other]["marks"] == people[idle]["marks"] == []
     assert (people[good]["checks right"], people[careless]["checks right"], people[good]["checks"]) == (1, 0, 1)
     assert people[good]["agreement"] == pytest.approx(0.5), "1 with the other good one, 0 with the careless one"
@@ -70,8 +68,7 @@ def test_people_and_images_to_look_at_come_first(annotating):
 
 
 def test_who_holds_something_and_does_nothing_is_stuck(annotating):
-    idle = annotating.study.join("d" * 32).name
-    annotating.study.assign(idle, annotating.units[:1])
+    annotating.study.assign(annotating.study.join("d" * 32).name, annotating.units[:1])
     from dataclasses import replace
 
     (row,) = AnnotationOverview(replace(annotating, lease_hours=-1.0))()["people"]
@@ -88,8 +85,7 @@ def test_who_is_left_out_counts_no_longer_and_can_be_taken_in_again(annotating, 
     assert (seen["done"], seen["last day"], seen["days left"]) == (8, 8, 0.5), "the speed is that of who counts"
     assert sum(seen["by day"].values()) == 8
     report = annotation_report(annotating)
-    assert report["left out"] == {careless: "scribbles"}
-    assert report["agreement"]["IoU"]["value"] == 1
+    assert (report["left out"], report["agreement"]["IoU"]["value"]) == ({careless: "scribbles"}, 1)
     assert report["agreement with everyone"]["IoU"]["value"] == pytest.approx(1 / 3)
     assert [f"left out: {careless}", "scribbles"] in report_rows(report)
     assert all(len(answers) == 2 for answers in annotating.counted().values())
@@ -102,8 +98,7 @@ def test_who_is_left_out_counts_no_longer_and_can_be_taken_in_again(annotating, 
     assert [event["action"] for event in AnnotationOverview(annotating)()["actions"]] == ["exclude", "include"]
 
 
-def test_a_paused_study_takes_what_is_sent_and_gives_nothing(annotating, client, owner):
-    key = joined(client)
+def test_a_paused_study_takes_what_is_sent_and_gives_nothing(annotating, client, owner, key):
     unit = client.get("/api/state", headers=key).json()["tasks"][0]["unit"]
     client.post("/api/act", json={"action": "pause", "request": "p"}, headers=owner)
     body = {"unit": unit, "kind": "mask", "runs": runs_of(BOX), "request": "r" * 16, "seconds": 3}
@@ -117,15 +112,13 @@ def test_a_paused_study_takes_what_is_sent_and_gives_nothing(annotating, client,
     assert len(client.get("/api/state", headers=key).json()["tasks"]) == 2
 
 
-def test_the_page_is_for_the_owner_alone_who_is_asked_nothing(annotating, client, owner):
-    key = joined(client)
+def test_the_page_is_for_the_owner_alone_who_is_asked_nothing(annotating, client, owner, key):
     for other in (key, {"X-Key": annotating.study.join(role="reviewer").key}):
         assert client.get("/api/overview", headers=other).status_code == 403
         assert client.get("/api/votes?unit=image-001", headers=other).status_code == 403
         assert client.post("/api/act", json={"action": "pause", "request": "x"}, headers=other).status_code == 403
     assert client.get("/api/overview").status_code == 401
-    assert client.get("/api/state", headers=owner).status_code == 403
-    assert annotating.study.assignments() == []
+    assert (client.get("/api/state", headers=owner).status_code, annotating.study.assignments()) == (403, [])
     for body in ({"action": "delete"}, {"action": "exclude", "person": "nobody"}, {"action": ["pause"]}, {}):
         assert client.post("/api/act", json=body | {"request": "x"}, headers=owner).status_code == 400
     assert status(annotating.study) == "open"
@@ -133,8 +126,7 @@ def test_the_page_is_for_the_owner_alone_who_is_asked_nothing(annotating, client
 
 def test_the_owner_sees_what_people_marked(annotating, client, owner):
     crowd(annotating)
-    unit = annotating.units[0]
-    reply = client.get("/api/votes", params={"unit": unit}, headers=owner)
+    reply = client.get("/api/votes", params={"unit": annotating.units[0]}, headers=owner)
     assert (reply.status_code, reply.headers["content-type"]) == (200, "image/png")
     assert client.get("/api/votes", params={"unit": annotating.units[1]}, headers=owner).content != reply.content
     assert client.get("/api/votes", params={"unit": "nothing"}, headers=owner).status_code == 400

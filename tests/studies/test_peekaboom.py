@@ -19,12 +19,7 @@ from saliency_bench.maps import descending
 from saliency_bench.read.analysis.order_agreement import read_answers
 from saliency_bench.read.statistics.exposures import SHOWN, judgement_areas
 from saliency_bench.studies.answer_store import Store
-from saliency_bench.studies.peekaboom.chance import (
-    LIKE_GUESSING,
-    corrected,
-    evidence_of_guessing,
-    guessing_area,
-)
+from saliency_bench.studies.peekaboom.chance import LIKE_GUESSING, corrected, evidence_of_guessing, guessing_area
 from saliency_bench.studies.peekaboom.protocol import KIND, PROTOCOLS, Peekaboom, configuration, revealed
 from saliency_bench.studies.peekaboom.results import export, judged, results
 from saliency_bench.studies.run_images import pair_of, unit_of
@@ -66,8 +61,6 @@ def test_revealed_pixels_are_the_first_of_the_order_that_kae_keeps(exposure, siz
 
 
 class Seen(nn.Module):
-    """Keeps the pictures that it classifies."""
-
     def forward(self, images):
         self.images = images
         return images.mean(dim=(2, 3))
@@ -114,8 +107,7 @@ def test_what_is_sent_holds_no_other_pixel_and_no_name(game):
     person = game.study.join().name
     seen = []
     while (state := game.state(person))["place"] is not None:
-        question = game.question(person)
-        image, explainer = pair_of(question.unit)
+        image, explainer = pair_of(game.question(person).unit)
         data = game.picture(person, state["place"], state["step"])
         opened = Image.open(BytesIO(data))
         assert (opened.mode, opened.info, len(opened.getexif())) == ("RGB", {}, 0)
@@ -163,11 +155,9 @@ def test_wrong_and_unknown_show_more_until_right_or_the_whole_image(game):
     assert game.save(person, {"place": place, "step": 2, "choice": right}) == {"right": True}
     assert game.state(person)["place"] == place + 1
     stored = [one.payload for one in game.study.answers(person, unit, last=False)]
-    assert stored == [
-        {"step": 0, "exposure": 0.05, "choice": wrong, "right": False},
-        {"step": 1, "exposure": 0.1, "choice": None, "right": False},
-        {"step": 2, "exposure": 0.15, "choice": right, "right": True},
-    ]
+    assert stored == [{"step": 0, "exposure": 0.05, "choice": wrong, "right": False},
+                      {"step": 1, "exposure": 0.1, "choice": None, "right": False},
+                      {"step": 2, "exposure": 0.15, "choice": right, "right": True}]  # fmt: skip
 
 
 def test_a_repeated_answer_is_stored_once_and_a_restart_resumes(game, tmp_path):
@@ -179,20 +169,15 @@ def test_a_repeated_answer_is_stored_once_and_a_restart_resumes(game, tmp_path):
     after = game.state(person)
     refused("not your current question", game.save, person, sent | {"choice": state["choices"][0]})
     again = start(Store(tmp_path / "study.db"))
-    assert again.state(person) == after
-    assert again.given(person) == game.given(person)
+    assert (again.state(person), again.given(person)) == (after, game.given(person))
     assert len(again.study.answers(person, last=False)) == 1
 
 
 @pytest.mark.parametrize(("options", "line"), [
     ({"judgements": 0}, "judgements must be a number from 1"),
-    ({"pairs": 0}, "pairs must be a number from 1"),
-    ({"choices": 6}, "from 2 to 5"),
-    ({"choices": 1}, "from 2 to 5"),
-    ({"limit": 11}, "too few"),
-    ({"limit": 0}, "too few"),
-    ({"checks": 12}, "too few"),
-    ({"checks": -1}, "too few"),
+    ({"pairs": 0}, "pairs must be a number from 1"), ({"choices": 6}, "from 2 to 5"),
+    ({"choices": 1}, "from 2 to 5"), ({"limit": 11}, "too few"), ({"limit": 0}, "too few"),
+    ({"checks": 12}, "too few"), ({"checks": -1}, "too few"),
     ({"fill": "white"}, "fill must be black or grey; got white"),
 ])  # fmt: skip
 def test_numbers_that_do_not_fit_are_refused(options, line):
@@ -208,8 +193,7 @@ def test_a_crowd_finds_the_planted_order_and_every_pair_gets_its_judgements(tmp_
     assert game.state(game.study.join().name)["place"] is None  # nothing is left
     found = judged(game.study)
     counts = Counter(zip(found.judgements["image"], found.judgements["explainer"], strict=True))
-    assert len(counts) == 10 * 4
-    assert set(counts.values()) == {3}
+    assert (len(counts), set(counts.values())) == (10 * 4, {3})
     seen = Counter(zip(found.judgements["person"], found.judgements["image"], strict=True))
     assert set(seen.values()) == {1}
     data = results(game.study, with_failed=True).data
@@ -229,8 +213,7 @@ def test_those_who_leave_are_replaced(tmp_path):
         work(game, Worker(f"x{number}"))
     found = judged(game.study)
     counts = Counter(zip(found.judgements["image"], found.judgements["explainer"], strict=True))
-    assert set(counts.values()) == {1}
-    assert len(counts) == 40
+    assert (set(counts.values()), len(counts)) == ({1}, 40)
     assert found.unfinished > 0
     assert any(game.question(person) for person in people)
 
@@ -275,10 +258,8 @@ def test_results_by_hand(by_hand):
         {"image_id": image, "mean exposure": pytest.approx((0.05 + 0.15 + 1) / 3), "right": 3, "judgements": 4}
     ]
     people = {row["person"]: row for row in findings.data["people"]}
-    assert people["b"]["mean exposure"] == 0.15
-    assert (people["c"]["right"], people["c"]["judgements"]) == (1, 2)
-    assert (people["c"]["checks right"], people["c"]["checks"]) == (0, 1)
-    assert people["c"]["median seconds"] == 16.0
+    assert (people["b"]["mean exposure"], people["c"]["right"], people["c"]["judgements"]) == (0.15, 1, 2)
+    assert (people["c"]["checks right"], people["c"]["checks"], people["c"]["median seconds"]) == (0, 1, 16.0)
     assert "d" not in people
     numbered = results(game.study, people=False, with_failed=True).data["people"]
     assert {row["person"] for row in numbered} == {"1", "2", "3"}
@@ -333,8 +314,7 @@ def test_striking_out_made_guessing_better_than_honest_people():
 
 def test_the_corrected_area_is_0_for_guessing_and_1_at_the_first_exposure(by_hand):
     guessing = guessing_area(4, SHOWN, strike=False)
-    assert corrected(guessing, guessing, SHOWN) == 0
-    assert corrected(0.975, guessing, SHOWN) == pytest.approx(1)
+    assert (corrected(guessing, guessing, SHOWN), corrected(0.975, guessing, SHOWN)) == (0, pytest.approx(1))
     assert corrected(None, guessing, SHOWN) is None
     good, row = results(by_hand[0].study).data["crowd"]
     assert row["saliency_crowd_auc"] == pytest.approx(guessing)
@@ -344,10 +324,8 @@ def test_the_corrected_area_is_0_for_guessing_and_1_at_the_first_exposure(by_han
 def test_the_evidence_of_guessing_by_hand():
     """Two others were right 3 times of 4 where "a" was right once and wrong once: (3 + 1) / (4 + 2) = 2 / 3."""
     answers = [("a", True), ("a", False), ("b", True), ("b", True), ("c", True), ("c", False)]
-    rows = pd.DataFrame(
-        [(person, "good", 0.3, right, 0.25) for person, right in answers],
-        columns=["person", "explainer", "exposure", "right", "chance"],
-    )
+    rows = pd.DataFrame([(person, "good", 0.3, right, 0.25) for person, right in answers],
+                        columns=["person", "explainer", "exposure", "right", "chance"])  # fmt: skip
     ratio = (0.25 / (2 / 3)) * (0.75 / (1 / 3))
     assert evidence_of_guessing(rows)["a"] == pytest.approx(np.log10(ratio))
 

@@ -7,13 +7,8 @@ from hypothesis import strategies as st
 
 from saliency_bench.studies.peekaboom.assignment import leftovers, sheets, with_checks
 
-numbers = {
-    "images": st.integers(1, 25),
-    "explainers": st.integers(2, 6),
-    "judgements": st.integers(1, 4),
-    "pairs": st.integers(1, 12),
-    "seed": st.integers(0, 5),
-}
+numbers = {"images": st.integers(1, 25), "explainers": st.integers(2, 6), "judgements": st.integers(1, 4),
+           "pairs": st.integers(1, 12), "seed": st.integers(0, 5)}  # fmt: skip
 
 
 def names(prefix, count):

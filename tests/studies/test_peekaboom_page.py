@@ -33,8 +33,7 @@ def client(game):
     return client_of(create_app(game))
 
 
-def test_what_a_client_gets_to_know(client, game):
-    key = joined(client)
+def test_what_a_client_gets_to_know(client, game, key):
     state = client.get("/api/state", headers=key)
     assert state.headers["cache-control"] == "no-store"
     picture = client.get("/api/picture?place=0&step=0", headers=key)
@@ -48,8 +47,7 @@ def test_what_a_client_gets_to_know(client, game):
 
 
 def test_joining_again_is_the_same_person(client, game):
-    assert joined(client) == joined(client)
-    assert len(game.study.people()) == 1
+    assert (joined(client), len(game.study.people())) == (joined(client), 1)
     assert client.post("/api/join", json={"request": "short"}).status_code == 400
     assert client.post("/api/join", json={}).status_code == 200  # a browser that cannot make ids
     assert client.post("/api/join", json={"request": 7}).status_code == 400
@@ -61,12 +59,10 @@ def test_joining_again_is_the_same_person(client, game):
     "/api/picture?place=zero&step=0", "/api/picture?place=%D9%A0&step=0", "/api/picture?place=0.0&step=0",
     "/api/picture?place=99999999999999999999&step=0",
 ])  # fmt: skip
-def test_no_other_picture_is_sent(client, path):
-    key = joined(client)
+def test_no_other_picture_is_sent(client, path, key):
     client.get("/api/state", headers=key)
     reply = client.get(path, headers=key)
-    assert reply.status_code == 400
-    assert list(reply.json()) == ["error"]
+    assert (reply.status_code, list(reply.json())) == (400, ["error"])
     assert "\n" not in reply.json()["error"]
 
 
@@ -102,17 +98,14 @@ def test_nobody_without_a_key_and_nobody_for_another(client, game):
     b'{"place": null, "step": 0, "choice": null}', b'{"place": -1, "step": 0, "choice": null}',
     b'{"place": 0, "step": 0, "choice": ["red"]}',
 ])  # fmt: skip
-def test_what_is_no_answer_is_refused_in_a_line_and_not_stored(client, game, body):
-    key = joined(client)
+def test_what_is_no_answer_is_refused_in_a_line_and_not_stored(client, game, body, key):
     client.get("/api/state", headers=key)
     reply = client.post("/api/answer", headers=key, content=body)
-    assert reply.status_code == 400
-    assert len(reply.json()["error"].splitlines()) == 1
+    assert (reply.status_code, len(reply.json()["error"].splitlines())) == (400, 1)
     assert game.study.answers(last=False) == []
 
 
-def test_a_double_click_is_one_answer(client, game):
-    key = joined(client)
+def test_a_double_click_is_one_answer(client, game, key):
     state = client.get("/api/state", headers=key).json()
     sent = {"place": 0, "step": 0, "choice": None, "seconds": 1.0}
     replies = []
@@ -125,15 +118,13 @@ def test_a_double_click_is_one_answer(client, game):
         thread.start()
     for thread in threads:
         thread.join()
-    assert {reply.status_code for reply in replies} == {200}
-    assert len(game.study.answers(last=False)) == 1
+    assert ({reply.status_code for reply in replies}, len(game.study.answers(last=False))) == ({200}, 1)
     assert client.post("/api/answer", headers=key, json=sent | {"choice": state["choices"][0]}).status_code == 400
     assert client.get("/api/state", headers=key).json()["step"] == 1
 
 
 @pytest.mark.parametrize("seconds", [-5, 1e300, "long", None, True, [1]])
-def test_a_strange_clock_costs_no_answer(client, game, seconds):
-    key = joined(client)
+def test_a_strange_clock_costs_no_answer(client, game, seconds, key):
     client.get("/api/state", headers=key)
     sent = {"place": 0, "step": 0, "choice": None, "seconds": seconds}
     assert client.post("/api/answer", headers=key, json=sent).status_code == 200
@@ -142,7 +133,6 @@ def test_a_strange_clock_costs_no_answer(client, game, seconds):
 
 @pytest.fixture
 def served(game):
-    """The address of the page."""
     with serving(create_app(game)) as address:
         yield address
 

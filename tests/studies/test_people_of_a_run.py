@@ -152,8 +152,7 @@ def test_assess_from_run_to_table(done, tmp_path, capsys):
 
 
 def test_the_class_that_maps_explain(shapes, resnet, tmp_path):
-    rows = sb.load_dataset(str(shapes), split="train")
-    names = rows.features["label"].names
+    names = sb.load_dataset(str(shapes), split="train").features["label"].names
     made = sb.run(dataset=str(shapes), model=str(resnet), split="train", limit=6, device="cpu", progress=False,
                   out=tmp_path, explainers=["edges", "random"], metrics=["saliency_kae"], keep_maps=True,
                   target="predicted")  # fmt: skip
@@ -173,15 +172,12 @@ def test_wrong_command_lines_are_one_line(command, words, line, capsys, tmp_path
     monkeypatch.chdir(tmp_path)
     error = said(capsys, [command, *words], 2)
     assert line in error
-    assert len(error.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
+    assert (len(error.splitlines()), list(tmp_path.iterdir())) == (1, [])
 
 
 def changed(folder, place, **values):
-    """Write other values into an object of run.json."""
     content = json.loads((folder / "run.json").read_text())
-    inner = reduce(dict.__getitem__, place, content)
-    inner.update(values)
+    reduce(dict.__getitem__, place, content).update(values)
     (folder / "run.json").write_text(json.dumps(content))
 
 

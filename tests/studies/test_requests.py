@@ -52,15 +52,10 @@ def key_of(app):
     return TestClient(app).post("/api/join", json=KEY).json()["key"]
 
 
-@pytest.mark.parametrize(
-    ("path", "length", "status"),
-    [
-        ("/api/answer", 10**7, 401),
-        ("/api/segment", 10, 401),
-        ("/api/join", 2**16 + 1, 400),
-        ("/api/nothing", 10**7, 404),
-    ],
-)
+@pytest.mark.parametrize(("path", "length", "status"), [
+    ("/api/answer", 10**7, 401), ("/api/segment", 10, 401), ("/api/join", 2**16 + 1, 400),
+    ("/api/nothing", 10**7, 404),
+])  # fmt: skip
 def test_a_stranger_is_refused_before_anything_is_read(server, path, length, status):
     with socket.create_connection(server) as connection:
         connection.sendall(head(path, length, "no key of ours"))
@@ -166,8 +161,7 @@ def test_a_locked_store_is_503_soon_for_everybody_and_loses_nothing(annotating, 
         start = time.monotonic()
         assert set(pool.map(send, sent)) == {503}
         assert time.monotonic() - start < 4, "they wait side by side, not one after the other"
-    assert {send(body) for body in sent} == {200}
-    assert len(annotating.study.answers(last=False)) == len(sent)
+    assert ({send(body) for body in sent}, len(annotating.study.answers(last=False))) == ({200}, len(sent))
 
 
 def test_nobody_else_reads_a_store_or_a_table_about_people(tmp_path):

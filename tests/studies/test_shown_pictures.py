@@ -40,19 +40,14 @@ def turned(kind="jpeg", pixels=PIXELS):
     return encoded(image, kind, exif=exif)
 
 
-@pytest.mark.parametrize(
-    ("data", "size"),
-    [
-        (turned(), (50, 30)),
-        (encoded(Image.fromarray(PIXELS[..., 0])), (30, 50)),
-        (encoded(Image.fromarray(PIXELS).convert("RGBA")), (30, 50)),
-        (encoded(Image.fromarray(PIXELS).convert("P")), (30, 50)),
-        (encoded(Image.fromarray(PIXELS).convert("CMYK"), "jpeg"), (30, 50)),
-        (encoded(Image.fromarray(PIXELS[..., 0].astype(np.uint16) * 40)), (30, 50)),
-        (turned("png", PIXELS[..., 0].astype(np.uint16) * 40), (50, 30)),
-    ],
-    ids=["turned", "grey", "alpha", "palette", "cmyk", "16-bit", "16-bit turned"],
-)
+@pytest.mark.parametrize(("data", "size"), [
+    (turned(), (50, 30)), (encoded(Image.fromarray(PIXELS[..., 0])), (30, 50)),
+    (encoded(Image.fromarray(PIXELS).convert("RGBA")), (30, 50)),
+    (encoded(Image.fromarray(PIXELS).convert("P")), (30, 50)),
+    (encoded(Image.fromarray(PIXELS).convert("CMYK"), "jpeg"), (30, 50)),
+    (encoded(Image.fromarray(PIXELS[..., 0].astype(np.uint16) * 40)), (30, 50)),
+    (turned("png", PIXELS[..., 0].astype(np.uint16) * 40), (50, 30)),
+], ids=["turned", "grey", "alpha", "palette", "cmyk", "16-bit", "16-bit turned"])  # fmt: skip
 @pytest.mark.parametrize("lossless", [2**20, 100])
 def test_what_browsers_show_differently_becomes_an_upright_rgb_file(data, size, lossless, monkeypatch):
     monkeypatch.setattr(shown_pictures, "LOSSLESS", lossless)
@@ -67,8 +62,7 @@ def test_what_browsers_show_differently_becomes_an_upright_rgb_file(data, size, 
 @pytest.mark.parametrize("kind", ["jpeg", "png"])
 def test_an_upright_rgb_file_is_shown_as_it_is(kind):
     data = encoded(Image.fromarray(PIXELS), kind)
-    assert shown(data).path.read_bytes() == data
-    assert shown(data).media == f"image/{kind}"
+    assert (shown(data).path.read_bytes(), shown(data).media) == (data, f"image/{kind}")
 
 
 def test_a_large_picture_of_16_bits_takes_little_memory():
@@ -119,8 +113,7 @@ def rows():
 
 
 def test_all_are_prepared_and_those_that_cannot_be_shown_are_named(rows, cache):
-    images = StudyImages(rows)
-    assert images.prepare(progress=False) == {"damaged.jpg": "not an image"}
+    assert StudyImages(rows).prepare(progress=False) == {"damaged.jpg": "not an image"}
     assert len(list(cache.rglob("*.json"))) == 2
 
 

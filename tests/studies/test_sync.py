@@ -19,12 +19,17 @@ def sync_of(hub, path, user=VISITOR, repo=REPO, **more):
     return Sync(path, repo, api=hub.api(user), **more)
 
 
+def started(hub, path, **more):
+    sync = sync_of(hub, path, **more)
+    sync.restore()
+    return sync, study_in(path)
+
+
 def study_in(path, **settings):
     return Store(path).study("annotate", "study", configuration=settings)
 
 
 def answer(study, *names, unit="image", revisions=1):
-    """One person per name, who answers about one unit."""
     for name in names:
         person = study.join(f"a random request of {name}").name
         study.assign(person, [unit])
@@ -33,12 +38,10 @@ def answer(study, *names, unit="image", revisions=1):
 
 
 def by(path):
-    """Who answered, in the store at a path."""
     return sorted(one.payload["by"] for one in Store(path, create=False).find().answers(last=False))
 
 
 def copied(hub, path):
-    """A store at a path, of all that the repository holds."""
     files = hub.files("datasets", REPO)
     lines = [files[name].decode().splitlines() for name in sorted(files) if name.startswith("study.db/")]
     add_lines(Store(path), chain(*lines), REPO)  # together: the study's own row is in the file of one server only
@@ -46,15 +49,13 @@ def copied(hub, path):
 
 
 def merge(here, other):
-    """Add to one store what another holds."""
     return add_lines(Store(here), lines_after(Store(other), {})[0], "other")
 
 
 def test_answers_outlive_the_disk(hub, tmp_path):
     lines = []
-    first = sync_of(hub, tmp_path / "study.db", say=lines.append)
-    first.restore()
-    answer(study_in(tmp_path / "study.db"), "ada", "bob")
+    first, study = started(hub, tmp_path / "study.db", say=lines.append)
+    answer(study, "ada", "bob")
     first.push()
     assert hub.repo("datasets", REPO).private
     assert "2 answers copied to visitor/answers at" in lines[-1]
@@ -66,15 +67,12 @@ def test_answers_outlive_the_disk(hub, tmp_path):
     assert lines[-1] == "6 rows restored from visitor/answers"
     assert again.status() == "answers copied to the Hub: before this start\nanswers since then: 0\n"
     assert by(tmp_path / "new/study.db") == ["ada", "bob"]
-    assert study_in(tmp_path / "new/study.db").join("a random request of ada").name in {
-        one.person for one in study_in(tmp_path / "study.db").answers()
-    }, "the key of a browser stays valid"
+    name = study_in(tmp_path / "new/study.db").join("a random request of ada").name
+    assert name in {one.person for one in study.answers()}, "the key of a browser stays valid"
 
 
 def test_only_new_answers_are_committed(hub, tmp_path):
-    sync = sync_of(hub, tmp_path / "study.db")
-    sync.restore()
-    study = study_in(tmp_path / "study.db")
+    sync, study = started(hub, tmp_path / "study.db")
     answer(study, "ada")
     sync.push()
     head = hub.api().repo_info(REPO, repo_type="dataset", token=VISITOR.token).sha
@@ -91,9 +89,7 @@ def test_only_new_answers_are_committed(hub, tmp_path):
 def test_each_commit_holds_whole_answers_while_people_answer(hub, tmp_path, monkeypatch):
     """Each commit is a beginning of the answers, whether a file is continued or a new one is begun."""
     monkeypatch.setattr("saliency_bench.studies.sync.LARGE", 5000)
-    sync = sync_of(hub, tmp_path / "study.db")
-    sync.restore()
-    study = study_in(tmp_path / "study.db")
+    sync, study = started(hub, tmp_path / "study.db")
     names = [f"person {number}" for number in range(60)]
     writing = threading.Thread(target=answer, args=(study, *names))
     writing.start()
@@ -117,9 +113,8 @@ def test_two_servers_keep_the_answers_of_both(hub, tmp_path):
     syncs, studies = [], []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        syncs.append(sync_of(hub, tmp_path / name / "study.db"))
-        syncs[-1].restore()
-        studies.append(study_in(tmp_path / name / "study.db"))
+        sync, study = started(hub, tmp_path / name / "study.db")
+        syncs.append(sync), studies.append(study)
         if name == "one":
             answer(studies[0], "ada")
             syncs[0].push()
@@ -170,8 +165,7 @@ def test_a_browser_that_joined_both_is_one_person(tmp_path):
     study.record(names[1], "image", "another request of ada", {"by": "ada again"})
     study.assign(names[1], ["image 2"])
     found = merge(*paths)
-    assert (found.added, found.left_out) == (2, 0)
-    assert by(paths[0]) == ["ada", "ada again"]
+    assert (found.added, found.left_out, by(paths[0])) == (2, 0, ["ada", "ada again"])
     assert {one.person for one in study_in(paths[0]).answers(last=False)} == {names[0]}
     assert [one.unit for one in study_in(paths[0]).assignments(names[0])] == ["image", "image 2"]
 
@@ -184,21 +178,17 @@ def test_a_second_first_answer_is_left_out(tmp_path):
         study = study_in(path)
         study.record(study.people()[0], "image", f"request {number} for a second answer", {"by": f"ada on {number}"})
     found = merge(*paths)
-    assert (found.added, found.left_out) == (0, 1)
-    assert by(paths[0]) == ["ada", "ada on 0"]
+    assert (found.added, found.left_out, by(paths[0])) == (0, 1, ["ada", "ada on 0"])
 
 
-@pytest.mark.parametrize(
-    ("user", "repo", "public", "words"),
-    [
-        (VISITOR, "visitor/open", True, "visitor/open is public; answers of people are copied only to private"),
-        (VISITOR, "saliency-bench/answers", False, "visitor may not write to saliency-bench/answers"),
-        (READER, "saliency-bench/answers", False, "with this token, which only has read access"),
-        (None, "visitor/answers", False, "needs a token"),
-        (VISITOR, "answers", False, "--sync must be OWNER/NAME"),
-        (VISITOR, "a/b/c", False, "--sync must be OWNER/NAME"),
-    ],
-)
+@pytest.mark.parametrize(("user", "repo", "public", "words"), [
+    (VISITOR, "visitor/open", True, "visitor/open is public; answers of people are copied only to private"),
+    (VISITOR, "saliency-bench/answers", False, "visitor may not write to saliency-bench/answers"),
+    (READER, "saliency-bench/answers", False, "with this token, which only has read access"),
+    (None, "visitor/answers", False, "needs a token"),
+    (VISITOR, "answers", False, "--sync must be OWNER/NAME"),
+    (VISITOR, "a/b/c", False, "--sync must be OWNER/NAME"),
+])  # fmt: skip
 def test_what_cannot_be_synced_is_refused_at_the_start(hub, tmp_path, user, repo, public, words):
     if public:
         hub.api(VISITOR).create_repo(repo, repo_type="dataset")
@@ -208,9 +198,7 @@ def test_what_cannot_be_synced_is_refused_at_the_start(hub, tmp_path, user, repo
 
 
 def test_a_repository_that_is_made_public_gets_no_further_answers(hub, tmp_path, capsys):
-    sync = sync_of(hub, tmp_path / "study.db")
-    sync.restore()
-    study = study_in(tmp_path / "study.db")
+    sync, study = started(hub, tmp_path / "study.db")
     answer(study, "ada")
     sync.push()
     before = hub.files("datasets", REPO)
@@ -251,23 +239,17 @@ def test_rows_of_a_study_that_is_nowhere_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_a_failing_hub_never_stops_the_study(hub, tmp_path, capsys):
-    sync = sync_of(hub, tmp_path / "study.db", minutes=0.005)
-    sync.restore()
-    study = study_in(tmp_path / "study.db")
+    sync, study = started(hub, tmp_path / "study.db", minutes=0.005)
     with sync:
         hub.fault("/commit/", status=500, times=1000)
         answer(study, "ada")
-        for _ in range(400):
-            if sync.problem:
-                break
-            threading.Event().wait(0.05)
-        assert "COPYING FAILS" in sync.status()
-        hub.heal()
-        for _ in range(400):
-            if not sync.problem:
-                break
-            threading.Event().wait(0.05)
-        assert "COPYING FAILS" not in sync.status()
+        for fails in (True, False):
+            for _ in range(400):
+                if bool(sync.problem) == fails:
+                    break
+                threading.Event().wait(0.05)
+            assert ("COPYING FAILS" in sync.status()) == fails
+            hub.heal()
         assert "answers since then: 0" in sync.status()
         answer(study, "bob")
     assert by(copied(hub, tmp_path / "copy.db")) == ["ada", "bob"], "the last answers are copied at the end"
@@ -276,13 +258,10 @@ def test_a_failing_hub_never_stops_the_study(hub, tmp_path, capsys):
     assert VISITOR.token not in errors
 
 
-@pytest.mark.parametrize(
-    ("place", "minutes", "words"),
-    [
-        ("postgresql://someone@host/name", 5, "backed up by its own server"),
-        ("study.db", 0, "--sync-every is a number of minutes"),
-        ("study.db", float("nan"), "--sync-every is a number of minutes"),
-    ],
-)
+@pytest.mark.parametrize(("place", "minutes", "words"), [
+    ("postgresql://someone@host/name", 5, "backed up by its own server"),
+    ("study.db", 0, "--sync-every is a number of minutes"),
+    ("study.db", float("nan"), "--sync-every is a number of minutes"),
+])  # fmt: skip
 def test_what_is_no_store_to_sync(place, minutes, words):
     refused(words, Sync, place, REPO, minutes)

@@ -4,11 +4,11 @@ from functools import partial
 
 import numpy as np
 import pytest
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.declarations import MetricDeclaration, declaration_of, paper_line
-from saliency_bench.errors import UserError
 from saliency_bench.utils.source_code import code_hash
 
 
@@ -20,77 +20,56 @@ def maps_alone(maps):
     return maps.mean(axis=(1, 2))
 
 
-REFUSED = [
-    ({"rnage": (0, 1)}, "unknown keyword 'rnage' of @sb.metric; did you mean range"),
-    ({"range": (1, 0)}, r"maps_alone: range .*\(1, 0\)"),
-    ({"range": 3}, "range .*got 3"),
-    ({"range": ("a", "b")}, "range .*got"),
-    ({"range": (0, float("nan"))}, "range .*got"),
-    ({"higher_is_better": "yes"}, "higher_is_better .*'yes'"),
-    ({"version": 0}, "version .*got 0"),
-    ({"version": "2"}, "version .*got '2'"),
-    ({"reduce": max}, "reduce requires parts"),
-    ({"aggregate": max}, "aggregate requires parts"),
-    ({"absent": "no such layer"}, "absent requires parts"),
-    ({"parts": halves, "reduce": max, "aggregate": max}, "leave one out"),
-    ({"aggregate_if": bool}, "add aggregate"),
-    ({"mark": "dim"}, "mark .*go together"),
-    ({"marked": max}, "mark .*go together"),
-    ({"plan": max}, "partners and plan"),
-    ({"columns": "scene"}, r'columns must be several names: \("scene",\)'),
-    ({"columns": ("scene",)}, "scene.*no parameter columns"),
-    ({"keeps": "bottom"}, "keeps must be top or rest; got 'bottom'"),
-    ({"also_called": "mean"}, r'also_called .*\("mean",\)'),
-    ({"range": lambda options, target: (0, 1)}, "its range depends on the target"),
-    ({"check": "never"}, "check must be a function"),
-    ({"paper": 3}, "paper must be a text; got 3"),
-    ({"note": None}, "note must be a text; got None"),
-    ({"plan": "all"}, "plan must be a function; got 'all'"),
-    ({"also_called": 3}, "also_called must be a list of names; got 3"),
-    ({"passes": 3}, r"passes must be .pictures, maps. or a function of the options; got 3"),
-    ({"passes": (1, -1)}, r"passes must be .pictures, maps. or"),
-]
+REFUSED = [({"rnage": (0, 1)}, "unknown keyword 'rnage' of @sb.metric; did you mean range"),
+           ({"range": (1, 0)}, r"maps_alone: range .*\(1, 0\)"), ({"range": 3}, "range .*got 3"),
+           ({"range": ("a", "b")}, "range .*got"), ({"range": (0, float("nan"))}, "range .*got"),
+           ({"higher_is_better": "yes"}, "higher_is_better .*'yes'"), ({"version": 0}, "version .*got 0"),
+           ({"version": "2"}, "version .*got '2'"), ({"reduce": max}, "reduce requires parts"),
+           ({"aggregate": max}, "aggregate requires parts"), ({"absent": "no such layer"}, "absent requires parts"),
+           ({"parts": halves, "reduce": max, "aggregate": max}, "leave one out"),
+           ({"aggregate_if": bool}, "add aggregate"), ({"mark": "dim"}, "mark .*go together"),
+           ({"marked": max}, "mark .*go together"), ({"plan": max}, "partners and plan"),
+           ({"columns": "scene"}, r'columns must be several names: \("scene",\)'),
+           ({"columns": ("scene",)}, "scene.*no parameter columns"),
+           ({"keeps": "bottom"}, "keeps must be top or rest; got 'bottom'"),
+           ({"also_called": "mean"}, r'also_called .*\("mean",\)'),
+           ({"range": lambda options, target: (0, 1)}, "its range depends on the target"),
+           ({"check": "never"}, "check must be a function"), ({"paper": 3}, "paper must be a text; got 3"),
+           ({"note": None}, "note must be a text; got None"),
+           ({"plan": "all"}, "plan must be a function; got 'all'"),
+           ({"also_called": 3}, "also_called must be a list of names; got 3"),
+           ({"passes": 3}, r"passes must be .pictures, maps. or a function of the options; got 3"),
+           ({"passes": (1, -1)}, r"passes must be .pictures, maps. or")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("declared", "words"), REFUSED)
 def test_what_does_not_fit_a_metric_is_one_line_where_it_is_defined(declared, words):
-    with pytest.raises(UserError, match=words) as caught:
-        sb.metric(**declared)(maps_alone)
-    assert "\n" not in str(caught.value)
+    refused(words, lambda: sb.metric(**declared)(maps_alone))
     assert not hasattr(maps_alone, "declaration")
 
 
-@pytest.mark.parametrize(
-    ("declared", "words"),
-    [
-        ({"needs": "gradient"}, "needs says gradient; use the words outputs, gradients"),
-        ({"needs": "attention, weights"}, "needs says weights"),
-        ({"range": (0, 1)}, "unknown keyword 'range' of @sb.explainer"),
-        ({"version": True}, "version .*got True"),
-        ({"needs": ["gradients"]}, "needs must be a text"),
-        ({"passes": 1.5}, "passes must be a whole number or a function of the options; got 1.5"),
-        ({"passes": -1}, "passes must be a whole number"),
-        ({"targeted": "no"}, "targeted must be True or False; got 'no'"),
-        ({"also_called": (3,)}, "also_called must be a list of names"),
-        ({"elsewhere": ("captum", "Saliency")}, "elsewhere must be pairs of package and code"),
-    ],
-)
+@pytest.mark.parametrize(("declared", "words"), [
+    ({"needs": "gradient"}, "needs says gradient; use the words outputs, gradients"),
+    ({"needs": "attention, weights"}, "needs says weights"),
+    ({"range": (0, 1)}, "unknown keyword 'range' of @sb.explainer"),
+    ({"version": True}, "version .*got True"), ({"needs": ["gradients"]}, "needs must be a text"),
+    ({"passes": 1.5}, "passes must be a whole number or a function of the options; got 1.5"),
+    ({"passes": -1}, "passes must be a whole number"),
+    ({"targeted": "no"}, "targeted must be True or False; got 'no'"),
+    ({"also_called": (3,)}, "also_called must be a list of names"),
+    ({"elsewhere": ("captum", "Saliency")}, "elsewhere must be pairs of package and code"),
+])  # fmt: skip
 def test_what_does_not_fit_an_explainer_is_one_line(declared, words):
-    with pytest.raises(UserError, match=words):
-        sb.explainer(**declared)(lambda classifier, images, target: images[:, 0])
+    refused(words, lambda: sb.explainer(**declared)(lambda classifier, images, target: images[:, 0]))
 
 
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
-        (lambda images: images, r"explainer <lambda> must take \(classifier, images, target\).*it takes \(images\)"),
-        (maps_alone, r"it takes \(maps\)"),
-        (3, r"@sb.explainer\(...\) decorates a function; got 3"),
-    ],
-)
+@pytest.mark.parametrize(("function", "words"), [
+    (lambda images: images, r"explainer <lambda> must take \(classifier, images, target\).*it takes \(images\)"),
+    (maps_alone, r"it takes \(maps\)"),
+    (3, r"@sb.explainer\(...\) decorates a function; got 3"),
+])  # fmt: skip
 def test_what_is_no_explainer_is_one_line_where_it_is_defined(function, words):
-    with pytest.raises(UserError, match=words):
-        sb.explainer(version=1)(function)
+    refused(words, sb.explainer(version=1), function)
 
 
 def test_parameters_of_an_explainer_may_be_bound_later():
@@ -105,13 +84,11 @@ def test_parameters_of_an_explainer_may_be_bound_later():
 
     assert sb.load_explainer(partial(shifted, by=3)).options == (("by", 3),)
     assert sb.load_explainer(Shifted()).name == "Shifted"
-    with pytest.raises(UserError, match="missing a required argument: 'by'"):
-        sb.load_explainer(shifted)
+    refused("missing a required argument: 'by'", sb.load_explainer, shifted)
 
 
 def test_a_decorator_without_parentheses_is_named():
-    with pytest.raises(UserError, match=r"@sb.metric takes keywords: write @sb.metric\(version=1\)"):
-        sb.metric(maps_alone)
+    refused(r"@sb.metric takes keywords: write @sb.metric\(version=1\)", sb.metric, maps_alone)
 
 
 def test_the_function_stays_as_it_is_and_what_is_declared_is_on_it():
@@ -128,8 +105,7 @@ def test_the_function_stays_as_it_is_and_what_is_declared_is_on_it():
 
 
 def test_passes_are_a_number_or_a_function_of_the_options():
-    assert sb.explainer(passes=3).passes_of({}, 8, 8) == 3
-    assert sb.explainer().passes_of({}, 8, 8) == 0
+    assert (sb.explainer(passes=3).passes_of({}, 8, 8), sb.explainer().passes_of({}, 8, 8)) == (3, 0)
     assert sb.load_explainer("rise").declaration.passes_of({"masks": 7}, 8, 8) == 7
     assert sb.metric(passes=(2, 1)).passes_of({}, 8, 8) == (2, 1)
     assert sb.load_metric("saliency_insertion").declaration.passes_of({"steps": None}, 5, 8) == (6, 0)
@@ -142,8 +118,7 @@ def test_a_function_of_ones_own_has_parts_marks_and_reasons(shapes, resnet, tmp_
     def of_halves(maps):
         """The mean of the upper half of a map."""
         middle = maps.shape[1] // 2
-        upper = maps[:, :middle].mean(axis=(1, 2))
-        return np.stack([upper, np.full(len(maps), np.nan)], axis=1)
+        return np.stack([maps[:, :middle].mean(axis=(1, 2)), np.full(len(maps), np.nan)], axis=1)
 
     run = sb.run(dataset=str(shapes), model=str(resnet), explainers=["edges"], metrics=[of_halves], limit=4,
                  batch_size=4, out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
@@ -158,8 +133,7 @@ def test_a_function_of_ones_own_has_parts_marks_and_reasons(shapes, resnet, tmp_
 @pytest.mark.parametrize("declared", [{"parts": halves, "aggregate": max}, {"keeps": "top"}])
 def test_what_others_look_up_by_name_is_refused_for_a_function(declared):
     given = sb.metric(**declared)(lambda maps: maps[:, :2, 0])
-    with pytest.raises(UserError, match="aggregate and keeps are for named metrics"):
-        as_metric(given)
+    refused("aggregate and keeps are for named metrics", as_metric, given)
 
 
 def test_the_declaration_of_a_metric_is_all_that_is_known_of_it():

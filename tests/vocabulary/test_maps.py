@@ -37,14 +37,12 @@ def test_tensor_that_needs_gradients_is_read():
 
 
 def test_one_map_is_a_batch_of_one():
-    assert M.read_maps(np.ones((3, 4))).shape == (1, 3, 4)
-    assert M.read_masks(np.ones((3, 4))).shape == (1, 3, 4)
+    assert (M.read_maps(np.ones((3, 4))).shape, M.read_masks(np.ones((3, 4))).shape) == ((1, 3, 4), (1, 3, 4))
 
 
 @pytest.mark.parametrize("colours", [(0, 0, 0, 255, 255, 255), (255, 255, 255, 0, 0, 0), (9, 0, 0, 0, 9, 0)])
 def test_black_of_a_palette_is_the_background_as_in_files(colours):
-    indices = np.random.default_rng(0).integers(0, 2, (6, 9), np.uint8)
-    picture = Image.fromarray(indices, "P")
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 2, (6, 9), np.uint8), "P")
     picture.putpalette(colours)
     column = datasets.Dataset.from_dict({"mask": [picture]})["mask"]
     for masks in ([picture, picture], (picture,), picture, column):
@@ -52,32 +50,23 @@ def test_black_of_a_palette_is_the_background_as_in_files(colours):
             np.testing.assert_array_equal(inside, read_mask(picture, (6, 9)))
 
 
-@pytest.mark.parametrize(
-    ("maps", "masks", "line"),
-    [
-        ([[[0, np.nan]]], [[[0, 1]]], "map 0 holds NaN"),
-        ([[[0, 1]], [[0, np.inf]]], [[[0, 1]]] * 2, "map 1 holds NaN or infinite"),
-        ([[[0, 1e300]]], [[[0, 1]]], "infinite"),
-        ([[[0, 1]]], [[[0, 1, 2]]], "masks must be binary"),
-        ([[[0, 1]]], [[[0, -1]]], "masks must be binary"),
-        (
-            [[[0, 1]]],
-            [[[2, 2]]],
-            r"masks must be binary.*a single value that is not the background \(2\).* such as masks == 1",
-        ),
-        ([[[0, 1]]], [[[np.nan, 0]]], "masks must be binary"),
-        ([[[0, 1]]], [[[0, 1, 1]]], r"\(1, 1, 2\) but masks \(1, 1, 3\)"),
-        ([[[0, 1]], [[0, 1]]], [[[0, 1]]], r"\(2, 1, 2\) but masks \(1, 1, 2\)"),
-        ([[[0, 1]], [[0, 1, 2]]], [[[0, 1]]] * 2, "all of one size"),
-        ([[["a", "b"]]], [[[0, 1]]], "must be real numbers"),
-        ([[[1j, 0]]], [[[0, 1]]], "must be real numbers"),
-        ([[[0, 1]]], [[["a", "b"]]], "masks must be real numbers"),
-        (3, [[[0, 1]]], r"shape \(B, H, W\)"),
-        (None, [[[0, 1]]], r"shape \(B, H, W\)"),
-        ([[[0, 1]]], None, r"shape \(B, H, W\)"),
-        (np.ones((1, 0, 3)), np.ones((1, 0, 3)), r"shape \(B, H, W\)"),
-    ],
-)
+@pytest.mark.parametrize(("maps", "masks", "line"), [
+    ([[[0, np.nan]]], [[[0, 1]]], "map 0 holds NaN"),
+    ([[[0, 1]], [[0, np.inf]]], [[[0, 1]]] * 2, "map 1 holds NaN or infinite"),
+    ([[[0, 1e300]]], [[[0, 1]]], "infinite"), ([[[0, 1]]], [[[0, 1, 2]]], "masks must be binary"),
+    ([[[0, 1]]], [[[0, -1]]], "masks must be binary"),
+    ([[[0, 1]]], [[[2, 2]]],
+     r"masks must be binary.*a single value that is not the background \(2\).* such as masks == 1"),
+    ([[[0, 1]]], [[[np.nan, 0]]], "masks must be binary"),
+    ([[[0, 1]]], [[[0, 1, 1]]], r"\(1, 1, 2\) but masks \(1, 1, 3\)"),
+    ([[[0, 1]], [[0, 1]]], [[[0, 1]]], r"\(2, 1, 2\) but masks \(1, 1, 2\)"),
+    ([[[0, 1]], [[0, 1, 2]]], [[[0, 1]]] * 2, "all of one size"),
+    ([[["a", "b"]]], [[[0, 1]]], "must be real numbers"), ([[[1j, 0]]], [[[0, 1]]], "must be real numbers"),
+    ([[[0, 1]]], [[["a", "b"]]], "masks must be real numbers"),
+    (3, [[[0, 1]]], r"shape \(B, H, W\)"), (None, [[[0, 1]]], r"shape \(B, H, W\)"),
+    ([[[0, 1]]], None, r"shape \(B, H, W\)"),
+    (np.ones((1, 0, 3)), np.ones((1, 0, 3)), r"shape \(B, H, W\)"),
+])  # fmt: skip
 @pytest.mark.filterwarnings("error")
 def test_what_cannot_be_read_is_said_in_one_line(maps, masks, line):
     with pytest.raises(ValueError, match=line) as caught:
@@ -99,8 +88,7 @@ def test_normalised_map_by_loops(maps):
 def test_normalised_map_at_the_ends_of_float32():
     top = np.finfo(np.float32).max
     assert M.normalise(np.array([[[-top, 0, top]]], np.float32)).tolist() == [[[0, 0.5, 1]]]
-    tiny = np.float32(1e-45)
-    assert M.normalise(np.array([[[0, tiny]]], np.float32)).tolist() == [[[0, 1]]]
+    assert M.normalise(np.array([[[0, np.float32(1e-45)]]], np.float32)).tolist() == [[[0, 1]]]
 
 
 def test_flat():

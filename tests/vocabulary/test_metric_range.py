@@ -39,8 +39,7 @@ def test_a_range_may_depend_on_options(monkeypatch):
 
     module = SimpleNamespace(widened=widened)
     monkeypatch.setattr(registry, "load", lambda *names, **named: module)
-    assert load_metric("widened").range == (0.0, 1.0)
-    assert load_metric("widened", factor=3.0).range == (0.0, 3.0)
+    assert (load_metric("widened").range, load_metric("widened", factor=3.0).range) == ((0.0, 1.0), (0.0, 3.0))
 
 
 def test_a_range_of_the_target_needs_a_metric_that_gets_one():

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench import composing
@@ -42,18 +43,15 @@ def closed_over(power):
     return powered
 
 
-OWN = {
-    "brightness": brightness, "weighted": weighted, "Edges": Edges(2), "powered": closed_over(3),
-    "<lambda>": lambda classifier, images, target: images[:, 0],
-}  # fmt: skip
+OWN = {"brightness": brightness, "weighted": weighted, "Edges": Edges(2), "powered": closed_over(3),
+       "<lambda>": lambda classifier, images, target: images[:, 0]}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory, shapes, resnet):
     return sb.run(
         dataset=str(shapes), model=str(resnet), explainers=list(OWN.values()), metrics=["saliency_miou"], limit=4,
-        batch_size=4, out=tmp_path_factory.mktemp("runs") / "own", device="cpu", progress=False,
-    )  # fmt: skip
+        batch_size=4, out=tmp_path_factory.mktemp("runs") / "own", device="cpu", progress=False)  # fmt: skip
 
 
 def test_run_report_and_results_name_every_own_function(done, tmp_path):
@@ -62,8 +60,7 @@ def test_run_report_and_results_name_every_own_function(done, tmp_path):
     assert "A Python function" in page
     assert "<lambda>" not in page  # it is no tag of the page
     assert "&lt;lambda&gt;" in page
-    folder = of_run(done.folder, "ada").write(tmp_path)[0].parent
-    cells = read_checked(folder).result.cells
+    cells = read_checked(of_run(done.folder, "ada").write(tmp_path)[0].parent).result.cells
     assert [cell.explainer for cell in cells] == list(OWN)
     versions = [cell.explainer_version for cell in cells]
     assert all(isinstance(version, str) and len(version) == 16 for version in versions)
@@ -98,41 +95,32 @@ def test_two_functions_of_one_name_keep_their_own_pictures_and_seconds(shapes, r
 
 def test_what_is_bound_to_a_function_is_among_its_options():
     explainer = as_explainer(partial(weighted, channel=2))
-    assert explainer.name == "weighted"
-    assert dict(explainer.options)["channel"] == 2
+    assert (explainer.name, dict(explainer.options)["channel"]) == ("weighted", 2)
     images = torch.rand(2, 3, 4, 4)
     maps = explainer(torch.nn.Identity(), images, sb.targets.one_hot([0, 1], 3))
     torch.testing.assert_close(maps, images[:, 2] * 4)
 
 
-@pytest.mark.parametrize(
-    ("function", "why"),
-    [
-        (lambda images: images, r"it takes \(images\): too many positional arguments"),
-        (lambda model, inputs, targets, labels: inputs, "missing a required argument: 'labels'"),
-        (lambda classifier, images, target, *, side: images, "missing a required argument: 'side'"),
-        (max, "its parameters cannot be read"),
-    ],
-)
+@pytest.mark.parametrize(("function", "why"), [
+    (lambda images: images, r"it takes \(images\): too many positional arguments"),
+    (lambda model, inputs, targets, labels: inputs, "missing a required argument: 'labels'"),
+    (lambda classifier, images, target, *, side: images, "missing a required argument: 'side'"),
+    (max, "its parameters cannot be read"),
+])  # fmt: skip
 def test_what_cannot_be_called_is_refused_before_a_run(function, why):
-    with pytest.raises(UserError, match=rf"must take \(classifier, images, target\), and options with .*{why}"):
-        as_explainer(function)
+    refused(rf"must take \(classifier, images, target\), and options with .*{why}", as_explainer, function)
 
 
-@pytest.mark.parametrize(
-    ("resolve", "given", "why"),
-    [
-        (as_explainer, sb.load_metric("saliency_miou"), "saliency_miou is a metric; pass it with the metrics"),
-        (as_explainer, sb.metric(higher_is_better=True)(lambda maps, masks: maps), "is a metric; pass it with"),
-        (as_explainer, lambda maps, masks: maps, "pass a metric with the metrics"),
-        (as_metric, sb.load_explainer("gradcam"), "gradcam is an explainer; pass it with the explainers"),
-        (as_metric, sb.explainer()(lambda classifier, images, target: images), "is an explainer; pass it with"),
-        (as_metric, lambda classifier, images, target: images, "pass an explainer with the explainers"),
-    ],
-)
+@pytest.mark.parametrize(("resolve", "given", "why"), [
+    (as_explainer, sb.load_metric("saliency_miou"), "saliency_miou is a metric; pass it with the metrics"),
+    (as_explainer, sb.metric(higher_is_better=True)(lambda maps, masks: maps), "is a metric; pass it with"),
+    (as_explainer, lambda maps, masks: maps, "pass a metric with the metrics"),
+    (as_metric, sb.load_explainer("gradcam"), "gradcam is an explainer; pass it with the explainers"),
+    (as_metric, sb.explainer()(lambda classifier, images, target: images), "is an explainer; pass it with"),
+    (as_metric, lambda classifier, images, target: images, "pass an explainer with the explainers"),
+])  # fmt: skip
 def test_explainers_and_metrics_do_not_take_each_others_place(resolve, given, why):
-    with pytest.raises(UserError, match=why):
-        resolve(given)
+    refused(why, resolve, given)
 
 
 def test_what_can_be_called_is_taken():
@@ -147,23 +135,19 @@ def test_a_dict_in_the_place_of_a_list_is_refused(shapes, resnet, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("returned", "line"),
-    [
-        (lambda images: None, "^forgot returned None instead of maps"),
-        (lambda images: torch.fft.fft2(images.mean(1)), "^forgot returned complex maps"),
-        (lambda images: "maps", "^forgot returned str, not maps"),
-        (lambda images: [[1, 2], [3]], "^forgot returned list, not maps"),
-        (lambda images: images.mean(1).to_sparse(), "^forgot returned sparse maps"),
-        (lambda images: images.mean(1).to("meta"), "^forgot returned maps without numbers"),
-    ],
-)
+@pytest.mark.parametrize(("returned", "line"), [
+    (lambda images: None, "^forgot returned None instead of maps"),
+    (lambda images: torch.fft.fft2(images.mean(1)), "^forgot returned complex maps"),
+    (lambda images: "maps", "^forgot returned str, not maps"),
+    (lambda images: [[1, 2], [3]], "^forgot returned list, not maps"),
+    (lambda images: images.mean(1).to_sparse(), "^forgot returned sparse maps"),
+    (lambda images: images.mean(1).to("meta"), "^forgot returned maps without numbers"),
+])  # fmt: skip
 def test_what_is_no_map_is_refused_by_name(returned, line):
     def forgot(classifier, images, target):
         return returned(images)
 
-    with pytest.raises(UserError, match=line):
-        as_explainer(forgot)(torch.nn.Conv2d(3, 3, 1), torch.rand(2, 3, 4, 4), torch.eye(3)[:2])
+    refused(line, as_explainer(forgot), torch.nn.Conv2d(3, 3, 1), torch.rand(2, 3, 4, 4), torch.eye(3)[:2])
 
 
 class Counting:
@@ -182,5 +166,4 @@ def test_a_state_that_changes_while_it_runs_is_named_once(shapes, resnet, tmp_pa
     sb.run(**settings, out=tmp_path / "run", explainers=explainers)
     lines = [line for line in capsys.readouterr().err.splitlines() if "changed during the run" in line]
     assert [line.partition(" changed")[0] for line in lines] == [
-        "saliency-bench: the state of absolute(Counting)", "saliency-bench: the state of Counting"
-    ]  # fmt: skip
+        "saliency-bench: the state of absolute(Counting)", "saliency-bench: the state of Counting"]  # fmt: skip

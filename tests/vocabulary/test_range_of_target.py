@@ -7,13 +7,13 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.board.submission import of_run
 from saliency_bench.bound_metric import load_metric
 from saliency_bench.compute.scoring.perturbation import Curves
 from saliency_bench.compute.targets import contrast, group
-from saliency_bench.errors import UserError
 from saliency_bench.read.manifest import read_manifest
 from saliency_bench.read.run_folder import read_run
 from saliency_bench.read.statistics.intervals import bounded
@@ -151,8 +151,7 @@ def test_an_older_run_is_read_refused_by_the_board_and_put_right_by_a_start(shap
     widened(folder)
     sb.report(folder)
     assert [list(cell.range) for cell in read_run(folder).cells] == CONTRASTS * 2
-    with pytest.raises(UserError, match=r"range of cell .*saliency_insertion.* must be \[0\.0, 1\.0\].*--out"):
-        of_run(folder, "ada")
+    refused(r"range of cell .*saliency_insertion.* must be \[0\.0, 1\.0\].*--out", of_run, folder, "ada")
     go(folder, shapes, resnet, explainers=["centre"])
     assert [list(key.range) for key in read_manifest(folder).cells.values()] == PLAIN * 2
     again = read_run(folder).cells

@@ -5,13 +5,13 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.board import checks
 from saliency_bench.bound_explainer import as_explainer, registered_explainer
 from saliency_bench.bound_metric import as_metric, registered_metric
 from saliency_bench.cli import main
-from saliency_bench.errors import UserError
 from saliency_bench.read.manifest import read_manifest
 from saliency_bench.read.public_names import public_spec
 from saliency_bench.read.statistics import ranking
@@ -73,22 +73,19 @@ def test_a_change_in_a_file_beside_it_is_another_version(folder):
     assert as_explainer("./mine.py:bright").version != before
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("mine.py", r"mine.py is a file; name the function in it: mine.py:bright"),
-        ("mine.py:", r"mine.py is a file; name the function in it: mine.py:bright"),
-        ("mine.py:brightt", r"unknown function 'brightt' of mine.py; did you mean bright\?"),
-        ("mine.py:number", r"number of mine.py is not a function"),
-        ("mine.py:bright:sigam=2", r"unknown option 'sigam' of bright; did you mean sigma\?"),
-        ("mine.py:bright:2", r"'2' in 'bright:2' is not OPTION=VALUE"),
-        ("none.py:bright", r"none.py cannot be read \(No such file or directory\)"),
-        ("broken.py:f", r"broken.py cannot be imported: SyntaxError in broken.py, line 2: "),
-        ("raises.py:f", r"raises.py cannot be imported: ZeroDivisionError"),
-        ("./json.py:f", r"json.py has the name of the module json, which is already imported; rename the file"),
-        (".", "unknown"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    ("mine.py", r"mine.py is a file; name the function in it: mine.py:bright"),
+    ("mine.py:", r"mine.py is a file; name the function in it: mine.py:bright"),
+    ("mine.py:brightt", r"unknown function 'brightt' of mine.py; did you mean bright\?"),
+    ("mine.py:number", r"number of mine.py is not a function"),
+    ("mine.py:bright:sigam=2", r"unknown option 'sigam' of bright; did you mean sigma\?"),
+    ("mine.py:bright:2", r"'2' in 'bright:2' is not OPTION=VALUE"),
+    ("none.py:bright", r"none.py cannot be read \(No such file or directory\)"),
+    ("broken.py:f", r"broken.py cannot be imported: SyntaxError in broken.py, line 2: "),
+    ("raises.py:f", r"raises.py cannot be imported: ZeroDivisionError"),
+    ("./json.py:f", r"json.py has the name of the module json, which is already imported; rename the file"),
+    (".", "unknown"),
+])  # fmt: skip
 def test_what_is_wrong_is_one_line(folder, text, said, shapes, resnet, capsys):
     (folder / "broken.py").write_text("# A comment.\ndef f(:")
     (folder / "raises.py").write_text("def f(): pass\n1 / 0")
@@ -132,22 +129,17 @@ def test_python_loads_them_as_commands_do(folder):
         assert str(load(text)) == name
         assert str(load(text + ":sigma=3")) == str(load(text, sigma=3)) == f"{name}:sigma=3.0"
         assert load(text + ":sigma=3", sigma=4).options == (("sigma", 4.0),)
-        with pytest.raises(UserError, match=r"unknown option 'sigam'.*did you mean sigma"):
-            load(text, sigam=3)
-        with pytest.raises(UserError, match="sigma must not be negative"):
-            load(text, sigma=-1)
+        refused(r"unknown option 'sigam'.*did you mean sigma", load, text, sigam=3)
+        refused("sigma must not be negative", load, text, sigma=-1)
     assert sb.load_metric("./checked.py:level:sigma=2").inputs == ("maps",)
     assert sb.load_explainer("./mine.py:bright").version == sb.load_explainer(sys.modules["mine"].bright).version
-    with pytest.raises(UserError, match=r"name the function in it: mine\.py:bright"):
-        sb.load_explainer("mine.py")
+    refused(r"name the function in it: mine\.py:bright", sb.load_explainer, "mine.py")
 
 
 def test_what_others_have_written_imports_no_file(folder):
     for load in (registered_explainer, registered_metric):
-        with pytest.raises(UserError, match="unknown"):
-            load("mine.py")
-        with pytest.raises(UserError, match="is not OPTION=VALUE"):
-            load("./mine.py:inside")
+        refused("unknown", load, "mine.py")
+        refused("is not OPTION=VALUE", load, "./mine.py:inside")
     cell = SimpleNamespace(metric="./mine.py:inside", metric_options={}, metric_version=1, cell_id="")
     assert checks.known_metric(cell) is None
     assert ranking.aggregate_of(cell) is None
@@ -180,8 +172,7 @@ def test_draw_and_explain_take_files(folder, shapes, resnet):
     words = ["run", "--dataset", str(shapes), "--model", str(resnet), "--limit", "4", "--device", "cpu", "--out", "run"]
     assert main([*words, "--explainers", "mine.py:bright", "--metrics", "saliency_insertion:steps=2"]) == 0
     draw = ["draw", "run", "--what", "insertion", "--out", "a.png"]
-    assert main(draw) == 2
-    assert main([*draw, "--explainers", "./mine.py:bright"]) == 0
+    assert (main(draw), main([*draw, "--explainers", "./mine.py:bright"])) == (2, 0)
     sb.load_dataset(str(shapes))[0]["image"].save("picture.png")
     explain = ["explain", "picture.png", "--model", str(resnet), "--out", "b.png"]
     assert main([*explain, "--explainers", "gradcam", "./mine.py:bright:sigma=2"]) == 0
@@ -191,8 +182,7 @@ def test_draw_and_explain_take_files(folder, shapes, resnet):
 def test_a_submission_names_no_folder_of_the_machine(folder, shapes, resnet):
     words = ["run", "--dataset", str(shapes), "--model", str(resnet), "--limit", "4", "--device", "cpu", "--out", "run"]
     assert main([*words, "--explainers", f"{folder}/mine.py:bright:sigma=2", "--metrics", "saliency_miou"]) == 0
-    run = read_manifest(folder / "run")
-    public = public_spec(run.spec, "d", "m")
+    public = public_spec(read_manifest(folder / "run").spec, "d", "m")
     assert "--explainers mine.py:bright:sigma=2" in public.command()
     assert str(folder) not in public.command()
 
