@@ -366,5 +366,5 @@ def test_a_metric_of_maps_alone_collects_batches_and_leaves_out_what_has_no_scor
     assert scores[:3] == (MAPS[:3] > 0).sum(axis=(1, 2)).tolist()
     assert np.isnan(scores[3])
     count.add_batch(predictions=MAPS)
-    with pytest.raises(ValueError, match="one computation takes one size"):
+    with pytest.raises(ValueError, match="use one size in a computation"):
         count.add_batch(predictions=MAPS[:, :4])

@@ -193,7 +193,7 @@ def test_a_plain_module_needs_mean_and_std_everywhere(make, shapes, tmp_path):
     from saliency_bench.compute.scoring.samples import score_samples
 
     for call in calls:
-        with pytest.raises(UserError, match=r"not known.*mean=.*std=.*mean=0, std=1"):
+        with pytest.raises(UserError, match=r"are unknown.*mean=.*std=.*mean=0, std=1"):
             call()
     assert not (tmp_path / "run").exists()
 
@@ -259,7 +259,7 @@ def test_logits_alone_or_under_their_name(forward):
         (lambda net, x: (net(x), x), "tuple of 2"),
         (lambda net, x: net(x["pixel_values"]), r"tensor of images \(B, 3, H, W\).*forward"),
         (lambda net, x: net(x, x), r"tensor of images \(B, 3, H, W\).*forward"),
-        (lambda net, x: net(x[:, :1]), "images of 3 channels"),
+        (lambda net, x: net(x[:, :1]), "images with 3 channels"),
     ],
 )
 def test_other_outputs_and_inputs_are_one_line(forward, words):
