@@ -392,7 +392,7 @@ class Numpy(Net):
         (lambda: SegformerForSemanticSegmentation(SegformerConfig(hidden_sizes=[8] * 4, decoder_hidden_size=8)),
          "not for image classification.*logits="),
         (Late, r"channels last.*permute\(0, 2, 3, 1\)"),
-        (Numpy, "numpy.*no gradient.*rise"),
+        (Numpy, "NumPy.*gradients do not flow.*rise"),
     ],
     ids=["quantised", "exported", "meta", "detection", "segmentation", "channels last", "numpy"],
 )  # fmt: skip
