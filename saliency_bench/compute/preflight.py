@@ -157,7 +157,7 @@ def check_model(name: str) -> None:
 
 
 def check_start(name: str) -> None:
-    """Raise UserError unless a training can start from this: a model or a config.json."""
+    """Raise UserError unless the name is a model or a config.json, from which a training can start."""
     folder = Path(name).expanduser()
     if (folder / "config.json").is_file() and not any(folder.glob("*.safetensors")):
         raise UserError(

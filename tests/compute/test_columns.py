@@ -88,7 +88,7 @@ def test_outside_a_run_the_columns_are_given(whole, shapes, resnet):
         ({}, "brightness needs the column image_without_object"),
         (columns | {"more": scenes}, "needs no column more"),
         (columns | {"scene": scenes[1:]}, "scene has 11 values for 12 images"),
-        (columns | {"image_without_object": batch.images[:, :, 1:]}, "prepare them alike"),
+        (columns | {"image_without_object": batch.images[:, :, 1:]}, "prepare both alike"),
         (columns | {"image_without_object": batch.images * 255}, "in \\[0, 1\\]"),
     ):
         refused(words, score_samples, brightness, batch.images, classifier, "edges", columns=wrong, **given)

@@ -240,5 +240,5 @@ def test_a_metric_of_maps_alone_takes_no_references_and_leaves_out_what_has_no_s
     assert scores[:3] == expected[:3]
     assert np.isnan(scores[3])
     count.add_batch(predictions=MAPS)
-    with pytest.raises(ValueError, match="one computation takes one size"):
+    with pytest.raises(ValueError, match="use one size in a computation"):
         count.add_batch(predictions=MAPS[:, :4])

@@ -168,7 +168,7 @@ def test_a_plain_module_needs_mean_and_std_everywhere(make, shapes, tmp_path):
         lambda: score_samples("saliency_insertion", images, model, "gradient"),
     ]  # fmt: skip
     for call in calls:
-        refused(r"not known.*mean=.*std=.*mean=0, std=1", call)
+        refused(r"are unknown.*mean=.*std=.*mean=0, std=1", call)
     assert not (tmp_path / "run").exists()
 
 
@@ -222,7 +222,7 @@ def test_logits_alone_or_under_their_name():
     (Takes(lambda net, x: (net(x), x)), "tuple of 2"),
     (Takes(lambda net, x: net(x["pixel_values"])), r"tensor of images \(B, 3, H, W\).*forward"),
     (Takes(lambda net, x: net(x, x)), r"tensor of images \(B, 3, H, W\).*forward"),
-    (Takes(lambda net, x: net(x[:, :1])), "images of 3 channels"),
+    (Takes(lambda net, x: net(x[:, :1])), "images with 3 channels"),
     (nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 3)), r"16 x 16.*size="),
     (small(nn.Softmax(dim=1)), "probabilities.*logits"),
     (small(nn.Softmax(dim=1)).bfloat16(), "probabilities.*logits"),

@@ -152,8 +152,8 @@ def test_a_run_with_logits_says_so_and_resumes(shapes, tmp_path):
         (lambda s, f: {"boxes": s, "labels": s}, None, "detects objects"),
         (lambda s, f: [{"boxes": s, "labels": s}], None, "detects objects"),
         (as_dict, lambda out: out["score"], r"logits= fails on.*a dict of features, scores.*KeyError.*score"),
-        (as_dict, lambda out: out["features"], r"logits= of module:Net gives \(1, 8, 40, 32\)"),
-        (as_dict, lambda out: None, r"logits= of module:Net gives NoneType"),
+        (as_dict, lambda out: out["features"], r"logits= of module:Net returns \(1, 8, 40, 32\)"),
+        (as_dict, lambda out: None, r"logits= of module:Net returns NoneType"),
     ],
 )
 def test_other_outputs_are_refused_with_what_to_pass(give, take, words):
@@ -170,7 +170,7 @@ def test_logits_belong_to_a_module(resnet):
 
 @pytest.mark.parametrize("take", ["scores", 0])
 def test_logits_is_a_function(take):
-    with pytest.raises(UserError, match=rf"logits= takes a function.*got {take!r}"):
+    with pytest.raises(UserError, match=rf"logits= must be a function.*got {take!r}"):
         load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=take)
 
 
@@ -392,7 +392,7 @@ class Numpy(Net):
         (lambda: SegformerForSemanticSegmentation(SegformerConfig(hidden_sizes=[8] * 4, decoder_hidden_size=8)),
          "not for image classification.*logits="),
         (Late, r"channels last.*permute\(0, 2, 3, 1\)"),
-        (Numpy, "numpy.*no gradient.*rise"),
+        (Numpy, "NumPy.*gradients do not flow.*rise"),
     ],
     ids=["quantised", "exported", "meta", "detection", "segmentation", "channels last", "numpy"],
 )  # fmt: skip

@@ -154,12 +154,12 @@ def test_settings_are_the_version_and_the_network_is_not(network):
             nn.ReLU(),
             "captum's attributions are objects of a network with a method attribute.*; ReLU is not one",
         ),
-        (peers.captum, captum.attr.Saliency, "captum's attributions are objects .*; Saliency is none"),
+        (peers.captum, captum.attr.Saliency, "captum's attributions are objects .*; Saliency is not one"),
         (peers.grad_cam, nn.ReLU(), "objects have activations_and_grads; ReLU has none"),
         (peers.grad_cam, GradCAM, "objects have activations_and_grads; GradCAM has none"),
         (peers.quantus, lambda inputs: inputs, "cannot be called as <lambda>.model, inputs, targets.*: too many"),
         (peers.quantus, "InputXGradient", r'peers\.quantus\(quantus\.explain, method="InputXGradient"\)'),
-        (peers.zennit, nn.ReLU(), "zennit's attributors have a composite; ReLU has none"),
+        (peers.zennit, nn.ReLU(), "pass an attributor of zennit, which has a composite; ReLU has none"),
     ],
 )
 def test_other_objects_are_refused_by_name(adapter, given, said):

@@ -405,7 +405,7 @@ def test_an_edited_summary_is_not_believed(run, tmp_path, capsys):
     write_json(edited / "summary.json", summary)
     for command in (["check", str(edited), "--require", "gradcam:saliency_miou>=0.8"], ["report", str(edited)],
                     ["analyse", str(edited), "--what", "rank"]):  # fmt: skip
-        assert "summary.json says 0.9 of gradcam by saliency_miou" in said(capsys, command, 2)
+        assert "summary.json has 0.9 for gradcam by saliency_miou" in said(capsys, command, 2)
 
 
 def noted(run, folder):

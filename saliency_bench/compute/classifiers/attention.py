@@ -352,7 +352,7 @@ def _gradient(total: Tensor, inputs: Tensor) -> Tensor | None:
 
 
 def _is_stem_operation(function: Any) -> bool:
-    """Return whether a function is a norm, activation or pooling, which keep a feature map a feature map."""
+    """Return whether a function is a norm, activation or pooling, whose output is a feature map again."""
     name = getattr(function, "__name__", "").strip("_")
     return name.endswith(("_norm", "pool2d")) or name in ("relu", "gelu", "silu", "hardswish", "dropout")
 

@@ -111,7 +111,7 @@ def load_classifier(
         _refuse(of_checkpoint, None, "a checkpoint brings its own")
         classifier = _named(str(model), revision, layer, activation, given, target)
     elif isinstance(model, Mapping) and any(isinstance(value, torch.Tensor) for value in model.values()):
-        raise UserError("these are weights without a network; give the network itself, after load_state_dict(...)")
+        raise UserError("these are weights without their network; give the network itself, after load_state_dict(...)")
     else:
         raise UserError(
             f"{type(model).__name__} is not a classifier; give a Hub id, a folder, torchvision:NAME, or a torch module "

@@ -141,7 +141,7 @@ def _refuse(model: nn.Module, name: str, given: Given) -> None:
     """Raise UserError for a network that cannot be scored, or if `logits` is not a function."""
     if given.logits is not None and not callable(given.logits):
         raise UserError(
-            'logits= takes a function of the model\'s output, such as lambda output: output["scores"]; '
+            'logits= must be a function of the model\'s output, such as lambda output: output["scores"]; '
             f"got {one_line(repr(given.logits), 80)}"
         )
     if given.logits is not None and (unhashable := code_hash(given.logits).unhashable):

@@ -108,7 +108,7 @@ def _is_in_place(changes: Tensor, grid: tuple[int, int], cells: tuple[int, int])
     reach = torch.tensor([max(1 / cell, 1 / place) / 2 for cell, place in zip(cells, grid, strict=True)]) + 1e-6
 
     def share(moved: Tensor) -> float:
-        """Return the mean share of the largest change that comes from the cells at the moved places."""
+        """Return the change caused by the cell at each moved place, as a mean share of the largest change."""
         is_own = ((sources[:, None] - moved).abs() < reach).all(dim=2)
         return float((shares * is_own).amax(dim=0)[largest > 0].mean())
 

@@ -243,7 +243,7 @@ def zennit(attributor: Any, **options: Any) -> Explainer:
     """
     if not hasattr(attributor, "composite"):
         name = getattr(attributor, "__name__", type(attributor).__name__)
-        raise UserError(f"zennit's attributors have a composite; {name} has none")
+        raise UserError(f"pass an attributor of zennit, which has a composite; {name} has none")
     if options:
         raise UserError(
             f"zennit.{type(attributor).__name__} accepts no options when it is called; give {', '.join(options)} to "

@@ -46,7 +46,7 @@ class Deletion:
         return -(-self.curves.height * self.curves.width // self.step)
 
     def scores(self, points: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return float64 (n,) per sample: s = p_A (1 - p_B) at the sample's own points, 0 for the whole image."""
+        """Return for each sample s = p_A (1 - p_B) at its points, float64 (n,), where point 0 is the whole image."""
         sides = self.sides.astype(np.float64)
         p_of_sides = self.curves.weighted_each(sides, "rest", self.reference, [self.step * counts for counts in points])
         return [p[:, 0] * (1 - p[:, 1]) for p in p_of_sides]

@@ -203,7 +203,7 @@ class MapShell:
             name, kind = next(iter(self.info.features.items()))
             before, name = "{} x {}".format(*kind.shape[-2:]), name.replace("predictions", "maps")
             raise ValueError(
-                f"{name} of {size[0]} x {size[1]} follow {name} of {before}; one computation takes one size"
+                f"{name} of {size[0]} x {size[1]} follow {name} of {before}; use one size in a computation"
             )
         self.info.features = features
 
@@ -451,7 +451,7 @@ class AreaShell(_InstalledShell):
 
     @classmethod
     def computed(cls) -> Callable[..., np.ndarray] | None:
-        """Return a function without options: the metric's options belong to the training."""
+        """Return the area function, which has no options because the metric's options belong to the training."""
         return cls.declared() and _area
 
     def _info(self) -> evaluate.MetricInfo:

@@ -91,7 +91,7 @@ class OtherModel:
         return torch.from_numpy(self.labels).float()
 
     def part(self, kept: Sequence[int]) -> "OtherModel":
-        """Return the same for some of the samples."""
+        """Return the inputs of the other classifier for some of the samples only."""
         lacking = [self.lacking[sample] for sample in kept]
         return OtherModel(self.classifier, self.logits[kept], self.labels[kept], lacking)
 

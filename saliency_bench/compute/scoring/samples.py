@@ -218,7 +218,7 @@ def _column(name: str, given: Any, images: Images) -> Column:
         check_frame(pictures)
         if pictures.shape != images.shape:
             shapes = f"{tuple(pictures.shape)}, the images {tuple(images.shape)}"
-            raise UserError(f"the pictures of {name} have the shape {shapes}; prepare them alike")
+            raise UserError(f"the pictures of {name} have the shape {shapes}; prepare both alike")
         return Column(pictures.to(images.device), [None] * len(images))
     values = list(given)
     return Column(values, [lacks(name) if value is None else None for value in values])

@@ -115,7 +115,7 @@ def _check(runs: Sequence[RunData]) -> None:
             )
     for run in runs[1:]:
         if reason := why_not(runs[0], run):
-            raise UserError(f"{runs[0].folder} and {run.folder} cannot be one seed study: {reason}")
+            raise UserError(f"{runs[0].folder} and {run.folder} cannot form a seed study: {reason}")
         if different := [name for name in differing_question(runs[0], run) if name != NAMED["classifier"]]:
             raise UserError(
                 f"{runs[0].folder} and {run.folder} differ in more than the network: another "
