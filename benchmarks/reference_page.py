@@ -34,6 +34,7 @@ CURVES = ("saliency_insertion", "saliency_deletion")
 # with ResNet-18 of 224 x 224 pixels: 16,000 passes of RISE in 1.938 s, 800 with gradients in 0.239 s.
 LARGE = 1000
 FORWARD, GRADIENT = 16_000 / 1.938, 800 / 0.239
+SHOWN = 4  # pairs of metrics that are listed
 LAYERS = 4  # stages of the suite's saliency_randomisation, each with a map; its passes are not declared
 
 
@@ -53,6 +54,11 @@ class Order(NamedTuple):
     def above(self) -> bool:
         """Return whether its interval lies above 0."""
         return self.rho.low is not None and self.rho.low > 0
+
+    @property
+    def below(self) -> bool:
+        """Return whether its interval lies below 0."""
+        return self.rho.high is not None and self.rho.high < 0
 
 
 def load(file: Path = FILE) -> findings_data.Findings:
@@ -134,7 +140,10 @@ def beaten(runs: Mapping[str, Sequence[RunData]]) -> dict[str, dict[str, list[st
 def question_beaten(photographs: Runs, shapes: Runs) -> list[str]:
     """Return the sentences about baselines. Runs: {network: its runs, as `beaten` takes them}."""
     lines = []
-    for about, runs in (("On photographs", photographs), ("On shapes, where the truth is known", shapes)):
+    for about, runs in (
+        ("On photographs", photographs),
+        ("On shapes, where only the object decides the class", shapes),
+    ):
         if not runs:
             continue
         found = beaten(runs)
@@ -142,9 +151,9 @@ def question_beaten(photographs: Runs, shapes: Runs) -> list[str]:
         count = Counter(name for names in cases for name in names)
         sizes = [f"{named(network)} n = {size_of(of_network)}" for network, of_network in runs.items()]
         lines.append(
-            f"- {about} ({'; '.join(sizes)}), an explainer is significantly better than `centre`, `edges` and "
-            f"`random` in {sum(map(bool, cases))} of {len(cases)} cases (a metric for a network) of enough images to "
-            "test."
+            f"- {about} ({'; '.join(sizes)}), at least one explainer is significantly better than `centre`, `edges` "
+            f"and `random` in {sum(map(bool, cases))} of {len(cases)} cases (a metric for a network) of enough images "
+            "to test."
         )
         for name, number in count.most_common():
             run_with = sum(len(found[network]) for network in runs if name in names_of(runs[network]))
@@ -221,8 +230,9 @@ def question_agree(runs: Mapping[str, RunData]) -> list[str]:
                 by_kind.setdefault(kinds(pair), []).append(rho.value)
         means = [f"{kind} {np.mean(values):.2f} ({len(values)})" for kind, values in sorted(by_kind.items())]
         lines.append(f"  - Mean of Spearman's correlation by kinds of metrics (pairs): {', '.join(means)}.")
-        lines += [f"  - {short(first)} and {short(other)}: {ends(rho)}."
-                  for (first, other), rho in sorted(sure.items(), key=lambda of: -abs(of[1].value))[:4]]  # fmt: skip
+        strongest = sorted(sure.items(), key=lambda of: -abs(of[1].value))[:SHOWN]
+        lines += [f"  - {short(first)} and {short(other)}: {ends(rho)}." for (first, other), rho in strongest]
+        lines += [f"  - {len(sure) - SHOWN} more with weaker correlations."] if len(sure) > SHOWN else []
     return lines
 
 
@@ -291,8 +301,9 @@ def question_shapes(found: Sequence[Order], shapes: Mapping[str, RunData]) -> li
     values = [order.rho.value for order in found]
     sure = sum(order.above for order in found)
     lines = [f"- Of {len(found)} comparisons (a metric for a network; {found[0].explainers} explainers without "
-             f"baselines, {len(shapes['resnet-shapes'].ids)} shapes), {sure} have an interval above 0. Spearman's "
-             f"correlation is {np.mean(values):.2f} on average, from {min(values):.2f} to {max(values):.2f}.",
+             f"baselines, {len(shapes['resnet-shapes'].ids)} shapes), {sure} have an interval above 0 and "
+             f"{sum(order.below for order in found)} have one below 0. Spearman's correlation is "
+             f"{np.mean(values):.2f} on average, from {min(values):.2f} to {max(values):.2f}.",
              f"- The explainer with the highest mean on shapes has the highest on photographs in "
              f"{sum(order.same_best for order in found)} of {len(found)}."]  # fmt: skip
     above: dict[str, list[bool]] = {}
@@ -304,10 +315,12 @@ def question_shapes(found: Sequence[Order], shapes: Mapping[str, RunData]) -> li
             f"  - {metric}: {mean:.2f} on average, above 0 with {sum(of_networks)} of {len(of_networks)} networks."
         )
     carried = [metric for metric, of_networks in above.items() if all(of_networks)]
-    about = "predicts none on photographs"
-    if carried:
-        about = f"predicts the order on photographs only by {listed(carried)}"
-    return [*lines, f"- So, with these numbers of images, the order on shapes {about}."]
+    about = f"for these {found[0].explainers} explainers, the order on shapes is related to the order on photographs"
+    rest = "by the other metrics, one network at least leaves this open or shows the reverse"
+    if not carried:
+        return [*lines, f"- So, {about} by no metric with every network."]
+    return [*lines, f"- So, {about} with every network by {listed(carried)}"
+            + (f"; {rest}." if len(carried) < len(above) else ".")]  # fmt: skip
 
 
 def question_networks(found: Sequence[Order], metrics: Mapping[str, RunData]) -> list[str]:
@@ -324,8 +337,8 @@ def question_networks(found: Sequence[Order], metrics: Mapping[str, RunData]) ->
     if others:
         mean = float(np.mean(others))
         less = "less" if mean < np.mean(values) else "no less"
-        lines.append(f"- Two metrics of agreement with a mask, on the same photographs with the same network and the "
-                     f"same explainers, agree {less}: {mean:.2f} on average.")  # fmt: skip
+        lines.append(f"- Two metrics of agreement with a mask, with the photographs of one network and the same "
+                     f"explainers, agree {less}: {mean:.2f} on average. This difference was not tested.")  # fmt: skip
     return lines
 
 
@@ -347,11 +360,11 @@ def question_costs(shapes: Mapping[str, RunData], metric: str = "saliency_averag
         passes = passes_of(run)
         best = max(cells, key=lambda cell: cell.oriented)
         text = (f"- {named(network)} (n = {len(run.ids)}): by {short(metric)}, {best.explainer_text} has the highest "
-                f"mean, {best.value:.3f}, passes per map: {passes[best.explainer_text]:.0f}")  # fmt: skip
+                f"mean, {best.value:.3f}, forward passes per map: {passes[best.explainer_text]:.0f}")  # fmt: skip
         if unbeaten := [cell for cell in cells if cell.unbeaten]:
-            cheap = min(unbeaten, key=lambda cell: passes[cell.explainer_text])
-            text += (f"; the cheapest that none beats significantly is {cheap.explainer_text}, {cheap.value:.3f}, "
-                     f"passes: {passes[cheap.explainer_text]:.0f}")  # fmt: skip
+            cheap = min(unbeaten, key=lambda cell: (passes[cell.explainer_text], -cell.oriented))
+            text += (f"; of those that none beats significantly, {cheap.explainer_text}, {cheap.value:.3f}, needs the "
+                     f"fewest: {passes[cheap.explainer_text]:.0f}")  # fmt: skip
         lines.append(f"{text}.")
         names = explainer_names(run.cells)
         known = {names[key]: about for key, about in read_reliability(run.summary).items() if key in names}
@@ -398,12 +411,14 @@ def plan_table() -> str:
     return "\n".join([*lines, f"| all | | | | {sum(hours for *_, hours in rows):,.1f} |"])
 
 
-PAGE = """# Reference study: several networks, where the truth is known and where it is not
+PAGE = """# Reference study: several networks, on photographs and on drawings
 
 No single network answers these five questions. [Findings](findings.md) examines one network on photographs; this page
-compares three networks on photographs with two networks on drawings whose objects are known (Shapes-XAI). The maps
-explain the predicted class. The numbers of images are small and stated with each answer: more images may decide what is
-undecided here. Every number and sentence is computed (see the end).
+compares three networks on photographs with two networks on drawings in which only the object decides the class
+(Shapes-XAI). The masks are of whole objects, but a network may use a part of an object or what surrounds it. The maps
+explain the predicted class; where it is wrong, a correct map need not lie on the object. The numbers of images are
+small and stated with each answer: more images may decide what is undecided here. Every number is computed, and so is
+every sentence with a number (see the end).
 
 {networks}
 
@@ -413,7 +428,8 @@ undecided here. Every number and sentence is computed (see the end).
 
 Each field counts the metrics by which the explainer is significantly better than `centre`, `edges` and `random`, out
 of the metrics of agreement with a mask and of faithfulness that were computed on enough images to test it ({fewest}).
-Empty fields were not computed.
+Empty fields were not computed. The tests of a network are corrected for its explainers and metrics, but not for the
+number of networks. Lite1 and Lite2 explain a part of the photographs of Lite0, so their cases are not independent.
 
 {beaten}
 
@@ -423,7 +439,8 @@ Empty fields were not computed.
 
 Below the diagonal: Spearman's correlation between the orders of the explainers, including baselines; metrics that
 agree are neighbours. Above the diagonal: its interval, which covers every order that the images leave open. Bold: the
-interval excludes 0.
+interval excludes 0. Here and below, intervals show what other images could change, for these explainers and for one
+correlation at a time.
 
 {agree}
 
@@ -432,7 +449,8 @@ interval excludes 0.
 ![Correlation of the order of explainers on shapes with that on photographs](pictures/reference-shapes.svg)
 
 Spearman's correlation, with its interval, between the order for the ResNet on shapes and the order for each network
-on photographs. 1: the same order; 0: no relation.
+on photographs. 1: the same order; 0: no relation. The networks share photographs, so the comparisons are not
+independent.
 
 {shapes}
 
@@ -440,7 +458,9 @@ on photographs. 1: the same order; 0: no relation.
 
 ![Average precision on shapes and passes of each explainer](pictures/reference-costs.svg)
 
-Average precision on shapes, with the forward passes per map in brackets. Grey: baselines, which need no passes.
+Average precision on shapes, with the forward passes per map in brackets. Explainers that use gradients need backward
+passes as well. Grey: baselines, which need no passes. An explainer that none beats significantly may still be worse:
+{images} images do not show small differences.
 
 {costs}
 
@@ -457,7 +477,8 @@ take far less time, because their images have 64 x 64 pixels. Work other than pa
 
 ![Correlation of the orders of explainers with every two networks](pictures/reference-networks.svg)
 
-Spearman's correlation, with its interval, between the orders for two networks on the same photographs.
+Spearman's correlation, with its interval, between the orders for two networks on the same photographs. All three are
+EfficientNet-Lite; networks of other families may differ more.
 
 {between}
 
@@ -501,7 +522,8 @@ def page(data: findings_data.Findings) -> str:
         networks=accuracies(data), fewest=RANKED_FROM, beaten="\n".join(question_beaten(*all_runs(data))),
         agree="\n".join(question_agree(compared(data))),
         shapes="\n".join(question_shapes(from_shapes(photographs, shapes), shapes)),
-        costs="\n".join(question_costs(shapes)), plan=plan_table(), large=LARGE, forward=FORWARD, gradient=GRADIENT,
+        costs="\n".join(question_costs(shapes)), images=data.sampled, plan=plan_table(),
+        large=LARGE, forward=FORWARD, gradient=GRADIENT,
         layers=LAYERS, between="\n".join(question_networks(between_networks(data), photographs)), limit=data.images,
     )  # fmt: skip
 

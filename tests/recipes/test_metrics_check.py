@@ -116,8 +116,20 @@ def test_ties_count_half_and_images_without_a_score_are_left_out():
     scores = np.array([1, 0.5, 0.2, np.nan, 3]), np.array([0.5, 0.5 + 1e-9, 0.4, 1, np.nan])
     count = check.Count("colour", "saliency_energy", "shifted", *check.compared(*scores))
     assert (count.ahead, count.ties, count.behind, count.left_out, count.n, count.rate) == (1, 1, 1, 2, 3, 0.5)
-    assert not count.sees
-    assert not count.misled  # Wilson's interval of 1.5 of 3 contains one half
+    # p of the sign tests by hand, times the number of counts left (Holm): 2 / 2^9 x 3, 2 (1 + 7) / 2^7 x 2, 1
+    three = [check.Count("colour", "saliency_energy", "shifted", *numbers) for numbers in ((6, 0, 1), (0, 55, 9))]
+    assert [count.verdict for count in check.judged([count, *three])] == [0, 0, -1]
+    for number, verdict in ((12, -1), (13, 0)):  # 12 x 2 / 2^9 < 0.05 < 13 x 2 / 2^9
+        clear = check.Count("colour", "saliency_energy", "shifted", 64, 0, 0)
+        verdicts = [count.verdict for count in check.judged([clear, *three[1:] * number])]
+        assert verdicts == [1] + [verdict] * number
+
+
+def test_the_control_has_the_pictures_of_the_colour_network_and_the_mask_of_its_evidence():
+    for row, other in zip(check.dataset_of("control", 3), check.dataset_of("colour", 3), strict=True):
+        assert row["image"] == other["image"]
+        used = right_maps_by_loops([row])[0] > 0
+        assert (np.asarray(row["mask"]) > 0).tolist() == used.tolist()
 
 
 @pytest.mark.parametrize(("ahead", "column"), [(32, 2), (16, None), (0, 4)])

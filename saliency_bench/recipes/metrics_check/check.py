@@ -5,8 +5,8 @@ file, from which the page and the figure are made. Interventions verify that the
 """
 
 import csv
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -14,19 +14,22 @@ from pathlib import Path
 import numpy as np
 import torch
 from datasets import ClassLabel, Dataset, Features, Image, Value
+from scipy.stats import binomtest
 
-from saliency_bench.bound_metric import list_metrics
+from saliency_bench.bound_metric import list_metrics, load_metric
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.loading import load_classifier
 from saliency_bench.compute.run import run
 from saliency_bench.read.run_folder import RunData, read_run
 from saliency_bench.read.statistics.intervals import wilson
+from saliency_bench.read.statistics.paired_test import ALPHA
 from saliency_bench.recipes.metrics_check.drawings import (
     CELL,
     GROUND,
     TEXTURES,
     Drawing,
     draw,
+    inside,
     quadrant_of,
 )
 from saliency_bench.recipes.metrics_check.maps import DAMAGED, EXPLAINERS, RIGHT
@@ -67,6 +70,8 @@ class Count:
         ties: number of images in which both maps have the same score.
         behind: number of images in which the damaged map has the better score.
         left_out: number of images in which one of the two maps has no score.
+        verdict: 1 if the metric detects the damage, -1 if the damage misleads it, 0 if neither is significant, None
+            before `judged`.
     """
 
     kind: str
@@ -76,6 +81,7 @@ class Count:
     ties: int
     behind: int
     left_out: int = 0
+    verdict: int | None = None
 
     @property
     def n(self) -> int:
@@ -94,19 +100,42 @@ class Count:
 
     @property
     def sees(self) -> bool:
-        """Return whether the right map scores higher in significantly more than half of the images."""
-        return self.interval[0] > 0.5
+        """Return whether the right map scores higher significantly more often than the damaged map."""
+        return self.verdict == 1
 
     @property
     def misled(self) -> bool:
-        """Return whether the damaged map scores higher in significantly more than half of the images."""
-        return self.interval[1] < 0.5
+        """Return whether the damaged map scores higher significantly more often than the right map."""
+        return self.verdict == -1
+
+
+def judged(counts: Sequence[Count]) -> list[Count]:
+    """Return counts with verdicts: exact sign tests of the images without ties, with Holm's correction (1979).
+
+    The correction is over all counts, so with a probability of 95 % none of the verdicts is due to chance.
+    """
+    p = [binomtest(count.ahead, untied).pvalue if (untied := count.ahead + count.behind) else 1.0 for count in counts]
+    order = np.argsort(p, kind="stable")
+    adjusted = np.maximum.accumulate(np.array(p)[order] * np.arange(len(p), 0, -1))
+    significant = dict(zip(order.tolist(), adjusted < ALPHA, strict=True))
+    return [replace(count, verdict=(1 if count.ahead > count.behind else -1) if significant[index] else 0)
+            for index, count in enumerate(counts)]  # fmt: skip
 
 
 def checked_metrics(kind: str) -> list[str]:
-    """Return the metrics that can be checked with a kind of evidence, with their default options, and `ON_GREY`."""
+    """Return the metrics that can be checked with a kind of evidence, with their default options, and `ON_GREY`.
+
+    The control differs from the colour network in its mask alone, so it has only the metrics that compare with a mask.
+    """
     names = [name for name in list_metrics() if name not in NOT_CHECKED and (kind == PAIRED or name not in OF_PAIRS)]
+    if KINDS[kind].mask == "evidence":
+        return [name for name in names if is_alignment(load_metric(name).inputs)]
     return [*names, *ON_GREY]
+
+
+def is_alignment(inputs: Collection[str]) -> bool:
+    """Return whether a metric with these inputs compares a map with a mask."""
+    return "masks" in inputs and "explain" not in inputs
 
 
 def drawings(kind: str, images: int = IMAGES, seed: int = 0) -> list[Drawing]:
@@ -136,7 +165,7 @@ def dataset_of(kind: str, images: int = IMAGES, seed: int = 0) -> Dataset:
     """Return the pictures of a kind of evidence as a `datasets.Dataset`."""
     rows = [
         {"image_id": f"{kind}-{index:03d}", "image": drawing.picture(), "label": decided_class(kind, drawing),
-         "mask": drawing.mask.astype(np.uint8) * 255, "scene": (*drawing.stripes, 0)[0],
+         "mask": mask_of(kind, drawing).astype(np.uint8) * 255, "scene": (*drawing.stripes, 0)[0],
          "image_without_object": drawing.without_object().picture()}
         for index, drawing in enumerate(drawings(kind, images, seed))
     ]  # fmt: skip
@@ -144,6 +173,11 @@ def dataset_of(kind: str, images: int = IMAGES, seed: int = 0) -> Dataset:
                          "label": ClassLabel(names=list(KINDS[kind].classes)),
                          "scene": ClassLabel(names=list(TEXTURES)), "image_without_object": Image()})  # fmt: skip
     return Dataset.from_list(rows, features=features)
+
+
+def mask_of(kind: str, drawing: Drawing) -> np.ndarray:
+    """Return the mask of a drawing for a kind of evidence, bool (H, W)."""
+    return inside(drawing.coloured[:1]) if KINDS[kind].mask == "evidence" else drawing.mask
 
 
 def check_metrics(
@@ -243,8 +277,9 @@ def as_csv(counts: Iterable[Count]) -> str:
     """Return counts as the text of a CSV file."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Count.__dataclass_fields__)
-    writer.writerows(tuple(vars(count).values()) for count in counts)
+    columns = [field.name for field in fields(Count) if field.name != "verdict"]
+    writer.writerow(columns)
+    writer.writerows([getattr(count, name) for name in columns] for count in counts)
     return text.getvalue()
 
 

@@ -79,7 +79,7 @@ DAMAGED = {
     "sign flipped": "the right map times -1",
     "peaked": "only the strongest pixel of the right map",
     "other class": "the right map of the runner-up",
-    "all object": "1 on every pixel of the object, 0 elsewhere",
+    "all object": "1 on the objects, which are found by their brightness, and 0 elsewhere",
     "centre": "a Gaussian spot in the middle of the picture",
     "random": "random noise",
 }

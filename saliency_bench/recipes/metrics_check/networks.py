@@ -61,12 +61,14 @@ class Kind:
         reads: property of the drawing that decides the class: "colour", "quadrant" or "stripes".
         classes: names of the classes.
         about: description of the evidence in a few words.
+        mask: "object", or "evidence" for a control in which the mask is the patch that decides.
     """
 
     layout: str
     reads: str
     classes: tuple[str, ...]
     about: str
+    mask: str = "object"
 
 
 KINDS = {
@@ -75,6 +77,7 @@ KINDS = {
     "texture": Kind("object", "stripes", TEXTURES, "the stripes on a part of the object"),
     "context": Kind("scene", "stripes", TEXTURES, "stripes beside the object"),
     "grid": Kind("grid", "colour", COLOURS, "a coloured patch in a cell of a grid"),
+    "control": Kind("scene", "colour", COLOURS, "the colour of a patch, as the colour network does", "evidence"),
 }
 
 

@@ -4,7 +4,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from saliency_bench.bound_metric import load_metric
-from saliency_bench.recipes.metrics_check.check import FLIPS, NOT_CHECKED, OF_PAIRS, ON_GREY, PAIRED, Count
+from saliency_bench.recipes.metrics_check.check import (
+    FLIPS,
+    NOT_CHECKED,
+    OF_PAIRS,
+    ON_GREY,
+    PAIRED,
+    Count,
+    is_alignment,
+    judged,
+)
 from saliency_bench.recipes.metrics_check.figure import draw_figure
 from saliency_bench.recipes.metrics_check.maps import DAMAGED
 from saliency_bench.recipes.metrics_check.networks import KINDS
@@ -21,7 +30,7 @@ QUESTIONS = {
     "Does the map depend on the network and the picture at all?": ("centre", "random"),
 }
 FAMILIES = {
-    "Alignment": lambda inputs: "masks" in inputs and "explain" not in inputs,
+    "Alignment": is_alignment,
     "Faithfulness": lambda inputs: bool({"curves", "partners"} & set(inputs)),
     "Contrast of classes": lambda inputs: {"groups", "explain"} <= set(inputs),
     "Sensitivity and sanity": lambda inputs: "explain" in inputs and not {"groups", "other"} & set(inputs),
@@ -33,8 +42,14 @@ PAGE = """# Which metric can be trusted for which question
 A metric should score a correct saliency map above a damaged one. This page tests every metric on networks for which
 the correct map is known: small convolutional networks with weights written by hand, so that the contribution of each
 pixel to each logit is known. These contributions are the *right map*. A metric *detects* a damage if the right map
-scores higher in significantly more than half of the pictures (the 95 % interval lies above one half). A damage
-*misleads* a metric if the damaged map scores higher in significantly more than half of the pictures.
+scores higher significantly more often than the damaged map. A damage *misleads* a metric if the damaged map scores
+higher significantly more often. The test is an exact sign test of the pictures in which the two maps do not tie,
+corrected by Holm's method for all {comparisons:,} comparisons of this page, at 5 %. A metric that is not misled here
+may be misled by another damage or with another network.
+
+Metrics of *alignment* compare a map with a mask of the object, and no network here uses the whole object: the right map
+covers a part of the mask or lies beside it. So what misleads these metrics can be the choice of the mask. In the
+*control*, the mask is the part that the network uses.
 
 ## In short
 
@@ -42,9 +57,9 @@ scores higher in significantly more than half of the pictures (the 95 % interval
 
 ![Share of pictures in which a metric puts the right map above a damaged one]({picture})
 
-The figure shows the percentage of pictures, over all networks, in which the right map has the better score. A tie
-counts as half. Blue: the metric prefers the right map. White: no preference. Brown: the metric prefers the damaged
-map.
+The figure shows the percentage of pictures, over all networks that a metric was tested with, in which the right map has
+the better score. A tie counts as half. Blue: the metric prefers the right map. White: no preference. Brown: the metric
+prefers the damaged map.
 
 ## Which metric for which question
 
@@ -60,6 +75,9 @@ misled. The last column lists the metrics that are misled with at least one netw
 
 ## Which damages mislead which metrics, and why
 
+The reasons follow from the definitions of the metrics. Only two of them were tested by an experiment: the mask, by the
+control, and black in place of removed pixels, by the grey of the scene.
+
 {misled}
 
 ## Networks and interventions
@@ -69,7 +87,8 @@ misled. The last column lists the metrics that are misled with at least one netw
 {flips}
 
 `evidence()` in `saliency_bench.recipes.metrics_check.networks` computes the right map. The colour networks read single
-pixels, so removing a pixel removes its own evidence and nothing else. The texture networks read 5 x 5 pixels, as
+pixels, so removing a pixel removes its own evidence and nothing else. This favours metrics that remove pixels; in a
+trained network, pixels interact, and there may be no single right map. The texture networks read 5 x 5 pixels, as
 trained networks read neighbourhoods, so removing scattered pixels creates new textures. The contribution of a texture
 is known for each position of the filter. Sharing this contribution among the 25 pixels in proportion to the filter's
 weights is a choice. A blurred map differs from the right map mostly within these neighbourhoods, so its results are
@@ -84,7 +103,8 @@ less conclusive for textures than for colours.
 Each cell holds the detection rate, its 95 % interval (Wilson) and the number of ties. The detection rate is the share
 of pictures in which the right map has the better score; a tie counts as half. n is {n} pictures, or fewer where a
 metric has no score for some pictures. **Bold**: the metric detects the damage. *Italic*: the damage misleads the
-metric. Where many pictures tie, Wilson's interval is wider than necessary.
+metric. Bold and italic follow from the corrected sign tests. The interval is not corrected, and it is wider than
+necessary where many pictures tie, so the two may differ. Colour, position, context and control share their pictures.
 
 {tables}
 
@@ -93,7 +113,7 @@ metric. Where many pictures tie, Wilson's interval is wider than necessary.
 {skipped}
 
 Metrics use their default options unless the name shows another one. Metrics that need groups of classes get two groups
-of two classes. The intervals are not corrected for multiple comparisons.
+of two classes.
 
 ## Made by
 
@@ -114,7 +134,7 @@ REASONS = (
      "picture except for the evidence, and so it contains the object"),
     (("cauc",), ("peaked", "other class"),
      "the metric removes only pixels above half of a map's range; the area stays small if few pixels are removed, "
-     "whichever they are"),
+     "whichever they are, so the metric prefers small regions, also where they are right, as against blurred maps"),
     (("insertion", "kae", "roae", "confidence"), ("blurred",),
      "the texture network reads 5 x 5 pixels; evidence that is cut out and placed on black or on another picture gets "
      "edges, which are textures too, and a blurred map keeps some of the surroundings and so avoids these edges"),
@@ -127,15 +147,17 @@ REASONS = (
     (("consistency",), ("sign flipped",),
      "the metric scales maps to a sum of 1, which makes flipped maps nearly constant and so similar to each other"),
     (("max sensitivity",), ("blurred", "all object", "centre", "random"),
-     "noise changes the evidence, so the right map changes; a map that ignores the network can stay the same"),
+     "the noise is itself evidence, so the right map changes; a blurred map averages the change, and a map that "
+     "ignores the network may change less"),
     (("randomisation",), ("other class", "shifted", "blurred"),
-     "randomising the weights changes the map of another class, or a shifted map, as much as the right map"),
+     "the metric only checks how much a map changes when the weights are randomised, and a wrong map may change more"),
     (("mcs",), ("blurred",),
      "the metric scales a map to its own maximum, so its mean over the object grows as the map spreads"),
 )  # fmt: skip
 ABOUT = {
-    "Alignment": "These metrics compare a map with a mask of the object and do not use the network. The evidence is "
-    "a part of the object or lies beside it, so a map that covers more of the mask scores higher",
+    "Alignment": "These metrics compare a map with a mask and do not use the network. Except in the control, the "
+    "evidence is a part of the mask or lies beside it, so a wrong map can agree with the mask as well as the right map "
+    "or better",
     "Faithfulness": "These metrics rank or select pixels by the map, and measure how the output of the network changes "
     "when pixels are removed",
     "Contrast of classes": "These metrics remove pixels by a contrastive map of two classes, and measure the lead of "
@@ -147,12 +169,13 @@ ABOUT = {
 
 def page(counts: Sequence[Count], picture: str = "pictures/metrics-check.svg") -> str:
     """Return the text of the page."""
-    scored = [count for count in counts if count.metric != "intervention"]
+    scored = judged([count for count in counts if count.metric != "intervention"])
     n = max(count.n for count in counts)
     smoke = f"**{n} pictures of each network are too few for conclusions.**\n\n" if n < FEWEST else ""
     return PAGE.format(smoke=smoke, short=short(scored), picture=picture, questions=questions(scored),
                        alignment=alignment(scored),
                        misled=misled(scored), networks=networks(), flips=flips(counts), damages=damages(), n=n,
+                       comparisons=len(scored),
                        tables=tables(scored), skipped=skipped(scored))  # fmt: skip
 
 
@@ -238,9 +261,18 @@ def short(counts: Sequence[Count]) -> str:
     count = len(metrics_of(counts))
     lines = [
         f"- {len(every)} of {count} metrics detect every damage with every network they were tested on"
-        + (f": {listed(map(name_of, every))}." if every else ", so no metric should be reported alone."),
-        f"- {len(never)} of {count} are never misled by any damage: {listed(map(name_of, never))}.",
+        + (f": {listed(map(with_one, every))}." if every else "."),
+        f"- {len(never)} of {count} are misled by none of these damages: {listed(map(with_one, never))}.",
     ]
+    if control := [count for count in counts if KINDS[count.kind].mask == "evidence"]:
+        sees, _, wrong = sorted_out(control, list(DAMAGED))
+        of_control = metrics_of(control)
+        lines.append(
+            f"- Metrics of alignment depend on the mask: with masks of the object or its cell, "
+            f"{misled_by_object(counts)} of {len(of_control)} are misled by a damage; in the control, whose mask is "
+            f"the evidence, {len(wrong)} of {len(of_control)} are, and {len(sees)} detect every damage"
+            + (f" ({listed(sees)})." if sees else ".")
+        )
     for damage in DAMAGED:
         wrong = sorted_out(counts, [damage])[2]
         if wrong:
@@ -248,18 +280,32 @@ def short(counts: Sequence[Count]) -> str:
     return "\n".join(lines)
 
 
+def with_one(metric: str) -> str:
+    """Return the name of a metric, and that it was tested with one network if it was."""
+    return name_of(metric) + " (tested with one network)" * (metric in OF_PAIRS)
+
+
+def misled_by_object(counts: Sequence[Count]) -> int:
+    """Return how many metrics of alignment are misled where the mask is not the evidence."""
+    return len({count.metric for count in counts
+                if count.misled and KINDS[count.kind].mask == "object"
+                and family_of(count.metric) == "Alignment"})  # fmt: skip
+
+
 def alignment(counts: Sequence[Count]) -> str:
     """Return where a map of the object beats the right map."""
     names = [name for name in metrics_of(counts) if family_of(name) == "Alignment"]
-    cells = {count.metric: count for count in counts if count.kind == "context" and count.damage == "all object"}
+    shown = {(count.kind, count.metric): count for count in counts if count.damage == "all object"}
+    cells = {metric: count for (kind, metric), count in shown.items() if kind == "context"}
     lines = ["The context network decides by stripes beside the object and ignores the object, so its right map lies "
-             "outside the mask. The table shows the share of pictures in which the right map scores above a map of the "
-             "whole object, for the context network and for the colour network, which reads a part of the object:", "",
-             "| metric | context | colour |", "|---|---|---|"]  # fmt: skip
-    colour = {count.metric: count for count in counts if count.kind == "colour" and count.damage == "all object"}
+             "outside the mask. The colour network reads a part of the object. The control is the colour network with "
+             "a mask of this part. The table shows the share of pictures in which the right map scores above a map of "
+             "the whole object, which marks nearly the same pixels as the mask, except in the control:", "",
+             "| metric | context | colour | control |", "|---|---|---|---|"]  # fmt: skip
     for name in names:
         if name in cells:
-            lines.append(f"| {name_of(name)} | {cell(cells[name])} | {cell(colour[name]) if name in colour else '–'} |")
+            texts = [cell(shown[kind, name]) if (kind, name) in shown else "–" for kind in ("colour", "control")]
+            lines.append(f"| {name_of(name)} | {cell(cells[name])} | {' | '.join(texts)} |")
     wrong = [name_of(name) for name in names if name in cells and cells[name].misled]
     tied = [name_of(name) for name in names if name in cells and not cells[name].misled and not cells[name].sees]
     lines += [
@@ -269,6 +315,10 @@ def alignment(counts: Sequence[Count]) -> str:
     ]
     if tied:
         lines.append(f"{listed(tied).capitalize()} have no preference.")
+    if control := [name for name in names if ("control", name) in shown and shown["control", name].sees]:
+        lines.append(f"In the control, {len(control)} of {len(names)} prefer the right map: "
+                     f"{listed(map(name_of, control))}. The network, the pictures and the maps are those of the colour "
+                     "network, so the mask makes the difference.")  # fmt: skip
     by_network = [name_of(count.metric) for count in counts if count.kind == "context" and count.damage == "all object"
                   and family_of(count.metric) == "Faithfulness" and count.sees]  # fmt: skip
     lines.append(f"With the same network, these faithfulness metrics prefer the right map: {listed(by_network)}.")
@@ -287,7 +337,7 @@ def misled(counts: Sequence[Count]) -> str:
             ]
             if wrong or blind:
                 texts = [f"misled by {by_damage(wrong)}"] * bool(wrong) + [
-                    f"no preference for {by_damage(blind, True)}"
+                    f"no significant preference for {by_damage(blind, True)}"
                 ] * bool(blind)
                 lines.append(f"- {name_of(name)}: {'; '.join(texts)}.")
         lines += because(counts, family)
@@ -302,9 +352,11 @@ def because(counts: Sequence[Count], family: str) -> list[str]:
         here = [name for name in metrics_of(counts) if name_of(name) in names and family_of(name) == family]
         wrong = [name_of(name) for name in here if any(count.misled for count in counts
                                                        if count.metric == name and count.damage in wanted)]  # fmt: skip
+        by = [damage for damage in wanted
+              if any(count.misled for count in counts if count.metric in here and count.damage == damage)]  # fmt: skip
         if wrong:
             lines.append(
-                f"- Why {listed(wrong)} {'is' if len(wrong) == 1 else 'are'} misled by {either(wanted)}: {reason}."
+                f"- Why {listed(wrong)} {'is' if len(wrong) == 1 else 'are'} misled by {either(by)}: {reason}."
             )
     return lines + on_grey(counts) * (family == "Faithfulness")
 
@@ -344,7 +396,8 @@ def networks() -> str:
     """Return the table of networks."""
     lines = ["| network | decides by | mask |", "|---|---|---|"]
     for name, kind in KINDS.items():
-        lines.append(f"| {name} | {kind.about} | {'its cell' if kind.layout == 'grid' else 'the object'} |")
+        mask = "the patch" if kind.mask == "evidence" else "its cell" if kind.layout == "grid" else "the object"
+        lines.append(f"| {name} | {kind.about} | {mask} |")
     return "\n".join(lines)
 
 
