@@ -70,7 +70,7 @@ def test_what_a_run_would_refuse_is_an_error_before_the_training(dataset, option
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ({}, r'not known: give the callback load={"mean": \.\.\., "std": \.\.\.}'),
+    ({}, r'are unknown; give the callback load={"mean": \.\.\., "std": \.\.\.}'),
     ({"load": {"mean": "a", "std": 1}}, "mean"),
     ({"mean": 0.5}, r'give load={"mean": \.\.\.}'),
 ])  # fmt: skip
@@ -113,7 +113,7 @@ def fitted(lightning, network, classes, pictures, labels, tmp_path, dataset="sha
 
 @pytest.mark.parametrize(("network", "options", "words"), [
     ("netwrk", {"mean": 0.5, "std": 0.5}, "unknown network 'netwrk' of Module; did you mean network"),
-    ("network", {}, r"not known: give the callback mean=\.\.\., std=\.\.\."),
+    ("network", {}, r"are unknown; give the callback mean=\.\.\., std=\.\.\."),
     ("network", {"mean": "a", "std": 1}, "mean"),
 ])  # fmt: skip
 def test_lightning_is_refused_a_network_that_cannot_be_loaded_before_the_first_step(network, options, words, tmp_path):

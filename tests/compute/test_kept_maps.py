@@ -215,8 +215,8 @@ def pipe(path):
 
 
 def gigabytes(path):
-    """A few kilobytes that expand to 300 million numbers."""
-    rows = pa.ListArray.from_arrays([0, 3 * 10**8], pa.array(np.zeros(3 * 10**8, np.float16)))
+    """A few kilobytes that expand to more numbers than are read."""
+    rows = pa.ListArray.from_arrays([0, 3 * 10**6], pa.array(np.zeros(3 * 10**6, np.float16)))
     maps = pa.ListArray.from_arrays([0, 1], rows)
     pq.write_table(pq.read_table(path).slice(0, 1).set_column(3, "map", maps), path, compression="zstd")
 
@@ -234,7 +234,8 @@ def long_ids(path):
     (column("scale", "text"), "column scale is not"), (pipe, "not a regular file"),
     (gigabytes, "more than are read"), (long_ids, "its texts have"),
 ])  # fmt: skip
-def test_spoilt_maps_of_a_stranger_are_named(tmp_path, spoil, words):
+def test_spoilt_maps_of_a_stranger_are_named(tmp_path, monkeypatch, spoil, words):
+    monkeypatch.setattr("saliency_bench.read.records.MOST_NUMBERS", 3 * 10**6)
     pq.write_table(table_of([0, 1], ["a", "b"], [np.ones((2, 3), np.float32)] * 2), tmp_path / "0.parquet")
     spoil(tmp_path / "0.parquet")
     with pytest.raises(UserError, match=words):

@@ -91,7 +91,7 @@ def test_outside_a_run_it_is_given_with_its_labels(done, shapes, resnet, scenes)
     for wrong, words in (
         ({}, "shift needs a second classifier"),
         ({"other": scenes}, "other_labels"),
-        ({"other": scenes, "other_labels": scene[1:]}, "each of the 12 images"),
+        ({"other": scenes, "other_labels": scene[1:]}, "per image, for 12 images"),
     ):
         with pytest.raises(UserError, match=words):
             score_samples(shift, batch.images, own, "gradient", **given, **wrong)

@@ -330,7 +330,7 @@ def test_models_without_known_base_weights_are_refused_in_one_line(shapes, resne
     (tmp_path / "scratch" / "training_log.json").write_text(json.dumps(log | {"base": None}))
     says(str(tmp_path / "scratch"), "started from random ones")
     base = sb.load_classifier(str(trained[1]))
-    with pytest.raises(UserError, match=r"another structure .* has no 0\.bias"):
+    with pytest.raises(UserError, match=r"another structure .* only one of them has 0\.bias"):
         start_from(nn.Sequential(nn.Linear(2, 2)), base)
 
 

@@ -291,7 +291,7 @@ def test_a_picture_that_changes_while_the_run_reads_ends_it(tmp_path, resnet, co
         context.read(batch)
     changed = 1 if column == "image" else 5
     unseen(tmp_path / f"{changed}.bmp", lambda path: picture(path, (250, 0, 0)))
-    refused("1 changed while", list, map(context.read, context.batches))
+    refused("1 changed during the run", list, map(context.read, context.batches))
 
 
 def test_a_dataset_that_was_shortened_is_one_line_with_both_numbers(tmp_path):

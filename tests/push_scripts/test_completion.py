@@ -44,7 +44,7 @@ def offered(line: str, folder) -> list[str]:
         ("run --model net --explainers rise gradcam_", {"gradcam_plus_plus", "gradcam_vit"}),
         (
             "run --explainers rise:",
-            {"rise:masks=", "rise:cells=", "rise:p=", "rise:seed=", "rise:on=", "rise:batch_size=", "rise:border="},
+            {f"rise:{name}=" for name in ("masks", "cells", "p", "seed", "on", "reliability", "batch_size", "border")},
         ),
         ("run --explainers rise:masks=10,c", {"rise:masks=10,cells="}),
         ("run --metrics saliency_po", {"saliency_pointing_game"}),
