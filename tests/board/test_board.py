@@ -58,11 +58,9 @@ def test_checked_rows_are_ranked_as_if_they_were_true_and_rows_run_by_the_board_
     vouch(tmp_path, first)
     rows = rows_of(sb.load_results(tmp_path))
     told = {name: (row.status, row.rank, row.rank_if_true, row.best) for (name, _), row in rows.items()}
-    assert told == {
-        "gradcam": ("run by the board", (1, 1), None, True),
-        "random": ("run by the board", (2, 2), None, False),
-        "gradient": ("checked", None, (1, 1), False),
-    }
+    assert told == {"gradcam": ("run by the board", (1, 1), None, True),
+                    "random": ("run by the board", (2, 2), None, False),
+                    "gradient": ("checked", None, (1, 1), False)}  # fmt: skip
     assert rows["gradient", "bob"].unranked == "its scores have not been recomputed"
     assert rows["gradcam", "ada"].recomputed.samples == 8
     low, high = interval(GOOD, np.arange(60), (0.0, 1.0))[1:3]
@@ -89,14 +87,11 @@ def test_a_submission_with_intervals_from_before_rare_failures_counted_has_the_w
         assert row.low < low
 
 
-@pytest.mark.parametrize(
-    ("scores", "best"),
-    [
-        ({"gradcam": GOOD, "gradient": BAD, "random": BAD}, {"gradcam"}),
-        ({"gradcam": GOOD, "gradient": BAD, "random": GOOD - 0.001 * RANDOM.normal(0, 1, 60)}, set()),
-        ({"gradcam": GOOD, "gradient": BAD}, {"gradcam"}),  # marked as not compared with a baseline
-    ],
-)
+@pytest.mark.parametrize(("scores", "best"), [
+    ({"gradcam": GOOD, "gradient": BAD, "random": BAD}, {"gradcam"}),
+    ({"gradcam": GOOD, "gradient": BAD, "random": GOOD - 0.001 * RANDOM.normal(0, 1, 60)}, set()),
+    ({"gradcam": GOOD, "gradient": BAD}, {"gradcam"}),  # marked as not compared with a baseline
+])  # fmt: skip
 def test_best_on_a_board_beats_every_baseline(tmp_path, scores, best):
     know(tmp_path)
     vouch(tmp_path, write(tmp_path, scores))
@@ -109,12 +104,8 @@ def test_maps_that_the_board_has_scored_have_no_official_rank_and_are_never_best
     """Masks handed in as maps score 1, whoever computes the score."""
     know(tmp_path)
     vouch(tmp_path, write(tmp_path, {"gradcam": GOOD, "random": BAD}))
-    vouch(
-        tmp_path,
-        write(tmp_path, {"masks@1": np.ones(60)}, "mallory"),
-        by="maps",
-        suspicions={"masks": ["nearly the masks"], "other": ["x"]},
-    )
+    vouch(tmp_path, write(tmp_path, {"masks@1": np.ones(60)}, "mallory"), by="maps",
+          suspicions={"masks": ["nearly the masks"], "other": ["x"]})  # fmt: skip
     rows = {row.cell.explainer: row for row in sb.load_results(tmp_path).rows}
     masks = rows["masks"]
     assert (masks.status, masks.rank, masks.best, masks.rank_if_true) == ("scored by the board", None, False, (1, 1))
@@ -189,8 +180,7 @@ def test_a_copy_with_further_samples_takes_over_nothing(tmp_path):
     both = np.concatenate([BAD[:30], np.full(30, 0.99)])
     write(tmp_path, {"gradcam": both}, "mallory")
     rows = rows_of(board := sb.load_results(tmp_path))
-    assert board.conflicts == []
-    assert rows["gradcam", "ada"].value == pytest.approx(BAD[:30].mean())
+    assert (board.conflicts, rows["gradcam", "ada"].value) == ([], pytest.approx(BAD[:30].mean()))
     assert rows["gradcam", "mallory"].value == pytest.approx(both.mean())
 
 
@@ -208,8 +198,7 @@ def test_what_the_package_knows_is_not_believed(tmp_path):
     know(tmp_path)
     texts = {"explainer_text": "grad-cam++ (ours)", "baseline": True, "metric_text": "accuracy", "note": "official"}
     lies = [cell.model_dump(mode="json") | texts for cell in submission({"gradcam": GOOD}).result.cells]
-    own = submission({"gradcam": GOOD}, cells=lies)
-    own.write(tmp_path)
+    submission({"gradcam": GOOD}, cells=lies).write(tmp_path)
     (row,) = sb.load_results(tmp_path).rows
     cell = row.cell
     assert (cell.explainer_text, cell.metric_text, cell.baseline, cell.note) == ("gradcam", "saliency_miou", False, "")
@@ -251,8 +240,7 @@ def test_many_rows_that_nobody_recomputed_leave_the_ranks_of_others_alone(tmp_pa
     assert {name: rows[name].rank for name in alone} == alone == {"gradcam": (1, 1), "random": (2, 2)}
     assert rows["few"].rank_if_true is not None
     left_out = [row for name, row in rows.items() if name.startswith("many") and row.rank_if_true is None]
-    assert len(left_out) == 2
-    assert {row.unranked for row in left_out} == {board_module.TOO_MANY}
+    assert (len(left_out), {row.unranked for row in left_out}) == (2, {board_module.TOO_MANY})
 
 
 def test_a_method_under_another_name_is_marked_with_whose_scores_it_has(tmp_path):
@@ -286,39 +274,33 @@ def accuracy(**lie):
     return model_lie(accuracy={"value": 0.5, "low": 0.4, "high": 0.6, "n": 60, "clusters": 60} | lie)
 
 
-@pytest.mark.parametrize(
-    ("edit", "words"),
-    [
-        (cell_lie(value=0.99), "value of cell"),
-        (cell_lie(low=-9.0), "low of cell"),
-        (cell_lie(higher_is_better=False), "higher_is_better of cell"),
-        (cell_lie(range=[0.0, 0.9]), "range of cell"),
-        (cell_lie(n=61), "cells.0.n is 61"),
-        (cell_lie(flat=3), "flat of cell"),
-        (cell_lie(left_out={"it was hard": 3}), "left_out of cell"),
-        (cell_lie(marked={"checked by the owner": 3}), "marked of cell"),
-        (cell_lie(cell_id="0" * 16), "cell_id"),
-        (cell_lie(rank=[1, 1], unranked=None), "rank of cell"),
-        (accuracy(value=5.0, high=5.0), "accuracy.value is 5.0, outside of 0 to 1"),
-        (accuracy(low=-9.0), "accuracy.low is -9.0"),
-        (lambda content: content["dataset"].update(used=10**30), "dataset.used"),
-        (lambda content: content["dataset"].update(samples=10**30), "dataset.samples"),
-        (lambda content: content["setting"].update(seed=10**30), "setting.seed"),
-        (lambda content: content["dataset"].update(samples=59), "dataset.samples"),
-        (lambda content: content["dataset"].update(samples=600), "dataset.samples must be 60"),
-        (lambda content: content.update(note="\u202egood"), "the text of note cannot be printed"),
-        (lambda content: content.update(note="\x1b[2J"), "the text of note cannot be printed"),
-        (model_lie(id="net\u2066"), "the text of model.id cannot be printed"),
-        (lambda content: content["provenance"].update(more=[[["\x07"]]]), "cannot be printed"),
-        (lambda content: content.update(submitter="../ada"), "submitter"),
-        (lambda content: content["setting"].update(precision="verified by Google"), "which no run writes"),
-        (lambda content: content.update(link="https://google.com@evil.example/"), "link: must be an https address"),
-        (lambda content: content.update(link="https://www.göögle.example/"), "link: must be an https address"),
-        (lambda content: content.update(link="javascript:alert(1)"), "link: must be an https address"),
-        (lambda content: content.update(ran="yesterday"), "ran: String should match"),
-        (lambda content: content.update(ran="2099-19-39"), "ran: "),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("edit", "words"), [
+    (cell_lie(value=0.99), "value of cell"), (cell_lie(low=-9.0), "low of cell"),
+    (cell_lie(higher_is_better=False), "higher_is_better of cell"),
+    (cell_lie(range=[0.0, 0.9]), "range of cell"), (cell_lie(n=61), "cells.0.n is 61"),
+    (cell_lie(flat=3), "flat of cell"),
+    (cell_lie(left_out={"it was hard": 3}), "left_out of cell"),
+    (cell_lie(marked={"checked by the owner": 3}), "marked of cell"),
+    (cell_lie(cell_id="0" * 16), "cell_id"), (cell_lie(rank=[1, 1], unranked=None), "rank of cell"),
+    (accuracy(value=5.0, high=5.0), "accuracy.value is 5.0, outside of 0 to 1"),
+    (accuracy(low=-9.0), "accuracy.low is -9.0"),
+    (lambda content: content["dataset"].update(used=10**30), "dataset.used"),
+    (lambda content: content["dataset"].update(samples=10**30), "dataset.samples"),
+    (lambda content: content["setting"].update(seed=10**30), "setting.seed"),
+    (lambda content: content["dataset"].update(samples=59), "dataset.samples"),
+    (lambda content: content["dataset"].update(samples=600), "dataset.samples must be 60"),
+    (lambda content: content.update(note="\u202egood"), "the text of note cannot be printed"),
+    (lambda content: content.update(note="\x1b[2J"), "the text of note cannot be printed"),
+    (model_lie(id="net\u2066"), "the text of model.id cannot be printed"),
+    (lambda content: content["provenance"].update(more=[[["\x07"]]]), "cannot be printed"),
+    (lambda content: content.update(submitter="../ada"), "submitter"),
+    (lambda content: content["setting"].update(precision="verified by Google"), "which no run writes"),
+    (lambda content: content.update(link="https://google.com@evil.example/"), "link: must be an https address"),
+    (lambda content: content.update(link="https://www.göögle.example/"), "link: must be an https address"),
+    (lambda content: content.update(link="javascript:alert(1)"), "link: must be an https address"),
+    (lambda content: content.update(ran="yesterday"), "ran: String should match"),
+    (lambda content: content.update(ran="2099-19-39"), "ran: "),
+])  # fmt: skip
 def test_a_lie_refuses_this_submission_in_one_line_and_no_other(tmp_path, edit, words):
     know(tmp_path)
     folder = write(tmp_path, {"gradcam": GOOD, "gradient": GOOD}, "mallory")
@@ -331,8 +313,7 @@ def test_a_lie_refuses_this_submission_in_one_line_and_no_other(tmp_path, edit, 
 
 def assert_only_ada_is_accepted(root, words):
     board = sb.load_results(root)
-    assert [row.submitters for row in board.rows] == [("ada",)]
-    assert len(board.table()) == 1
+    assert ([row.submitters for row in board.rows], len(board.table())) == ([("ada",)], 1)
     (refused,) = board.refused
     assert words in refused.line
     assert refused.line.isprintable()
@@ -348,19 +329,16 @@ def replaced(table, name, values):
     return table.set_column(table.schema.get_field_index(name), table.schema.field(name), pa.array(values))
 
 
-@pytest.mark.parametrize(
-    ("edit", "words"),
-    [
-        (doubled, "column value comes twice"),
-        (lambda t: replaced(t, "group", ["one", *[None] * 119]), "has two groups"),
-        (lambda t: replaced(t, "group", ["one", *[None] * 59] * 2), "group of image image 000 is None"),
-        (lambda t: replaced(t, "reason", ["\x1b[31mred", *[None] * 119]), "column reason holds a text that cannot be"),
-        (lambda t: replaced(t, "value", [None, *t["value"].to_pylist()[1:]]), "or null with its reason"),
-        (lambda t: replaced(t, "explainer_options", ["{}"] * 60 + ['{"a": 1}'] * 60), "explainer_options of cell"),
-        (lambda t: t.slice(0, 61), "has 61 rows for 2 scores"),
-        (lambda t: t.slice(0, 60), "each must have a row for each of the same images"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("edit", "words"), [
+    (doubled, "column value comes twice"),
+    (lambda t: replaced(t, "group", ["one", *[None] * 119]), "has two groups"),
+    (lambda t: replaced(t, "group", ["one", *[None] * 59] * 2), "group of image image 000 is None"),
+    (lambda t: replaced(t, "reason", ["\x1b[31mred", *[None] * 119]), "column reason holds a text that cannot be"),
+    (lambda t: replaced(t, "value", [None, *t["value"].to_pylist()[1:]]), "or null with its reason"),
+    (lambda t: replaced(t, "explainer_options", ["{}"] * 60 + ['{"a": 1}'] * 60), "explainer_options of cell"),
+    (lambda t: t.slice(0, 61), "has 61 rows for 2 scores"),
+    (lambda t: t.slice(0, 60), "each must have a row for each of the same images"),
+])  # fmt: skip
 def test_records_that_lie_refuse_this_submission_and_no_other(tmp_path, edit, words):
     know(tmp_path)
     folder = write(tmp_path, {"gradient": GOOD, "random": GOOD}, "mallory")
@@ -446,36 +424,27 @@ def test_ranks_are_kept_until_what_they_follow_from_changes(tmp_path, monkeypatc
     assert [(row.rank, row.rank_if_true) for row in before.rows] == [(None, (1, 1)), (None, (2, 2))]
     calls = []
     monkeypatch.setattr(submission_cache, "places", lambda *given: calls.append(1) or places(*given))
-    assert sb.load_results(tmp_path).cells == before.cells
-    assert calls == []
+    assert (sb.load_results(tmp_path).cells, calls) == (before.cells, [])
     for kept in (cache_folder() / "board").glob("*.json"):
         kept.write_text('{"other": null}')
-    assert sb.load_results(tmp_path).cells == before.cells
-    assert len(calls) == 1
+    assert (sb.load_results(tmp_path).cells, len(calls)) == (before.cells, 1)
     vouch(tmp_path, first)  # now the same rows have official ranks
     assert [row.rank for row in sb.load_results(tmp_path).rows] == [(1, 1), (2, 2)]
     write(tmp_path, {"rise": draw.normal(0.8, 0.05, 60).clip(0, 1)}, "bob")
     assert [(row.cell.explainer, row.rank, row.rank_if_true) for row in sb.load_results(tmp_path).rows] == [
-        ("gradcam", (1, 1), None), ("random", (2, 2), None), ("rise", None, (1, 1))
-    ]  # fmt: skip
+        ("gradcam", (1, 1), None), ("random", (2, 2), None), ("rise", None, (1, 1))]  # fmt: skip
     assert len(calls) == 3
 
 
-@pytest.mark.parametrize(
-    ("content", "is_refused"),
-    [
-        ({"note": "two\nlines", "cells": [{"name": "plain", "n": 1.5, "none": None}]}, False),
-        ({"note": "a line\nand \u202eanother"}, True),
-        ({"note": "x\n" * 6000}, True),
-        ({"note": {"deep": "two\nlines"}}, True),
-        ({"cells": [[{"name": "two\nlines"}]]}, True),
-        ({"cells": {"\x1b": 1}}, True),
-        ({"cells": [dict.fromkeys(map(str, range(1001)), 0)]}, True),
-        (dict.fromkeys(map(str, range(1000)), 0), False),
-        (dict.fromkeys(map(str, range(1001)), 0), True),
-        (["x" * 10_001], True),
-    ],
-)
+@pytest.mark.parametrize(("content", "is_refused"), [
+    ({"note": "two\nlines", "cells": [{"name": "plain", "n": 1.5, "none": None}]}, False),
+    ({"note": "a line\nand \u202eanother"}, True), ({"note": "x\n" * 6000}, True),
+    ({"note": {"deep": "two\nlines"}}, True), ({"cells": [[{"name": "two\nlines"}]]}, True),
+    ({"cells": {"\x1b": 1}}, True),
+    ({"cells": [dict.fromkeys(map(str, range(1001)), 0)]}, True),
+    (dict.fromkeys(map(str, range(1000)), 0), False), (dict.fromkeys(map(str, range(1001)), 0), True),
+    (["x" * 10_001], True),
+])  # fmt: skip
 def test_a_text_that_cannot_be_shown_is_refused(content, is_refused):
     with (
         pytest.raises(ValueError, match=r"cannot be printed|has [\d,]+ (characters|names)")
@@ -508,18 +477,14 @@ def test_a_dictionary_that_holds_a_text_twice_is_refused():
 @pytest.fixture
 def indexed(tmp_path):
     """A board with an index that has ranks, a conflict, a refused submission, groups, gaps, and names of its owner."""
-    draw = np.random.default_rng(1)
-    good = draw.normal(0.7, 0.1, 60).clip(0, 1)
+    good = np.random.default_rng(1).normal(0.7, 0.1, 60).clip(0, 1)
     know(tmp_path)
     vouch(tmp_path, write(tmp_path, {"gradcam": good, "random": BAD, "gradient": GOOD * 0.8}))
-    write(
-        tmp_path,
-        {"gradcam": good - 0.1, "mine@1": [np.nan, *GOOD[1:]], "gradcam saliency_pointing_game": np.ones(60)},
-        "bob",
-    )
+    write(tmp_path,
+          {"gradcam": good - 0.1, "mine@1": [np.nan, *GOOD[1:]], "gradcam saliency_pointing_game": np.ones(60)},
+          "bob")  # fmt: skip
     vouch(tmp_path, write(tmp_path, {"mine@2": BAD}, "cy"), by="maps", suspicions={"mine": ["nearly the masks"]})
-    damaged = write(tmp_path, {"rise": GOOD}, "eve")
-    (damaged / "records.parquet").unlink()
+    (write(tmp_path, {"rise": GOOD}, "eve") / "records.parquet").unlink()
     write_known(tmp_path, KnownModel(id="saliency-bench/net", digest=DIGEST))
     index.write_index(tmp_path)
     return tmp_path
@@ -537,9 +502,7 @@ def test_a_board_opens_alike_with_and_without_its_index(indexed, monkeypatch):
     (indexed / index.INDEX).unlink()
     slow = sb.load_results(indexed)
     assert {row.status for row in slow.rows} == {"run by the board", "scored by the board", "checked"}
-    assert (len(slow.conflicts), len(slow.refused)) == (1, 1)
-    assert fast == slow
-    assert pages == pages_of(indexed)
+    assert (len(slow.conflicts), len(slow.refused), fast, pages) == (1, 1, slow, pages_of(indexed))
 
 
 def _replace_in_index(before, after):
@@ -556,24 +519,19 @@ def _remove(pattern):
     return lambda folder: next(folder.glob(pattern)).unlink()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda folder: write(folder, {"occlusion": GOOD}, "dan"),  # a submission more
-        lambda folder: shutil.rmtree(next(folder.glob("*/*/bob-*"))),
-        _remove("*/*/bob-*/records.parquet"),
-        lambda folder: next(folder.glob("*/*/bob-*/result.json")).write_text("{}"),
-        _remove("status/*.json"),
-        _remove("models/*.json"),
-        lambda folder: next(folder.glob("status/*.json")).write_text("{}"),
-        lambda folder: (folder / index.INDEX).write_text("{"),
-        lambda folder: (folder / index.INDEX).write_bytes((folder / index.INDEX).read_bytes()[:-9]),
-        _replace_in_index('"status":"checked"', '"status":"run by the board"'),  # forged by whoever may write there
-        _replace_in_index('"samples":8', '"samples":60'),
-        _replace_in_index('"value":0.', '"value":0.9'),
-        _replace_in_index('"folders":["', '"folders":["../'),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("change", [
+    lambda folder: write(folder, {"occlusion": GOOD}, "dan"),  # a submission more
+    lambda folder: shutil.rmtree(next(folder.glob("*/*/bob-*"))),
+    _remove("*/*/bob-*/records.parquet"),
+    lambda folder: next(folder.glob("*/*/bob-*/result.json")).write_text("{}"),
+    _remove("status/*.json"), _remove("models/*.json"),
+    lambda folder: next(folder.glob("status/*.json")).write_text("{}"),
+    lambda folder: (folder / index.INDEX).write_text("{"),
+    lambda folder: (folder / index.INDEX).write_bytes((folder / index.INDEX).read_bytes()[:-9]),
+    _replace_in_index('"status":"checked"', '"status":"run by the board"'),  # forged by whoever may write there
+    _replace_in_index('"samples":8', '"samples":60'), _replace_in_index('"value":0.', '"value":0.9'),
+    _replace_in_index('"folders":["', '"folders":["../'),
+])  # fmt: skip
 def test_an_index_that_does_not_fit_the_files_is_not_used(indexed, change):
     change(indexed)
     found = sb.load_results(indexed)

@@ -22,7 +22,6 @@ PETS = SCENES[0][0]
 
 @pytest.fixture(scope="module")
 def address(root):  # noqa: F811
-    """Where the board is served."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     line = [sys.executable, "-m", "saliency_bench", "leaderboard", "--results", root, "--core", root / "core.yaml",
@@ -89,7 +88,6 @@ def state(page):
 
 
 def settled(page, words):
-    """Wait until the page's address has all of these."""
     page.wait_for_function("words => words.every((word) => location.search.includes(word))", arg=words)
 
 
@@ -109,8 +107,7 @@ def test_filters_order_and_address(tab, archive):  # noqa: F811
     settled(page, ["search=rise"])
     assert set(explainers(page)) == {"rise", "random", "centre", "edges"}
     again = tab(urlsplit(page.url).query)
-    assert explainers(again) == explainers(page)
-    assert again.get_by_label("Search").input_value() == "rise"
+    assert (explainers(again), again.get_by_label("Search").input_value()) == (explainers(page), "rise")
     again.get_by_role("link", name="Passes per image").click()
     settled(again, ["sort=passes"])
     assert explainers(again)[0] == "rise"
@@ -123,7 +120,6 @@ def test_filters_order_and_address(tab, archive):  # noqa: F811
 
 
 def menu(page, name):
-    """Open the values of a filter."""
     if page.locator(".lb-filters[open]").count() == 0:
         page.locator(".lb-filters > summary").click()
     page.locator("summary").filter(has_text=re.compile(f"^{name}\\s(?!family)")).click()
@@ -152,8 +148,7 @@ def test_a_filter_takes_several_values(tab, archive):  # noqa: F811
     assert page.locator("[data-menu=explainer]").get_attribute("open") is not None
     assert page.evaluate("document.activeElement.value") == "rise"
     assert set(explainers(page)) == {"gradcam", "rise", "random", "centre", "edges"}
-    again = tab(urlsplit(page.url).query)
-    assert explainers(again) == explainers(page)
+    assert explainers(tab(urlsplit(page.url).query)) == explainers(page)
     page.keyboard.press("Escape")
     assert page.locator("[data-menu][open]").count() == 0
     assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
@@ -265,8 +260,7 @@ def test_texts_stand_out_from_the_page(tab, scheme):
     """Contrast of at least 4.5 (WCAG AA) of every text."""
     page = tab(f"dataset={PETS}", color_scheme=scheme)
     menu(page, "Metric")
-    low = page.evaluate(CONTRAST)
-    assert low == []
+    assert page.evaluate(CONTRAST) == []
     shade = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", shade)[:3])) < 300) == (scheme == "dark")
 

@@ -94,8 +94,7 @@ def test_ranks_are_those_of_clear_differences(higher):
     found = overall(
         {name: {data: scored((level if higher else 1 - level) + noise[name]) for data in ("a", "b")}
          for name, level in levels.items()},
-        ["a", "b"], BASELINES, higher,
-    )  # fmt: skip
+        ["a", "b"], BASELINES, higher)  # fmt: skip
     assert {one.name: one.rank for one in found} == {"good": (1, 1), "poor": (2, 3), "twin": (2, 3), "random": (4, 4)}
     assert [one.name for one in found] == ["good", "poor", "twin", "random"]
 
@@ -110,8 +109,7 @@ def test_over_one_dataset_ranks_are_those_of_the_paired_test():
             name: {"a": scored(column, limits=(0.0, 1.0))}
             for name, column in zip(("better", "worse", "random"), columns, strict=True)
         }
-        found = overall(rows, ["a"], BASELINES, True)
-        ranked.append(of(found, "better").rank == (1, 1))
+        ranked.append(of(overall(rows, ["a"], BASELINES, True), "better").rank == (1, 1))
         assert ranked[-1] == (p[0, 1] < 0.05)
     assert {*ranked} == {True, False}
 
@@ -151,17 +149,12 @@ def test_a_dataset_of_many_samples_counts_no_more_than_one_of_few():
 def test_only_what_has_all_of_the_core_recomputed_is_ranked_and_nothing_is_averaged_over_a_part():
     core = ["a", "b"]
     full = {"a": drawn(0.5), "b": drawn(0.5)}
-    rows = {
-        "random": {"a": drawn(0.2), "b": drawn(0.2)},
-        "full": full,
-        "partial": {"a": drawn(0.9)},
-        "checked": {"a": drawn(0.9), "b": drawn(0.9, official=False)},
-        "elsewhere": {"a": drawn(0.9), "b": drawn(0.9, first=1000)},
-    }
+    rows = {"random": {"a": drawn(0.2), "b": drawn(0.2)}, "full": full, "partial": {"a": drawn(0.9)},
+            "checked": {"a": drawn(0.9), "b": drawn(0.9, official=False)},
+            "elsewhere": {"a": drawn(0.9), "b": drawn(0.9, first=1000)}}  # fmt: skip
     found = overall(rows, core, BASELINES, True)
     told = {one.name: (one.rank, one.value is None, one.unranked) for one in found}
-    assert told["full"] == ((1, 1), False, "")
-    assert told["random"][0] == (2, 2)
+    assert (told["full"], told["random"][0]) == (((1, 1), False, ""), (2, 2))
     assert told["partial"] == (None, True, "no scores on b")
     assert told["checked"] == (None, False, "not run by the board on b")
     assert told["elsewhere"] == (None, True, "no sample in common with random on b")
@@ -173,8 +166,7 @@ def test_only_what_has_all_of_the_core_recomputed_is_ranked_and_nothing_is_avera
 def test_few_samples_are_not_ranked():
     rows = {name: {"a": drawn(level), "b": drawn(level, 49)} for name, level in {"mine": 0.9, "random": 0.1}.items()}
     found = overall(rows, ["a", "b"], BASELINES, True)
-    assert {one.rank for one in found} == {None}
-    assert {one.unranked for one in found} == {"too few to rank"}
+    assert ({one.rank for one in found}, {one.unranked for one in found}) == ({None}, {"too few to rank"})
 
 
 # The core
@@ -195,16 +187,12 @@ def test_what_is_not_published_is_not_fixed(tmp_path):
     assert [cell.dataset for cell in core.of_family("faithfulness")] == ["shapes"]
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("name: [", "cannot be read"),
-        ("name: x\ndatasets: []", "datasets: List should have at least 1 item"),
-        (CORE % ("a", "b" * 64, "c" * 32), "datasets.0.digest: String should match"),
-        ("just a text", "valid dictionary"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("name: [", "cannot be read"),
+    ("name: x\ndatasets: []", "datasets: List should have at least 1 item"),
+    (CORE % ("a", "b" * 64, "c" * 32), "datasets.0.digest: String should match"),
+    ("just a text", "valid dictionary"),
+])  # fmt: skip
 def test_a_core_that_is_none_is_refused_by_file_and_field(tmp_path, text, words):
     (tmp_path / "core.yaml").write_text(text)
-    error = refused(words, read_core, tmp_path / "core.yaml")
-    assert "core.yaml" in error
+    assert "core.yaml" in refused(words, read_core, tmp_path / "core.yaml")

@@ -69,8 +69,6 @@ def key_of(archive, explainer, metric, dataset=SCENES[0][0]):
 
 
 class Outline(HTMLParser):
-    """The tags of a page and what they say."""
-
     def __init__(self, text):
         super().__init__()
         self.tags, self.attributes, self.said = [], [], []
@@ -92,8 +90,7 @@ def test_rows_are_those_of_the_board(archive):
     assert len(archive.rows) == len(archive.board.rows) == 2 * 9 * 4 + 4 + 2
     for shown, row in archive.by_key.values():
         assert (shown.value, shown.low, shown.high, shown.n, shown.rank, shown.status) == (
-            row.value, row.low, row.high, row.n, row.rank, row.status
-        )  # fmt: skip
+            row.value, row.low, row.high, row.n, row.rank, row.status)  # fmt: skip
     assert len({one.key for one in archive.rows}) == len(archive.rows)
     one = archive.by_key[key_of(archive, "rise", "saliency_miou")][0]
     assert (one.passes, one.seconds, one.baseline) == (4000, pytest.approx(40), False)
@@ -122,14 +119,12 @@ def test_what_rests_on_scores_that_are_only_checked_says_so(archive, page):
     assert "Baselines if true: " in opened
     read = list(csv.DictReader(io.StringIO(page.export("csv", "explainer=mine&metric=saliency_miou")["text"])))
     assert [(line["beats"], line["beats_if_true"]) for line in read if line["key"] == one.key] == [
-        ("", "; ".join(one.beats_if_true))
-    ]  # fmt: skip
+        ("", "; ".join(one.beats_if_true))]  # fmt: skip
 
 
 def test_the_first_page_is_the_matrix_of_what_the_board_has_run(page, archive):
     """Every official row of one dataset, once, with its score; the rest is folded and counted."""
-    html = page.show("")["body"]
-    shown, _, rest = html.partition("<details")
+    shown, _, rest = page.show("")["body"].partition("<details")
     own = [row for row in archive.rows if row.dataset == SCENES[0][0]]
     keys = re.findall(r"row=([0-9a-f]+)", shown)
     assert sorted(keys) == sorted(row.key for row in own if row.status == "run by the board")
@@ -201,8 +196,7 @@ def test_samples_are_the_best_the_worst_and_the_most_disputed(archive):
                          + [scores_of(["mine"], METRICS, 7)[f"mine {metric}"]])  # fmt: skip
         spread = every.max(axis=0) - every.min(axis=0)
         first = found["most disputed"][0]
-        assert first.image_id == IDS[np.argmax(spread)]
-        assert first.high - first.low == pytest.approx(spread.max())
+        assert (first.image_id, first.high - first.low) == (IDS[np.argmax(spread)], pytest.approx(spread.max()))
         assert (first.label, first.prediction) == ("a", "b")
 
 
@@ -231,8 +225,7 @@ def test_overall_tables_are_of_the_core_alone(page, archive, root):
     assert best.value == pytest.approx(np.mean(gains))
     mine = next(one for one in table.rows if one.name.startswith("mine ("))
     assert (mine.rank, mine.value, mine.unranked) == (
-        None, None, f"no scores on {SCENES[1][0]}; not run by the board on {SCENES[0][0]}"
-    )  # fmt: skip
+        None, None, f"no scores on {SCENES[1][0]}; not run by the board on {SCENES[0][0]}")  # fmt: skip
     said = " ".join(Outline(page.show("tab=overall")["body"]).said)
     assert re.search(r"gradcam \d of 4 metrics", said)
     for core in (read_core(app.CORE), None):  # nothing of the usual core is published yet
@@ -256,14 +249,11 @@ def test_the_core_is_the_one_that_is_given_or_that_of_the_board_or_the_usual_one
     assert Live(bare).page.core is None
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[" * 50_000, ".* nests more than 100 levels deep"),
-        ("name: x\ndatasets: &a [*a]", ".* has the alias .a; write out the value instead"),
-        ("name: x\ndatasets: [3]", "datasets.0: Input should be"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("[" * 50_000, ".* nests more than 100 levels deep"),
+    ("name: x\ndatasets: &a [*a]", ".* has the alias .a; write out the value instead"),
+    ("name: x\ndatasets: [3]", "datasets.0: Input should be"),
+])  # fmt: skip
 def test_a_core_of_a_stranger_that_is_none_is_one_line(tmp_path, text, words):
     (tmp_path / "core.yaml").write_text(text)
     refused(f"^core.yaml of the board is invalid: {words}", core_of_board, source_at(tmp_path))
@@ -271,8 +261,7 @@ def test_a_core_of_a_stranger_that_is_none_is_one_line(tmp_path, text, words):
 
 def test_exports_hold_all_rows_that_are_shown(page):
     found = page.export("csv", "metric=saliency_miou&number=3")
-    assert found["name"] == "leaderboard.csv"
-    assert found["text"].count("\n") == 1 + 2 * 9 + 1 + 2
+    assert (found["name"], found["text"].count("\n")) == ("leaderboard.csv", 1 + 2 * 9 + 1 + 2)
     assert page.export("tex", "", "http://here/")["text"].startswith("% \\usepackage{booktabs}\n% http://here/\n")
     assert "author = {{bob}}" in page.export("bib", "", 7)["text"]
     for kind in ("exe", None, ["csv"]):

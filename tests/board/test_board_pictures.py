@@ -39,7 +39,6 @@ def maps(shapes):
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory, shapes, resnet, maps):
-    """A folder of results: one submission with its maps."""
     root, filled = tmp_path_factory.mktemp("board"), tmp_path_factory.mktemp("filled") / "mine"
     sb.template(str(shapes), str(resnet), filled, device="cpu", progress=False)
     (filled / "maps").mkdir()
@@ -60,14 +59,12 @@ def opened(archive):
 
 
 def images(body):
-    """{image id: pixels} of the pictures of a page."""
     found = re.findall(r'<img class="lb-map" src="data:image/png;base64,([^"]+)" alt="map of ([^"]+)">', body)
     return {name: np.asarray(Image.open(io.BytesIO(b64decode(data)), formats=["PNG"])) for data, name in found}
 
 
 def test_maps_lie_over_the_pictures_of_a_folder_that_is_named(root, shapes, maps):
-    archive = Archive.load(root, [shapes])
-    shown = images(body := opened(archive))
+    shown = images(body := opened(Archive.load(root, [shapes])))
     assert f"over pictures from the folder {shapes.name}" in body
     assert len(shown) >= 10
     rows = sb.load_dataset(shapes)

@@ -24,8 +24,7 @@ def space(hub, tmp_path):
         port = free.getsockname()[1]
     environment = hub.env(None, **openid.environment(hub.url), SALIENCY_BENCH_RESULTS=BOARD) | {
         "GRADIO_SERVER_PORT": str(port), "GRADIO_SERVER_NAME": "127.0.0.1", "TMPDIR": str(tmp_path / "tmp"),
-        "PYTHONUNBUFFERED": "1",
-    }  # fmt: skip
+        "PYTHONUNBUFFERED": "1"}  # fmt: skip
     (tmp_path / "tmp").mkdir()
     printed = tmp_path / "printed.txt"
     with printed.open("w") as file:
@@ -45,7 +44,6 @@ def space(hub, tmp_path):
 
 
 def check(page, path, words):
-    """Upload an archive, and wait until the page says these words of it."""
     if page.get_by_label("Clear").count():
         page.get_by_label("Clear").first.click()
     page.locator("input[type=file]").set_input_files(path)
@@ -102,7 +100,6 @@ def test_signing_in_and_submitting(space, hub, run, chromium, tmp_path):  # noqa
 
 
 def unfolded_in(tmp_path):
-    """Folders that still hold files of uploaded runs."""
     uploads = (path for path in (tmp_path / "tmp").glob("saliency-bench-*") if "gradio" not in path.name)
     return [path for path in uploads if any(path.iterdir())]
 

@@ -61,7 +61,6 @@ def hiding(own_data, tmp_path, hide="test"):
 
 
 def maps_like(rows, seed=0):
-    """Maps of the prepared frame that know nothing."""
     draw = np.random.default_rng(seed)
     return {row["image_id"]: draw.normal(size=(32, 32)).astype(np.float32) for row in rows}
 
@@ -92,8 +91,7 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own_data, 
     as_user(FOUNDER)
     words = ["push", "dataset", str(own_data), "--name", "things", "--namespace", "saliency-bench", "--with-images",
              "cc-by-4.0", "--hide-masks", "test"]  # fmt: skip
-    assert main([*words, "--dry-run"]) == 0
-    assert main(words) == 0
+    assert (main([*words, "--dry-run"]), main(words)) == (0, 0)
     assert here.repo("datasets", PRIVATE).private
     assert not here.repo("datasets", PUBLIC).private
     assert main(words[:-2]) == 2  # the masks, by mistake
@@ -130,8 +128,7 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own_data, 
     assert exact != pytest.approx(mine.value, abs=1e-5)
     assert abs(exact - mine.value) <= 0.5 / 29 + 1e-6
 
-    second = sent(maps_like(rows, seed=1), "renamed", VISITOR)
-    status, lines = vouch(BOARD, second, **given)
+    status, lines = vouch(BOARD, sent(maps_like(rows, seed=1), "renamed", VISITOR), **given)
     assert "visitor has had 1 attempt in 7 days, of at most 1 a day" in "\n".join(lines)
     assert {cell.score for cell in status.cells.values()} == {None}  # by insertion, which needs no masks
     assert status.attempts == []
@@ -143,15 +140,11 @@ def test_a_track_from_its_publication_to_its_ranks_with_a_cheat(here, own_data, 
     here.api().update_repo_settings(PRIVATE, repo_type="dataset", private=False)
     refused("is public, so its masks are not hidden", vouch, BOARD, first, **given)
     with pytest.raises(UserError, match="exists and is public"):
-        publish(
-            masks_publication(hiding(own_data, tmp_path), own_data, "test", tmp_path / "kept"),
-            private=True,
-            api=here.api(),
-        )
+        publish(masks_publication(hiding(own_data, tmp_path), own_data, "test", tmp_path / "kept"), private=True,
+                api=here.api())  # fmt: skip
 
 
 def scored_here(own_data, maps, resnet, tmp_path):
-    """The exact score, by somebody who has the masks."""
     run = sb.run(dataset=str(own_data), model=str(resnet), explainers=[], maps={"mine": {
         image_id: as_published(values) for image_id, values in maps.items()
     }}, metrics=["saliency_miou"], out=tmp_path / "exact", device="cpu", progress=False)  # fmt: skip
@@ -177,8 +170,7 @@ def test_what_is_published_is_the_same_whatever_the_masks_are(own_data, tmp_path
     (tmp_path / "second").mkdir()
     other = hiding(again, tmp_path / "second")
     assert set(plan.files) == set(other.files) == {
-        "data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet", "README.md", REPORT
-    }  # fmt: skip
+        "data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet", "README.md", REPORT}  # fmt: skip
     for path, content in plan.files.items():
         both = [each if isinstance(each, bytes) else each.read_bytes() for each in (content, other.files[path])]
         assert both[0] == both[1], path
@@ -240,21 +232,12 @@ def fresh(tmp_path):
     return tmp_path / "fresh"
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"hide": "tset"}, "did you mean|known"),
-        ({"with_images": None}, "--with-images LICENCE"),
-    ],
-)
-def test_what_cannot_be_hidden(given, words, own_data, tmp_path):
-    about = {"name": "things", "with_images": "cc-by-4.0", "hide": "test"} | given
-    refused(words, dataset_publication, own_data, "saliency-bench", tmp_path, **about)
-
-
-def test_masks_that_anybody_can_make_are_not_hidden(shapes, tmp_path):
-    with pytest.raises(UserError, match="anyone can build shapes-xai with its masks"):
-        dataset_publication(shapes, "saliency-bench", tmp_path, hide="test")
+def test_what_cannot_be_hidden(own_data, shapes, tmp_path):
+    about = {"name": "things", "with_images": "cc-by-4.0", "hide": "test"}
+    for given, words in (({"hide": "tset"}, "did you mean|known"), ({"with_images": None}, "--with-images LICENCE")):
+        refused(words, dataset_publication, own_data, "saliency-bench", tmp_path, **about | given)
+    words = "anyone can build shapes-xai with its masks"
+    refused(words, dataset_publication, shapes, "saliency-bench", tmp_path, hide="test")
 
 
 def test_masks_that_were_published_once_are_not_hidden(here, own_data, tmp_path):
@@ -357,17 +340,14 @@ def cell(value, low, high, n, limits=(0, 1)):
     return SimpleNamespace(value=value, low=low, high=high, n=n, clusters=n, limits=limits)
 
 
-@pytest.mark.parametrize(
-    ("given", "value", "ends"),
-    [
-        (cell(0.4349, 0.4012, 0.4688, 500), 0.43, (0.40, 0.47)),
-        (cell(0.43, 0.29, 0.58, 500), 0.43, (0.29, 0.58)),  # on a step already
-        (cell(0.4349, 0.4012, 0.4688, 10), 0.4, (0.4, 0.6)),  # one image moves it by up to 0.1, a step is 0.2
-        (cell(0.999, 0.991, 1.0, 500), 1.0, (0.99, 1.0)),
-        (cell(-0.9871, -1, -0.9, 1000, (-1, 1)), -0.98, (-1.0, -0.9)),  # steps of 0.02
-        (cell(0.5, None, None, 8), 0.5, (None, None)),
-    ],
-)
+@pytest.mark.parametrize(("given", "value", "ends"), [
+    (cell(0.4349, 0.4012, 0.4688, 500), 0.43, (0.40, 0.47)),
+    (cell(0.43, 0.29, 0.58, 500), 0.43, (0.29, 0.58)),  # on a step already
+    (cell(0.4349, 0.4012, 0.4688, 10), 0.4, (0.4, 0.6)),  # one image moves it by up to 0.1, a step is 0.2
+    (cell(0.999, 0.991, 1.0, 500), 1.0, (0.99, 1.0)),
+    (cell(-0.9871, -1, -0.9, 1000, (-1, 1)), -0.98, (-1.0, -0.9)),  # steps of 0.02
+    (cell(0.5, None, None, 8), 0.5, (None, None)),
+])  # fmt: skip
 def test_scores_are_rounded_and_intervals_outwards(given, value, ends):
     shown = hidden.rounded(given)
     assert (shown.value, shown.low, shown.high) == (value, *ends)
@@ -380,8 +360,7 @@ def test_a_submission_on_part_of_the_images_is_told_nothing_of_the_masks():
     recompute._take_out_parts(ways, 0, further)
     assert (len(ways), further) == (3, {})
     recompute._take_out_parts(ways, 28, further)
-    assert ways == {"explainer": cells[:1]}
-    assert set(further) == {"b", "c"}
+    assert (ways, set(further)) == ({"explainer": cells[:1]}, {"b", "c"})
     assert "this submission lacks 28 of them" in further["b"]
 
 
@@ -392,8 +371,7 @@ def test_one_image_moves_a_score_by_one_step_at_most():
         step = max(0.01, 2 / n)
         before = hidden.rounded(cell(scores.mean(), None, None, n)).value
         scores[0] = 1 - round(scores[0])
-        after = hidden.rounded(cell(scores.mean(), None, None, n)).value
-        assert abs(after - before) <= step + 1e-6
+        assert abs(hidden.rounded(cell(scores.mean(), None, None, n)).value - before) <= step + 1e-6
 
 
 def attempts(*days, submitter="ada", maps="0f"):
@@ -469,8 +447,7 @@ def test_maps_that_were_changed_a_little_are_marked_and_those_of_another_method_
         other = {name: np.kron(draw.normal(size=(5, 5)), np.ones((7, 7))) for name in maps}
         blend = {name: correlation * maps[name] + (1 - correlation**2) ** 0.5 * other[name] for name in maps}
         both = hidden.sketch_of(maps), hidden.sketch_of(blend)
-        assert hidden._correlation(*both) == pytest.approx(correlation, abs=0.15)
-        assert lines(blend) == []
+        assert (hidden._correlation(*both), lines(blend)) == (pytest.approx(correlation, abs=0.15), [])
 
 
 NONE = np.full(60, np.nan)
@@ -492,8 +469,7 @@ def test_scores_of_ones_own_are_refused_where_masks_are_hidden(tmp_path):
         "hidden; submit maps without scores"
     ]
     assert {(row.cell.metric, row.value, row.status) for row in board.rows} == {
-        ("saliency_miou", None, "checked"), ("saliency_insertion", 0.5, "checked")
-    }  # fmt: skip
+        ("saliency_miou", None, "checked"), ("saliency_insertion", 0.5, "checked")}  # fmt: skip
 
 
 def score(root, folder, value, half, day=date(2026, 11, 25), name="m"):
@@ -504,8 +480,7 @@ def score(root, folder, value, half, day=date(2026, 11, 25), name="m"):
     return write_known(root, Status(
         content=content_of(folder), folder=folder.relative_to(root).as_posix(), saliency_bench="0",
         date=day.isoformat(), device="cpu", cells={cell["cell_id"]: recomputed for cell in result["cells"]},
-        attempts=attempts(day, submitter=result["submitter"]),
-    ))  # fmt: skip
+        attempts=attempts(day, submitter=result["submitter"])))  # fmt: skip
 
 
 def test_ranks_are_those_of_intervals_that_do_not_overlap(tmp_path):
@@ -513,16 +488,13 @@ def test_ranks_are_those_of_intervals_that_do_not_overlap(tmp_path):
     given = {"a@1": 0.8, "b@1": 0.7, "c@1": 0.5, "random": 0.3}
     for number, (name, value) in enumerate(given.items()):
         score(tmp_path, write(tmp_path, {name: NONE}, f"user{number}"), value, 0.06)
-    again = write(tmp_path, {"d@1": NONE}, "user0")
-    score(tmp_path, again, 0.31, 0.06)
+    score(tmp_path, write(tmp_path, {"d@1": NONE}, "user0"), 0.31, 0.06)
     write(tmp_path, {"waits@1": NONE}, "user0")
     rows = {row.cell.explainer: row for row in sb.load_results(tmp_path).rows}
     assert {name: row.rank for name, row in rows.items()} == {
-        "a": (1, 2), "b": (1, 2), "c": (3, 3), "random": (4, 5), "d": (4, 5), "waits": None
-    }  # fmt: skip
+        "a": (1, 2), "b": (1, 2), "c": (3, 3), "random": (4, 5), "d": (4, 5), "waits": None}  # fmt: skip
     assert {name: (rows[name].status, rows[name].value, rows[name].attempts) for name in ("a", "b", "waits")} == {
-        "a": (HIDDEN, 0.8, 2), "b": (HIDDEN, 0.7, 1), "waits": ("checked", None, None)
-    }  # fmt: skip
+        "a": (HIDDEN, 0.8, 2), "b": (HIDDEN, 0.7, 1), "waits": ("checked", None, None)}  # fmt: skip
     assert (rows["c"].beats, rows["d"].not_beaten) == (("random",), ("random",))
     assert not any(row.best or row.same_as or row.rank_if_true for row in rows.values())
     shown = chosen(Archive.load(tmp_path).rows, View())

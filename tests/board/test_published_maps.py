@@ -50,8 +50,7 @@ def test_only_shards_with_an_image_that_is_asked_for_are_unpacked(tmp_path, monk
     found = find_maps(tmp_path, "mine", ["image 3", "image 6", "no image"])
     assert set(found) == {"image 3", "image 6"}
     assert (found["image 3"] == as_published(MAPS["image 3"])).all()
-    assert unpacked == ["maps-00001.npz", "maps-00003.npz"]
-    assert find_maps(tmp_path, "other", list(MAPS)) == {}
+    assert (unpacked, find_maps(tmp_path, "other", list(MAPS))) == (["maps-00001.npz", "maps-00003.npz"], {})
     assert find_maps(tmp_path / "none", "mine", list(MAPS)) == {}
     (tmp_path / "maps-00000.npz").write_bytes(b"PK")
     monkeypatch.undo()
@@ -67,7 +66,6 @@ def test_ids_with_two_axes_are_refused(tmp_path):
 
 
 def edited(path, **changes):
-    """The same shard with other arrays."""
     with np.load(path) as shard:
         np.savez(path, **dict(shard) | changes)
 
@@ -104,8 +102,7 @@ def test_only_the_files_that_a_submission_states_are_read(tmp_path, monkeypatch)
     monkeypatch.setattr(files, "PER_SHARD", 4)
     first, second = write_maps(tmp_path, "mine", MAPS.items())
     stated = hashes_of(tmp_path)
-    assert len(maps_in(tmp_path, stated)["mine"]) == 7
-    assert len(maps_in(tmp_path, stated[:1])["mine"]) == 4
+    assert (len(maps_in(tmp_path, stated)["mine"]), len(maps_in(tmp_path, stated[:1])["mine"])) == (7, 4)
     assert maps_in(tmp_path, []) == {}
     edited(second, values=np.ones((3, 4, 6), np.float16))
     for read in (lambda: maps_in(tmp_path, stated), lambda: find_maps(tmp_path, "mine", ["image 0"], stated)):

@@ -28,17 +28,7 @@ from saliency_bench.board.checks import known_explainer, known_metric
 from saliency_bench.board.index import INDEX, write_index
 from saliency_bench.board.known import KnownDataset, KnownModel, known_dataset, write_known
 from saliency_bench.board.published_maps import stated_names
-from saliency_bench.board.recompute import (
-    MOST_PASSES,
-    _all_the_same,
-    _like_masks,
-    _named,
-    _passes,
-    _ways,
-    recompute,
-    target_of,
-    vouch,
-)
+from saliency_bench.board.recompute import MOST_PASSES, recompute, target_of, vouch
 from saliency_bench.board.review import _other_maps, comment, merge, review
 from saliency_bench.board.submission import of_run
 from saliency_bench.board.submission_schema import Dataset, Model
@@ -53,7 +43,6 @@ SCORES = {"gradcam": np.linspace(0.1, 0.9, 60), "random": np.linspace(0.2, 0.3, 
 
 @pytest.fixture
 def board(here, monkeypatch):
-    """A results repository with a card, and `propose`."""
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     here.api().create_repo(BOARD, repo_type="dataset")
     here.api().upload_file(path_or_fileobj=b"# Board", path_in_repo="README.md", repo_id=BOARD, repo_type="dataset")
@@ -61,13 +50,11 @@ def board(here, monkeypatch):
 
 
 def files(own):
-    """{path: content} of a submission."""
     with TemporaryDirectory() as root:
         return {path.relative_to(root).as_posix(): path.read_bytes() for path in own.write(Path(root))}
 
 
 def propose(hub, content, *others, user=VISITOR):
-    """The number of a pull request that adds these files."""
     operations = [CommitOperationAdd(path, data) for path, data in content.items()]
     done = hub.api(user).create_commit(BOARD, [*operations, *others], repo_type="dataset", commit_message="mine",
                                        create_pr=True)  # fmt: skip
@@ -106,8 +93,7 @@ def test_a_pull_request_may_hold_several_submissions(board):
 
 @pytest.mark.slow
 def test_all_open_pull_requests_are_reviewed_and_a_verdict_is_posted_once(board, capsys):
-    own = submission(SCORES, "visitor")
-    first = propose(board, files(own))
+    first = propose(board, files(submission(SCORES, "visitor")))
     second = propose(board, files(submission(SCORES, "founder")))
     for _ in range(2):
         assert main(["review", BOARD, "--comment", "--json"]) == 1
@@ -219,22 +205,19 @@ def test_main_may_have_gone_on_since(board):
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    ("make", "others", "words"),
-    [
-        (lambda own: files(submission(SCORES, "founder")), (), "its author is visitor, but result.json names founder"),
-        (lambda own: files(own) | {"README.md": b"# Mine"}, (), "it changes README.md"),
-        (lambda own: files(own) | {"status/" + "0" * 64 + ".json": b"{}"}, (), "it adds status/000"),
-        (lambda own: files(own) | {"board/rows.index": b"{}"}, (), "it adds board/rows.index, which is not a file of"),
-        (lambda own: files(own) | {f"{own.result.folder}/run.py": b"import os"}, (), "run.py, which is not a file of"),
-        (files, (CommitOperationDelete("README.md"),), "it deletes README.md"),
-        (lambda own: {"notes.txt": b"hello"}, (), "it adds no result.json"),
-        (lambda own: {path: data for path, data in files(own).items() if "rec" not in path}, (), "/records.parquet"),
-        (lambda own: files(own) | {f"{own.result.folder}/records.parquet": b"PAR1"}, (), "records.parquet cannot be"),
-        (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[" * 9_000_000}, (), "9,000,000 bytes, more"),
-        (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[]"}, (), "Input should be an object"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("make", "others", "words"), [
+    (lambda own: files(submission(SCORES, "founder")), (), "its author is visitor, but result.json names founder"),
+    (lambda own: files(own) | {"README.md": b"# Mine"}, (), "it changes README.md"),
+    (lambda own: files(own) | {"status/" + "0" * 64 + ".json": b"{}"}, (), "it adds status/000"),
+    (lambda own: files(own) | {"board/rows.index": b"{}"}, (), "it adds board/rows.index, which is not a file of"),
+    (lambda own: files(own) | {f"{own.result.folder}/run.py": b"import os"}, (), "run.py, which is not a file of"),
+    (files, (CommitOperationDelete("README.md"),), "it deletes README.md"),
+    (lambda own: {"notes.txt": b"hello"}, (), "it adds no result.json"),
+    (lambda own: {path: data for path, data in files(own).items() if "rec" not in path}, (), "/records.parquet"),
+    (lambda own: files(own) | {f"{own.result.folder}/records.parquet": b"PAR1"}, (), "records.parquet cannot be"),
+    (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[" * 9_000_000}, (), "9,000,000 bytes, more"),
+    (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[]"}, (), "Input should be an object"),
+])  # fmt: skip
 def test_what_must_not_be_merged(make, others, words, board, capsys):
     number = propose(board, make(submission(SCORES, "visitor")), *others)
     assert main(["review", BOARD, str(number)]) == 1
@@ -282,54 +265,44 @@ def test_what_is_recomputed_is_ranked_officially(done, shapes, resnet, tmp_path,
     assert all(row.recomputed.samples == 4 and row.recomputed.largest < 1e-6 for row in rows)
 
 
-@pytest.mark.parametrize(
-    ("rule", "words", "taken"),
-    [
-        ("label", "label", "label"),
-        ("contrast:second 0f3a", "contrast:second", "contrast:second"),
-        ("predicted-by 0f3a", "predicted-by:google/vit-base-patch16-224", "predicted-by:google/vit-base-patch16-224"),
-        ("predicted-by 0f3a", "predicted-by:torchvision:resnet18", "predicted-by:torchvision:resnet18"),
-        (
-            "predicted-by 0f3a",
-            "predicted-by:folder:vit",
-            "folder:vit .* not on the Hub; give --target predicted-by:MODEL",
-        ),
-        ("predicted-by 0f3a", "predicted-by:..", "is not on the Hub"),  # a folder of the owner's machine
-        ("predicted-by 0f3a", "classes.csv", "the file classes.csv; give your copy with --target FILE"),
-        ("0f3a", "predicted-by:google/vit-base-patch16-224", "give your copy with --target FILE"),
-    ],
-)
+@pytest.mark.parametrize(("rule", "words", "taken"), [
+    ("label", "label", "label"),
+    ("contrast:second 0f3a", "contrast:second", "contrast:second"),
+    ("predicted-by 0f3a", "predicted-by:google/vit-base-patch16-224", "predicted-by:google/vit-base-patch16-224"),
+    ("predicted-by 0f3a", "predicted-by:torchvision:resnet18", "predicted-by:torchvision:resnet18"),
+    ("predicted-by 0f3a", "predicted-by:folder:vit",
+     "folder:vit .* not on the Hub; give --target predicted-by:MODEL"),
+    ("predicted-by 0f3a", "predicted-by:..", "is not on the Hub"),  # a folder of the owner's machine
+    ("predicted-by 0f3a", "classes.csv", "the file classes.csv; give your copy with --target FILE"),
+    ("0f3a", "predicted-by:google/vit-base-patch16-224", "give your copy with --target FILE"),
+])  # fmt: skip
 def test_the_target_is_that_of_the_submission(rule, words, taken):
-    setting = SimpleNamespace(target=rule)
-    result = SimpleNamespace(setting=setting, target=words)
+    result = SimpleNamespace(setting=SimpleNamespace(target=rule), target=words)
     if taken.startswith(rule.partition(" ")[0]):
         assert target_of(result) == taken
     else:
         refused(taken, target_of, result)
 
 
-@pytest.mark.parametrize(
-    ("kind", "stated", "loaded"),
-    [
-        (Dataset, {"id": "shapes-xai"}, "shapes-xai"),
-        (Dataset, {"id": "ada/pets", "repo": "ada/pets", "revision": "abc"}, "hub:ada/pets@abc"),
-        (Model, {"id": "torchvision:resnet18", "revision": "DEFAULT"}, "torchvision:resnet18"),
-        (Model, {"id": "resnet", "repo": "ada/net"}, "hub:ada/net"),
-        (Model, {"id": "folder:net"}, None),
-        *((kind, {"id": path, "repo": repo}, None) for kind in (Dataset, Model)
-          for path, repo in (("/etc", None), ("ada/pets", "~/pictures"), ("../private", None), ("a/b/c", None))),
-        (Dataset, {"id": "pictures"}, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "stated", "loaded"), [
+    (Dataset, {"id": "shapes-xai"}, "shapes-xai"),
+    (Dataset, {"id": "ada/pets", "repo": "ada/pets", "revision": "abc"}, "hub:ada/pets@abc"),
+    (Model, {"id": "torchvision:resnet18", "revision": "DEFAULT"}, "torchvision:resnet18"),
+    (Model, {"id": "resnet", "repo": "ada/net"}, "hub:ada/net"),
+    (Model, {"id": "folder:net"}, None),
+    *((kind, {"id": path, "repo": repo}, None) for kind in (Dataset, Model)
+      for path, repo in (("/etc", None), ("ada/pets", "~/pictures"), ("../private", None), ("a/b/c", None))),
+    (Dataset, {"id": "pictures"}, None),
+])  # fmt: skip
 def test_no_stranger_names_a_folder_of_the_machine_that_recomputes(kind, stated, loaded, tmp_path, monkeypatch):
     for name in ("pictures", "ada/pets", "ada/net"):
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     submitted = kind.model_construct(**{"repo": None, "revision": None} | stated)
     if loaded:
-        assert _named(None, submitted) == loaded
+        assert recompute_module._named(None, submitted) == loaded
     else:
-        refused(r"is not on the Hub; give your copy with --(dataset|model)", _named, None, submitted)
+        refused(r"is not on the Hub; give your copy with --(dataset|model)", recompute_module._named, None, submitted)
 
 
 def test_a_network_that_was_not_loaded_is_not_listed(tmp_path, monkeypatch):
@@ -490,18 +463,19 @@ def test_maps_that_no_explainer_makes_are_named():
     """`recompute` tells the owner of maps that are nearly the masks, and of one map for all images."""
     cells = [SimpleNamespace(cell_id=name, metric="saliency_miou", explainer=name) for name in ("masks", "maps")]
     values = {"masks": np.array([1, 0.99, 0.96, 0.2, np.nan]), "maps": np.array([1, 0.9, 0.3, 0.2, 0.1])}
-    (line,) = _like_masks(SimpleNamespace(cells=cells, values=values))
+    (line,) = recompute_module._like_masks(SimpleNamespace(cells=cells, values=values))
     assert line == ("masks", "maps match the mask almost exactly in 75% of the images")
     some = np.random.default_rng(0).random((4, 8, 8)).astype(np.float32)
     maps = {"mine": dict(enumerate(some)), "prior": dict(enumerate([some[0]] * 3 + [some[1]]))}
-    assert list(_all_the_same(maps)) == [("prior", "75% of the images have the same map, whatever their classes")]
+    assert list(recompute_module._all_the_same(maps)) == [
+        ("prior", "75% of the images have the same map, whatever their classes")
+    ]
 
 
 def test_an_explainer_that_takes_for_ever_is_not_run(tmp_path):
     cells = submission({"rise:masks=1000000000": SCORES["gradcam"], "random": SCORES["random"]}).checked
     further = {}
-    ways = _ways(cells, {}, further)
-    assert [cell.explainer for cell in ways["explainer"]] == ["random"]
+    assert [cell.explainer for cell in recompute_module._ways(cells, {}, further)["explainer"]] == ["random"]
     (why,) = further.values()
     assert "passes per image, more than the limit of 100,000" in why
 
@@ -512,10 +486,10 @@ def test_a_metric_that_takes_for_ever_is_not_run(metric):
     """Its options are the submitter's, too, whether its maps are made here or submitted."""
     keys = {name: key_of(f"{name} {metric}") for name in ("random", "mine@1")}
     metrics = {name: known_metric(key) for name, key in keys.items()}
-    assert _passes(known_explainer(keys["random"]), metrics["random"]) > MOST_PASSES
-    assert _passes(None, metrics["mine@1"]) > MOST_PASSES
+    assert recompute_module._passes(known_explainer(keys["random"]), metrics["random"]) > MOST_PASSES
+    assert recompute_module._passes(None, metrics["mine@1"]) > MOST_PASSES
     usual = known_metric(key_of(f"random {metric.partition(':')[0]}"))
-    assert 0 < _passes(load_explainer("random"), usual) < MOST_PASSES
+    assert 0 < recompute_module._passes(load_explainer("random"), usual) < MOST_PASSES
 
 
 def test_many_cells_together_take_no_longer_than_a_submission_may(monkeypatch):
@@ -523,7 +497,10 @@ def test_many_cells_together_take_no_longer_than_a_submission_may(monkeypatch):
     names = [f"{name} saliency_insertion" for name in ("gradcam", "gradient", "random")]  # 226 passes each, and 1
     cells = submission(dict.fromkeys(names, SCORES["gradcam"])).checked
     further = {}
-    assert [cell.explainer for cell in _ways(cells, {}, further)["explainer"]] == ["gradcam", "gradient"]
+    assert [cell.explainer for cell in recompute_module._ways(cells, {}, further)["explainer"]] == [
+        "gradcam",
+        "gradient",
+    ]
     assert list(further.values()) == ["its submission needs more passes than the limit of 500"]
 
 

@@ -58,9 +58,7 @@ def here(hub, tmp_path, monkeypatch):
     return log_in
 
 
-FIRST = {
-    ".gitattributes", "README.md", "schema.json", "board/rows.parquet", "columns/records.parquet",
-}  # fmt: skip
+FIRST = {".gitattributes", "README.md", "schema.json", "board/rows.parquet", "columns/records.parquet"}
 
 
 def merge(hub, *numbers, board=BOARD, user=FOUNDER):
@@ -72,8 +70,7 @@ def other_run(run, tmp_path, shift=0.25, explainer="random"):
     """The same run with other scores of one explainer, as a machine with a fault would have made it."""
     folder = tmp_path / "other"
     shutil.copytree(run, folder)
-    table = pq.read_table(folder / "records.parquet")
-    rows = table.to_pylist()
+    rows = pq.read_table(folder / "records.parquet").to_pylist()
     for row in rows:
         row["value"] += shift * (row["explainer"] == explainer)
     records.write(folder / "records.parquet", pa.Table.from_pylist(rows, schema=records.SCHEMA), records.SCHEMA)
@@ -91,9 +88,7 @@ def test_a_run_becomes_a_pull_request_that_is_read_back_and_merged(hub, here, ru
     done = sb.submit(run, note="on a ```laptop", link="https://example.org/mine")
     assert done.pull_request == f"{hub.url}/datasets/{BOARD}/discussions/1"
     assert set(hub.files("datasets", BOARD)) == FIRST  # nothing but its card
-    assert sb.load_results(BOARD).cells == []
-    proposed = sb.load_results(BOARD, revision="refs/pr/1")
-    assert len(proposed.cells) == 2
+    assert (sb.load_results(BOARD).cells, len(sb.load_results(BOARD, revision="refs/pr/1").cells)) == ([], 2)
     details = hub.api().get_discussion_details(BOARD, 1, repo_type="dataset")
     assert details.title == "2 cells: random, centre on shapes-xai with folder:tiny"
     text = next(event["data"]["latest"]["raw"] for event in hub.repo("datasets", BOARD).discussions[0].events
@@ -111,8 +106,7 @@ def test_a_run_becomes_a_pull_request_that_is_read_back_and_merged(hub, here, ru
         assert [row[k] for k in ("value", "low", "high", "n")] == [cell[k] for k in ("value", "low", "high", "n")]
         assert (row["submitters"], row["conflict"]) == (["founder"], False)
     table = board.table()
-    assert len(table) == 2
-    assert table[0]["cell_id"] == board.cells[0]["cell_id"]
+    assert (len(table), table[0]["cell_id"]) == (2, board.cells[0]["cell_id"])
     (result,) = board.results.values()
     assert (result.note, result.link) == ("on a ```laptop", "https://example.org/mine")
     assert result.ran <= result.submitted
@@ -132,8 +126,7 @@ def test_texts_of_records_are_held_once_and_written_as_the_run_wrote_them(run, t
 def test_what_is_there_or_proposed_is_not_sent_again(hub, here, run):
     first = sb.submit(run)
     again = sb.submit(run)
-    assert again.pending == first.pull_request
-    assert len(hub.repo("datasets", BOARD).discussions) == 1
+    assert (again.pending, len(hub.repo("datasets", BOARD).discussions)) == (first.pull_request, 1)
     merge(hub, 1)
     before = len(hub.asked)
     for user in (FOUNDER, VISITOR):
@@ -177,8 +170,7 @@ def test_two_submitters_meet_whatever_their_folders_are_called(hub, here, run, s
     copied = shutil.copytree(shapes, tmp_path / "my copy")
     other = sb.run(
         dataset=str(copied), model=str(resnet), explainers=["gradcam"], metrics=["saliency_miou"], limit=12,
-        batch_size=8, out=tmp_path / "other", device="cpu", progress=False,
-    )  # fmt: skip
+        batch_size=8, out=tmp_path / "other", device="cpu", progress=False)  # fmt: skip
     here(VISITOR)
     sb.submit(other)
     merge(hub, 1, 2)
@@ -214,8 +206,7 @@ def test_values_that_contradict_are_shown_and_stand_beside_each_other(hub, here,
     assert all(row["conflict"] for row in rows)
     assert abs(rows[0]["value"] - rows[1]["value"]) == pytest.approx(0.25)
     (conflict,) = board.conflicts
-    assert sorted(conflict.submitters) == ["founder", "visitor"]
-    assert (conflict.samples, conflict.common) == (12, 12)
+    assert (sorted(conflict.submitters), conflict.samples, conflict.common) == (["founder", "visitor"], 12, 12)
     assert "2 submissions, 1 conflict\n" in str(board)
     assert sb.submit(tmp_path / "other").new == []  # said once, it is not said again
 
@@ -239,37 +230,32 @@ def test_a_board_in_a_folder_from_its_first_submission_to_its_recomputed_rows(
     # The run has 12 of the dataset's samples, fewer than `recompute` draws.
     settings = ["--dataset", str(shapes), "--model", str(resnet), "--device", "cpu"]
     assert "12 samples by explainer, largest difference 0" in said(capsys, ["recompute", "board", ada, *settings])
-    assert main(["recompute", "board", eve, *settings]) == 1
-    assert main(["review", "board"]) == 1
+    assert (main(["recompute", "board", eve, *settings]), main(["review", "board"])) == (1, 1)
     assert f"{eve}: must not be ranked" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("submit RUN --to full", "full is not a board, because it has no schema.json; give a new folder with --to"),
-        ("submit RUN --to board --by ../x", "submitter"),
-        ("review full", "full holds no submissions; add one with `saliency-bench submit RUN --to full`"),
-        ("review full 3", "is a folder, which has no pull requests; leave out NUMBER"),
-        ("leaderboard --results ./nothing --json", "./nothing does not exist; give a folder of results"),
-        ("leaderboard --results full", "full holds no results"),
-        ("leaderboard --results full --core full/x.txt", "x.txt cannot be read: "),
-        ("leaderboard", "arguments are required: --results"),
-        ("leaderboard --results x --port -1", "--port -1 is not a port"),
-        ("leaderboard --results x", "x does not exist; give a folder of results, or NAMESPACE/results"),
-        ("recompute x a/b/c", "x does not exist; give a folder of results, or NAMESPACE/results"),
-        ("review ./nothing", "./nothing does not exist; give a folder of results"),
-        ("review a/b 0", "0 is not the number of a pull request"),
-    ],
-)
+@pytest.mark.parametrize(("line", "words"), [
+    ("submit RUN --to full", "full is not a board, because it has no schema.json; give a new folder with --to"),
+    ("submit RUN --to board --by ../x", "submitter"),
+    ("review full", "full holds no submissions; add one with `saliency-bench submit RUN --to full`"),
+    ("review full 3", "is a folder, which has no pull requests; leave out NUMBER"),
+    ("leaderboard --results ./nothing --json", "./nothing does not exist; give a folder of results"),
+    ("leaderboard --results full", "full holds no results"),
+    ("leaderboard --results full --core full/x.txt", "x.txt cannot be read: "),
+    ("leaderboard", "arguments are required: --results"),
+    ("leaderboard --results x --port -1", "--port -1 is not a port"),
+    ("leaderboard --results x", "x does not exist; give a folder of results, or NAMESPACE/results"),
+    ("recompute x a/b/c", "x does not exist; give a folder of results, or NAMESPACE/results"),
+    ("review ./nothing", "./nothing does not exist; give a folder of results"),
+    ("review a/b 0", "0 is not the number of a pull request"),
+])  # fmt: skip
 def test_what_is_no_board_is_one_line(here, run, tmp_path, monkeypatch, capsys, line, words):
     (tmp_path / "place/full").mkdir(parents=True)
     (tmp_path / "place/full/x.txt").write_text("name: [")
     monkeypatch.chdir(tmp_path / "place")
     error = said(capsys, [str(run) if word == "RUN" else word for word in line.split()], 2)
     assert words in error
-    assert error.count("\n") == 1
-    assert sorted(path.name for path in Path().rglob("*")) == ["full", "x.txt"]
+    assert (error.count("\n"), sorted(path.name for path in Path().rglob("*"))) == (1, ["full", "x.txt"])
 
 
 @pytest.mark.slow
@@ -299,8 +285,7 @@ def test_a_dry_run_sends_nothing_and_needs_no_login(hub, here, run, capsys):
     assert (told["dry_run"], told["pull_request"]) == (True, None)
     assert told["new"] == [
         {"cell_id": cell["cell_id"], "explainer": cell["explainer"], "metric": "saliency_miou", "value": cell["value"],
-         "n": 12} for cell in cells
-    ]  # fmt: skip
+         "n": 12} for cell in cells]  # fmt: skip
     for cell in cells:
         assert f"  {cell['explainer']} by saliency_miou: {cell['value']:.3f}, n = 12\n" in shown
     assert told["license"] == "cc-by-4.0"
@@ -337,21 +322,17 @@ def test_who_may_not_is_told_in_one_line(hub, here, run, capsys, monkeypatch):
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    ("match", "order", "words"),
-    [
-        ("GET /api/whoami-v2", {"status": 500}, "500"),
-        ("GET /api/whoami-v2", {"status": 429, "headers": {"Retry-After": "77"}}, "wait 77 s"),
-        ("GET /api/datasets/saliency-bench/results$", {"status": 503}, "503"),
-        ("GET /api/datasets/saliency-bench/results$", {"status": 403}, "403"),
-        ("commit/main", {"status": 409}, "409"),
-        ("commit/main", {"status": 404}, "404"),
-        ("commit/main", {"status": 429, "headers": {"Retry-After": "77"}}, "wait 77 s"),
-        ("commit/main", {"status": 500, "message": "all is lost"}, "all is lost"),
-        ("GET /api/whoami-v2", {"lost": True}, "cannot be reached, or the connection broke"),
-        ("commit/main", {"lost": True}, "cannot be reached, or the connection broke"),
-    ],
-)
+@pytest.mark.parametrize(("match", "order", "words"), [
+    ("GET /api/whoami-v2", {"status": 500}, "500"),
+    ("GET /api/whoami-v2", {"status": 429, "headers": {"Retry-After": "77"}}, "wait 77 s"),
+    ("GET /api/datasets/saliency-bench/results$", {"status": 503}, "503"),
+    ("GET /api/datasets/saliency-bench/results$", {"status": 403}, "403"),
+    ("commit/main", {"status": 409}, "409"), ("commit/main", {"status": 404}, "404"),
+    ("commit/main", {"status": 429, "headers": {"Retry-After": "77"}}, "wait 77 s"),
+    ("commit/main", {"status": 500, "message": "all is lost"}, "all is lost"),
+    ("GET /api/whoami-v2", {"lost": True}, "cannot be reached, or the connection broke"),
+    ("commit/main", {"lost": True}, "cannot be reached, or the connection broke"),
+])  # fmt: skip
 def test_what_the_hub_refuses_is_one_line(match, order, words, hub, here, run, capsys, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # the client tries again by itself
     hub.api().create_repo(BOARD, repo_type="dataset")
@@ -372,8 +353,7 @@ def test_a_server_that_repeats_the_token_is_not_repeated(status, hub, here, run,
     one_line(capsys, run)
     with pytest.raises(UserError) as error:
         sb.submit(run)
-    shown = "".join(traceback.format_exception(error.value))
-    assert FOUNDER.token not in shown
+    assert FOUNDER.token not in "".join(traceback.format_exception(error.value))
 
 
 @pytest.mark.sample(2)
@@ -470,8 +450,7 @@ def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet
     shutil.copytree(run, runs / "first")
     sb.run(
         dataset=str(shapes), model=str(resnet), explainers=["random"], metrics=["saliency_pointing_game"], limit=12,
-        batch_size=8, out=runs / "second", device="cpu", progress=False,
-    )  # fmt: skip
+        batch_size=8, out=runs / "second", device="cpu", progress=False)  # fmt: skip
     (runs / "third").mkdir()
     here(FOUNDER)
     line = ["push", "results", str(tmp_path / "suite")]
@@ -486,26 +465,19 @@ def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet
     assert verdict.fine
     assert sorted(len(submission.cells) for submission in verdict.submissions) == [1, 2]
     merge(hub, 1)
-    assert len(sb.load_results(BOARD).rows) == 3
-    assert said(capsys, line).count("nothing to submit") == 2
+    assert (len(sb.load_results(BOARD).rows), said(capsys, line).count("nothing to submit")) == (3, 2)
     assert len(hub.repo("datasets", BOARD).discussions) == 1
     shutil.rmtree(runs)
     runs.mkdir()
     assert "holds no finished run; start its suite again" in said(capsys, line, 2)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        (
-            "submission.LARGEST",
-            {"records.parquet": 100},
-            r"records\.parquet has [0-9,]+ bytes, more than the limit of 100",
-        ),
-        ("submission.MOST", 0, "it adds 1 submissions, more than the limit of 0; send a part of the runs at a time"),
-        ("submit.MOST_ROWS", 3, r"no board reads records\.parquet of .*first: it has 24 rows"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "words"), [
+    ("submission.LARGEST", {"records.parquet": 100},
+     r"records\.parquet has [0-9,]+ bytes, more than the limit of 100"),
+    ("submission.MOST", 0, "it adds 1 submissions, more than the limit of 0; send a part of the runs at a time"),
+    ("submit.MOST_ROWS", 3, r"no board reads records\.parquet of .*first: it has 24 rows"),
+])  # fmt: skip
 def test_what_a_review_would_refuse_for_its_size_is_not_sent(hub, here, run, monkeypatch, capsys, name, value, words):
     monkeypatch.setattr(f"saliency_bench.board.{name}", value)
     for more in ([], ["--dry-run"]):

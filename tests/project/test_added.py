@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench import registry
@@ -28,7 +29,6 @@ OWNER = re.compile("1 of saliency-example 1[.]0[.]0, code [0-9a-f]{16}")
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """The folder that the example is installed into."""
     if not EXAMPLE.is_dir():
         pytest.skip("needs the checkout")
     folder, copy = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("source") / "plugin"
@@ -37,18 +37,8 @@ def installed(tmp_path_factory):
             place = copy / path.relative_to(EXAMPLE)
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(path.read_bytes())
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "--target",
-        folder,
-        copy,
-    ]
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target",
+               folder, copy]  # fmt: skip
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder
@@ -67,6 +57,19 @@ def found_anew():
     for name in [name for name in sys.modules if name.partition(".")[0] in ("saliency_example", "broken")]:
         del sys.modules[name]
     forget()
+
+
+@pytest.fixture
+def added(tmp_path, found_anew, monkeypatch):
+    """`added(kind, name, module, text)`: a package of one entry point is installed, until the end of the test."""
+
+    def install(*described):
+        package(tmp_path, *described)
+        monkeypatch.syspath_prepend(tmp_path)
+        found_anew()
+
+    yield install
+    monkeypatch.undo()
 
 
 @pytest.fixture
@@ -91,10 +94,8 @@ def test_all_kinds_go_by_their_names(example, capsys):
     assert "  local_contrast        Measure how much each pixel differs" in shown.out
     assert shown.out.count("(saliency-example 1.0.0)") == 3  # an explainer, a metric and a dataset
     assert shown.err == ""
-    with pytest.raises(UserError, match="side of local_contrast must be odd"):
-        sb.load_explainer("local_contrast:side=4")
-    with pytest.raises(UserError, match="did you mean top_quarter"):
-        sb.load_metric("top_quarters")
+    refused("side of local_contrast must be odd", sb.load_explainer, "local_contrast:side=4")
+    refused("did you mean top_quarter", sb.load_metric, "top_quarters")
 
 
 def test_the_metric_of_a_plugin_is_published_with_its_card(example, monkeypatch, tmp_path):
@@ -169,8 +170,7 @@ def test_a_run_is_read_without_the_package(example, resnet, shapes, tmp_path, mo
     assert str(sb.load_run(tmp_path / "run")) == shown
     sb.report(tmp_path / "run", tmp_path / "page.html")
     assert "local_contrast" in (tmp_path / "page.html").read_text(encoding="utf-8")
-    with pytest.raises(UserError, match="unknown explainer 'local_contrast'"):
-        sb.run(**settings)
+    refused("unknown explainer 'local_contrast'", sb.run, **settings)
 
 
 def test_another_release_of_the_package_computes_anew(example, resnet, shapes, tmp_path, monkeypatch):
@@ -244,13 +244,9 @@ BROKEN = {
 
 @pytest.mark.parametrize("what", BROKEN)
 @pytest.mark.parametrize("kind", ["explainers", "metrics", "datasets"])
-def test_what_cannot_be_used_is_marked_in_a_list_and_breaks_nothing(
-    kind, what, tmp_path, monkeypatch, found_anew, capsys
-):
+def test_what_cannot_be_used_is_marked_in_a_list_and_breaks_nothing(kind, what, tmp_path, capsys, added):
     module, text, said = BROKEN[what]
-    package(tmp_path, kind, "item", module, text)
-    monkeypatch.syspath_prepend(tmp_path)
-    found_anew()
+    added(kind, "item", module, text)
     for words in (["list"], ["list", kind]):
         assert main(words) == 0
         shown = capsys.readouterr()
@@ -258,45 +254,32 @@ def test_what_cannot_be_used_is_marked_in_a_list_and_breaks_nothing(
         (line,) = re.findall(r"^  cannot be used\n +item +(.*)", shown.out, re.MULTILINE)
         assert line.startswith(f"{kind[:-1]} item of broken 0.1 cannot be ")
         assert said in line
-    assert main(["list", kind, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[kind]["item"] == line
+    assert (main(["list", kind, "--json"]), json.loads(capsys.readouterr().out)[kind]["item"]) == (0, line)
     for words in (["help", "item"], ["list", "item"]):
-        assert main(words) == 2
-        assert capsys.readouterr().err == f"saliency-bench: error: {line}\n"
+        assert (main(words), capsys.readouterr().err) == (2, f"saliency-bench: error: {line}\n")
     words = ["run", "--dataset", "d", "--model", "m", "--explainers", "gradcam", "--metrics", "saliency_miou"]
     words[words.index(f"--{kind.removesuffix('s') if kind == 'datasets' else kind}") + 1] = "item"
     if what != "no import":  # which the run finds once it knows the dataset
         assert main([*words, "--out", str(tmp_path / "run")]) == 2
         assert capsys.readouterr().err == f"saliency-bench: error: {line}\n"
-    monkeypatch.undo()
 
 
-@pytest.mark.parametrize(
-    ("points", "words", "known"),
-    [
-        (
-            "[saliency_bench.explainers]\nno sign of equality\n",
-            r"^the entry points of broken 0\.1 cannot be read",
-            False,
-        ),
-        ("item = broken.item\n[saliency_bench.explainers\n", "", False),
-        (
-            "[saliency_bench.explainers]\n a b\x1b[2J = broken.item\n",
-            r"^explainer a b\\x1b\[2J of broken 0\.1 cannot",
-            False,
-        ),
-        ("[saliency_bench.explainers]\n../up = broken.item\n", r"^explainer \.\./up of broken 0\.1 cannot", False),
-        ("[saliency_bench.explainers]\n = broken.item\n", r"of broken 0\.1 cannot", False),
-        ("[saliency_bench.explainers]\nitem = bro\xffken.item\n", r"^the entry points of broken 0\.1 cannot be", False),
-        ("[saliency_bench.explainers]\nitem = broken.item\n", "", True),
-    ],
-)
+@pytest.mark.parametrize(("points", "words", "known"), [
+    ("[saliency_bench.explainers]\nno sign of equality\n", r"^the entry points of broken 0\.1 cannot be read",
+     False),
+    ("item = broken.item\n[saliency_bench.explainers\n", "", False),
+    ("[saliency_bench.explainers]\n a b\x1b[2J = broken.item\n", r"^explainer a b\\x1b\[2J of broken 0\.1 cannot",
+     False),
+    ("[saliency_bench.explainers]\n../up = broken.item\n", r"^explainer \.\./up of broken 0\.1 cannot", False),
+    ("[saliency_bench.explainers]\n = broken.item\n", r"of broken 0\.1 cannot", False),
+    ("[saliency_bench.explainers]\nitem = bro\xffken.item\n", r"^the entry points of broken 0\.1 cannot be", False),
+    ("[saliency_bench.explainers]\nitem = broken.item\n", "", True),
+])  # fmt: skip
 def test_one_malformed_list_of_entry_points_breaks_no_other(
-    points, words, known, tmp_path, monkeypatch, found_anew, example, capsys
+    points, words, known, tmp_path, found_anew, example, capsys, added
 ):
-    package(tmp_path, "explainers", "item", "broken.item", "import saliency_bench as sb\n")
+    added("explainers", "item", "broken.item", "import saliency_bench as sb\n")
     (tmp_path / "broken-0.1.dist-info" / "entry_points.txt").write_bytes(points.encode("latin-1"))
-    monkeypatch.syspath_prepend(tmp_path)
     found_anew()
     before = set(registry.names("explainers"))
     lines = [line.removeprefix("saliency-bench: ") for line in capsys.readouterr().err.splitlines()]
@@ -304,24 +287,18 @@ def test_one_malformed_list_of_entry_points_breaks_no_other(
     assert not words or re.search(words, lines[0])
     assert ("item" in before) == known
     assert {"gradcam", "centre"} < before, "and those of another package stay"
-    monkeypatch.undo()
 
 
-def test_a_package_without_a_description_is_named_by_its_folder(tmp_path, monkeypatch, found_anew):
-    package(tmp_path, "explainers", "item", "broken.nowhere", "")
+def test_a_package_without_a_description_is_named_by_its_folder(tmp_path, found_anew, added):
+    added("explainers", "item", "broken.nowhere", "")
     (tmp_path / "broken-0.1.dist-info" / "METADATA").unlink()
-    monkeypatch.syspath_prepend(tmp_path)
     found_anew()
-    with pytest.raises(UserError, match=r"explainer item of broken-0\.1 cannot be used: broken.nowhere is not a file"):
-        sb.load_explainer("item")
-    monkeypatch.undo()
+    refused(r"explainer item of broken-0\.1 cannot be used: broken.nowhere is not a file", sb.load_explainer, "item")
 
 
 @pytest.mark.parametrize("text", ["raise KeyboardInterrupt", "import os, signal\nos.kill(os.getpid(), signal.SIGINT)"])
-def test_a_package_that_ends_like_ctrl_c_ends_no_command(text, tmp_path, monkeypatch, found_anew, capsys):
-    package(tmp_path, "explainers", "item", "broken.item", f'"""An item."""\n{text}\n')
-    monkeypatch.syspath_prepend(tmp_path)
-    found_anew()
+def test_a_package_that_ends_like_ctrl_c_ends_no_command(text, capsys, added):
+    added("explainers", "item", "broken.item", f'"""An item."""\n{text}\n')
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores SIGINT
     try:
         code = main(["list", "explainers"])
@@ -333,48 +310,31 @@ def test_a_package_that_ends_like_ctrl_c_ends_no_command(text, tmp_path, monkeyp
     else:
         assert (code, shown.err) == (0, "")
         assert "explainer item of broken 0.1 cannot be imported: KeyboardInterrupt" in shown.out
-    monkeypatch.undo()
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
-        ("1 / 0", "ZeroDivisionError"),
-        ("import sys; sys.exit(0)", "SystemExit: 0"),
-        ("raise GeneratorExit", "GeneratorExit"),
-    ],
-)
-def test_what_cannot_be_imported_is_one_line_when_asked_for(text, said, tmp_path, monkeypatch, found_anew):
-    package(tmp_path, "explainers", "item", "broken.item", f'"""An item."""\n{text}\n')
-    monkeypatch.syspath_prepend(tmp_path)
-    found_anew()
-    with pytest.raises(UserError, match=r"explainer item of broken 0\.1 cannot be imported: ") as refused:
-        sb.load_explainer("item")
-    assert said in str(refused.value)
+@pytest.mark.parametrize(("text", "said"), [
+    ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+    ("1 / 0", "ZeroDivisionError"), ("import sys; sys.exit(0)", "SystemExit: 0"),
+    ("raise GeneratorExit", "GeneratorExit"),
+])  # fmt: skip
+def test_what_cannot_be_imported_is_one_line_when_asked_for(text, said, added):
+    added("explainers", "item", "broken.item", f'"""An item."""\n{text}\n')
+    assert said in refused(r"explainer item of broken 0\.1 cannot be imported: ", sb.load_explainer, "item")
     assert sb.load_explainer("gradcam").name == "gradcam"
-    monkeypatch.undo()
 
 
-def test_a_function_of_another_name_is_one_line(tmp_path, monkeypatch, found_anew):
+def test_a_function_of_another_name_is_one_line(added):
     text = "import saliency_bench as sb\n\n\n@sb.explainer(version=1)\ndef items(classifier, images, target): ...\n"
-    package(tmp_path, "explainers", "item", "broken.item", text)
-    monkeypatch.syspath_prepend(tmp_path)
-    found_anew()
-    with pytest.raises(UserError, match=r"explainer item of broken 0\.1: broken\.item has no function item"):
-        sb.load_explainer("item")
-    monkeypatch.undo()
+    added("explainers", "item", "broken.item", text)
+    refused(r"explainer item of broken 0\.1: broken\.item has no function item", sb.load_explainer, "item")
 
 
-def test_no_name_of_this_package_is_taken_over(tmp_path, monkeypatch, found_anew, capsys):
-    package(tmp_path, "explainers", "gradcam", "broken.gradcam", "raise SystemError('never')")
-    monkeypatch.syspath_prepend(tmp_path)
-    found_anew()
+def test_no_name_of_this_package_is_taken_over(capsys, added):
+    added("explainers", "gradcam", "broken.gradcam", "raise SystemError('never')")
     assert sb.load_explainer("gradcam").version == registry.load("explainers", "gradcam").gradcam.declaration.version
     (line,) = capsys.readouterr().err.splitlines()
     said = "explainer gradcam of broken 0.1 cannot be used: saliency-bench already has this name"
     assert line == f"saliency-bench: {said}"
-    monkeypatch.undo()
 
 
 def test_of_two_packages_with_one_name_the_first_is_taken_and_a_line_says_so(tmp_path, monkeypatch, found_anew, capsys):
@@ -397,46 +357,33 @@ def item(maps, *, power: float = 1.0):
 '''
 
 
-def test_a_metric_may_be_one_file(tmp_path, monkeypatch, found_anew, resnet, shapes):
-    package(tmp_path, "metrics", "item", "broken.item", FLAT)
-    monkeypatch.syspath_prepend(tmp_path)
-    found_anew()
+def test_a_metric_may_be_one_file(tmp_path, resnet, shapes, added):
+    added("metrics", "item", "broken.item", FLAT)
     run = sb.run(**few(shapes, resnet, tmp_path / "run") | {"explainers": ["random"], "metrics": ["item"]})
     assert 0.45 < run.cells[0].value < 0.55
-    with pytest.raises(
-        UserError, match=r"metric item has no module for evaluate: write item\.py next to its score\.py"
-    ):
-        metric_files("item")
+    refused(r"metric item has no module for evaluate: write item\.py next to its score\.py", metric_files, "item")
     assert not has_module("item")
     assert has_module("saliency_miou")
-    monkeypatch.undo()
 
 
-def test_what_takes_all_metrics_leaves_out_one_that_fails(tmp_path, monkeypatch, found_anew, capsys):
-    package(tmp_path, "metrics", "item", "broken.item", '"""An item."""\n1 / 0')
-    monkeypatch.syspath_prepend(tmp_path)
-    found_anew()
+def test_what_takes_all_metrics_leaves_out_one_that_fails(capsys, added):
+    added("metrics", "item", "broken.item", '"""An item."""\n1 / 0')
     assert registry.usable_names("metrics") == [name for name in sb.list_metrics() if name != "item"]
     (line,) = capsys.readouterr().err.splitlines()
     assert line == "saliency-bench: metric item of broken 0.1 cannot be imported: ZeroDivisionError: division by zero"
-    monkeypatch.undo()
 
 
-def test_a_cost_that_fails_is_named_in_the_list(tmp_path, monkeypatch, found_anew, capsys):
+def test_a_cost_that_fails_is_named_in_the_list(capsys, added):
     declared = '@sb.explainer(version=1, needs="outputs", passes=lambda *_: 1 / 0)'
     text = f"import saliency_bench as sb\n\n{declared}\ndef item(classifier, images, target): ...\n"
-    package(tmp_path, "explainers", "item", "broken.item", text)
-    monkeypatch.syspath_prepend(tmp_path)
-    found_anew()
+    added("explainers", "item", "broken.item", text)
     assert main(["list", "explainers"]) == 0
     assert "[explainer item: passes raised ZeroDivisionError: division by zero]" in capsys.readouterr().out
-    monkeypatch.undo()
 
 
-def test_a_suite_that_is_none_is_named_and_breaks_no_other(tmp_path, monkeypatch, found_anew, capsys):
-    package(tmp_path, "suites", "item", "broken", "")
+def test_a_suite_that_is_none_is_named_and_breaks_no_other(tmp_path, found_anew, capsys, added):
+    added("suites", "item", "broken", "")
     (tmp_path / "broken" / "odd.yaml").write_text("paper: [")
-    monkeypatch.syspath_prepend(tmp_path)
     found_anew()
     assert {"p0", "p1-figure12"} <= set(sb.list_suites())
     (line,) = capsys.readouterr().err.splitlines()
@@ -445,33 +392,26 @@ def test_a_suite_that_is_none_is_named_and_breaks_no_other(tmp_path, monkeypatch
     assert re.search(
         r"^ +odd +cannot be used: .*odd\.yaml cannot be read as YAML", capsys.readouterr().out, re.MULTILINE
     )
-    monkeypatch.undo()
 
 
-def test_no_suite_of_this_package_is_taken_over(tmp_path, monkeypatch, found_anew, capsys):
+def test_no_suite_of_this_package_is_taken_over(tmp_path, found_anew, capsys, added):
     before = find_suite("p0")[0]
-    package(tmp_path, "suites", "item", "broken", "")
+    added("suites", "item", "broken", "")
     (tmp_path / "broken" / "p0.yaml").write_text("paper: Another\n")
-    monkeypatch.syspath_prepend(tmp_path)
     found_anew()
     assert find_suite("p0")[0] == before
     (line,) = capsys.readouterr().err.splitlines()
     assert re.fullmatch(
         r"saliency-bench: suite .*broken/p0\.yaml cannot be used: .*p0\.yaml has the same name; rename .*", line
     )
-    monkeypatch.undo()
 
 
-def test_a_folder_of_suites_that_is_not_there_is_named(tmp_path, monkeypatch, found_anew, capsys):
-    package(tmp_path, "suites", "item", "broken.suites", "")
-    monkeypatch.syspath_prepend(tmp_path)
-    found_anew()
+def test_a_folder_of_suites_that_is_not_there_is_named(capsys, added):
+    added("suites", "item", "broken.suites", "")
     said = "suite item of broken 0.1 cannot be used: broken.suites is not a folder"
     assert main(["list", "suites"]) == 0
     assert said in capsys.readouterr().out
-    with pytest.raises(UserError, match=said):
-        find_suite("item")
-    monkeypatch.undo()
+    refused(said, find_suite, "item")
 
 
 def package(folder, kind, name, module, text, package="broken"):

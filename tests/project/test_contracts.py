@@ -10,11 +10,9 @@ import pytest
 import saliency_bench as sb
 from saliency_bench import registry
 
-LACKS = [
-    *(("explainers", "gradient", what) for what in ("gradient", "__doc__")),
-    *(("hub_builders", "food-101", what) for what in (*contracts.DATASET, "features", "samples", "example")),
-    *(("push_scripts", "list", what) for what in ("arguments", "main")),
-]
+LACKS = [*(("explainers", "gradient", what) for what in ("gradient", "__doc__")),
+         *(("hub_builders", "food-101", what) for what in (*contracts.DATASET, "features", "samples", "example")),
+         *(("push_scripts", "list", what) for what in ("arguments", "main"))]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "name", "what"), LACKS)
@@ -30,13 +28,10 @@ def test_what_a_module_lacks_is_one_sentence_that_names_file_and_part(kind, name
     assert what.replace("__doc__", "docstring") in sentence
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "what"),
-    [
-        *(("explainers", "gradient", what) for what in contracts.EXPLAINER),
-        *(("metrics", "saliency_miou", what) for what in contracts.METRIC),
-    ],
-)
+@pytest.mark.parametrize(("kind", "name", "what"), [
+    *(("explainers", "gradient", what) for what in contracts.EXPLAINER),
+    *(("metrics", "saliency_miou", what) for what in contracts.METRIC),
+])  # fmt: skip
 def test_what_a_function_does_not_declare_is_one_sentence(kind, name, what, monkeypatch):
     function = getattr(registry.load(kind, name, "score" if kind == "metrics" else ""), name)
     usual = {field.name: field.default for field in fields(function.declaration)}
@@ -66,7 +61,6 @@ def test_an_option_without_a_type_of_any_text_or_not_described_is_named(monkeypa
 
 @pytest.fixture
 def metrics(tmp_path, monkeypatch):
-    """A folder of metrics that holds a copy of one."""
     shutil.copytree(registry.folders("metrics")[0] / "saliency_miou", tmp_path / "saliency_miou")
     monkeypatch.setattr(registry, "folders", lambda kind: [tmp_path])
     return tmp_path
@@ -74,25 +68,21 @@ def metrics(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("file", ["score.py", "saliency_miou.py", "README.md", "requirements.txt"])
 def test_a_file_that_a_metric_lacks_is_named(file, metrics):
-    assert contracts.names("metrics") == ["saliency_miou"]
-    assert list(contracts.of_metric("saliency_miou")) == []
+    assert (contracts.names("metrics"), list(contracts.of_metric("saliency_miou"))) == (["saliency_miou"], [])
     (metrics / "saliency_miou" / file).unlink()
     assert contracts.names("metrics") == ["saliency_miou"]
     (sentence,) = contracts.of_metric("saliency_miou")
     assert f"saliency_miou has no {file}" in sentence
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new", "words"),
-    [
-        ("README.md", "emoji", "smiley", "emoji"),
-        ("README.md", "## Limitations", "## Limits", "Limitations"),
-        ("README.md", "---", "===", "YAML"),
-        ("README.md", "title: ", "title: a: ", "YAML"),
-        ("README.md", "IoU =", "TODO: ", "line"),
-        ("saliency_miou.py", '    """Declared', "    about = 'Mean'  # ", "docstring"),
-    ],
-)
+@pytest.mark.parametrize(("file", "old", "new", "words"), [
+    ("README.md", "emoji", "smiley", "emoji"),
+    ("README.md", "## Limitations", "## Limits", "Limitations"),
+    ("README.md", "---", "===", "YAML"),
+    ("README.md", "title: ", "title: a: ", "YAML"),
+    ("README.md", "IoU =", "TODO: ", "line"),
+    ("saliency_miou.py", '    """Declared', "    about = 'Mean'  # ", "docstring"),
+])  # fmt: skip
 def test_what_is_wrong_in_a_file_of_a_metric_is_said(file, old, new, words, metrics):
     path = metrics / "saliency_miou" / file
     path.write_text(path.read_text().replace(old, new, 1))

@@ -187,7 +187,6 @@ def hf_command(folder: Path) -> Path:
 
 
 def run_page(page: Path, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess:
-    """The page's code in this folder, in one process, with names and long commands replaced."""
     pytest.importorskip("sybil", reason='needs pip install -e ".[test]"')
     text = re.sub(r"\bME\b|YOUR-NAME", YOU.name, text_of(page))
     for long, short in SHORTER.get(page, {}).items():
@@ -224,15 +223,12 @@ def demo(tmp_path_factory) -> Path:
         # The libraries are there already: pip finds them satisfied and installs the package alone, offline.
         "PYTHONPATH": sysconfig.get_path("purelib"), "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
-        "HF_HOME": str(folder / "hf"), "SALIENCY_BENCH_CACHE": str(folder / "cache"),
-    }  # fmt: skip
-    done = run_page(README, clone, environment)
-    (clone / "shown.txt").write_text(done.stdout, encoding="utf-8")
+        "HF_HOME": str(folder / "hf"), "SALIENCY_BENCH_CACHE": str(folder / "cache")}  # fmt: skip
+    (clone / "shown.txt").write_text(run_page(README, clone, environment).stdout, encoding="utf-8")
     return clone
 
 
 def demo_table(text: str) -> list[str]:
-    """The lines of the demo's table: header, rule, a row per explainer."""
     lines = text.splitlines()
     first = next(number for number, line in enumerate(lines) if re.match(r"explainer +saliency_miou .*insertion", line))
     return [line.rstrip() for line in lines[first : first + 7]]
@@ -297,12 +293,8 @@ def check_tutorial(hub, folder, shown):
     assert not [path for path in written if YOU.token.encode() in path.read_bytes()]
 
 
-CHECKS = {
-    "quickstart.md": check_quickstart,
-    "publishing.md": check_publishing,
-    "tutorial.md": check_tutorial,
-    "continuous_integration.md": check_continuous_integration,
-}
+CHECKS = {"quickstart.md": check_quickstart, "publishing.md": check_publishing, "tutorial.md": check_tutorial,
+          "continuous_integration.md": check_continuous_integration}  # fmt: skip
 
 
 def test_extras_are_listed():

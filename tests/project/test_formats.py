@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from refusals import refused
 from run_order import in_run_order
 
 import saliency_bench as sb
 from saliency_bench import registry
 from saliency_bench.board import submission_schema, template
 from saliency_bench.board.index import INDEX
-from saliency_bench.errors import UserError
 from saliency_bench.read import manifest, parts, records, stored_maps, summary
 from saliency_bench.read.cell import CellResult
 from saliency_bench.utils.files import read_json, write_json
@@ -42,8 +42,7 @@ def test_formats_are_those_of_the_code(page, run):
     stated = {name: number for names, number, *_ in section(page, "The folder of a run") for name in names}
     assert stated["run.json"] == str(manifest.FORMAT) == str(read_json(run.folder / "run.json")["format"])
     assert stated["summary.json"] == stated["records.parquet"] == stated["predictions.parquet"] == str(summary.FORMAT)
-    assert stated["reliability.parquet"] == str(summary.FORMAT)
-    assert stated["maps/"] == str(parts.FORMAT)
+    assert (stated["reliability.parquet"], stated["maps/"]) == (str(summary.FORMAT), str(parts.FORMAT))
     others = {names[0]: number for names, number, *_ in section(page, "Other files")}
     assert others == {"result.json": str(submission_schema.FORMAT), "template.json": str(template.FORMAT), INDEX: "–"}
 
@@ -57,14 +56,10 @@ TYPES = {"string": "string", "double": "double", "int64": "int64", "bool": "bool
          "list of int64": "list<item: int64>", "list of float": "list<item: float>"}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "columns"),
-    [
-        ("records.parquet", records.SCHEMA),
-        ("predictions.parquet", records.PREDICTIONS),
-        ("reliability.parquet", records.RELIABILITY),
-    ],
-)
+@pytest.mark.parametrize(("name", "columns"), [
+    ("records.parquet", records.SCHEMA), ("predictions.parquet", records.PREDICTIONS),
+    ("reliability.parquet", records.RELIABILITY),
+])  # fmt: skip
 def test_columns_and_their_types(name, columns, page, run):
     stated = {column: TYPES[kind] for names, kind, _ in section(page, f"`{name}`") for column in names}
     assert stated == {field.name: str(field.type).replace("element", "item") for field in columns}
@@ -86,11 +81,6 @@ def test_rows_are_in_the_order_that_the_page_tells(page, run, shapes):
     assert [row["image_id"] for row in run.records()] == ids
 
 
-def test_every_public_name_is_on_the_page_of_the_api():
-    text = (PAGE.parent / "api.md").read_text(encoding="utf-8")
-    assert [name for name in sb.__all__ if name != "__version__" and not re.search(rf"\b{name}\b", text)] == []
-
-
 def test_keys_of_the_summary_and_of_a_cell(page, run):
     stated = [name for names, _ in section(page, "`summary.json`") for name in names]
     assert sorted(stated) == sorted(read_json(run.folder / "summary.json"))
@@ -105,8 +95,7 @@ def test_another_format_is_refused_by_name(run, tmp_path):
     for name in ("summary.json", "run.json"):
         content = read_json(run.folder / name)
         write_json(tmp_path / name, content | {"format": content["format"] + 1})
-        with pytest.raises(UserError, match=rf"{name}.* format {content['format'] + 1}"):
-            sb.load_run(tmp_path)
+        refused(rf"{name}.* format {content['format'] + 1}", sb.load_run, tmp_path)
         write_json(tmp_path / name, content)
     assert sb.load_run(tmp_path).cells == run.cells
 

@@ -65,8 +65,7 @@ def test_the_first_look_runs_and_shows_what_it_says(tmp_path, monkeypatch):
 @pytest.mark.thorough
 def test_your_data_your_model_runs_and_shows_what_it_says(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    notebook = executed(NOTEBOOKS / "your_data_your_model.ipynb", tmp_path)
-    text = printed(notebook)
+    text = printed(executed(NOTEBOOKS / "your_data_your_model.ipynb", tmp_path))
     pointing, insertion = scores(text), scores(text, 2)
     assert {"contrast", "brightness", "gradcam"} < set(pointing)
     # What the text claims: a map that does not look at the network wins two of the three.

@@ -10,9 +10,6 @@ from pathlib import Path
 import contracts
 import pytest
 
-from saliency_bench import registry
-from saliency_bench.errors import UserError
-
 ROOT = Path(__file__).parents[2]
 PLUGINS = ("explainers", "metrics", "hub_builders", "model_cards", "push_scripts", "spaces", "suites")
 FREE = ("push_scripts", "spaces", "suites")
@@ -56,9 +53,10 @@ def test_plugins_import_the_core_and_themselves_only(folder):
             assert item.startswith("_") or item == own, f"{path.relative_to(ROOT)} imports another plugin, {name}"
 
 
-def test_importing_the_package_and_asking_for_help_imports_no_torch():
-    code = "import sys, saliency_bench, saliency_bench.cli as c; c.main(['--help']); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+def test_the_package_its_spec_and_help_import_no_torch_no_database_and_no_gradio():
+    code = "import sys, saliency_bench.spec, saliency_bench.cli as c; c.main(['--help']); print(*sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not {"torch", "sqlalchemy", "gradio"} & set(shown.split())
 
 
 @pytest.mark.parametrize("name", contracts.names("push_scripts"))
@@ -77,11 +75,6 @@ sys.exit('torch' in sys.modules)"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert f"saliency-bench {name}" in done.stdout.partition("example")[2]
-
-
-def test_an_unknown_name_gets_the_nearest():
-    with pytest.raises(UserError, match="unknown explainer 'gradcan'; did you mean gradcam"):
-        registry.load("explainers", "gradcan")
 
 
 ADDED = {
@@ -138,11 +131,8 @@ def test_an_explainer_a_metric_a_dataset_and_a_command_are_one_new_file_each(tmp
     for name, text in ADDED.items():
         (package / name).parent.mkdir(exist_ok=True)
         (package / name).write_text(text)
-    paths = {
-        "PYTHONPATH": str(tmp_path),
-        "SALIENCY_BENCH_CACHE": str(tmp_path / "cache"),
-        "HF_HOME": str(tmp_path / "hf"),
-    }
+    paths = {"PYTHONPATH": str(tmp_path), "SALIENCY_BENCH_CACHE": str(tmp_path / "cache"),
+             "HF_HOME": str(tmp_path / "hf")}  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", USE], cwd=tmp_path, env=os.environ | paths, capture_output=True, text=True
     )

@@ -44,15 +44,12 @@ def main(out: Path) -> int:
 settings: sb.RunSettings = {"dataset": "d", "model": "m", "explainers": ["gradcam"], "metrics": "m", "out": "o"}
 sb.run(**settings)
 """
-WRONG = {
-    'sb.run(data_set="d", model="m", explainers="gradcam", metrics=["m"], out="o")': "data_set",
-    'sb.run(dataset="d", model="m", explainers=["gradcam"], out="o")': '"metrics"',
-    'sb.run(dataset="d", model="m", explainers=["gradcam"], metrics=["m"], out="o", limit="all")': '"limit"',
-    'sb.run(dataset="d", model="m", explainers=["e"], metrics=["m"], out="o", precision="fp8")': '"precision"',
-    'sb.template("d", "m", "o", explainers=["gradcam"])': '"explainers"',
-    'sb.load_run("o").to_excel()': '"to_excel"',
-    "sb.load_runs": '"load_runs"',
-}  # fmt: skip
+WRONG = {'sb.run(data_set="d", model="m", explainers="gradcam", metrics=["m"], out="o")': "data_set",
+         'sb.run(dataset="d", model="m", explainers=["gradcam"], out="o")': '"metrics"',
+         'sb.run(dataset="d", model="m", explainers=["gradcam"], metrics=["m"], out="o", limit="all")': '"limit"',
+         'sb.run(dataset="d", model="m", explainers=["e"], metrics=["m"], out="o", precision="fp8")': '"precision"',
+         'sb.template("d", "m", "o", explainers=["gradcam"])': '"explainers"',
+         'sb.load_run("o").to_excel()': '"to_excel"', "sb.load_runs": '"load_runs"'}  # fmt: skip
 
 
 def with_mypy(folder):

@@ -28,9 +28,7 @@ def installed(tmp_path_factory):
     """A fresh environment with the wheel in it, which is made of the source archive, and the libraries of this one."""
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT],
-        check=True,
-        capture_output=True,
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT], check=True, capture_output=True
     )
     (wheel,) = folder.glob("*.whl")
     venv.create(folder / "venv", with_pip=True)

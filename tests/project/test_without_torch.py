@@ -53,14 +53,12 @@ for name in registry.names("explainers"):
 
 
 def python(code, *args, absent=True):
-    """Run code, where torch is found or not."""
     support = str(ROOT / "tests" / "support")
     code = f"import sys; sys.path.append({support!r})\n{'import without_torch' * absent}\n{code}"
     return subprocess.run([sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True)
 
 
 def modules_of(place):
-    """Return the names of the modules of a file or folder, below saliency_bench."""
     for root in (CORE, ROOT):
         path = root.joinpath(*place.split("."))
         for file in [path.with_suffix(".py")] if path.with_suffix(".py").is_file() else sorted(path.rglob("*.py")):
@@ -106,16 +104,13 @@ def test_a_run_is_read_alike_without_torch(runs, tmp_path):
     assert {"one.html", "two.html"} < {path.name for path in read[True][2]}
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "from saliency_bench.cli import main; sys.exit(main(['run', '--dataset', sys.argv[1], '--model', sys.argv[2], "
-        "'--explainers', 'gradcam', '--metrics', 'saliency_miou', '--out', sys.argv[3]]))",
-        "import saliency_bench as sb; sb.load_explainer('gradcam')(None, None, None)",
-        "import saliency_bench as sb; sb.load_explainer('random').function.__globals__['torch'].ones(3)",
-        "import saliency_bench as sb; sb.load_classifier(sys.argv[2])",
-    ],
-)
+@pytest.mark.parametrize("code", [
+    "from saliency_bench.cli import main; sys.exit(main(['run', '--dataset', sys.argv[1], '--model', sys.argv[2], "
+    "'--explainers', 'gradcam', '--metrics', 'saliency_miou', '--out', sys.argv[3]]))",
+    "import saliency_bench as sb; sb.load_explainer('gradcam')(None, None, None)",
+    "import saliency_bench as sb; sb.load_explainer('random').function.__globals__['torch'].ones(3)",
+    "import saliency_bench as sb; sb.load_classifier(sys.argv[2])",
+])  # fmt: skip
 def test_what_computes_says_that_torch_is_missing(code, shapes, resnet, tmp_path):
     done = python(code, shapes, resnet, tmp_path / "run")
     assert done.returncode

@@ -113,8 +113,7 @@ def test_twice_changes_nothing(cache):
     first = install_metrics(["saliency_miou"])
     times = {path: path.stat().st_mtime_ns for path in cache.glob("metrics/evaluate-metric--*/**/*.py")}
     second = install_metrics(["saliency_miou"])
-    assert [first[0].changed, second[0].changed] == [True, False]
-    assert first[0].path == second[0].path
+    assert ([first[0].changed, second[0].changed], first[0].path) == ([True, False], second[0].path)
     assert {path: path.stat().st_mtime_ns for path in cache.glob("metrics/evaluate-metric--*/**/*.py")} == times
 
 
@@ -192,10 +191,6 @@ def test_a_folder_of_a_metric_s_files_loads_by_its_path(home, only_evaluate, tmp
     script = SCRIPT.replace('load("saliency_miou")', f'load("{folder}")')
     done = run([sys.executable, "-S", "-c", script], home, PYTHONPATH=str(only_evaluate))
     assert done.stdout == PRINTED
-
-
-def test_unknown_metric_is_named():
-    refused(r"saliency_miuo.*saliency_miou", metric_files, "saliency_miuo")
 
 
 def test_help_imports_neither_torch_nor_evaluate():

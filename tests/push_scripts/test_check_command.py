@@ -32,12 +32,10 @@ MIOU = {"gradcam": 0.55, "random": 0.22}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """90 samples, 60 of them with a mask."""
     return make_run(tmp_path_factory.mktemp("check") / "run", methods=MIOU, pictures=False)
 
 
 def shifted(folder, out, change):
-    """The same run with other scores of Grad-CAM's mIoU."""
     from test_reporting import _facts, part_of
 
     part_of(folder, out, tuple(MIOU))
@@ -76,8 +74,7 @@ def test_a_requirement_fails_where_the_whole_interval_is_on_the_wrong_side(run, 
 
 def test_several_requirements_have_a_line_each_and_one_failure_fails(run, capsys):
     words = ["check", str(run), "--require", "gradcam:saliency_miou>=0.3", "random:saliency_miou<=0.4"]
-    assert main(words) == 0
-    assert main([*words, "--require", "random : saliency_miou >= 0.5"]) == 1
+    assert (main(words), main([*words, "--require", "random : saliency_miou >= 0.5"])) == (0, 1)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["met", "met", "met", "met", "failed"]
 
@@ -144,8 +141,7 @@ def test_an_explainer_that_became_worse_on_the_same_samples_fails(run, tmp_path,
     both = [read_run(folder) for folder in (run, now)]
     scores = [one.values[find_cell("gradcam:saliency_miou", one).cell_id] for one in both]
     difference = (scores[1] - scores[0])[np.isfinite(scores[0])]
-    assert earlier["mean"] == pytest.approx(difference.mean())
-    assert earlier["is_worse"] == bool(code)
+    assert (earlier["mean"], earlier["is_worse"]) == (pytest.approx(difference.mean()), bool(code))
     # All differences have one sign, so that no flip but chance reaches the sum; equal scores differ in nothing.
     assert earlier["p"] == (1.0 if change == 0 else pytest.approx(1 / (FLIPS + 1)))
 
@@ -191,12 +187,10 @@ def test_options_are_told_from_names_by_the_cells_of_the_run(run):
                  "metric_options": chosen, "cell_id": f"{number + 100:016x}"}  # fmt: skip
         return CellResult(**(dict(base) | about))
 
-    cells = [
-        cell("rise:masks=100", {"masks": 100, "p": 0.5}, "saliency_miou:threshold=0.3", {"threshold": 0.3}, 1),
-        cell("rise:masks=100", {"masks": 100, "p": 0.5}, "saliency_miou", {"threshold": 0.5}, 1),
-        cell("rise", {"masks": 4000, "p": 0.5}, "saliency_miou", {"threshold": 0.5}, 2),
-        cell("mine:at=a:b", {"at": "a:b"}, "saliency_miou", {"threshold": 0.5}, 3),
-    ]
+    cells = [cell("rise:masks=100", {"masks": 100, "p": 0.5}, "saliency_miou:threshold=0.3", {"threshold": 0.3}, 1),
+             cell("rise:masks=100", {"masks": 100, "p": 0.5}, "saliency_miou", {"threshold": 0.5}, 1),
+             cell("rise", {"masks": 4000, "p": 0.5}, "saliency_miou", {"threshold": 0.5}, 2),
+             cell("mine:at=a:b", {"at": "a:b"}, "saliency_miou", {"threshold": 0.5}, 3)]  # fmt: skip
     known = type(data)(data.folder, cells, data.ids, data.groups, data.values)
 
     def named(names):
@@ -281,7 +275,6 @@ def test_each_requirement_says_by_which_interval_it_was_judged():
 
 
 def scored_run(columns, samples):
-    """Return a run with these mIoU scores {explainer: (n,)}."""
     cells, values = [], {}
     for number, (name, scores) in enumerate(columns.items()):
         key = _key(name, "saliency_miou", number)
@@ -303,15 +296,12 @@ def test_a_requirement_compares_two_explainers_on_the_same_samples(lead, sign, v
     second[:20] = np.nan
     (checked,) = check(scored_run({"gradcam": first, "random": second}, 80),
                        [Requirement.read(f"gradcam:saliency_miou{sign}random")])  # fmt: skip
-    gaps = (first - second)[20:]
-    theirs = stats.ttest_1samp(gaps, 0).confidence_interval()
-    assert checked.verdict == verdict
-    assert checked.interval.value == pytest.approx(lead, abs=1e-9)
+    theirs = stats.ttest_1samp((first - second)[20:], 0).confidence_interval()
+    assert (checked.verdict, checked.interval.value) == (verdict, pytest.approx(lead, abs=1e-9))
     assert checked.interval.ends == pytest.approx((theirs.low, theirs.high), abs=5e-3)
     assert f"{lead:+.3f} [" in checked.line("")
     assert "n = 60" in checked.line("")
-    assert checked.passes() == (verdict != "failed")
-    assert checked.passes(strict=True) == (verdict == "met")
+    assert (checked.passes(), checked.passes(strict=True)) == ((verdict != "failed"), (verdict == "met"))
 
 
 def test_met_does_not_rest_on_failures_that_no_sample_shows():
@@ -434,22 +424,16 @@ def test_records_with_other_groups_than_the_run_noted_are_refused(run, tmp_path)
     refused(r"records\.parquet has changed since the run wrote it", read_run, edited)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (["gradcam:saliency_miou>0.3"], "write >= before a number"),
-        (["gradcam:saliency_miou>gradcam"], "both sides name the same explainer"),
-        (["gradcam:saliency_miou>rando"], "did you mean"),
-        (["gradcam>random"], "is not a requirement"),
-        (["saliency_miou>=0.3"], "EXPLAINER:METRIC"),
-        (["gradcam:saliency_miou>=many"], "'many'"),
-        (["gradcam:saliency_miou>=nan"], "'nan'"),
-        (["gradcam:saliency_miou>=0_1"], "'0_1'"),
-        (["gradcam:saliency_miou>=30"], "from 0 to 1"),
-        (["gradcan:saliency_miou>=0.3"], "did you mean gradcam:saliency_miou"),
-        (["gradcam:saliency_miou>=0.3", "--against", "nowhere"], "nowhere"),
-    ],
-)
+@pytest.mark.parametrize(("line", "message"), [
+    (["gradcam:saliency_miou>0.3"], "write >= before a number"),
+    (["gradcam:saliency_miou>gradcam"], "both sides name the same explainer"),
+    (["gradcam:saliency_miou>rando"], "did you mean"), (["gradcam>random"], "is not a requirement"),
+    (["saliency_miou>=0.3"], "EXPLAINER:METRIC"), (["gradcam:saliency_miou>=many"], "'many'"),
+    (["gradcam:saliency_miou>=nan"], "'nan'"), (["gradcam:saliency_miou>=0_1"], "'0_1'"),
+    (["gradcam:saliency_miou>=30"], "from 0 to 1"),
+    (["gradcan:saliency_miou>=0.3"], "did you mean gradcam:saliency_miou"),
+    (["gradcam:saliency_miou>=0.3", "--against", "nowhere"], "nowhere"),
+])  # fmt: skip
 def test_bad_input_is_one_line_and_exit_code_2(run, capsys, line, message):
     assert main(["check", str(run), "--require", *line]) == 2
     shown = capsys.readouterr()

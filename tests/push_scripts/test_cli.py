@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 
 import pytest
+from commands import said
 from PIL import Image
 
 import saliency_bench
@@ -24,8 +25,7 @@ from saliency_bench.utils.messages import complain
 
 @pytest.mark.parametrize("line", [[], ["--help"]])
 def test_overview_lists_every_command_under_a_heading(line, capsys):
-    assert main(line) == 0
-    shown = capsys.readouterr().out
+    shown = said(capsys, line)
     assert all(f"  {name} " in shown for name in registry.names("push_scripts"))
     assert [title for title in SECTIONS if f"\n\n{title}:\n" not in shown] == []
     assert "other:" not in shown
@@ -33,8 +33,7 @@ def test_overview_lists_every_command_under_a_heading(line, capsys):
 
 @pytest.mark.parametrize("flag", ["--version", "-V"])
 def test_version(flag, capsys):
-    assert main([flag]) == 0
-    assert capsys.readouterr().out.strip() == saliency_bench.__version__
+    assert (main([flag]), capsys.readouterr().out.strip()) == (0, saliency_bench.__version__)
 
 
 @pytest.mark.parametrize("name", ["run", "build pet-xai"])
@@ -48,75 +47,44 @@ def test_help_of_a_command_can_be_requested_in_four_ways(name, capsys):
     assert texts[0].startswith(f"usage: saliency-bench {name} ")
 
 
-def test_help_for_an_unknown_command_is_an_error(capsys):
-    assert main(["help", "rnu"]) == 2
-    assert "or command 'rnu'; did you mean run" in capsys.readouterr().err
-
-
-def test_an_option_before_the_command_is_an_error_that_says_where_it_goes(capsys):
-    assert main(["--quiet", "list"]) == 2
-    assert "options follow the command, as in saliency-bench list --quiet" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("run --model m --explainer x --out X", "'--explainer' of saliency-bench run; did you mean --explainers?"),
-        ("run --modle m --out X", "'--modle' of saliency-bench run; did you mean --model?"),
-        ("run --modle=m --out X", "'--modle' of saliency-bench run; did you mean --model?"),
-        ("run -model m --out X", "'-model' of saliency-bench run; did you mean --model?"),
-        ("build shapes-xai --ouput X", "'--ouput' of saliency-bench build shapes-xai; did you mean --out"),
-    ],
-)
-def test_a_mistyped_option_gets_a_suggestion_even_if_it_was_required(line, words, capsys):
-    assert main(line.split()) == 2
-    assert words in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("run --out X --model", "argument --model: expected one argument; saliency-bench run --help shows"),
-        ("run --model m --out X --explainers", "argument --explainers: expected at least one argument"),
-        ("run --model m --out X --limit ten", "argument --limit: invalid int value: 'ten'"),
-        ("train --model m --out X --learning-rate fast", "argument --learning-rate: invalid float value: 'fast'"),
-        ("run --model m --out X --precision fp23", "argument --precision: invalid choice: 'fp23' (choose from"),
-        ("list explainer", "or command 'explainer'; did you mean explainers"),
-        ("push datasets x", "argument kind: invalid choice: 'datasets' (choose from"),
-        ("report", "the following arguments are required: RUN"),
-        ("run", "the following arguments are required: --model, --out"),
-        ("train --model m", "the following arguments are required: --out"),
-        ("build", "the following arguments are required: NAME"),
-    ],
-)
+@pytest.mark.parametrize(("line", "words"), [
+    ("run --out X --model", "argument --model: expected one argument; saliency-bench run --help shows"),
+    ("run --model m --out X --explainers", "argument --explainers: expected at least one argument"),
+    ("run --model m --out X --limit ten", "argument --limit: invalid int value: 'ten'"),
+    ("train --model m --out X --learning-rate fast", "argument --learning-rate: invalid float value: 'fast'"),
+    ("run --model m --out X --precision fp23", "argument --precision: invalid choice: 'fp23' (choose from"),
+    ("list explainer", "or command 'explainer'; did you mean explainers"),
+    ("push datasets x", "argument kind: invalid choice: 'datasets' (choose from"),
+    ("report", "the following arguments are required: RUN"),
+    ("run", "the following arguments are required: --model, --out"),
+    ("train --model m", "the following arguments are required: --out"),
+    ("build", "the following arguments are required: NAME"),
+    ("run --model m --explainer x --out X", "'--explainer' of saliency-bench run; did you mean --explainers?"),
+    ("run --modle m --out X", "'--modle' of saliency-bench run; did you mean --model?"),
+    ("run --modle=m --out X", "'--modle' of saliency-bench run; did you mean --model?"),
+    ("run -model m --out X", "'-model' of saliency-bench run; did you mean --model?"),
+    ("build shapes-xai --ouput X", "'--ouput' of saliency-bench build shapes-xai; did you mean --out"),
+])  # fmt: skip
 def test_errors_of_the_command_line_are_those_of_argparse(line, words, capsys):
-    assert main(line.split()) == 2
-    shown = capsys.readouterr().err
+    shown = said(capsys, line.split(), 2)
     assert words in shown
     assert shown.endswith(("--help shows an example\n", "?\n"))
     assert shown.count("\n") == 1
 
 
-def test_values_that_begin_with_a_dash_are_not_taken_for_options(capsys):
-    assert main(["report", "--", "-nowhere"]) == 2
-    assert "-nowhere" in capsys.readouterr().err
-    assert main(["run", "--model", "m", "--out", "X", "--limit", "-1", "--dataset", "nope"]) == 2
-    assert "nope" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("rnu", "unknown command 'rnu'; did you mean run"),
-        ("build shapes-xia --out X", "did you mean shapes-xai"),
-        ("build pet-xai --source nowhere --out X", "source folder"),
-        ("run --dataset nope --model m --out X", "unknown dataset 'nope'"),
-        ("run --explainers gradcan --model m --out X", "did you mean gradcam"),
-        ("run --metrics miou --model m --out X", "unknown metric 'miou'"),
-        ("train --dataset nope --model m --out X", "unknown dataset"),
-        ("report nowhere", "nowhere"),
-    ],
-)
+@pytest.mark.parametrize(("line", "words"), [
+    ("rnu", "unknown command 'rnu'; did you mean run"), ("build shapes-xia --out X", "did you mean shapes-xai"),
+    ("build pet-xai --source nowhere --out X", "source folder"),
+    ("run --dataset nope --model m --out X", "unknown dataset 'nope'"),
+    ("run --explainers gradcan --model m --out X", "did you mean gradcam"),
+    ("run --metrics miou --model m --out X", "unknown metric 'miou'"),
+    ("train --dataset nope --model m --out X", "unknown dataset"),
+    ("report nowhere", "nowhere"),
+    ("report -- -nowhere", "-nowhere"),  # a value that begins with a dash is not taken for an option
+    ("run --model m --out X --limit -1 --dataset nope", "nope"),
+    ("help rnu", "or command 'rnu'; did you mean run"),
+    ("--quiet list", "options follow the command, as in saliency-bench list --quiet"),
+])  # fmt: skip
 def test_what_a_user_can_mend_is_one_line_and_exit_code_2(line, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(line.split()) == 2
@@ -124,14 +92,12 @@ def test_what_a_user_can_mend_is_one_line_and_exit_code_2(line, words, capsys, t
     assert shown.out == ""
     assert shown.err.startswith("saliency-bench: error: ")
     assert words in shown.err
-    assert shown.err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+    assert (shown.err.count("\n"), list(tmp_path.iterdir())) == (1, [])
 
 
 def test_names_of_strangers_move_no_cursor_and_stay_short(capsys, tmp_path):
     line = ["run", "--dataset", "nope\x1b[2J\u202e", "--model", "m", "--out", str(tmp_path / "run")]
-    assert main(line) == 2
-    shown = capsys.readouterr().err
+    shown = said(capsys, line, 2)
     assert shown.strip("\n").isprintable()
     assert r"nope\x1b[2J\u202e" in shown
     complain("\x1b[31m two\nlines " + "x" * 10**5)
@@ -161,8 +127,7 @@ def test_a_reader_that_is_gone_is_no_error(line, merged, tmp_path):
 
 def test_a_broken_pipe_of_something_else_is_an_error(monkeypatch, capsys):
     monkeypatch.setattr("saliency_bench.cli._main", lambda argv: (_ for _ in ()).throw(BrokenPipeError(32, "broken")))
-    assert main(["list"]) == 2
-    assert "broken" in capsys.readouterr().err
+    assert "broken" in said(capsys, ["list"], 2)
 
 
 def test_ctrl_c_is_one_line(capsys, monkeypatch):
@@ -195,11 +160,9 @@ def test_a_restart_makes_no_further_links_once_they_were_printed(capsys, monkeyp
         assert capsys.readouterr().err.endswith(end)
 
 
-KEPT = {
-    "run": ("complete batches", "out/scores/000000-0123456789abcdef.parquet"),
-    "train": ("complete epochs", "out.training.pt"),
-    "build": ("finished batches", ".out.building/batches/0.parquet"),
-}
+KEPT = {"run": ("complete batches", "out/scores/000000-0123456789abcdef.parquet"),
+        "train": ("complete epochs", "out.training.pt"),
+        "build": ("finished batches", ".out.building/batches/0.parquet")}  # fmt: skip
 
 
 @pytest.mark.parametrize("command", KEPT)
@@ -264,9 +227,7 @@ example:
 
 
 def test_help_fits_into_the_terminal():
-    assert fitted(PROSE, 40) == FITTED
-    assert fitted(FITTED, 40) == FITTED
-    assert fitted("one\ntwo", 10**6) == "one two"
+    assert (fitted(PROSE, 40), fitted(FITTED, 40), fitted("one\ntwo", 10**6)) == (FITTED, FITTED, "one two")
     commands = "    saliency-bench list\n    saliency-bench demo"
     assert fitted(commands, 40) == commands, "each command has its own line"
 
@@ -311,7 +272,6 @@ QUICK = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, shapes, resnet):
-    """A folder with a dataset, a network, a run, and the folders of a checkout."""
     root = tmp_path_factory.mktemp("place")
     for part in new.PARTS:
         (root / part).mkdir(parents=True) if "." not in part else (root / part).parent.mkdir(exist_ok=True)
@@ -327,7 +287,6 @@ def place(tmp_path_factory, shapes, resnet):
 
 @pytest.fixture
 def sandbox(place, tmp_path, monkeypatch):
-    """A copy of `place` in which commands may write, and work."""
     for path in place.iterdir():
         shutil.copytree(path, tmp_path / path.name) if path.is_dir() else shutil.copy(path, tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -346,8 +305,7 @@ def words_of(command):
 @pytest.mark.parametrize("command", sorted(set(QUICK) - {"train"}))
 def test_a_quiet_command_prints_nothing_and_does_the_same(command, sandbox, capsys, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert main(words_of(command)) == 0
-    assert capsys.readouterr() == ("", "")
+    assert (main(words_of(command)), capsys.readouterr()) == (0, ("", ""))
     assert (sandbox / "out").exists() == ("--out" in QUICK[command])
 
 
@@ -364,15 +322,13 @@ def test_every_command_is_quiet_if_asked(capsys):
     # test_launch; pages are served in studies/
     elsewhere = {"annotate", "assess", "demo", "launch", "leaderboard", "peekaboom", "recompute", "review"}
     assert set(QUICK) | elsewhere == set(registry.names("push_scripts"))
-    assert main(["list", "--json", "--quiet"]) == 2
-    assert "--quiet: not allowed with argument --json" in capsys.readouterr().err
+    assert "--quiet: not allowed with argument --json" in said(capsys, ["list", "--json", "--quiet"], 2)
 
 
 def test_errors_and_exit_codes_of_a_quiet_command_stay(shapes, resnet, tmp_path, capsys, monkeypatch):
-    assert main(["report", str(tmp_path / "nowhere"), "--quiet"]) == 2
-    assert capsys.readouterr().err.startswith("saliency-bench: error: ")
-    assert main(["build", "pet-xai", "--source", "nowhere", "--out", str(tmp_path / "pets"), "--quiet"]) == 2
-    assert capsys.readouterr().err.startswith("saliency-bench: error: ")
+    for words in (["report", str(tmp_path / "nowhere")],
+                  ["build", "pet-xai", "--source", "nowhere", "--out", str(tmp_path / "pets")]):  # fmt: skip
+        assert said(capsys, [*words, "--quiet"], 2).startswith("saliency-bench: error: ")
     line = ["run", "--dataset", str(shapes), "--model", str(resnet), "--explainers", "cebp", "--limit", "4",
             "--metrics", "saliency_miou", "--device", "cpu", "--out", str(tmp_path / "run")]  # fmt: skip
     broken = saliency_bench.explainer(version=1)(lambda classifier, images, target: 1 / 0)
@@ -444,10 +400,8 @@ def test_a_terminal_shows_a_table_of_the_same_cells(terminal, place):
 
 
 def test_list_as_text_and_as_json(capsys):
-    assert main(["list"]) == 0
-    text = capsys.readouterr().out
-    assert main(["list", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    text = said(capsys, ["list"])
+    found = json.loads(said(capsys, ["list", "--json"]))
     assert set(found) == {"datasets", "explainers", "metrics", "commands", "models", "suites"}
     for room, kind in {"explainers": "explainers", "metrics": "metrics", "hub_builders": "datasets"}.items():
         assert set(found[kind]) == set(registry.names(room))
@@ -456,8 +410,7 @@ def test_list_as_text_and_as_json(capsys):
 
 
 def test_listed_explainers_tell_their_paper_what_they_need_and_their_passes(capsys):
-    assert main(["list", "explainers", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)["explainers"]
+    listed = json.loads(said(capsys, ["list", "explainers", "--json"]))["explainers"]
     for name, about in listed.items():
         explainer = saliency_bench.load_explainer(name)
         declared = explainer.declaration
@@ -473,8 +426,7 @@ def test_the_main_commands_one_after_the_other(shapes, resnet, tmp_path, capsys)
     folder = str(tmp_path / "run")
     line = f"run --dataset {shapes} --model {resnet} --explainers gradcam random --limit 8".split()
     assert main([*line, "--metrics", "saliency_miou", "--device", "cpu", "--out", folder, "--json"]) == 0
-    summary = json.loads(capsys.readouterr().out)
-    assert len(summary["cells"]) == 2
+    assert len(json.loads(capsys.readouterr().out)["cells"]) == 2
     assert main([*line, "--metrics", "saliency_miou", "--device", "cpu", "--out", folder]) == 0
     shown, bars = capsys.readouterr()
     assert f"nothing to do: {folder} already holds every requested score" in shown
@@ -486,8 +438,7 @@ def test_the_main_commands_one_after_the_other(shapes, resnet, tmp_path, capsys)
     assert "nothing to do" not in shown
     assert "explain: 100%" in bars
     assert "report.html" in shown
-    assert main(["report", folder]) == 0
-    assert "report.html" in capsys.readouterr().out
+    assert "report.html" in said(capsys, ["report", folder])
 
 
 @pytest.mark.thorough

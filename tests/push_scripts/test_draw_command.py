@@ -26,7 +26,6 @@ ROW = 3 * MARGIN + SIDE + 2 * LINE
 
 
 def certain(network, processor, out, number):
-    """The network that is sure of this class."""
     with torch.no_grad():
         network.classifier[1].bias[number] += 30
     network.save_pretrained(out)
@@ -41,7 +40,6 @@ def rows(shapes):
 
 @pytest.fixture(scope="module")
 def models(shapes, resnet, rows, tmp_path_factory):
-    """Of objects and of scenes, both right about the first sample."""
     place, first = tmp_path_factory.mktemp("models"), next(iter(rows.values()))
     processor = ViTImageProcessor(size={"height": 32, "width": 32})
     own = certain(AutoModelForImageClassification.from_pretrained(resnet), processor, place / "own", first["label"])
@@ -49,8 +47,7 @@ def models(shapes, resnet, rows, tmp_path_factory):
     names = list(registry.load("hub_builders", "shapes-xai").SCENES)
     config = ResNetConfig(
         embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", id2label=dict(enumerate(names)),
-        label2id={name: index for index, name in enumerate(names)},
-    )  # fmt: skip
+        label2id={name: index for index, name in enumerate(names)})  # fmt: skip
     return own, certain(ResNetForImageClassification(config), processor, place / "scenes", first["scene"])
 
 
@@ -241,8 +238,7 @@ def test_object_shows_the_scene_with_and_without(folder, rows, classifiers, name
 def test_the_first_samples_of_the_run_and_a_table(folder, tmp_path, capsys):
     words = ["draw", str(folder), "--what", "classes", "--out", str(tmp_path / "a.jpg"), "--explainers", "edges"]
     shown = said(capsys, [*words, "--device", "cpu"])
-    first = read_run(folder).ids[:2]
-    assert all(f"{one}  edges" in shown for one in first)
+    assert all(f"{one}  edges" in shown for one in read_run(folder).ids[:2])
     assert f"picture: {tmp_path / 'a.jpg'}" in shown
     assert Image.open(tmp_path / "a.jpg").size == (MARGIN + 2 * (SIDE + MARGIN), 4 * ROW)
 
@@ -277,8 +273,7 @@ def test_what_cannot_be_drawn_is_one_line(folder, words, line, capsys, tmp_path,
     except SystemExit as end:
         code = end.code
     assert code == 2
-    shown = capsys.readouterr().err.strip().splitlines()
-    assert line in shown[-1]
+    assert line in capsys.readouterr().err.strip().splitlines()[-1]
     assert not (tmp_path / "a.png").exists()
 
 

@@ -80,27 +80,22 @@ def test_target_and_json_and_a_choice(photo, resnet, tmp_path, capsys):
     assert [(item["explainer"], item["target"]) for item in told["maps"]] == [("gradcam", "ring")]
     assert told["maps"][0]["why"]
     seen = sb.explain(photo, str(resnet), "gradcam", device="cpu")
-    assert told["prediction"] == seen.prediction
-    assert told["probability"] == pytest.approx(seen.probability)
+    assert (told["prediction"], told["probability"]) == (seen.prediction, pytest.approx(seen.probability))
     with Image.open(out) as drawn:
         assert drawn.format == "JPEG"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["gone.png"], "no picture 'gone.png'"),
-        (["photo.png", "--out", "strip.gif"], "strip.gif must end in .png"),
-        (["photo.png", "--out", "photo.png"], "is the picture itself"),
-        (["photo.png", "--explainers", "gradcan"], "did you mean gradcam"),
-        (["photo.png", "--explainers", "rise:mask=3"], "did you mean masks"),
-        (["photo.png", "--model", "./nothing"], "no folder './nothing'"),
-        (["photo.png", "--target", "rong"], "did you mean ring"),
-        (["photo.png", "--explainers", "gae"], "no attention"),
-        (["notes.png"], "notes.png: the image cannot be read"),
-        (["pipe.png"], "no picture 'pipe.png'"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["gone.png"], "no picture 'gone.png'"),
+    (["photo.png", "--out", "strip.gif"], "strip.gif must end in .png"),
+    (["photo.png", "--out", "photo.png"], "is the picture itself"),
+    (["photo.png", "--explainers", "gradcan"], "did you mean gradcam"),
+    (["photo.png", "--explainers", "rise:mask=3"], "did you mean masks"),
+    (["photo.png", "--model", "./nothing"], "no folder './nothing'"),
+    (["photo.png", "--target", "rong"], "did you mean ring"),
+    (["photo.png", "--explainers", "gae"], "no attention"),
+    (["notes.png"], "notes.png: the image cannot be read"), (["pipe.png"], "no picture 'pipe.png'"),
+])  # fmt: skip
 def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(words, message, photo, resnet, monkeypatch, capsys):
     monkeypatch.chdir(photo.parent)
     (photo.parent / "notes.png").write_text("no picture")
@@ -111,5 +106,4 @@ def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(words, message,
     assert main(["explain", *line]) == 2
     shown = capsys.readouterr()
     assert message in shown.err
-    assert shown.err.count("\n") == 1
-    assert sorted(photo.parent.iterdir()) == before
+    assert (shown.err.count("\n"), sorted(photo.parent.iterdir())) == (1, before)

@@ -33,13 +33,7 @@ def test_an_explainer_shows_its_options_passes_and_an_example(line, capsys):
 
 def test_a_metric_shows_its_direction_range_and_paper(capsys):
     shown = said(capsys, ["help", "saliency_deletion"])
-    for text in (
-        "lower is better",
-        "0 to 1, if a map explains one class",
-        "Petsiuk",
-        "steps=None",
-        "reference=black",
-    ):
+    for text in ("lower is better", "0 to 1, if a map explains one class", "Petsiuk", "steps=None", "reference=black"):
         assert text in shown
 
 
@@ -69,16 +63,13 @@ def test_items_as_json(capsys):
     assert "saliency-bench train" in found["commands"]["train"]["help"]
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("help ries", "unknown explainer, metric, dataset or command 'ries'; did you mean rise?"),
-        ("help miou", "unknown explainer, metric, dataset or command 'miou'; did you mean saliency_miou?"),
-        ("help rnu", "did you mean run?"),
-        ("list explainers saliency_miou", "unknown explainer 'saliency_miou'"),
-        ("list models risee", "did you mean rise"),
-    ],
-)
+@pytest.mark.parametrize(("line", "message"), [
+    ("help ries", "unknown explainer, metric, dataset or command 'ries'; did you mean rise?"),
+    ("help miou", "unknown explainer, metric, dataset or command 'miou'; did you mean saliency_miou?"),
+    ("help rnu", "did you mean run?"),
+    ("list explainers saliency_miou", "unknown explainer 'saliency_miou'"),
+    ("list models risee", "did you mean rise"),
+])  # fmt: skip
 def test_a_misspelt_name_is_an_error_with_the_nearest_ones(line, message, capsys):
     assert message in said(capsys, line.split(), 2)
 
@@ -98,5 +89,4 @@ def test_meanings_are_the_section_args_of_a_docstring():
         UserError: size: none.
     """
     expected = {"size": "of a grid.", "more": "than one. It goes on: here.", "others": "ignored."}
-    assert options.meanings(text) == expected
-    assert options.meanings("Return scores.") == {}
+    assert (options.meanings(text), options.meanings("Return scores.")) == (expected, {})

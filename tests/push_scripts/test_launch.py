@@ -44,7 +44,6 @@ SMALL = ["--license", "mit", *ONLY, *ROWS]
 
 @pytest.fixture(scope="module")
 def built(pets, model, tmp_path_factory):
-    """A folder as `launch --data` takes it."""
     root = tmp_path_factory.mktemp("first day") / "built"
     shutil.copytree(pets, root / "pet-xai")
     shutil.copytree(model, root / "models" / model.name)
@@ -53,14 +52,12 @@ def built(pets, model, tmp_path_factory):
 
 @pytest.fixture
 def line(here, built, monkeypatch):
-    """`saliency-bench launch` in this process."""
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     return lambda *words, data=built: cli.main(["launch", "saliency-bench", "--data", str(data), *map(str, words)])
 
 
 @pytest.fixture
 def slept(monkeypatch):
-    """The seconds that this process would have slept."""
     seconds = []
     monkeypatch.setattr(patience.time, "sleep", seconds.append)
     return seconds
@@ -196,8 +193,7 @@ def test_the_core_of_a_board_is_what_was_published_and_what_it_had(built, tmp_pa
     core = _first_rows.core([pair], "me")
     assert core.datasets == [CoreCell(
         dataset="me/pet-xai", fingerprint=report["splits"]["test"]["fingerprint"], model="me/resnet-18-pet-xai",
-        digest=pair.digest, families=["alignment", "faithfulness", "sensitivity"],
-    )]  # fmt: skip
+        digest=pair.digest, families=["alignment", "faithfulness", "sensitivity"])]  # fmt: skip
     (tmp_path / FILE).write_bytes(core_as_yaml(core))
     assert read_core(tmp_path / FILE) == core
     old = core.datasets[0].model_copy(update={"digest": "0" * 32})
@@ -246,21 +242,16 @@ def test_a_card_never_leaves_out_its_dataset_because_the_hub_is_busy(here, built
 # Patience
 
 
-@pytest.mark.parametrize(
-    ("order", "waits"),
-    [
-        ({"status": 429, "headers": {"Retry-After": "7"}}, 7),
-        ({"status": 429, "headers": {"RateLimit": '"api";r=0;t=55'}}, 55),
-        ({"status": 503}, patience.PAUSES[0]),
-        ({"lost": True}, patience.PAUSES[0]),
-    ],
-)
+@pytest.mark.parametrize(("order", "waits"), [
+    ({"status": 429, "headers": {"Retry-After": "7"}}, 7),
+    ({"status": 429, "headers": {"RateLimit": '"api";r=0;t=55'}}, 55),
+    ({"status": 503}, patience.PAUSES[0]), ({"lost": True}, patience.PAUSES[0]),
+])  # fmt: skip
 def test_a_busy_hub_is_waited_for(hub, slept, order, waits):
     hub.fault("GET /api/whoami", **order)
     said = []
     assert patiently(lambda: hub.api().whoami()["name"], "x/y", hub.api(), said.append) == "founder"
-    assert slept == [waits]
-    assert len(said) == 1
+    assert (slept, len(said)) == ([waits], 1)
     assert said[0].endswith(f"; trying again in {waits} s")
 
 
@@ -317,12 +308,7 @@ def test_the_requests_name_each_dataset():
 
 FAULTS = ("repos/create", "preupload", "POST .*/commit/", "PUT", "/merge", "GET /api/datasets", "GET .*resolve")
 # What a child was answered last before it is killed: (part of the request, how often).
-KILLS = (
-    ("repos/create", 2),  # the model's repository is empty
-    ("results/commit", 2),  # the board is there, and a pull request is open
-    ("/merge", 1),  # merged, and the Hub's table is old
-    ("results/commit", 1),  # recomputed, and the Hub's table is old
-)
+KILLS = (("repos/create", 2), ("results/commit", 2), ("/merge", 1), ("results/commit", 1))
 
 
 CHANGING = ("command", "peak_memory", "provenance", "ran", "seconds", "submitted")  # of result.json
@@ -392,8 +378,7 @@ def test_a_first_day_with_faults_and_kills_ends_as_an_undisturbed_one(kills, tmp
             core = yaml.safe_load(hub.files("datasets", REPO)[FILE])
     told = (tmp_path / "disturbed/log").read_text()
     assert results[0].keys() == results[1].keys()
-    assert [key for key in results[0] if results[0][key] != results[1][key]] == []
-    assert commits[0] == commits[1]
+    assert ([key for key in results[0] if results[0][key] != results[1][key]], commits[0]) == ([], commits[1])
     assert "trying again in" in told
     assert FOUNDER.token not in told
     assert core["datasets"][0]["dataset"] == "saliency-bench/pet-xai"

@@ -12,17 +12,12 @@ from saliency_bench import registry
 from saliency_bench.cli import main
 from saliency_bench.push_scripts import new
 
-ITEMS = [
-    ("explainer", "my_method", ()),
-    *(("metric", f"saliency_{asks}", ("--asks", asks)) for asks in new.SHELLS),
-    ("dataset", "my-data", ()),
-    ("command", "my-command", ()),
-]
+ITEMS = [("explainer", "my_method", ()), *(("metric", f"saliency_{asks}", ("--asks", asks)) for asks in new.SHELLS),
+         ("dataset", "my-data", ()), ("command", "my-command", ())]  # fmt: skip
 
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """The folders of a checkout, all empty."""
     for part in new.PARTS:
         path = tmp_path / part
         path.mkdir(parents=True) if "." not in part else path.parent.mkdir()
@@ -71,19 +66,12 @@ def test_files_of_new_items_pass_the_linter(checkout):
         assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("explainer My_Method", ["My_Method", "explainer"]),
-        ("explainer my-method", ["my-method", "underscores"]),
-        ("explainer lambda", ["lambda"]),
-        ("explainer _mine", ["_mine"]),
-        ("explainer ../mine", ["../mine"]),
-        ("metric energy", ["saliency_energy"]),
-        ("dataset my--data", ["my--data", "dashes"]),
-        ("command hello --asks maps", ["--asks", "command"]),
-    ],
-)
+@pytest.mark.parametrize(("line", "words"), [
+    ("explainer My_Method", ["My_Method", "explainer"]), ("explainer my-method", ["my-method", "underscores"]),
+    ("explainer lambda", ["lambda"]), ("explainer _mine", ["_mine"]), ("explainer ../mine", ["../mine"]),
+    ("metric energy", ["saliency_energy"]), ("dataset my--data", ["my--data", "dashes"]),
+    ("command hello --asks maps", ["--asks", "command"]),
+])  # fmt: skip
 def test_invalid_names_are_refused_in_one_line(line, words, checkout, capsys):
     before = sorted(checkout.rglob("*"))
     message = said(capsys, ["new", *line.split()], 2)

@@ -36,6 +36,10 @@ def read(**given):
     return dict(options.resolved("method", method, given))
 
 
+def text(**given):
+    return options.text(options.resolved("method", method, given))
+
+
 @pytest.mark.parametrize(("given", "words"), [
     ({"kind": "Soft"}, "unknown value of option kind of method 'Soft'; did you mean soft"),
     ({"kind": "x"}, "kind of method 'x'; known: hard, soft"),
@@ -60,21 +64,14 @@ def test_what_an_annotation_allows_is_taken():
 
 
 def test_a_whole_number_for_a_float_is_that_float_also_as_a_default():
-    texts = {
-        options.text(options.resolved("method", method, given)) for given in ({}, {"tolerance": 0}, {"tolerance": 0.0})
-    }
-    assert len(texts) == 1
-    assert options.text(options.resolved("method", method, {"tolerance": 1, "size": 1})) == options.text(
-        options.resolved("method", method, {"tolerance": 1.0, "size": 1})
-    )
+    assert text() == text(tolerance=0) == text(tolerance=0.0)
+    assert text(tolerance=1, size=1) == text(tolerance=1.0, size=1)
     assert type(read(size=1)["size"]) is int
 
 
 def test_a_float_that_is_whole_and_a_number_of_numpy_are_that_number():
     for value in (4, 4.0, np.int64(4), np.float32(4), np.array(4)):
-        assert options.text(options.resolved("method", method, {"size": value})) == options.text(
-            options.resolved("method", method, {"size": 4})
-        )
+        assert text(size=value) == text(size=4)
     assert read(flip=np.bool_(True))["flip"] is True
     assert read(threshold=np.float32(0.5))["threshold"] == 0.5
 
