@@ -206,7 +206,7 @@ class PartFolder:
             expected = FORMAT, self.run, self.path.name, int(path.name.partition("-")[0]), rows
             first, counts = min(min(entry.starts) for entry in part.entries), [*map(_total, part.groups.values())]
             return part if (notes["format"], notes["run"], notes["folder"], first, counts) == expected else None
-        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Lock, local
 from typing import Any
 
-from sqlalchemy import Connection, create_engine, insert, inspect, select
+from sqlalchemy import Connection, create_engine, event, insert, inspect, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
@@ -19,6 +19,9 @@ from saliency_bench.studies.study_tables import FORMAT, metadata, prepare_sqlite
 
 POSTGRES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 PATIENCE = 60.0  # seconds that a transaction waits for other writers; a server sets fewer
+# Of libpq: seconds, milliseconds and numbers of tries after which a PostgreSQL server that does not answer is given up.
+DEADLINES = {"connect_timeout": 10, "tcp_user_timeout": 20_000, "keepalives_idle": 10, "keepalives_interval": 5,
+             "keepalives_count": 2}  # fmt: skip
 CONNECTIONS = 40  # simultaneous connections per server
 LOCK = 20231008537  # the number of the lock that writers of a PostgreSQL store take
 LONGEST_VALUE = 40  # characters of a setting in a message
@@ -64,13 +67,17 @@ class Database:
             _check_file(self.path, create)
         url = f"sqlite:///{self.path}" if self.path else "postgresql+psycopg://" + text.partition("://")[2]
         try:
-            self.engine = create_engine(url, pool_size=CONNECTIONS, pool_timeout=120)
+            chosen = {} if self.path else make_url(url).query
+            deadlines = {} if self.path else {name: most for name, most in DEADLINES.items() if name not in chosen}
+            self.engine = create_engine(url, pool_size=CONNECTIONS, pool_timeout=120, connect_args=deadlines)
         except (ArgumentError, ValueError) as error:
             raise UserError(f"{self.text} is not the URL of a database ({one_line(error)})") from None
         except ModuleNotFoundError as error:
             raise UserError(f"{self.text} needs the library psycopg: pip install 'psycopg[binary]'") from error
         if self.path is not None:
             prepare_sqlite(self.engine, lambda: self.patience)
+        else:
+            event.listen(self.engine, "begin", self._limit_waiting)
         self._queue = Lock()
         self._of_thread = local()  # `.writer`: the connection of this thread's write transaction
         try:
@@ -102,6 +109,10 @@ class Database:
                     "saliency-bench that wrote it, or start a new store"
                 )
 
+    def _limit_waiting(self, connection: Connection) -> None:
+        """Let a transaction of PostgreSQL wait `patience` seconds for the locks of others, such as of maintenance."""
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(1000 * self.patience)}")
+
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """Open a write transaction.
@@ -113,7 +124,6 @@ class Database:
         """
         with self._turn(), self.engine.connect().execution_options(writes=True) as connection, connection.begin():
             if self.path is None:
-                connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(1000 * self.patience)}")
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
             self._of_thread.writer = connection
             try:

@@ -4,12 +4,9 @@
 NAMESPACE/results of its owner, or the board in the variable SALIENCY_BENCH_RESULTS.
 """
 
-import atexit
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import mkdtemp
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before gradio is imported
 
@@ -17,6 +14,7 @@ import gradio as gr
 from fastapi import HTTPException
 from gradio.utils import get_upload_folder
 from starlette.middleware import Middleware
+from uvicorn.config import HTTP_PROTOCOLS
 
 from saliency_bench.board.view.core import read_core
 from saliency_bench.board.view.live import Live
@@ -25,7 +23,10 @@ from saliency_bench.errors import UserError
 from saliency_bench.spaces.leaderboard import submission
 from saliency_bench.spaces.leaderboard.guard import KEPT_FOR, Guard, Uploads
 from saliency_bench.spaces.pages.origins import OwnHosts
+from saliency_bench.spaces.pages.requests import TimedProtocol
 
+# Gradio passes no protocol on to uvicorn, whose own waits for ever for the rest of a request's head.
+HTTP_PROTOCOLS["auto"] = f"{TimedProtocol.__module__}:{TimedProtocol.__name__}"
 HERE = Path(__file__).parent
 CORE = HERE / "core.yaml"
 FONTS = ("system-ui", "sans-serif")  # fonts of the machine, so that nothing is fetched
@@ -85,7 +86,6 @@ def launch(live: Live, **options: object) -> None:
         live: the board.
         **options: further options of gradio's `launch`.
     """
-    keep_files_private()
     css = (HERE / "board.css").read_text(encoding="utf-8")
     demo = build(live)
     demo.space_id = None  # otherwise gradio's page fetches a header and its fonts from other hosts
@@ -95,16 +95,6 @@ def launch(live: Live, **options: object) -> None:
     guard = Middleware(Guard, uploads=uploads, calls=calls, components=components)
     guarded = {"middleware": [Middleware(OwnHosts, host=str(options.get("server_name"))), guard]}
     demo.launch(theme=THEME, css=css, footer_links=[], max_file_size=MOST_PACKED, app_kwargs=guarded, **options)
-
-
-def keep_files_private() -> None:
-    """Give Gradio a folder that no other user of this machine can make or open; by default it is /tmp/gradio.
-
-    It is removed when the process ends. A folder that the variable GRADIO_TEMP_DIR names is left as it is.
-    """
-    if "GRADIO_TEMP_DIR" not in os.environ:
-        folder = os.environ["GRADIO_TEMP_DIR"] = mkdtemp(prefix="saliency-bench-gradio-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def main() -> None:

@@ -13,12 +13,13 @@ from gradio.utils import get_upload_folder
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
+from uvicorn import Config
 
+from saliency_bench.spaces.leaderboard import app, keep_files_private, unfolded
 from saliency_bench.spaces.leaderboard import guard as guarding
-from saliency_bench.spaces.leaderboard import unfolded
-from saliency_bench.spaces.leaderboard.app import keep_files_private
 from saliency_bench.spaces.leaderboard.guard import Guard, RefusedError, Uploads
 from saliency_bench.spaces.leaderboard.unfolded import PREFIX, Folders, remove
+from saliency_bench.spaces.pages.requests import TimedProtocol
 
 API = "/gradio_api"
 HOST = {"origin": "http://testserver"}
@@ -76,6 +77,13 @@ def test_gradio_keeps_files_where_no_other_user_gets_at_them(monkeypatch):
     folder = Path(get_upload_folder())
     keep_files_private()
     assert (Path(get_upload_folder()), folder.stat().st_mode & 0o777) == (folder, 0o700)
+
+
+def test_gradio_s_server_waits_for_no_half_sent_head():
+    assert app
+    config = Config(None)
+    config.load()
+    assert config.http_protocol_class is TimedProtocol
 
 
 def test_only_who_is_signed_in_uploads(tmp_path):

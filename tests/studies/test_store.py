@@ -2,11 +2,13 @@
 
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 
@@ -14,11 +16,11 @@ import numpy as np
 import pytest
 from refusals import refused
 from sqlalchemy import delete, insert, select, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from saliency_bench.errors import UserError
+from saliency_bench.studies import database, study_tables
 from saliency_bench.studies import study as study_module
-from saliency_bench.studies import study_tables
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.database import hours_ago, lately
 from saliency_bench.studies.events import add_event
@@ -287,6 +289,24 @@ def test_a_password_is_not_shown():
     pytest.importorskip("psycopg")
     caught = refused("cannot be used as a store", Store, "postgresql://ada:s3cret@127.0.0.1:9/none")
     assert "s3cret" not in caught
+
+
+def test_a_server_that_does_not_answer_is_given_up(monkeypatch):
+    pytest.importorskip("psycopg")
+    monkeypatch.setitem(database.DEADLINES, "connect_timeout", 2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://ada@127.0.0.1:{silent.getsockname()[1]}/x"
+        refused("cannot be used as a store: connection timeout expired", Store, url)
+
+
+def test_reading_a_locked_table_is_given_up(request):
+    place = request.getfixturevalue("database")
+    with closing(Store(place)) as store, closing(Store(place)) as other:
+        study, store.patience = made(store), 0.2
+        with other.writing() as connection:
+            connection.exec_driver_sql(f"LOCK TABLE {study_tables.people.name}")
+            with pytest.raises(OperationalError, match="lock timeout"):
+                study.person("key")
 
 
 @pytest.mark.slow
