@@ -102,8 +102,9 @@ class ExplainerDeclaration(_Declaration):
             entry points also have a hash of their source.
         needs: requirements on the network, from these words joined by ", " or " or ": outputs, gradients, activations,
             attention; or "nothing" for a baseline.
-        passes: forward passes for one image: a number, or a function (options, height, width) -> number of all options.
-            Other dependencies are further parameters with defaults, such as `channels=512`.
+        passes: forward passes for one image, the most if images differ: a number, or a function (options, height,
+            width) -> number of all options. Other dependencies are further parameters with defaults, such as
+            `channels=512`.
         targeted: whether its maps depend on the target.
         signed: whether its maps also hold evidence against the target as negative values: True, or {option: value} of
             the option that enables it. It must be a literal, because reports read it without importing the explainer.

@@ -32,43 +32,13 @@ def offered(line: str, folder) -> list[str]:
 
 
 @pytest.mark.sample(4)
-<<<<<<< HEAD
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("", set(registry.names("push_scripts")) | {"help"}),
-        ("re", {"recompute", "report", "review"}),
-        ("help tr", {"train"}),
-        ("run --met", {"--metrics"}),
-        ("run --explainers ", set(registry.names("explainers"))),
-        ("run --model net --explainers rise gradcam_", {"gradcam_plus_plus", "gradcam_vit"}),
-        (
-            "run --explainers rise:",
-            {f"rise:{name}=" for name in ("masks", "cells", "p", "seed", "on", "reliability", "batch_size", "border")},
-        ),
-        ("run --explainers rise:masks=10,c", {"rise:masks=10,cells="}),
-        ("run --metrics saliency_po", {"saliency_pointing_game"}),
-        ("run --precision f", {"fp32", "fp16"}),
-        ("run --dataset pe", {"pet-xai"}),
-        ("run --dataset f", {"food-101"}),
-        ("run --model microsoft/resnet-1", {"microsoft/resnet-18"}),
-        ("run --target pre", {"predicted"}),
-        ("run --limit ", set()),
-        ("run --out ru", {"runs/"}),
-        ("build shapes", {"shapes-xai"}),
-        ("build shapes-xai --co", {"--count"}),
-        ("install-metrics saliency_rec", {"saliency_recall"}),
-        ("list exp", {"explainers"}),
-    ],
-)
-=======
 @pytest.mark.parametrize(("line", "words"), [
     ("", set(registry.names("push_scripts")) | {"help"}), ("re", {"recompute", "report", "review"}),
     ("help tr", {"train"}), ("run --met", {"--metrics"}),
     ("run --explainers ", set(registry.names("explainers"))),
     ("run --model net --explainers rise gradcam_", {"gradcam_plus_plus", "gradcam_vit"}),
     ("run --explainers rise:",
-     {"rise:masks=", "rise:cells=", "rise:p=", "rise:seed=", "rise:on=", "rise:batch_size=", "rise:border="}),
+     {f"rise:{name}=" for name in ("masks", "cells", "p", "seed", "on", "reliability", "batch_size", "border")}),
     ("run --explainers rise:masks=10,c", {"rise:masks=10,cells="}),
     ("run --metrics saliency_po", {"saliency_pointing_game"}),
     ("run --precision f", {"fp32", "fp16"}), ("run --dataset pe", {"pet-xai"}),
@@ -78,7 +48,6 @@ def offered(line: str, folder) -> list[str]:
     ("build shapes", {"shapes-xai"}), ("build shapes-xai --co", {"--count"}),
     ("install-metrics saliency_rec", {"saliency_recall"}), ("list exp", {"explainers"}),
 ])  # fmt: skip
->>>>>>> tsb
 def test_tab(line, words, tmp_path):
     (tmp_path / "runs").mkdir()
     found = set(offered(f"saliency-bench {line}", tmp_path))
