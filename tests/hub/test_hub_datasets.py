@@ -172,7 +172,7 @@ def test_pictures_of_a_folder_on_the_hub_are_its_own(here):
         ({"README_dot_md": CARD % b"../../founder/other/x.csv"}, REPO),
         (
             {"README_dot_md": b"---\na: &a x\nb: [" + b", ".join([b"*a"] * 60) + b"]\n---\n"} | filled("red"),
-            r"alias \*a",
+            ALIAS,
         ),
         ({"README_dot_md": b"---\nconfigs: 3\ndataset_info: []\n---\n"}, REPO),
         ({"data__test_dot_parquet": b"PAR1 no more"}, REPO),
