@@ -63,7 +63,7 @@ class Ways:
         self.classifier = sb.load_classifier(model, device="cpu")
 
     def _results(self, way: str) -> Scores:
-        return getattr(self, way)()
+        return self._run(way, **CHANGES[way](self)) if way in CHANGES else getattr(self, way)()
 
     # Runs
 
@@ -82,31 +82,6 @@ class Ways:
             if row["part"] is None:
                 scores[names[row["cell_id"]]][row["image_id"]] = row["value"]
         return scores
-
-    def names_and_folders(self):
-        return self._run("names_and_folders")
-
-    def explainer_and_metric_objects(self):
-        return self._run("explainer_and_metric_objects", explainers=[sb.load_explainer(name) for name in EXPLAINERS],
-                         metrics=[sb.load_metric(name) for name in METRICS])  # fmt: skip
-
-    def dataset_in_memory(self):
-        return self._run("dataset_in_memory", dataset=sb.load_dataset(self.pets))
-
-    def dataset_saved_to_disk(self):
-        sb.load_dataset(self.pets).save_to_disk(self.folder / "saved")
-        return self._run("dataset_saved_to_disk", dataset=str(self.folder / "saved"))
-
-    def model_object(self):
-        return self._run("model_object", model=AutoModelForImageClassification.from_pretrained(self.model))
-
-    def classifier_object(self):
-        return self._run("classifier_object", model=sb.load_classifier(self.model, device="cpu"))
-
-    def reloaded_model(self):
-        folder = Path(shutil.copytree(self.model, self.folder / "reloaded"))
-        AutoModelForImageClassification.from_pretrained(self.model).save_pretrained(folder)
-        return self._run("reloaded_model", model=str(folder))
 
     def command_line(self):
         words = ["run", "--dataset", self.pets, "--model", self.model, *self._words(self.folder / "command_line")]
@@ -176,20 +151,18 @@ class Ways:
 
         def score(explainer, metric, batch, maps):
             module, options = loaded[metric], dict(load_metric(metric).options)
-            common = {"images": batch.images, "classifier": self.classifier, "batch_size": BATCH, "per_sample": True}
+            common = {"images": batch.images, "classifier": self.classifier, "batch_size": BATCH, "per_sample": True,
+                      "image_ids": batch.ids}  # fmt: skip
             if metric in MASKS:
                 inputs = {"predictions": maps, "references": batch.masks, "per_sample": True}
             elif metric in CURVES:
-                inputs = common | self.of_ids(batch) | {"predictions": maps, "references": self.targets(batch)}
+                inputs = common | {"predictions": maps, "references": self.targets(batch)}
             else:
-                inputs = common | self.of_ids(batch) | {"explainer": explainer}
+                inputs = common | {"explainer": explainer}
                 inputs |= {"references": self.targets(batch)} if "target" in load_metric(metric).inputs else {}
             return module.compute(**inputs, **options)["scores"]
 
         return self._scores(score)
-
-    def of_ids(self, batch):
-        return {"image_ids": batch.ids}
 
     def score_samples(self):
         def score(explainer, metric, batch, maps):
@@ -197,7 +170,7 @@ class Ways:
                 return None
             target = self.targets(batch) if "target" in load_metric(metric).inputs or metric in CURVES else None
             return score_samples(metric, batch.images, self.classifier, explainer, target=target, batch_size=BATCH,
-                                 **self.of_ids(batch))  # fmt: skip
+                                 image_ids=batch.ids)  # fmt: skip
 
         return self._scores(score)
 
@@ -219,10 +192,29 @@ class Ways:
         return found
 
 
-RUNS = (
-    "names_and_folders", "command_line", "explainer_and_metric_objects", "dataset_in_memory", "dataset_saved_to_disk",
-    "model_object", "classifier_object", "reloaded_model", "pushed_and_named", "pushed_and_forced",
-)  # fmt: skip
+def saved(ways):
+    sb.load_dataset(ways.pets).save_to_disk(ways.folder / "saved")
+    return str(ways.folder / "saved")
+
+
+def reloaded(ways):
+    folder = Path(shutil.copytree(ways.model, ways.folder / "reloaded"))
+    AutoModelForImageClassification.from_pretrained(ways.model).save_pretrained(folder)
+    return str(folder)
+
+
+# {way of a run in this process: what it changes of names and folders}
+CHANGES = {
+    "names_and_folders": lambda ways: {},
+    "explainer_and_metric_objects": lambda ways: {"explainers": [sb.load_explainer(name) for name in EXPLAINERS],
+                                                  "metrics": [sb.load_metric(name) for name in METRICS]},
+    "dataset_in_memory": lambda ways: {"dataset": sb.load_dataset(ways.pets)},
+    "dataset_saved_to_disk": lambda ways: {"dataset": saved(ways)},
+    "model_object": lambda ways: {"model": AutoModelForImageClassification.from_pretrained(ways.model)},
+    "classifier_object": lambda ways: {"model": sb.load_classifier(ways.model, device="cpu")},
+    "reloaded_model": lambda ways: {"model": reloaded(ways)},
+}  # fmt: skip
+RUNS = (*CHANGES, "command_line", "pushed_and_named", "pushed_and_forced")
 COVERS = dict.fromkeys((*RUNS, "modules_of_evaluate"), METRICS) | {
     "score_samples": (*CURVES, *EXPLAIN),  # those without masks
     "submitted_maps": (*MASKS, *CURVES),  # those that need one map of each image

@@ -71,10 +71,7 @@ def on_gpu(monkeypatch):
 
 
 # {explainer: the sizes of its passes for two images, most bytes sent to the GPU per 1,000 pictures of 602,112 each}
-EXPECTED = {
-    "occlusion:window=32,stride=16": ([170] * 2, 17_200),
-    "rise:masks=4000": ([250] * 32, 107_000),
-}
+EXPECTED = {"occlusion:window=32,stride=16": ([170] * 2, 17_200), "rise:masks=4000": ([250] * 32, 107_000)}
 
 
 @pytest.mark.sample(1)

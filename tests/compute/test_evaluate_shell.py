@@ -98,14 +98,9 @@ def test_describes_itself_its_inputs_and_options(load, name):
     assert re.search(r"Returns:\n    {name: the mean over samples}. Per sample: \S+", text)
 
 
-class Plain(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.linear = nn.Linear(3 * 72, 5)
-
-    def forward(self, images):
-        return self.linear(images.flatten(1))
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 72, 5))
 
 
 def images():
@@ -113,11 +108,11 @@ def images():
 
 
 def plain():
-    return load_classifier(Plain(), mean=0, std=1, device="cpu")
+    return load_classifier(network(), mean=0, std=1, device="cpu")
 
 
 def test_insertion_through_evaluate(load):
-    classifier = load_classifier(Plain(), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu")
+    classifier = load_classifier(network(), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu")
     images, labels, metric = torch.rand(6, 3, 8, 9), [0, 1, 2, 3, 4, 0], load("saliency_insertion")
     expected = saliency_insertion(Curves(classifier, images, one_hot(labels, 5), MAPS))
     given = {"predictions": MAPS, "images": images.numpy(), "classifier": classifier, "per_sample": True}
@@ -162,7 +157,7 @@ def test_a_class_for_each_image_or_weights_or_the_predicted_one(load):
     assert metric.compute(**given, target=weights)["scores"] == ours
     assert metric.compute(**given, target=weights[:1])["scores"] == ours
     with torch.no_grad():
-        predicted = Plain()(given["images"]).argmax(dim=1)
+        predicted = network()(given["images"]).argmax(dim=1)
     assert (predicted != 0).any()
     with pytest.warns(UserWarning, match="flat map") as caught:  # brightness knows class 0 only
         scores = metric.compute(**given, references=[0, 1, 0, 0, 0, 0])["scores"]
@@ -219,7 +214,7 @@ class SaliencyCount(MapOnlyShell, evaluate.Metric):
 '''
 
 
-def test_a_metric_of_maps_alone_takes_no_references_and_leaves_out_what_has_no_score(load, tmp_path, monkeypatch):
+def test_a_metric_of_maps_alone_takes_no_references(load, tmp_path, monkeypatch):
     file = tmp_path / "saliency_count" / "saliency_count.py"
     file.parent.mkdir()
     file.write_text(ALONE)

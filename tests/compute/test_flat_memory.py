@@ -76,12 +76,8 @@ def png(picture):
 def folder_of(samples, pictures, folder):
     """A dataset of so many samples, as others publish theirs: Parquet in row groups of a hundred."""
     kinds = {"image": Image(), "mask": Image(), "label": ClassLabel(names=["a", "b"]), "image_id": Value("string")}
-    columns = {
-        "image": [pictures[number % len(pictures)][0] for number in range(samples)],
-        "mask": [pictures[number % len(pictures)][1] for number in range(samples)],
-        "label": [number % 2 for number in range(samples)],
-        "image_id": [f"sample-{number:06d}" for number in range(samples)],
-    }
+    rows = [(*pictures[number % len(pictures)], number % 2, f"sample-{number:06d}") for number in range(samples)]
+    columns = dict(zip(kinds, map(list, zip(*rows, strict=True)), strict=True))
     table = pa.Table.from_pydict(columns, schema=Features(kinds).arrow_schema)
     (folder / "data").mkdir(parents=True)
     pq.write_table(table, folder / "data" / "test-00000-of-00001.parquet", row_group_size=100)

@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.cli import main
-from saliency_bench.compute import context, writing
+from saliency_bench.compute import writing
 from saliency_bench.compute.scoring.inputs import MetricInputs
-from saliency_bench.errors import UserError
 from saliency_bench.read.parts import PartFolder
 from saliency_bench.read.stored_maps import SCHEMA, StoredMaps, packed, table_of
 
@@ -26,10 +26,7 @@ def go(out, shapes, resnet, **changes):
 
 def maps_of(out):
     """{explainer: {image id: the bytes of its map}}"""
-    return {
-        name: {image_id: values.tobytes() for image_id, values in maps.items()}
-        for name, maps in sb.load_maps(out).items()
-    }
+    return {name: {one: values.tobytes() for one, values in maps.items()} for name, maps in sb.load_maps(out).items()}
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +116,7 @@ def test_chunks_that_were_made_in_pieces_end_as_the_same_maps(done, shapes, resn
 @pytest.mark.slow
 def test_maps_asked_for_later_are_added_and_no_score_is_made_again(shapes, resnet, done, tmp_path, monkeypatch):
     first = go(tmp_path / "run", shapes, resnet, keep_maps=False)
-    with pytest.raises(UserError, match="--keep-maps"):
-        sb.load_maps(first)
+    refused("--keep-maps", sb.load_maps, first)
     before = (first.folder / "records.parquet").read_bytes()
     with monkeypatch.context() as patch:
         patch.setattr(MetricInputs, "score", lambda *_: pytest.fail("scored again"))
@@ -130,15 +126,6 @@ def test_maps_asked_for_later_are_added_and_no_score_is_made_again(shapes, resne
     assert not again.complete
     assert go(tmp_path / "run", shapes, resnet).complete
     assert [cell.cell_id for cell in again.cells] == [cell.cell_id for cell in first.cells]
-
-
-def test_a_damaged_file_of_maps_is_made_again(done, shapes, resnet, tmp_path):
-    out = tmp_path / "run"
-    shutil.copytree(done.folder, out)
-    path = next(out.glob("maps/*/*.parquet"))
-    path.write_bytes(path.read_bytes()[:-100] + bytes(100))
-    go(out, shapes, resnet)
-    assert maps_of(out) == maps_of(done.folder)
 
 
 def test_samples_without_a_map_are_left_out_and_the_run_is_complete(shapes, resnet, tmp_path):
@@ -160,41 +147,29 @@ def test_kept_maps_are_scored_again_like_those_they_were(done, shapes, resnet, t
     line += f" --batch-size 4 --limit 22 --out {tmp_path / 'file'}"
     assert main(line.split()) == 0
     own = go(tmp_path / "own", shapes, resnet, explainers=[], maps={"mine": sb.load_maps(done)["gradient"]})
-    values = [cell.value for run in (tmp_path / "file", tmp_path / "own") for cell in read(run)]
+    values = [cell.value for run in (tmp_path / "file", tmp_path / "own") for cell in sb.load_run(run).cells]
     assert values == pytest.approx([done.cells[0].value] * 2, abs=2e-3)
     assert values[0] == values[1]
     assert list(sb.load_maps(own)) == ["mine"]
 
 
-def read(folder):
-    from saliency_bench.read.run_folder import read_run
-
-    return read_run(folder).cells
-
-
-def test_a_setting_that_keeps_maps_is_no_part_of_ids_and_is_in_the_command(done):
+def test_maps_that_are_not_there_are_answered_by_the_nearest(done, tmp_path):
     assert "--keep-maps" in done.summary["command"]
-    assert isinstance(context.KeptMaps(sb.load_explainer("random")).id, str)
+    refused("'gradient2'; did you mean gradient", sb.load_maps(done).__getitem__, "gradient2")
+    refused("not the folder of a finished run", sb.load_maps, tmp_path)
 
 
-def test_an_explainer_without_kept_maps_is_answered_by_the_nearest(done):
-    with pytest.raises(UserError, match="'gradient2'; did you mean gradient"):
-        sb.load_maps(done)["gradient2"]
-
-
-def test_a_folder_without_a_run_is_named(tmp_path):
-    with pytest.raises(UserError, match="not the folder of a finished run"):
-        sb.load_maps(tmp_path)
-
-
-def test_a_damaged_file_of_maps_is_named_instead_of_read(done, tmp_path):
+def test_a_damaged_file_of_maps_is_named_and_made_again(done, shapes, resnet, tmp_path):
     folder = shutil.copytree(done.folder, tmp_path / "run")
-    path = next((folder / "maps").glob("*/*.parquet"))
+    path = next(folder.glob("maps/*/*.parquet"))
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 255
     path.write_bytes(content)
-    with pytest.raises(UserError, match=f"{path.name} is damaged; start the run again"):
-        [np.asarray(maps) for maps in sb.load_maps(folder).values()]
+    refused(f"{path.name} is damaged; start the run again", lambda: [
+        np.asarray(maps) for maps in sb.load_maps(folder).values()])  # fmt: skip
+    path.write_bytes(bytes(content[:-100]) + bytes(100))
+    go(folder, shapes, resnet)
+    assert maps_of(folder) == maps_of(done.folder)
 
 
 def column(name, *values):
@@ -238,5 +213,4 @@ def test_spoilt_maps_of_a_stranger_are_named(tmp_path, monkeypatch, spoil, words
     monkeypatch.setattr("saliency_bench.read.records.MOST_NUMBERS", 3 * 10**6)
     pq.write_table(table_of([0, 1], ["a", "b"], [np.ones((2, 3), np.float32)] * 2), tmp_path / "0.parquet")
     spoil(tmp_path / "0.parquet")
-    with pytest.raises(UserError, match=words):
-        np.asarray(StoredMaps(tmp_path))
+    refused(words, np.asarray, StoredMaps(tmp_path))

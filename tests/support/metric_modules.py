@@ -2,15 +2,18 @@
 
 import sys
 from functools import cache
+from itertools import count
 
 from saliency_bench import registry
+
+NUMBERS = count()  # of packages: Python keeps one of the same name, in the folder of the first file
 
 
 def loader(folder):
     """Yields load(name, **options) -> a new object of this metric's module."""
     from evaluate.loading import evaluation_module_factory, import_main_class, init_dynamic_modules
 
-    modules = init_dynamic_modules("modules_of_evaluate", str(folder / "modules"))
+    modules = init_dynamic_modules(f"modules_of_evaluate_{next(NUMBERS)}", str(folder / "modules"))
 
     @cache
     def found(name):
