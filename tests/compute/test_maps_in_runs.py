@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from commands import said
 from PIL import Image
+from refusals import refused
 from run_order import in_run_order
 
 import saliency_bench as sb
@@ -28,7 +30,6 @@ def dataset(shapes):
 
 @pytest.fixture(scope="module")
 def maps(dataset):
-    """(N, 32, 32) in the order of the dataset, each another one."""
     return np.random.default_rng(0).normal(size=(len(dataset), 32, 32)).astype(np.float32)
 
 
@@ -122,42 +123,39 @@ class OfAKind(torch.Tensor):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (lambda: Opened(), "(it holds posix.mkdir, not one dense tensor of numbers)"),
-        (lambda: np.zeros((2, 3)), "it holds numpy"),
-        (lambda: {"map": torch.zeros(2, 3)}, "(it holds a dict, not one tensor); save only the maps"),
-        (lambda: torch.zeros(2, 3).to_sparse(), "_rebuild_sparse_tensor, not one dense tensor"),
-        (lambda: torch.zeros(2, 3, device="meta"), "_rebuild_meta_tensor_no_storage, not one dense tensor"),
-        (lambda: torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8), "_rebuild_qtensor, not one dense"),
-        (lambda: torch.zeros(2, 3).as_subclass(OfAKind), "_rebuild_from_type_v2, not one dense tensor"),
-        (lambda: torch.zeros(2, 3, dtype=torch.complex64), "torch.ComplexFloatStorage, not one dense tensor"),
-        (lambda: torch.zeros(2, 3, dtype=torch.complex64).conj().imag, "save maps.resolve_neg().clone()"),
-        (lambda: torch.zeros(2, 3, dtype=torch.float8_e4m3fn), "torch.float8_e4m3fn, not one dense tensor"),
-        (lambda: torch.zeros(1, 2, 3), "is 1 x 2 x 3, but the prepared frame is 2 x 3"),
-        (lambda: torch.zeros(1).expand(400_000, 400_000), "is 400000 x 400000, but the prepared frame is 2 x 3"),
-        (lambda: torch.full((2, 3), torch.nan), "the map holds NaN"),
-        (lambda: torch.zeros(2**26 + 1), "of which at most 268,435,456 are read"),
-    ],
-)
+@pytest.mark.parametrize(("content", "words"), [
+    (lambda: Opened(), "(it holds posix.mkdir, not one dense tensor of numbers)"),
+    (lambda: np.zeros((2, 3)), "it holds numpy"),
+    (lambda: {"map": torch.zeros(2, 3)}, "(it holds a dict, not one tensor); save the maps alone"),
+    (lambda: torch.zeros(2, 3).to_sparse(), "_rebuild_sparse_tensor, not one dense tensor"),
+    (lambda: torch.zeros(2, 3, device="meta"), "_rebuild_meta_tensor_no_storage, not one dense tensor"),
+    (lambda: torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8), "_rebuild_qtensor, not one dense"),
+    (lambda: torch.zeros(2, 3).as_subclass(OfAKind), "_rebuild_from_type_v2, not one dense tensor"),
+    (lambda: torch.zeros(2, 3, dtype=torch.complex64), "torch.ComplexFloatStorage, not one dense tensor"),
+    (lambda: torch.zeros(2, 3, dtype=torch.complex64).conj().imag, "save maps.resolve_neg().clone()"),
+    (lambda: torch.zeros(2, 3, dtype=torch.float8_e4m3fn), "torch.float8_e4m3fn, not one dense tensor"),
+    (lambda: torch.zeros(1, 2, 3), "is 1 x 2 x 3, but the prepared frame is 2 x 3"),
+    (lambda: torch.zeros(1).expand(400_000, 400_000), "is 400000 x 400000, but the prepared frame is 2 x 3"),
+    (lambda: torch.full((2, 3), torch.nan), "the map holds NaN"),
+    (lambda: torch.zeros(2**26 + 1), "of which at most 268,435,456 are read"),
+    *((lambda content=content: content, "is not the zip archive that torch.save writes")
+      for content in (b"", b"PK\x03\x04", b"cos\nsystem\n(S'touch opened'\ntR.")),
+])  # fmt: skip
 def test_files_of_torch_that_hold_something_else(content, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "maps").mkdir()
-    torch.save(content(), "maps/a.pt")
+    made, path = content(), tmp_path / "maps" / "a.pt"
+    path.write_bytes(made) if isinstance(made, bytes) else torch.save(made, path)
     check_refused(tmp_path, words)
 
 
 def check_refused(folder, words):
-    with pytest.raises(UserError, match=re.escape(words)) as caught:
-        dict(read_maps_of(folder / "maps", "mine", ONE, (2, 3)))
-    assert "\n" not in str(caught.value)
-    assert "a.pt" in str(caught.value)
+    caught = refused(re.escape(words), dict, read_maps_of(folder / "maps", "mine", ONE, (2, 3)))
+    assert "a.pt" in caught
     assert not (folder / "opened").exists()
 
 
 def repacked(path, change, kind=zipfile.ZIP_STORED, again=()):
-    """Write a copy of a tensor's archive with some members changed and some duplicated."""
     torch.save(torch.zeros(2, 3), path)
     with zipfile.ZipFile(path) as packed:
         members = {name: packed.read(name) for name in packed.namelist()}
@@ -173,37 +171,27 @@ def of_pickle(change):
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-@pytest.mark.parametrize(
-    ("change", "options", "words"),
-    [
-        (lambda name, content: content + bytes(2**29) * name.endswith("/0"), {"kind": zipfile.ZIP_DEFLATED},
-         "unpack to more than 268,435,456 bytes"),
-        (lambda name, content: content, {"again": ("data.pkl",)}, "2 members called 'a/data.pkl'"),
-        (lambda name, content: content, {"again": ("0",)}, "2 members called 'a/data/0'"),
-        (lambda name, content: content[: 5 if name.endswith("/0") else None], {}, "smaller than its description"),
-        (lambda name, content: b"big" if name.endswith("byteorder") else content, {}, "not little-endian"),
-        (of_pickle(lambda content: content + bytes(10**6)), {}, "description has more than 100,000 bytes"),
-        (of_pickle(lambda content: b""), {}, "description cannot be read"),
-        (of_pickle(lambda content: content[:40]), {}, "description cannot be read"),
-        (of_pickle(lambda content: content.replace(b"K\x02K\x03", b"K\xffK\xff", 1)), {}, "smaller than its"),
-        (of_pickle(lambda content: content.replace(b"K\x02", b"J\xff\xff\xff\xff", 1)), {}, "header is damaged"),
-        (of_pickle(lambda _: b"\x80\x02c__builtin__\nbytearray\nJ\xff\xff\xff\x7f\x85R."), {}, "__builtin__.bytearray"),
-        (of_pickle(lambda _: b"\x80\x02Nr\xff\xff\xff\x7f."), {}, "it holds a NoneType"),  # a large index of the memo
-        (of_pickle(lambda _: b"\x80\x02" + b"(" * 90_000 + b"t" * 90_000 + b"."), {}, "more than 100,000 bytes"),
-        (of_pickle(lambda _: b"\x80\x02" + b"(" * 40_000 + b"t" * 40_000 + b"."), {}, "it holds a tuple"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "options", "words"), [
+    (lambda name, content: content + bytes(2**29) * name.endswith("/0"), {"kind": zipfile.ZIP_DEFLATED},
+     "unpack to more than 268,435,456 bytes"),
+    (lambda name, content: content, {"again": ("data.pkl",)}, "2 members called 'a/data.pkl'"),
+    (lambda name, content: content, {"again": ("0",)}, "2 members called 'a/data/0'"),
+    (lambda name, content: content[: 5 if name.endswith("/0") else None], {}, "smaller than its description says"),
+    (lambda name, content: b"big" if name.endswith("byteorder") else content, {}, "not little-endian"),
+    (of_pickle(lambda content: content + bytes(10**6)), {}, "description has more than 100,000 bytes"),
+    (of_pickle(lambda content: b""), {}, "description cannot be read"),
+    (of_pickle(lambda content: content[:40]), {}, "description cannot be read"),
+    (of_pickle(lambda content: content.replace(b"K\x02K\x03", b"K\xffK\xff", 1)), {}, "smaller than its"),
+    (of_pickle(lambda content: content.replace(b"K\x02", b"J\xff\xff\xff\xff", 1)), {}, "header is damaged"),
+    (of_pickle(lambda _: b"\x80\x02c__builtin__\nbytearray\nJ\xff\xff\xff\x7f\x85R."), {}, "__builtin__.bytearray"),
+    (of_pickle(lambda _: b"\x80\x02Nr\xff\xff\xff\x7f."), {}, "it holds a NoneType"),  # a large index of the memo
+    (of_pickle(lambda _: b"\x80\x02" + b"(" * 90_000 + b"t" * 90_000 + b"."), {}, "more than 100,000 bytes"),
+    (of_pickle(lambda _: b"\x80\x02" + b"(" * 40_000 + b"t" * 40_000 + b"."), {}, "it holds a tuple"),
+])  # fmt: skip
 def test_archives_of_torch_that_lie(change, options, words, tmp_path):
     (tmp_path / "maps").mkdir()
     repacked(tmp_path / "maps" / "a.pt", change, **options)
     check_refused(tmp_path, words)
-
-
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"cos\nsystem\n(S'touch opened'\ntR."])
-def test_files_that_are_not_of_torch(content, tmp_path):
-    (tmp_path / "maps").mkdir()
-    (tmp_path / "maps" / "a.pt").write_bytes(content)
-    check_refused(tmp_path, "is not the zip archive that torch.save writes")
 
 
 def test_an_id_with_a_slash_is_a_file_in_a_subfolder(tmp_path):
@@ -213,11 +201,11 @@ def test_an_id_with_a_slash_is_a_file_in_a_subfolder(tmp_path):
         np.save(tmp_path / f"{name}.npy", np.full((2, 3), len(name) + ord(name[0])))
     (tmp_path / ".hidden").mkdir()
     np.save(tmp_path / ".hidden" / "x.npy", np.zeros((2, 3)))
-    found = dict(read_maps_of(tmp_path, "mine", {"cat/1": "cat%2F1.npy", "dog/1": "dog%2F1.npy"}, (2, 3)))
+    files = {"cat/1": "cat%2F1.npy", "dog/1": "dog%2F1.npy"}
+    found = dict(read_maps_of(tmp_path, "mine", files, (2, 3)))
     assert {name: values[0, 0] for name, values in found.items()} == {"cat/1": 104, "dog/1": 105}
     np.save(tmp_path / "cat" / "9.npy", np.zeros((2, 3)))
-    with pytest.raises(UserError, match=r"9\.npy is not the map of a known image"):
-        dict(read_maps_of(tmp_path, "mine", {"cat/1": "cat%2F1.npy", "dog/1": "dog%2F1.npy"}, (2, 3)))
+    refused(r"9\.npy is not the map of a known image", dict, read_maps_of(tmp_path, "mine", files, (2, 3)))
 
 
 @pytest.mark.slow
@@ -280,24 +268,19 @@ def test_the_call_in_python_has_a_place_for_arrays(run, maps, by_id, tmp_path):
     assert f"# my_mine_maps: an array of {len(maps)} maps, hash " in command
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (lambda maps: maps[:-1], r"maps mine: [\d,]+ maps for [\d,]+ samples; .*in its order, or .*image id"),
-        (lambda maps: maps[:, :16], "mine is 16 x 32, but the prepared frame is 32 x 32"),
-        (lambda maps: maps[0], r"an array \(N, H, W\); got shape \(32, 32\)"),
-        (lambda maps: np.where(maps > 3, np.nan, maps), "maps mine, image .* NaN or infinite"),
-        (lambda maps: maps.astype(complex), "maps mine: .*real numbers"),
-        (lambda maps: None, "maps mine.*got NoneType"),
-        (lambda maps: 5, "maps mine.*got int"),
-        (lambda maps: {"nobody": maps[0]}, "maps mine, image nobody: the dataset has no such image"),
-        (lambda maps: {}, "maps mine holds no map"),
-    ],
-)
+@pytest.mark.parametrize(("given", "words"), [
+    (lambda maps: maps[:-1], r"maps mine: [\d,]+ maps for [\d,]+ samples; .*in its order, or .*image id"),
+    (lambda maps: maps[:, :16], "mine is 16 x 32, but the prepared frame is 32 x 32"),
+    (lambda maps: maps[0], r"an array \(N, H, W\); got shape \(32, 32\)"),
+    (lambda maps: np.where(maps > 3, np.nan, maps), "maps mine, image .* NaN or infinite"),
+    (lambda maps: maps.astype(complex), "maps mine: .*real numbers"),
+    (lambda maps: None, "maps mine.*got NoneType"),
+    (lambda maps: 5, "maps mine.*got int"),
+    (lambda maps: {"nobody": maps[0]}, "maps mine, image nobody: the dataset has no such image"),
+    (lambda maps: {}, "maps mine holds no map"),
+])  # fmt: skip
 def test_arrays_that_are_not_as_they_should_be(given, words, run, maps, tmp_path):
-    with pytest.raises(UserError, match=words) as caught:
-        run({"mine": given(maps)})
-    assert "\n" not in str(caught.value)
+    refused(words, run, {"mine": given(maps)})
     assert not (tmp_path / "run").exists()
 
 
@@ -326,48 +309,30 @@ def test_files_that_are_not_as_they_should_be(run, by_id, tmp_path):
         "stranger": (lambda path: np.save(f"{path}x.npy", by_id[first]), f"not the map of a known image.*{first}"),
     }
     for name, (change, words) in cases.items():
-        with pytest.raises(UserError, match=words) as caught:
-            run({"mine": broken(name, change)})
-        assert "\n" not in str(caught.value)
+        refused(words, run, {"mine": broken(name, change)})
     os.mkfifo(tmp_path / "maps.parquet")
     for path in (tmp_path / "maps.parquet", "/dev/zero"):
-        with pytest.raises(UserError, match="is not a regular file"):
-            run({"mine": path})
+        refused("is not a regular file", run, {"mine": path})
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("entry", "words"),
-    [
-        ("nowhere", "names no folder of maps; write NAME=FOLDER"),
-        ("mine=", "names no folder of maps"),
-        ("mine=nowhere", "there are no maps nowhere; give a folder of .npy, .npz, .pt or grey .png files, or one .npy"),
-        ("two words=.", "cannot be the name"),
-        ("gradcam=.", "gradcam is the name of an explainer"),
-        ("mine=. mine=.", "two maps are called mine"),
-    ],
-)
-def test_wrong_entries_are_one_line_before_anything_is_loaded(entry, words, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("entries", "words"), [
+    (["nowhere"], "does not say where maps are; write NAME=FOLDER"),
+    (["mine="], "does not say where"),
+    (["mine=nowhere"], "there are no maps nowhere; give a folder of .npy, .npz, .pt or grey .png files, or one .npy"),
+    (["two words=."], "cannot be the name"),
+    (["gradcam=."], "gradcam is the name of an explainer"),
+    (["mine=.", "mine=."], "two maps are called mine"),
+])  # fmt: skip
+def test_wrong_entries_are_one_line_before_anything_is_loaded(entries, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    entries = entry.split(" mine") if entry.count("mine=") == 2 else [entry]
-    entries = [entries[0], "mine=."] if len(entries) == 2 else entries
-    assert main(["run", "--model", "m/m", "--out", "run", "--maps", *entries]) == 2
-    shown = capsys.readouterr().err
+    shown = said(capsys, ["run", "--model", "m/m", "--out", "run", "--maps", *entries], code=2)
     assert words in shown
     assert shown.count("\n") == 1
 
 
-def test_metrics_that_ask_for_further_maps_are_refused(run, maps):
-    with pytest.raises(UserError, match="saliency_max_sensitivity asks for further maps"):
-        run({"mine": maps}, metrics=["saliency_max_sensitivity"])
-
-
-def test_maps_need_a_name(run, maps):
+def test_maps_need_a_name_and_a_metric_that_needs_no_others(run, maps, shapes, resnet, tmp_path):
+    refused("saliency_max_sensitivity asks for further maps", run, {"mine": maps}, metrics=["saliency_max_sensitivity"])
+    refused("a template takes no maps", sb.template, str(shapes), str(resnet), tmp_path / "t", maps={"mine": maps})
     for given in (maps, [maps], 5):
-        with pytest.raises(UserError, match=r"maps must be a dict \{name: folder, file or array\}"):
-            run(given)
-
-
-def test_a_template_takes_no_maps(shapes, resnet, tmp_path, maps):
-    with pytest.raises(UserError, match="a template takes no maps"):
-        sb.template(str(shapes), str(resnet), tmp_path / "t", maps={"mine": maps})
+        refused(r"maps must be a dict \{name: folder, file or array\}", run, given)

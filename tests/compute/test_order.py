@@ -1,6 +1,5 @@
 """The one order of a run: whole groups by a hash, so that a limit is a fair sample and part of any longer run."""
 
-import json
 import shutil
 
 import datasets
@@ -9,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.compute.loading import table as module
@@ -16,11 +16,11 @@ from saliency_bench.compute.loading.load import load
 from saliency_bench.compute.ordering import Order, first_rows, order_of
 from saliency_bench.compute.python_objects import describe
 from saliency_bench.data.loading import fingerprint
-from saliency_bench.errors import UserError
 from saliency_bench.utils.seeds import seed_of
 
 SETTINGS = {"explainers": ["gradient", "random"], "metrics": ["saliency_miou", "saliency_deletion"], "batch_size": 4,
             "device": "cpu"}  # fmt: skip
+GROUPED = ["p", "q", None, "p", "r", "q", "p", None, "r", "s", None, "p"]
 GROUPS = st.lists(st.none() | st.sampled_from("abcdefg"), min_size=1, max_size=40)
 
 
@@ -58,21 +58,17 @@ def test_a_limit_is_the_beginning_of_a_greater_one(groups, first, second, size):
     assert chunks(many)[: len(chunks(few))] == chunks(few)
 
 
-def test_names_of_groups_and_of_samples_are_no_match():
-    assert len(set(order_of(["a", "b", "c"], ["b", None, "b"], 0, "f").clusters)) == 2
-    assert len(set(order_of(["1", "2"], ["s2", None], 0, "f").clusters)) == 2
-
-
 def test_the_order_depends_on_seed_and_content_and_is_fair():
     ids = [f"{number}" for number in range(1000)]
     orders = [order_of(ids, [None] * 1000, *key).positions for key in ((0, "f"), (1, "f"), (0, "g"))]
     assert len({tuple(order) for order in orders}) == 3
     assert all(abs(np.mean(order[:200]) - 499.5) < 3 * 288.7 / np.sqrt(200) for order in orders)
     assert Order([0, 1], ["a", "b"]).first(None) == 2
+    for names, groups in ((["a", "b", "c"], ["b", None, "b"]), (["1", "2"], ["s2", None])):
+        assert len(set(order_of(names, groups, 0, "f").clusters)) == 2  # names of samples are no names of groups
 
 
 def in_memory(rows, groups):
-    """The first drawn rows, with these groups."""
     rows = rows.select(range(len(groups))).remove_columns("group")
     return rows.add_column("group", groups, feature=datasets.Value("string"))
 
@@ -88,17 +84,16 @@ def rows(shapes):
 
 @pytest.mark.slow
 def test_a_run_reads_the_dataset_in_this_order(rows, resnet, tmp_path):
-    groups = ["p", "q", None, "p", "r", "q", "p", None, "r", "s", None, "p"]
-    data = in_memory(rows, groups)
+    data = in_memory(rows, GROUPED)
     context = loaded(data, resnet, tmp_path)
-    expected = literal(data["image_id"], groups, 0, fingerprint(data))
+    expected = literal(data["image_id"], GROUPED, 0, fingerprint(data))
     read = [sample["image_id"] for batch in context.batches for sample in context.read(batch).rows]
     assert read == [data["image_id"][position] for position in expected]
     assert context.identity.fingerprint == fingerprint(data)
     assert context.read(range(4)).samples.batch.ids == read[:4]
     for limit in range(1, 14):
         few = loaded(data, resnet, tmp_path, limit=limit)
-        clusters = [groups[position] or position for position in expected]
+        clusters = [GROUPED[position] or position for position in expected]
         whole = next((n for n in range(limit, 12) if clusters[n] != clusters[n - 1]), 12)
         assert (few.data.count, len(few.batches)) == (whole, -(-whole // 4))
         assert [sample["image_id"] for sample in few.read(range(4)).rows] == read[:4]
@@ -107,34 +102,40 @@ def test_a_run_reads_the_dataset_in_this_order(rows, resnet, tmp_path):
     assert other.identity.fingerprint == context.identity.fingerprint
 
 
-def test_a_limit_of_sorted_rows_takes_all_classes(rows, resnet, tmp_path):
-    sorted_rows = rows.sort("label")
-    context = loaded(sorted_rows, resnet, tmp_path, limit=16)
+def test_limits_and_ids_are_those_of_the_dataset(shapes, rows, resnet, tmp_path):
+    context = loaded(rows.sort("label"), resnet, tmp_path, limit=16)
     assert len({sample["label"] for batch in context.batches for sample in context.read(batch).rows}) > 4
-
-
-def test_ids_that_are_positions_are_those_in_the_dataset(rows, resnet, tmp_path):
     nameless = rows.remove_columns("image_id").select(range(10))
     context = loaded(nameless, resnet, tmp_path)
-    by_id = {
-        sample["image_id"]: sample["label"] for batch in context.batches[:3] for sample in context.read(batch).rows
-    }
-    assert by_id == {str(position): label for position, label in enumerate(nameless["label"])}
+    samples = [sample for batch in context.batches[:3] for sample in context.read(batch).rows]
+    expected = {str(position): label for position, label in enumerate(nameless["label"])}
+    assert {sample["image_id"]: sample["label"] for sample in samples} == expected
+    folders = shapes, shutil.copytree(shapes, tmp_path / "copy")
+    first, second = (loaded(str(folder), resnet, tmp_path / "run").data.samples.ids for folder in folders)
+    assert first == second
+
+
+@pytest.fixture
+def start(shapes, resnet, tmp_path):
+    settings = {"dataset": shapes, "model": resnet, "progress": False, **SETTINGS}
+    return lambda name="run", **changes: sb.run(**settings | changes, out=tmp_path / name)
 
 
 def scores(result):
-    table = result.records()
-    return {(row["cell_id"], row["image_id"]): (row["value"], row["reason"]) for row in table}
+    return {(row["cell_id"], row["image_id"]): (row["value"], row["reason"]) for row in result.records()}
 
 
 @pytest.mark.slow
-def test_scores_are_those_of_the_dataset_own_order(shapes, resnet, tmp_path, monkeypatch):
-    settings = {"dataset": shapes, "model": resnet, "progress": False, **SETTINGS}
-    drawn = sb.run(**settings, out=tmp_path / "drawn")
+def test_scores_do_not_depend_on_order_or_growth(start, monkeypatch):
+    drawn = start("drawn")
+    for limit in (5, 9, None):
+        grown = start("grown", limit=limit)
+    for name in ("records.parquet", "predictions.parquet"):
+        assert (grown.folder / name).read_bytes() == (drawn.folder / name).read_bytes()
     monkeypatch.setattr(
         module, "order_of", lambda ids, groups, seed, content: Order(list(range(len(ids))), list(map(str, ids)))
     )
-    plain = sb.run(**settings, out=tmp_path / "plain")
+    plain = start("plain")
     first, second = scores(drawn), scores(plain)
     assert first.keys() == second.keys()
     assert [row["image_id"] for row in drawn.records()] != [row["image_id"] for row in plain.records()]
@@ -144,22 +145,9 @@ def test_scores_are_those_of_the_dataset_own_order(shapes, resnet, tmp_path, mon
 
 
 @pytest.mark.slow
-def test_a_limited_run_grows_into_the_full_one(shapes, resnet, tmp_path):
-    settings = {"dataset": shapes, "model": resnet, "progress": False, **SETTINGS}
-    at_once = sb.run(**settings, out=tmp_path / "at_once")
-    for limit in (5, 9, None):
-        grown = sb.run(**settings, out=tmp_path / "grown", limit=limit)
-    files = ("records.parquet", "predictions.parquet")
-    assert [(grown.folder / name).read_bytes() for name in files] == [
-        (at_once.folder / name).read_bytes() for name in files
-    ]
-
-
-@pytest.mark.slow
-def test_whole_groups_are_counted_and_said(rows, resnet, tmp_path):
+def test_whole_groups_are_counted_and_said(start, rows):
     data = in_memory(rows, [f"patient {number // 3}" for number in range(33)])
-    settings = {"dataset": data, "model": resnet, "progress": False, **SETTINGS}
-    done = sb.run(**settings, out=tmp_path / "run", limit=10)
+    done = start(dataset=data, limit=10)
     assert done.summary["dataset"]["used"] == 12
     assert all((cell["n"], cell["clusters"]) == (12, 4) for cell in done.summary["cells"])
     predictions = pq.read_table(done.folder / "predictions.parquet").to_pylist()
@@ -167,49 +155,21 @@ def test_whole_groups_are_counted_and_said(rows, resnet, tmp_path):
     assert patients == sorted(patients, key=patients.index)
     assert len(patients) == 12
     assert "drawn as whole groups" in done.report.read_text()
-    everything = sb.run(**settings, out=tmp_path / "all")
-    assert "drawn as whole groups" not in everything.report.read_text()
+    assert "drawn as whole groups" not in start("all", dataset=data).report.read_text()
 
 
 def test_a_value_that_only_the_samples_beyond_the_limit_have_is_named(rows, resnet, tmp_path):
     first = set(loaded(rows, resnet, tmp_path, limit=2).rows["scene"][:2])
     other = next(scene for scene in rows.features["scene"].names if rows.features["scene"].str2int(scene) not in first)
-    with pytest.raises(UserError, match=f"unknown value of scene '{other}'"):
-        loaded(rows, resnet, tmp_path, limit=2, only=[f"scene={other}"])
+    refused(f"unknown value of scene '{other}'", loaded, rows, resnet, tmp_path, limit=2, only=[f"scene={other}"])
     assert loaded(rows, resnet, tmp_path, only=[f"scene={other}"]).selection is not None
 
 
-def test_a_run_in_the_order_of_an_earlier_version_is_refused(shapes, resnet, tmp_path):
-    settings = {"dataset": shapes, "model": resnet, "progress": False, "limit": 3, **SETTINGS}
-    done = sb.run(**settings, out=tmp_path / "run")
-    content = json.loads((done.folder / "run.json").read_text())
-    (done.folder / "run.json").write_text(json.dumps(content | {"format": 3}))
-    before = {path: path.read_bytes() for path in done.folder.rglob("*.parquet")}
-    with pytest.raises(UserError, match="format 3"):
-        sb.run(**settings, out=tmp_path / "run")
-    assert {path: path.read_bytes() for path in done.folder.rglob("*.parquet")} == before
-
-
-@pytest.mark.slow
-def test_a_template_asks_for_the_maps_of_the_same_samples(shapes, resnet, tmp_path):
-    out = sb.template(str(shapes), str(resnet), tmp_path / "template", limit=7, device="cpu", progress=False)
-    done = sb.run(dataset=shapes, model=resnet, progress=False, out=tmp_path / "run", limit=7, **SETTINGS)
-    listed = [line.split(",")[0] for line in (out / "samples.csv").read_text().splitlines()[1:]]
-    assert listed == pq.read_table(done.folder / "predictions.parquet")["image_id"].to_pylist()
-
-
 def test_a_training_takes_whole_groups_in_the_dataset_own_order(rows):
-    groups = ["p", "q", None, "p", "r", "q", "p", None, "r", "s", None, "p"]
-    data = in_memory(rows, groups)
+    data = in_memory(rows, GROUPED)
     chosen = first_rows(data, 5, 0, fingerprint(data))
-    order = literal(data["image_id"], groups, 0, fingerprint(data))
-    clusters = [groups[position] or position for position in order]
+    order = literal(data["image_id"], GROUPED, 0, fingerprint(data))
+    clusters = [GROUPED[position] or position for position in order]
     whole = next(n for n in range(5, 12) if clusters[n] != clusters[n - 1])
     assert chosen["image_id"] == [data["image_id"][position] for position in sorted(order[:whole])]
     assert first_rows(data, None, 0, "") is data
-
-
-def test_another_folder_has_the_same_order(shapes, resnet, tmp_path):
-    copy = shutil.copytree(shapes, tmp_path / "copy")
-    ids = [loaded(str(folder), resnet, tmp_path / "run").data.samples.ids for folder in (shapes, copy)]
-    assert ids[0] == ids[1]

@@ -5,6 +5,7 @@ import zipfile
 
 import pytest
 import torch
+from refusals import refused
 from safetensors.torch import save_file
 from torch import nn
 
@@ -72,22 +73,19 @@ def own(tmp_path, monkeypatch):
     return f"./{name}.py", namespace
 
 
-@pytest.mark.parametrize(
-    ("text", "width"),
-    [
-        ("FILE:make:mean=0,std=1", 8),
-        ("FILE:make:width=6,weights=six.safetensors,mean=0,std=1", 6),
-        ("FILE:make:weights=plain.pth,mean=0,std=1,labels=classes.txt", 8),
-        ("FILE:make:weights=example.pth,mean=0,std=1,labels=windows.txt", 8),
-        ("FILE:make:weights=both.pth,mean=0,std=1", 8),
-        ("FILE:make:weights=averaged.pth,mean=0,std=1", 8),
-        ("FILE:make:weights=compiled.pth,mean=0,std=1", 8),
-        ("FILE:Trained:weights=trained.ckpt,mean=0,std=1", 6),
-        ("FILE:make:width=6,weights=trained.ckpt,mean=0,std=1", 6),
-        ("FILE:ready:mean=0,std=1", 8),
-        ("script.pt:mean=0,std=1", 8),
-    ],
-)
+@pytest.mark.parametrize(("text", "width"), [
+    ("FILE:make:mean=0,std=1", 8),
+    ("FILE:make:width=6,weights=six.safetensors,mean=0,std=1", 6),
+    ("FILE:make:weights=plain.pth,mean=0,std=1,labels=classes.txt", 8),
+    ("FILE:make:weights=example.pth,mean=0,std=1,labels=windows.txt", 8),
+    ("FILE:make:weights=both.pth,mean=0,std=1", 8),
+    ("FILE:make:weights=averaged.pth,mean=0,std=1", 8),
+    ("FILE:make:weights=compiled.pth,mean=0,std=1", 8),
+    ("FILE:Trained:weights=trained.ckpt,mean=0,std=1", 6),
+    ("FILE:make:width=6,weights=trained.ckpt,mean=0,std=1", 6),
+    ("FILE:ready:mean=0,std=1", 8),
+    ("script.pt:mean=0,std=1", 8),
+])  # fmt: skip
 def test_a_text_gives_the_network_of_the_object(own, caplog, text, width):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -128,10 +126,16 @@ REFUSED = {
     "FILE:make:weights=trained.ckpt,mean=0,std=1": r"has 0\.weight of shape \(6, 3, 3, 3\), but the network has \(8, 3",
     "FILE:make:weights=none.pth": "weights=none.pth is not a file",
     "FILE:make:weights=classes.txt": "weights=classes.txt cannot be read|holds more than tensors",
-    "FILE:make:weights=code.pth": r"because it could run code; save .*\.save\(network\.state_dict\(\), NEW",
-    "FILE:make:weights=code.ckpt": r"save only the weights: torch\.save\(torch\.load\(.*\)\['state_dict'\], NEW",
-    "FILE:make:weights=other.pth": r"lacks 0\.bias \(1 of 4 weights match\); the weights belong to another network",
-    "timm:resnet18": "timm:resnet18 has no weights; give .*; for weights from the Hub, give timm/resnet18",
+    **{f"FILE:make:weights={name}.ckpt,{PLAIN}": "holds no weights" for name in ("none", "recursive")},
+    **{
+        f"FILE:make:weights={name}.ckpt,{PLAIN}": rf"0\.bias as no plain tensor.*{name}"
+        for name in ("sparse", "meta", "complex")
+    },
+    f"FILE:make:weights=bomb.ckpt,{PLAIN}": "unpack to more than",
+    "FILE:make:weights=code.pth": r"is not opened, as it could run code; save .*\.save\(network\.state_dict\(\), NEW",
+    "FILE:make:weights=code.ckpt": r"save the weights alone: torch\.save\(torch\.load\(.*\)\['state_dict'\], NEW",
+    "FILE:make:weights=other.pth": r"lacks 0\.bias \(1 of 4 weights match\); they are of another network",
+    "timm:resnet18": "timm:resnet18 has no weights; give .*; for weights of the Hub, give timm/resnet18",
     "timm:resnet18:weights=plain.pth,heads=2": "unknown option 'heads' of timm:resnet18",
     "timm:resnet10x:weights=plain.pth": "unknown timm model 'resnet10x'",
     "torchvision:resnet:weights=plain.pth": "unknown torchvision model 'resnet'",
@@ -153,44 +157,24 @@ def test_what_cannot_be_opened_is_one_line(own, text):
         torch.save(nn.Linear(2, 2), name)
     torch.save({"fc.weight": torch.zeros(1).expand(200_000, 512)}, "wide.pth")  # 2 kB
     open("net.onnx", "wb").close()
-    with pytest.raises(UserError, match=REFUSED[text].replace("FILE", own[0])):
-        sb.load_classifier(text.replace("FILE", own[0]))
-
-
-def recursive(plain):
-    content = {}
-    return content.setdefault("state_dict", content)
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda plain: None, "holds no weights"),  # and not a network with random weights
-        (recursive, "holds no weights"),
-        (lambda plain: plain | {"0.bias": plain["0.bias"].to_sparse()}, r"0\.bias, not a plain tensor.*sparse"),
-        (lambda plain: plain | {"0.bias": plain["0.bias"].to("meta")}, r"0\.bias, not a plain tensor.*meta"),
-        (lambda plain: plain | {"0.bias": plain["0.bias"] * 1j}, r"0\.bias, not a plain tensor.*complex"),
-    ],
-)
-def test_strange_weights_are_one_line(own, make, words):
-    torch.save(make(own[1]["make"](8).state_dict()), "strange.ckpt")
-    with pytest.raises(UserError, match=words):
-        sb.load_classifier(f"{own[0]}:make:weights=strange.ckpt,{PLAIN}")
+    plain, recursive = own[1]["make"](8).state_dict(), {}
+    recursive["state_dict"] = recursive
+    bias = plain["0.bias"]
+    for name, content in {"none": None, "recursive": recursive}.items():
+        torch.save(content, f"{name}.ckpt")
+    for name, odd in {"sparse": bias.to_sparse(), "meta": bias.to("meta"), "complex": bias * 1j}.items():
+        torch.save(plain | {"0.bias": odd}, f"{name}.ckpt")
+    torch.save({"0.weight": torch.zeros(10**6)}, "stored.ckpt")
+    with zipfile.ZipFile("stored.ckpt") as stored, zipfile.ZipFile("bomb.ckpt", "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in stored.namelist():
+            packed.writestr(name, stored.read(name))
+    refused(REFUSED[text].replace("FILE", own[0]), sb.load_classifier, text.replace("FILE", own[0]))
 
 
 @pytest.mark.parametrize("stored", [[1, 2], "text", 5, torch.ones(3), {"width": 8}, {"lr": {}}])
 def test_arguments_that_a_checkpoint_stores_are_a_dict_or_nothing(own, stored):
     torch.save({"state_dict": own[1]["Trained"](8).state_dict(), "hyper_parameters": stored}, "strange.ckpt")
     assert sb.load_classifier(f"{own[0]}:Trained:width=8,weights=strange.ckpt,{PLAIN}")(IMAGES).shape == (2, 8)
-
-
-def test_packed_weights_are_not_unpacked(own):
-    torch.save({"0.weight": torch.zeros(10**6)}, "stored.ckpt")
-    with zipfile.ZipFile("stored.ckpt") as stored, zipfile.ZipFile("bomb.ckpt", "w", zipfile.ZIP_DEFLATED) as packed:
-        for name in stored.namelist():
-            packed.writestr(name, stored.read(name))
-    with pytest.raises(UserError, match="unpack to more than"):
-        sb.load_classifier(f"{own[0]}:make:weights=bomb.ckpt,{PLAIN}")
 
 
 def test_command_line_and_python_give_the_same_run(own, tmp_path, capsys):
@@ -214,12 +198,9 @@ def test_command_line_and_python_give_the_same_run(own, tmp_path, capsys):
     "text", ["./evil.py:make", "timm:resnet18:weights=a.pt", "torchvision:resnet18:weights=a.pt", "a.pt"]
 )
 def test_names_in_the_files_of_others_are_not_opened(own, tmp_path, text):
-    with pytest.raises(UserError, match="is never loaded by name; give the network itself"):
-        refuse_own(text)
+    refused("is not opened by its name; give the network itself", refuse_own, text)
     common = {"dataset": "shapes-xai", "explainers": ["random"], "metrics": ["saliency_miou"], "out": tmp_path / "run"}
     with pytest.raises(UserError, match="is never loaded by name; run it first with --model, and give predicted-by:"):
         sb.run(**common, model=f"{own[0]}:make:{PLAIN},size=32", target=f"predicted-by:{text}", progress=False)
-    with pytest.raises(UserError, match="is never loaded by name"):
-        load(RunSpec.read({**common, "model": text, "out": "run"}), {})
-    with pytest.raises(UserError, match="is never loaded by name"):
-        _named(None, Model.model_construct(id=text, repo=None))
+    refused("is not opened by its name", load, RunSpec.read({**common, "model": text, "out": "run"}), {})
+    refused("is not opened by its name", _named, None, Model.model_construct(id=text, repo=None))

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 import saliency_bench as sb
 from saliency_bench.compute import writing
+from saliency_bench.compute.loading.load import load
 from saliency_bench.compute.predictions import GROUP, StoredPredictions
+from saliency_bench.compute.python_objects import describe
 from saliency_bench.read import parts, records
 from saliency_bench.read.parts import PartFolder, PartNote, StoredResult, in_order
 
@@ -27,7 +29,6 @@ RESULTS = ("records.parquet", "predictions.parquet")
 
 
 def table(samples, number=0, per_sample=2):
-    """Rows of these samples, the score and a part of it."""
     rows = [
         {"position": int(sample), "target": f"class {sample % 3}", "part": f"part {part}" if part else None,
          "value": None if sample % 5 == 0 else (sample + part / 10 + number) / 7,
@@ -54,50 +55,34 @@ def result(number, group="explainer", cells=CELLS, positions=None, **changes):
 
 
 def content(folder, group="explainer"):
-    """{cell: its rows}, of all parts."""
     read = [part.read(group) for part in folder.parts()]
     cells = sorted({cell for rows in read for cell in rows})
     return {cell: in_order([rows[cell] for rows in read if cell in rows]).to_pylist() for cell in cells}
 
 
-def files(folder):
-    return sorted(path.name for path in folder.path.iterdir())
-
-
-def test_a_part_gives_back_what_was_written(folder):
-    folder.write([result(3)])
+def test_a_part_gives_back_results_of_many_batches(folder):
+    many = [result(number, group) for number in range(3, 20) for group in ("one", "two")]
+    path = folder.write([*many, result(5, "one", ["c" * 16], [0, 3], faults=1)])
     (part,) = folder.parts()
-    assert part.path.name.startswith("000000012-")
-    assert list(part.groups["explainer"]) == CELLS
-    assert part.entries == [PartNote("explainer", tuple(CELLS), (12,), WHOLE, about())]
-    for number, cell in enumerate(CELLS):
-        assert part.read("explainer")[cell].to_pylist() == table(range(12, 16), number).to_pylist()
-    assert part.read("another") == {}
-    assert part.is_whole()
-
-
-def test_results_of_many_batches_and_explainers_are_one_file(folder):
-    many = [result(number, group) for number in range(20) for group in ("one", "two")]
-    folder.write([*many, result(2, "one", ["c" * 16], [0, 3], faults=1)])
-    (part,) = folder.parts()
-    assert list(part.groups) == ["one", "two"]
+    assert (part.path, part.path.name[:10], part.is_whole()) == (path, "000000012-", True)
+    assert {name: list(cells) for name, cells in part.groups.items()} == {"one": [*CELLS, "c" * 16], "two": CELLS}
     assert part.entries == [
-        PartNote("one", tuple(CELLS), tuple(range(0, 80, SIZE)), WHOLE, about()),
-        PartNote("one", ("c" * 16,), (8,), (0, 3), about(faults=1)),
-        PartNote("two", tuple(CELLS), tuple(range(0, 80, SIZE)), WHOLE, about()),
+        PartNote("one", tuple(CELLS), tuple(range(12, 80, SIZE)), WHOLE, about()),
+        PartNote("one", ("c" * 16,), (20,), (0, 3), about(faults=1)),
+        PartNote("two", tuple(CELLS), tuple(range(12, 80, SIZE)), WHOLE, about()),
     ]
     for group in ("one", "two"):
         for number, cell in enumerate(CELLS):
-            assert part.read(group)[cell].to_pylist() == table(range(80), number).to_pylist()
+            assert part.read(group)[cell].to_pylist() == table(range(12, 80), number).to_pylist()
+    assert part.read("another") == {}
     stored = parts.stored_samples([part], [*CELLS, "c" * 16], 84)
-    assert np.flatnonzero(stored[CELLS[0]]).tolist() == list(range(80))
-    assert np.flatnonzero(stored["c" * 16]).tolist() == [8, 11]
+    assert np.flatnonzero(stored[CELLS[0]]).tolist() == list(range(12, 80))
+    assert np.flatnonzero(stored["c" * 16]).tolist() == [20, 23]
 
 
 @pytest.mark.slow
 @given(st.permutations(range(6)), st.integers(1, 6), st.lists(st.integers(0, 5), max_size=3))
 def test_rows_are_the_same_whatever_files_they_are_in(tmp_path_factory, order, at_once, twice):
-    """In any order, some of them twice, as after a copy of a folder."""
     folder = PartFolder(tmp_path_factory.mktemp("parts") / "scores", "run")
     for first in range(0, 6, at_once):
         folder.write([result(number) for number in order[first : first + at_once]])
@@ -108,7 +93,6 @@ def test_rows_are_the_same_whatever_files_they_are_in(tmp_path_factory, order, a
 
 
 def test_predictions_are_read_from_any_file(folder):
-    """Test that batches of any size can be read, whatever size they were written in."""
 
     def predicted(number):
         samples = range(number * SIZE, (number + 1) * SIZE)
@@ -137,11 +121,8 @@ def test_rows_that_do_not_fit_the_notes_are_no_part(folder):
 
 def test_every_flipped_bit_is_seen(folder, capsys):
     """The first and last 40 bytes, and others at random."""
-    folder.write([result(number) for number in range(9)])
-    expected = content(folder)
-    dice = random.Random(0)
-    path = folder.path / files(folder)[0]
-    whole = path.read_bytes()
+    path = folder.write([result(number) for number in range(9)])
+    expected, whole, dice = content(folder), path.read_bytes(), random.Random(0)
     edges = [*range(40), *range(len(whole) - 40, len(whole))]
     for place in [*edges, *dice.choices(range(len(whole)), k=120)]:
         spoiled = bytearray(whole)
@@ -156,64 +137,49 @@ def test_every_flipped_bit_is_seen(folder, capsys):
     assert content(folder) == expected
 
 
-STRAYS = ["000000-{} (1).parquet", "._000000-{}.parquet", "backup.parquet", "000000-{}.parquet.bak", "0-{}.parquet"]
+def copied(name):
+    return lambda path: shutil.copy(path, path.with_name(name.format(path.stem[-16:])))
 
 
-@pytest.mark.parametrize("name", [*STRAYS, "000000-{}0.parquet", "000000-ABCDEF0123456789.parquet"])
-def test_only_exact_names_count(folder, name, capsys):
-    folder.write([result(0)])
-    path = folder.path / files(folder)[0]
-    other = folder.path / name.format(path.stem[-16:])
-    shutil.copy(path, other)
-    assert [part.path for part in folder.check()] == [path]
-    assert f"ignored, because not part of this run: {other.name!r}" in capsys.readouterr().err
-    assert other.exists()
+def rewritten(**changes):
+    """Give a file other notes, and the name that its bytes give it."""
+
+    def change(path):
+        whole = pq.read_table(path)
+        notes = json.loads(whole.schema.metadata[parts.NOTES]) | changes
+        pq.write_table(whole.replace_schema_metadata({parts.NOTES: json.dumps(notes)}), path)
+        return path.rename(path.with_name(f"000000-{parts.sha256_of(path)[:16]}.parquet"))
+
+    return change
 
 
-def test_a_folder_or_link_with_an_exact_name_is_no_part(folder, capsys):
-    folder.write([result(0)])
-    (folder.path / f"000001-{'0' * 16}.parquet").mkdir()
-    (folder.path / f"000002-{'0' * 16}.parquet").symlink_to(folder.path / files(folder)[0])
-    assert len(folder.check()) == 1
-    assert capsys.readouterr().err.count(f"-{'0' * 16}.parquet") == 2
+def empty_folder(path):
+    (other := path.with_name(f"000001-{'0' * 16}.parquet")).mkdir()
+    return other
 
 
-def spoil_start(folder, path):
-    return path.with_name("000000005" + path.name[9:])
+def link(path):
+    (other := path.with_name(f"000002-{'0' * 16}.parquet")).symlink_to(path)
+    return other
 
 
-def spoil_folder(folder, path):
-    return path.with_name(rewritten(path, folder="maps"))
+STRAYS = ["000000-{} (1).parquet", "._000000-{}.parquet", "backup.parquet", "000000-{}.parquet.bak", "0-{}.parquet",
+          "000000-{}0.parquet", "000000-ABCDEF0123456789.parquet"]  # fmt: skip
+OTHERS = {name: copied(name) for name in STRAYS} | {
+    "a folder": empty_folder, "a link": link,
+    "start": lambda path: path.rename(path.with_name("000000005" + path.name[9:])),
+    "of another folder": rewritten(folder="maps"), "of another run": rewritten(run="another"),
+    "format": rewritten(format=0), "notes": rewritten(entries="none"),
+}  # fmt: skip
 
 
-def spoil_run(folder, path):
-    return path.with_name(rewritten(path, run="another"))
-
-
-def spoil_format(folder, path):
-    return path.with_name(rewritten(path, format=0))
-
-
-def spoil_notes(folder, path):
-    return path.with_name(rewritten(path, entries="none"))
-
-
-def rewritten(path, **changes):
-    """The file with other notes, and the name that its bytes give it."""
-    whole = pq.read_table(path)
-    notes = json.loads(whole.schema.metadata[parts.NOTES]) | changes
-    pq.write_table(whole.replace_schema_metadata({parts.NOTES: json.dumps(notes)}), path)
-    return f"000000-{parts.sha256_of(path)[:16]}.parquet"
-
-
-@pytest.mark.parametrize("spoil", [spoil_start, spoil_folder, spoil_run, spoil_format, spoil_notes])
-def test_a_whole_file_of_something_else_is_named_and_not_believed(spoil, folder, capsys):
-    folder.write([result(0)])
-    path = folder.path / files(folder)[0]
-    path.rename(other := spoil(folder, path))
-    assert folder.check() == []
-    assert f"ignored, because not part of this run: {other.name!r}" in capsys.readouterr().err
-    assert other.exists()
+@pytest.mark.parametrize("other", OTHERS)
+def test_only_whole_files_of_the_run_with_exact_names_count(folder, other, capsys):
+    path = folder.write([result(0)])
+    stray = OTHERS[other](path)
+    assert [part.path for part in folder.check()] == [path] * path.exists()
+    assert f"ignored, as not of this run: {stray.name!r}" in capsys.readouterr().err
+    assert stray.exists()
 
 
 def test_files_with_entries_to_redo_are_deleted(folder):
@@ -221,7 +187,7 @@ def test_files_with_entries_to_redo_are_deleted(folder):
     folder.write([result(8, raised=True)])
     (kept, _) = folder.parts()
     assert [part.path for part in folder.check(lambda entry: entry.about["raised"])] == [kept.path]
-    assert files(folder) == [kept.path.name]
+    assert list(folder.path.iterdir()) == [kept.path]
 
 
 def test_row_groups_are_of_one_size_however_the_rows_come(tmp_path):
@@ -251,12 +217,6 @@ def bytes_of(out):
     return [(out / name).read_bytes() for name in RESULTS]
 
 
-@pytest.fixture
-def at_once(monkeypatch):
-    """Each result is a file of its own."""
-    monkeypatch.setattr(writing, "SECONDS", 0)
-
-
 @pytest.fixture(scope="module")
 def undisturbed(shapes, resnet, tmp_path_factory):
     return go(tmp_path_factory.mktemp("runs") / "run", shapes, resnet).folder
@@ -266,35 +226,16 @@ def all_files(out):
     return [path for name in ("scores", "thumbnails", "predictions") for path in (out / name).iterdir()]
 
 
-def test_records_are_sorted_by_explainer_cell_sample_and_part(undisturbed):
-    rows = pq.read_table(undisturbed / "records.parquet").to_pylist()
-    ids = pq.read_table(undisturbed / "predictions.parquet")["image_id"].to_pylist()
-    order = {name: place for place, name in enumerate(ids)}
-    plan = json.loads((undisturbed / "run.json").read_text())["cells"]
-    keys = [(plan[row["cell_id"]]["explainer_id"], row["cell_id"], order[row["image_id"]]) for row in rows]
-    assert keys == sorted(keys)
-    assert len(rows) == 21 * len(EXPLAINERS) * len(METRICS)
-
-
 def test_the_score_comes_before_its_parts(shapes, resnet, tmp_path):
     out = go(tmp_path / "run", shapes, resnet, explainers=["random"], metrics=["saliency_kae"], limit=3).folder
-    rows = pq.read_table(out / "records.parquet").to_pylist()
-    own = [row["part"] for row in rows]
+    own = pq.read_table(out / "records.parquet")["part"].to_pylist()
     names = own[: len(own) // 3]
-    assert names[0] is None
-    assert len(names) > 1
+    assert (names[0], len(names) > 1) == (None, True)
     assert own == names * 3
 
 
-def test_a_short_run_writes_one_file_of_each_kind(undisturbed):
-    assert [len(list((undisturbed / name).iterdir())) for name in ("scores", "thumbnails", "predictions")] == [1, 1, 1]
-
-
 class Clock:
-    """Seconds that pass as a test wants."""
-
-    def __init__(self):
-        self.now = 0.0
+    now = 0.0
 
     def __call__(self):
         return self.now
@@ -302,9 +243,6 @@ class Clock:
 
 @pytest.fixture
 def writer(shapes, resnet, tmp_path, monkeypatch):
-    from saliency_bench.compute.loading.load import load
-    from saliency_bench.compute.python_objects import describe
-
     settings = {"explainers": ["random"], "metrics": METRICS[:1], "batch_size": 2, "limit": 4, "out": tmp_path / "run"}
     context = load(*describe({"dataset": str(shapes), "model": str(resnet), "device": "cpu", **settings}), "cpu")
     monkeypatch.setattr(writing, "perf_counter", Clock())
@@ -361,10 +299,7 @@ def test_strays_are_named_once_and_change_nothing(undisturbed, shapes, resnet, t
     out = tmp_path / "run"
     shutil.copytree(undisturbed, out)
     (part,) = (out / "scores").iterdir()
-    strays = [
-        out / "scores" / f"{part.stem} (1).parquet", out / "scores" / f"._{part.name}",
-        out / "predictions" / "copy.parquet",
-    ]  # fmt: skip
+    strays = [part.with_stem(f"{part.stem} (1)"), part.with_name(f"._{part.name}"), out / "predictions/copy.parquet"]
     for stray in strays:
         shutil.copy(part, stray)
     (out / "scores" / ("f" * 16)).mkdir()
@@ -408,6 +343,7 @@ def test_an_explainer_that_raised_is_asked_again(shapes, resnet, tmp_path, monke
 
 def test_records_are_those_of_a_slow_second_writing(undisturbed, shapes, resnet):
     """Every file read row by row, its samples looked up by their place, sorted in Python."""
+    assert [len(list((undisturbed / name).iterdir())) for name in ("scores", "thumbnails", "predictions")] == [1, 1, 1]
     predictions = pq.read_table(undisturbed / "predictions.parquet").to_pylist()
     plan = json.loads((undisturbed / "run.json").read_text())["cells"]
     rows = []
@@ -419,7 +355,7 @@ def test_records_are_those_of_a_slow_second_writing(undisturbed, shapes, resnet)
             rows.append((cell, row["position"], place, row))
     rows = [row for row in sorted(rows, key=lambda row: row[:3]) if row[1] < 21]
     found = pq.read_table(undisturbed / "records.parquet").to_pylist()
-    assert len(found) == len(rows)
+    assert len(found) == len(rows) == 21 * len(EXPLAINERS) * len(METRICS)
     for ((explainer_id, cell), position, _, row), record in zip(rows, found, strict=True):
         sample = predictions[position]
         assert record["cell_id"] == cell

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 
 import saliency_bench as sb
@@ -19,7 +20,6 @@ from saliency_bench import registry
 from saliency_bench.bound_metric import as_metric, load_metric
 from saliency_bench.compute.scoring.partners import Predictions, plan_of
 from saliency_bench.compute.scoring.samples import score_parts
-from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.comparison import compare_runs
 from saliency_bench.read.run_folder import read_run
 from saliency_bench.score_notes import NO_PART, is_expected
@@ -49,8 +49,7 @@ def done(shapes, model, tmp_path_factory):
 
 
 def rows(done, metric="saliency_correctness", part="normal@1"):
-    found = pq.read_table(done.folder / "records.parquet").to_pylist()
-    return [row for row in found if row["metric"] == metric and row["part"] == part]
+    return [row for row in done.records() if row["metric"] == metric and row["part"] == part]
 
 
 def predictions(done):
@@ -65,9 +64,7 @@ def test_samples_that_the_plan_does_not_name_take_no_part(done):
     assert left_out == [NO_PART] * (LIMIT - len(scored))
     assert is_expected(NO_PART)
     members = list(classes.values())
-    assert {name: scored.count(name) for name in set(members)} == {
-        name: min(2, members.count(name) // 2) for name in set(members)
-    }
+    assert all(scored.count(name) == min(2, members.count(name) // 2) for name in set(members))
     assert len(scored) > 8
     assert done.summary["faults"] == {}
 
@@ -89,17 +86,13 @@ def test_the_map_of_a_partner_is_the_one_that_it_gets_as_a_sample(shapes, model,
     made: dict = {}
 
     def noisy(classifier, images, target, *, seeds):
-        """Noise by the seed of each image."""
         for seed, image, weights in zip(seeds, images, target, strict=True):
             made.setdefault(seed, set()).add((image.numpy().tobytes(), weights.numpy().tobytes()))
         return torch.stack([torch.rand(images.shape[2:], generator=torch.Generator().manual_seed(s)) for s in seeds])
 
     result = run(shapes, model, tmp_path / "run", explainers=[noisy])
-    assert len(made) >= LIMIT  # no seed but those of samples
-    assert all(
-        len(asked) == 1 for asked in made.values()
-    )  # the same image for the same class, as --target is the label
-    assert len(made) == len(predictions(result))
+    assert len(made) == len(predictions(result)) >= LIMIT  # no seed but those of samples
+    assert all(len(asked) == 1 for asked in made.values())  # the same image and class, as --target is the label
 
 
 @pytest.mark.slow
@@ -165,43 +158,37 @@ def test_a_map_of_a_partner_that_is_not_finite_is_a_fault_of_those_it_belongs_to
     lost = [row for row in rows(result) if row["reason"] == reason]
     assert lost
     assert result.summary["faults"] == {reason: 2 * len(lost)}
-    with pytest.raises(UserError, match="NaN or infinite"):
-        run(shapes, model, tmp_path / "strict", explainers=[broken], strict=True)
+    refused("NaN or infinite", run, shapes, model, tmp_path / "strict", explainers=[broken], strict=True)
 
 
 def surest(done):
-    """The id of an image that others have as partner: the likeliest of its class."""
     found = predictions(done)
     label = next(row["label"] for row in found if sum(one["label"] == row["label"] for one in found) >= 4)
     logits = {row["image_id"]: torch.tensor(row["logits"]).softmax(0)[label] for row in found if row["label"] == label}
     return max(logits, key=logits.__getitem__)
 
 
-def planned(plan):
-    metric = load_metric("saliency_correctness")
-    return replace(metric, declaration=replace(metric.declaration, plan=plan))
-
-
 def test_a_plan_that_names_no_samples_is_refused():
     given = Predictions(0, ["a", "b"], np.eye(2, dtype=bool), np.full((2, 2), 0.5, np.float32))
+    correctness = load_metric("saliency_correctness")
+
+    def planned(plan):
+        return replace(correctness, declaration=replace(correctness.declaration, plan=plan))
+
     for wrong in ([[1], [0]], {0: [2]}, {0: [-1]}, {0: 1}, {"a": ["b"]}):
         metric = planned(lambda options, all_of, wrong=wrong: wrong)
-        with pytest.raises(UserError, match="saliency_correctness: plan must return"):
-            plan_of(metric, given)
+        refused("saliency_correctness: plan must give", plan_of, metric, given)
     metric = planned(lambda options, all_of: 1 / 0)
-    with pytest.raises(UserError, match="plan raised ZeroDivisionError"):
-        plan_of(metric, given)
+    refused("plan raised ZeroDivisionError", plan_of, metric, given)
     first, second = (plan_of(planned(lambda *_: {0: [1]}), replace(given, ids=ids)).identity
                      for ids in (["a", "b"], ["a", "c"]))  # fmt: skip
     assert first != second
 
 
 def test_functions_and_precomputed_maps_have_no_partners(shapes, model, tmp_path):
-    with pytest.raises(UserError, match=r"partners and plan=.* go together"):
-        as_metric(lambda images, partners: images)
+    refused(r"partners and plan=.* go together", as_metric, lambda images, partners: images)
     maps = {"mine": np.random.default_rng(0).random((158, 32, 32))}
-    with pytest.raises(UserError, match="saliency_correctness asks for further maps"):
-        run(shapes, model, tmp_path / "run", explainers=[], maps=maps)
+    refused("saliency_correctness asks for further maps", run, shapes, model, tmp_path, explainers=[], maps=maps)
 
 
 @pytest.mark.slow
@@ -215,38 +202,34 @@ def test_runs_with_other_partners_are_not_merged(done, shapes, model, tmp_path):
 AT_ONCE = Path(__file__).parents[1] / "support" / "writing_at_once.py"
 
 
-def command(out, shapes, resnet, *words, processes=1):
+def launched(out, shapes, resnet, *, processes=1):
+    """A process that runs it in its own folder with its own caches, or a launcher of several."""
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"] if processes > 1 else []
-    return [
+    command = [
         sys.executable, *launch, str(AT_ONCE), "run", "--dataset", str(shapes), "--model", str(resnet),
         "--split", "train", "--explainers", "gradient", "rise:masks=200", "--metrics", *METRICS, "saliency_miou",
-        "--batch-size", "4", "--limit", "40", "--device", "cpu", "--quiet", "--out", out.name, *words,
+        "--batch-size", "4", "--limit", "40", "--device", "cpu", "--quiet", "--out", out.name,
     ]  # fmt: skip
+    caches = dict.fromkeys(("HF_DATASETS_CACHE", "SALIENCY_BENCH_CACHE"), str(out.parent / "caches"))
+    environment = os.environ | caches | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.Popen(command, cwd=out.parent, env=environment, start_new_session=True)
 
 
-def environment(tmp_path):
-    own = {"HF_DATASETS_CACHE": tmp_path / "caches", "SALIENCY_BENCH_CACHE": tmp_path / "caches"}
-    plain = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    return os.environ | {name: str(path) for name, path in own.items()} | plain
-
-
-def bytes_of(folder):
+def bytes_after(process, folder):
+    assert process.wait(timeout=300) == 0
     return {name: (folder / name).read_bytes() for name in ("records.parquet", "predictions.parquet", "summary.json")}
 
 
 @pytest.fixture(scope="module")
 def undisturbed(shapes, resnet, tmp_path_factory):
     out = tmp_path_factory.mktemp("undisturbed") / "run"
-    subprocess.run(command(out, shapes, resnet), cwd=out.parent, env=environment(out.parent), check=True, timeout=300)
-    return bytes_of(out)
+    return bytes_after(launched(out, shapes, resnet), out)
 
 
 @pytest.mark.thorough
 def test_two_processes_give_the_records_of_one(undisturbed, shapes, resnet, tmp_path):
     out = tmp_path / "run"
-    subprocess.run(command(out, shapes, resnet, processes=2), cwd=tmp_path, env=environment(tmp_path), check=True,
-                   timeout=300)  # fmt: skip
-    assert bytes_of(out) == undisturbed
+    assert bytes_after(launched(out, shapes, resnet, processes=2), out) == undisturbed
 
 
 @pytest.mark.thorough
@@ -256,8 +239,7 @@ def test_killed_and_started_again_it_ends_with_the_same_bytes(
     processes, what, enough, undisturbed, shapes, resnet, tmp_path
 ):
     out = tmp_path / "run"
-    process = subprocess.Popen(command(out, shapes, resnet, processes=processes), cwd=tmp_path,
-                               env=environment(tmp_path), start_new_session=True)  # fmt: skip
+    process = launched(out, shapes, resnet, processes=processes)
     until = time.monotonic() + 120
     while len(list(out.glob(what))) < enough:
         assert process.poll() is None
@@ -267,5 +249,4 @@ def test_killed_and_started_again_it_ends_with_the_same_bytes(
     process.wait()
     assert not (out / "summary.json").exists()
     time.sleep(1)  # until the children of the launcher see that it is gone
-    subprocess.run(command(out, shapes, resnet), cwd=tmp_path, env=environment(tmp_path), check=True, timeout=300)
-    assert bytes_of(out) == undisturbed
+    assert bytes_after(launched(out, shapes, resnet), out) == undisturbed

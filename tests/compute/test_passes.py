@@ -8,14 +8,7 @@ from torch import nn
 
 from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.compute.classifiers import passes
-from saliency_bench.compute.classifiers.passes import (  # fmt: skip
-    PIXELS_PER_PASS,
-    forward_many,
-    in_passes,
-    pictures_per_pass,
-    plan,
-    scores_of,
-)
+from saliency_bench.compute.classifiers.passes import PIXELS_PER_PASS, forward_many, in_passes, plan, scores_of
 from saliency_bench.utils.untouched import untouched
 
 CPU = torch.device("cpu")
@@ -59,12 +52,9 @@ def test_every_picture_counts_once_in_passes_of_one_size(images, count, size, mo
         assert count == 1 or len(one.images) <= most
     assert counted == [(sample, picture) for sample in range(images) for picture in range(count)]
     assert len({len(one.pictures) for one in found}) == 1
-
-
-@given(st.integers(1, 6), st.integers(2, 40), st.integers(1, 30))
-def test_the_size_of_a_pass_depends_on_the_count_alone(images, count, size):
-    alone, together = (list(plan(n, count, size, CPU)) for n in (1, images))
-    assert [one.pictures.tolist() for one in together] == images * [one.pictures.tolist() for one in alone]
+    if count > 1:
+        alone, together = ([one.pictures.tolist() for one in plan(n, count, size, CPU)] for n in (1, images))
+        assert together == images * alone
 
 
 def test_what_is_asked_most_fits_as_the_definition_says():
@@ -78,10 +68,10 @@ def test_what_is_asked_most_fits_as_the_definition_says():
 
 
 def test_pictures_per_pass_hold_a_fixed_number_of_pixels():
-    assert pictures_per_pass(torch.zeros(2, 3, 224, 224)) == PIXELS_PER_PASS["cpu"] // 224**2 == 10
+    assert passes.pictures_per_pass(torch.zeros(2, 3, 224, 224)) == PIXELS_PER_PASS["cpu"] // 224**2 == 10
     assert PIXELS_PER_PASS["cuda"] // 224**2 == 256
-    assert pictures_per_pass(torch.zeros(1, 3, 4096, 4096)) == 1
-    assert pictures_per_pass(torch.zeros(1, 3, 4096, 4096), 3) == 3
+    assert passes.pictures_per_pass(torch.zeros(1, 3, 4096, 4096)) == 1
+    assert passes.pictures_per_pass(torch.zeros(1, 3, 4096, 4096), 3) == 3
 
 
 @pytest.mark.parametrize("most", [1, 2])
@@ -109,20 +99,15 @@ EXPLAINERS = [
 
 
 @pytest.mark.parametrize("name", EXPLAINERS)
-def test_no_bit_depends_on_the_batch_or_its_order(name):
+def test_no_bit_depends_on_batch_order_or_memory_layout(name):
     classifier, images = classifier_of(Network()), torch.rand(5, 3, 24, 20)
     target, explainer, seeds = targets.one_hot([0, 1, 2, 3, 0], 4), load_explainer(name, batch_size=8), [5, 6, 7, 8, 9]
     whole = explainer(classifier, images, target, seeds=seeds)
     order = [3, 0, 4]
     part = explainer(classifier, images[order], target[order], seeds=[seeds[i] for i in order])
     assert torch.equal(part, whole[order])
-
-
-def test_no_bit_depends_on_the_memory_layout_of_the_images():
-    classifier, images = classifier_of(Network()), torch.rand(2, 3, 24, 20)
-    target, explainer = targets.one_hot([0, 1], 4), load_explainer("smoothgrad", samples=3)
-    other = explainer(classifier, images.contiguous(memory_format=torch.channels_last), target)
-    assert torch.equal(explainer(classifier, images, target), other)
+    other = explainer(classifier, images.contiguous(memory_format=torch.channels_last), target, seeds=seeds)
+    assert torch.equal(other, whole)
 
 
 def test_a_pass_that_does_not_fit_is_halved_and_counted():

@@ -10,18 +10,19 @@ import quantus
 import torch
 from pytorch_grad_cam import EigenCAM, GradCAM, GradCAMPlusPlus
 from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+from refusals import refused
 from torch import nn
 
 import saliency_bench as sb
 from saliency_bench import peers
 from saliency_bench.bound_explainer import as_explainer
-from saliency_bench.errors import UserError
 
+Saliency = captum.attr.Saliency
 MEAN, STD = [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
 CLASSES = torch.tensor([1, 3])
 ONE_HOT = torch.eye(5)[CLASSES]
 CAPTUM = {
-    "Saliency": lambda net: (captum.attr.Saliency(net), {"abs": False}),
+    "Saliency": lambda net: (Saliency(net), {"abs": False}),
     "InputXGradient": lambda net: (captum.attr.InputXGradient(net), {}),
     "IntegratedGradients": lambda net: (captum.attr.IntegratedGradients(net), {"n_steps": 5}),
     "GuidedBackprop": lambda net: (captum.attr.GuidedBackprop(net), {}),
@@ -29,7 +30,7 @@ CAPTUM = {
     "Occlusion": lambda net: (captum.attr.Occlusion(net), {"sliding_window_shapes": (3, 4, 4), "strides": (3, 4, 4)}),
     "LayerGradCam": lambda net: (captum.attr.LayerGradCam(net, net[2]), {"relu_attributions": True}),
     "GuidedGradCam": lambda net: (captum.attr.GuidedGradCam(net, net[2]), {}),
-    "NoiseTunnel": lambda net: (captum.attr.NoiseTunnel(captum.attr.Saliency(net)), {"nt_samples": 2, "stdevs": 0.0}),
+    "NoiseTunnel": lambda net: (captum.attr.NoiseTunnel(Saliency(net)), {"nt_samples": 2, "stdevs": 0.0}),
 }
 
 
@@ -79,14 +80,14 @@ def test_captum(name, network, classifier, images):
 
 def test_a_target_of_several_weights(network, classifier, images):
     """ "A, not B", which captum by itself has no word for, is the difference of both where maps are linear in it."""
-    explainer = peers.captum(captum.attr.Saliency(network), abs=False)
+    explainer = peers.captum(Saliency(network), abs=False)
     first, second = (explainer(classifier, images, row.expand(2, 5)) for row in torch.eye(5)[[2, 4]])
     contrast = explainer(classifier, images, (torch.eye(5)[2] - torch.eye(5)[4]).expand(2, 5))
     assert torch.allclose(contrast, first - second, atol=1e-6)
 
 
 def test_an_object_made_with_the_classifier_gets_images_as_they_are(network, classifier, images):
-    maps = peers.captum(captum.attr.Saliency(classifier), abs=False)(classifier, images, ONE_HOT)
+    maps = peers.captum(Saliency(classifier), abs=False)(classifier, images, ONE_HOT)
     given = images.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(classifier(given).gather(1, CLASSES[:, None]).sum(), given)
     assert torch.allclose(maps, gradient.sum(dim=1), atol=1e-7)
@@ -110,8 +111,7 @@ def test_quantus(classifier, images):
     maps = explainer(classifier, images, ONE_HOT)
     direct = quantus.explain(classifier, images.numpy(), CLASSES.numpy(), method="Saliency")
     assert np.array_equal(maps.numpy(), direct.sum(axis=1))
-    with pytest.raises(UserError, match="functions of Quantus explain one class"):
-        explainer(classifier, images, ONE_HOT - torch.eye(5)[[0, 0]])
+    refused("functions of Quantus explain one class", explainer, classifier, images, ONE_HOT - torch.eye(5)[[0, 0]])
 
 
 def test_zennit(network, classifier, images):
@@ -135,8 +135,8 @@ def test_settings_are_the_version_and_the_network_is_not(network):
         version(captum.attr.LayerGradCam(network, network[2])),
         version(captum.attr.LayerGradCam(network, network[0])),
         version(captum.attr.LayerGradCam(network, network[2]), relu_attributions=True),
-        version(captum.attr.Saliency(network)),
-        version(captum.attr.NoiseTunnel(captum.attr.Saliency(network))),
+        version(Saliency(network)),
+        version(captum.attr.NoiseTunnel(Saliency(network))),
         version(captum.attr.NoiseTunnel(captum.attr.InputXGradient(network))),
         version(captum.attr.FeatureAblation(network), feature_mask=torch.zeros(1, 1, 64, 64)),
         version(captum.attr.FeatureAblation(network), feature_mask=torch.eye(64)[None, None]),
@@ -146,103 +146,58 @@ def test_settings_are_the_version_and_the_network_is_not(network):
     assert version(captum.attr.LayerGradCam(other, other[2])) == versions[0]
 
 
-@pytest.mark.parametrize(
-    ("adapter", "given", "said"),
-    [
-        (
-            peers.captum,
-            nn.ReLU(),
-            "captum's attributions are objects of a network with a method attribute.*; ReLU is not one",
-        ),
-        (peers.captum, captum.attr.Saliency, "captum's attributions are objects .*; Saliency is not one"),
-        (peers.grad_cam, nn.ReLU(), "objects have activations_and_grads; ReLU has none"),
-        (peers.grad_cam, GradCAM, "objects have activations_and_grads; GradCAM has none"),
-        (peers.quantus, lambda inputs: inputs, "cannot be called as <lambda>.model, inputs, targets.*: too many"),
-        (peers.quantus, "InputXGradient", r'peers\.quantus\(quantus\.explain, method="InputXGradient"\)'),
-        (peers.zennit, nn.ReLU(), "pass an attributor of zennit, which has a composite; ReLU has none"),
-    ],
-)
-def test_other_objects_are_refused_by_name(adapter, given, said):
-    with pytest.raises(UserError, match=said):
-        adapter(given)
+CONVERT = r"convert it to an explainer with saliency_bench\.peers\."
 
 
-CALLS = {
-    "unknown option 'nsteps' of captum.IntegratedGradients; did you mean n_steps": lambda net: peers.captum(
-        captum.attr.IntegratedGradients(net), nsteps=5
-    ),
-    "unknown option 'perturbation_per_eval'": lambda net: peers.captum(  # which captum ignores
-        captum.attr.FeatureAblation(net), perturbation_per_eval=5
-    ),
-    "unknown option 'nt_sample'": lambda net: peers.captum(
-        captum.attr.NoiseTunnel(captum.attr.Saliency(net)), nt_sample=5
-    ),
-    "captum.Occlusion needs the option sliding_window_shapes": lambda net: peers.captum(captum.attr.Occlusion(net)),
-    "captum.Saliency: the run passes target": lambda net: peers.captum(captum.attr.Saliency(net), target=1),
-    "unknown option 'eigensmooth' of pytorch_grad_cam.GradCAM": lambda net: peers.grad_cam(
-        GradCAM(net, [net[2]]), eigensmooth=True
-    ),
-    "unknown method 'Salency' of quantus.explain; did you mean Saliency": lambda net: peers.quantus(
-        quantus.explain, method="Salency"
-    ),
-    "zennit.SimpleNamespace accepts no options when it is called; give sign": lambda net: peers.zennit(
-        SimpleNamespace(composite=None, model=net), sign=3
-    ),
-    "unexpected keyword argument 'size'": lambda net: peers.quantus(lambda m, i, t, *, side=1: i, size=5),
-}
+@pytest.mark.parametrize(("words", "call"), [
+    ("captum's attributions are objects with a method attribute.*; ReLU is none", lambda net: peers.captum(nn.ReLU())),
+    ("captum's attributions are objects .*; Saliency is none", lambda net: peers.captum(Saliency)),
+    ("objects have activations_and_grads; ReLU has none", lambda net: peers.grad_cam(nn.ReLU())),
+    ("objects have activations_and_grads; GradCAM has none", lambda net: peers.grad_cam(GradCAM)),
+    ("cannot be called as <lambda>.model, inputs, targets.*: too many", lambda net: peers.quantus(lambda i: i)),
+    (r'peers\.quantus\(quantus\.explain, method="InputXGradient"\)', lambda net: peers.quantus("InputXGradient")),
+    ("zennit's attributors have a composite; ReLU has none", lambda net: peers.zennit(nn.ReLU())),
+    ("unknown option 'nsteps' of captum.IntegratedGradients; did you mean n_steps",
+     lambda net: peers.captum(captum.attr.IntegratedGradients(net), nsteps=5)),
+    ("unknown option 'perturbation_per_eval'",  # which captum ignores
+     lambda net: peers.captum(captum.attr.FeatureAblation(net), perturbation_per_eval=5)),
+    ("unknown option 'nt_sample'", lambda net: peers.captum(captum.attr.NoiseTunnel(Saliency(net)), nt_sample=5)),
+    ("captum.Occlusion needs the option sliding_window_shapes", lambda net: peers.captum(captum.attr.Occlusion(net))),
+    ("captum.Saliency: target is given by the run", lambda net: peers.captum(Saliency(net), target=1)),
+    ("unknown option 'eigensmooth' of pytorch_grad_cam.GradCAM",
+     lambda net: peers.grad_cam(GradCAM(net, [net[2]]), eigensmooth=True)),
+    ("unknown method 'Salency' of quantus.explain; did you mean Saliency",
+     lambda net: peers.quantus(quantus.explain, method="Salency")),
+    ("zennit.SimpleNamespace takes no options when it is called; give sign",
+     lambda net: peers.zennit(SimpleNamespace(composite=None, model=net), sign=3)),
+    ("unexpected keyword argument 'size'", lambda net: peers.quantus(lambda m, i, t, *, side=1: i, size=5)),
+    (f"explain is a function of quantus; {CONVERT}quantus", lambda net: sb.load_explainer(quantus.explain)),
+    ("explain is a function of quantus",
+     lambda net: sb.load_explainer(partial(quantus.explain, method="Saliency"))),
+    ("Saliency is a class of captum", lambda net: sb.load_explainer(Saliency)),
+    (f"Saliency is an object of captum; {CONVERT}captum", lambda net: sb.load_explainer(Saliency(nn.ReLU()))),
+])  # fmt: skip
+def test_other_objects_and_wrong_options_are_refused(words, call, network):
+    refused(words, call, network)
 
 
-@pytest.mark.parametrize("said", CALLS)
-def test_wrong_options_are_refused_before_a_run(said, network):
-    with pytest.raises(UserError, match=said):
-        CALLS[said](network)
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (
-            quantus.explain,
-            r"explain is a function of quantus; convert it to an explainer with saliency_bench\.peers\.quantus",
-        ),
-        (partial(quantus.explain, method="Saliency"), "explain is a function of quantus"),
-        (captum.attr.Saliency, "Saliency is a class of captum"),
-        (
-            captum.attr.Saliency(nn.ReLU()),
-            r"Saliency is an object of captum; convert it to an explainer with saliency_bench\.peers\.captum",
-        ),
-    ],
-)
-def test_what_is_not_adapted_is_refused_before_a_run(given, said):
-    with pytest.raises(UserError, match=said):
-        sb.load_explainer(given)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda maps: maps.permute(0, 2, 3, 1), r"of shape .*, 3\), not .* channels after the batch"),
-        (lambda maps: maps[0, 0], "of shape"),
-        (lambda maps: maps[:, None], "of shape"),
-        (lambda maps: maps[..., :0], "of shape"),
-        (lambda maps: maps + 0j, "complex maps"),
-        (lambda maps: {"maps": maps}, "returned dict, not maps"),
-    ],
-)
-def test_what_is_no_map_is_refused(change, said, classifier, images):
+@pytest.mark.parametrize(("change", "said"), [
+    (lambda maps: maps.permute(0, 2, 3, 1), r"of shape .*, 3\), not .* channels after the batch"),
+    (lambda maps: maps[0, 0], "of shape"),
+    (lambda maps: maps[:, None], "of shape"),
+    (lambda maps: maps[..., :0], "of shape"),
+    (lambda maps: maps + 0j, "complex maps"),
+    (lambda maps: {"maps": maps}, "returned dict, not maps"),
+])  # fmt: skip
+def test_what_is_no_map_and_another_network_are_refused(change, said, classifier, images):
     explainer = peers.quantus(lambda model, inputs, targets: change(torch.as_tensor(inputs)))
-    with pytest.raises(UserError, match=said):
-        explainer(classifier, images, ONE_HOT)
-
-
-def test_another_network_is_refused(classifier, images):
-    explainer = peers.captum(captum.attr.Saliency(made()))
-    with pytest.raises(UserError, match=r"captum\.Saliency was made with another network than"):
-        explainer(classifier, images, ONE_HOT)
+    refused(said, explainer, classifier, images, ONE_HOT)
+    explainer = peers.captum(Saliency(made()))
+    refused(r"captum\.Saliency was made with another network than", explainer, classifier, images, ONE_HOT)
 
 
 def test_options_are_those_of_the_explainer_and_tell_two_of_them_apart(network, classifier, images):
-    plain, signed = (peers.captum(captum.attr.Saliency(network), **options) for options in ({}, {"abs": False}))
+    plain, signed = (peers.captum(Saliency(network), **options) for options in ({}, {"abs": False}))
     assert (str(plain), str(signed)) == ("captum.Saliency", "captum.Saliency:abs=False")
     assert (plain.identity[1], signed.identity[1]) == ("{}", '{"abs": false}')
     assert not torch.equal(plain(classifier, images, ONE_HOT), signed(classifier, images, ONE_HOT))

@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 
 from saliency_bench import load_classifier
 from saliency_bench.compute.scoring import perturbation
 from saliency_bench.compute.scoring.perturbation import Curves, batched_curves, row_counts
 from saliency_bench.compute.targets import contrast
-from saliency_bench.errors import UserError
 from saliency_bench.maps import descending
 from saliency_bench.read.statistics.exposures import area
 from saliency_bench.target_weights import one_hot
@@ -95,28 +95,21 @@ def test_probabilities_by_loops(made, keep, reference):
             assert values[i, j] == pytest.approx(p[i + 1] - p[0], abs=1e-6)
 
 
-def test_a_path_in_common_is_classified_once(made):
-    classifier, *inputs = made
-    curves = Curves(classifier, *inputs)
-    counts = row_counts(H, W)
-    first = curves.path("top", "black", counts)
-    assert curves.passes == sum(classifier.batches) == (H + 1) * B
-    assert np.array_equal(curves.path("top", "black", counts), first)
-    assert curves.passes == (H + 1) * B
-    second = curves.path("rest", "black", counts)
-    assert curves.passes == sum(classifier.batches) == 2 * (H + 1) * B
-    np.testing.assert_allclose(second[:, [0, -1]], first[:, [-1, 0]], atol=1e-6)
-
-
-def test_order_and_company_of_questions_and_samples_change_no_bit(made):
+def test_pictures_are_classified_once_whatever_the_order(made):
     classifier, images, target, maps = made
-    one, other = Curves(*made), Curves(*made)
-    insertion, deletion = one.path("top", "black", row_counts(H, W)), one.path("rest", "black", row_counts(H, W))
-    assert np.array_equal(other.path("rest", "black", row_counts(H, W)), deletion)
-    assert np.array_equal(other.path("top", "black", row_counts(H, W)), insertion)
+    curves, other, counts = Curves(*made), Curves(*made), row_counts(H, W)
+    insertion = curves.path("top", "black", counts)
+    for _ in range(2):
+        assert np.array_equal(curves.path("top", "black", counts), insertion)
+        assert curves.passes == sum(classifier.batches) == (H + 1) * B
+    deletion = curves.path("rest", "black", counts)
+    assert curves.passes == sum(classifier.batches) == 2 * (H + 1) * B
+    np.testing.assert_allclose(deletion[:, [0, -1]], insertion[:, [-1, 0]], atol=1e-6)
+    assert np.array_equal(other.path("rest", "black", counts), deletion)
+    assert np.array_equal(other.path("top", "black", counts), insertion)
     for i in reversed(range(B)):
         alone = Curves(classifier, images[i : i + 1], target[i : i + 1], maps[i : i + 1])
-        assert np.array_equal(alone.path("top", "black", row_counts(H, W)), insertion[i : i + 1])
+        assert np.array_equal(alone.path("top", "black", counts), insertion[i : i + 1])
 
 
 def test_each_sample_may_have_its_own_counts_and_several_weights(made):
@@ -145,34 +138,24 @@ def test_classifier_and_images_are_left_as_they_were(made):
     assert np.array_equal(maps, before[1])
 
 
-def test_probabilities_are_the_softmax(made):
+def test_maps_may_be_tensors_and_one_target_may_stand_for_all(made):
+    classifier, images, _, maps = made
+    a = Curves(classifier, images, one_hot(1, K), torch.from_numpy(maps)).path("top", "black", [4])
+    assert np.array_equal(a, Curves(classifier, images, one_hot([1] * B, K), maps).path("top", "black", [4]))
     p = Curves(*made).probabilities("top", "black", [0, 4])
     assert (p.dtype, p.shape) == (np.float32, (B, 2, K))
     np.testing.assert_allclose(p.sum(axis=2), 1, atol=1e-6)
     assert Curves(*made).path("top", "black", []).shape == (B, 0)
 
 
-def test_maps_may_be_tensors_and_one_target_may_stand_for_all(made):
-    classifier, images, _, maps = made
-    a = Curves(classifier, images, one_hot(1, K), torch.from_numpy(maps)).path("top", "black", [4])
-    b = Curves(classifier, images, one_hot([1] * B, K), maps).path("top", "black", [4])
-    assert np.array_equal(a, b)
-
-
 def test_what_does_not_fit_is_named(made):
     classifier, images, target, maps = made
-    with pytest.raises(UserError, match="sizes must be the same"):
-        Curves(classifier, images, target, maps[:, :3])
-    with pytest.raises(UserError, match=r"blakc.*\bblack\b"):
-        Curves(*made).path("top", "blakc", [1])
-    with pytest.raises(UserError, match=r"'top'.*'rest'"):
-        Curves(*made).path("bottom", "black", [1])
-    with pytest.raises(UserError, match=r"\b30\b.*\b31\b"):
-        Curves(*made).path("top", "black", [31])
-    with pytest.raises(UserError, match=r"\b3\b.*\b4\b"):
-        Curves(classifier, images, one_hot([0, 1, 2], 3), maps).path("top", "black", [1])
-    with pytest.raises(UserError, match=r"mean.*load_classifier"):
-        Curves(nn.Flatten(), images, target, maps).path("top", "mean", [1])
+    refused("sizes must be the same", Curves, classifier, images, target, maps[:, :3])
+    refused(r"blakc.*\bblack\b", Curves(*made).path, "top", "blakc", [1])
+    refused(r"'top'.*'rest'", Curves(*made).path, "bottom", "black", [1])
+    refused(r"\b30\b.*\b31\b", Curves(*made).path, "top", "black", [31])
+    refused(r"\b3\b.*\b4\b", Curves(classifier, images, one_hot([0, 1, 2], 3), maps).path, "top", "black", [1])
+    refused(r"mean.*load_classifier", Curves(nn.Flatten(), images, target, maps).path, "top", "mean", [1])
 
 
 def loaded(toy):
@@ -180,42 +163,29 @@ def loaded(toy):
     return load_classifier(nn.Sequential(nn.Flatten(), toy.linear), mean=MEAN, std=STD, device="cpu")
 
 
-def test_a_module_s_own_attribute_mean_says_nothing_of_what_comes_before_it(made):
-    with pytest.raises(UserError, match="mean="):
-        next(batched_curves(*made))
+def points(*given):
+    return [curves.path("top", "black", [4]) for curves in batched_curves(*given)]
 
 
-def test_batches_of_any_number(made):
+def test_batches_of_any_number_of_images_in_any_form(made):
     toy, images, target, maps = made
     classifier, whole = loaded(toy), Curves(*made).path("top", "black", [4])
-    parts = [c.path("top", "black", [4]) for c in batched_curves(classifier, images.numpy(), [1, 2, 3], maps, 2)]
+    parts = points(classifier, images.numpy(), [1, 2, 3], maps, 2)
     assert [len(part) for part in parts] == [2, 1]
     np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-6)
-    with pytest.raises(UserError, match=r"\(2, 3, 6, 5\)"):
-        list(batched_curves(classifier, images, target, maps[:2]))
-    with pytest.raises(UserError, match="batch_size=0"):
-        list(batched_curves(classifier, images, target, maps, 0))
-    with pytest.raises(UserError, match="no image"):
-        list(batched_curves(classifier, images[:0], target, maps[:0]))
-
-
-@pytest.mark.parametrize("given", [[1, 2], [1], [1, 2, 3, 0], torch.eye(K)[:2]])
-def test_as_many_classes_as_images_also_where_a_last_batch_would_take_them(made, given):
-    toy, images, _, maps = made
-    classifier = loaded(toy)
-    with pytest.raises(UserError, match=r"\b3 images"):
-        list(batched_curves(classifier, images, given, maps, 1))
-
-
-def test_images_may_be_a_list(made):
-    toy, images, _, maps = made
-    classifier = loaded(toy)
-    expected = [c.path("top", "black", [4]) for c in batched_curves(classifier, images, [1, 2, 3], maps)]
+    expected = points(classifier, images, [1, 2, 3], maps)
     for given in (list(images), list(images.numpy()), images.tolist()):
-        parts = [c.path("top", "black", [4]) for c in batched_curves(classifier, given, [1, 2, 3], maps)]
-        assert np.array_equal(parts, expected)
-    with pytest.raises(UserError, match="all of one size"):
-        list(batched_curves(classifier, [images[0], images[1, :, :2]], [1, 2, 3], maps))
+        assert np.array_equal(points(classifier, given, [1, 2, 3], maps), expected)
+    for words, *given in (
+        ("mean=", toy, images, target, maps),  # its own attribute `mean` says nothing of what comes before it
+        (r"\(2, 3, 6, 5\)", classifier, images, target, maps[:2]),
+        ("batch_size=0", classifier, images, target, maps, 0),
+        ("no image", classifier, images[:0], target, maps[:0]),
+        ("all of one size", classifier, [images[0], images[1, :, :2]], [1, 2, 3], maps),
+        # as many classes as images, also where a last batch would take them
+        *((r"\b3 images", classifier, images, classes, maps, 1) for classes in ([1, 2], [1], [1, 2, 3, 0], target[:2])),
+    ):
+        refused(words, list, batched_curves(*given))
 
 
 def test_counts():
@@ -224,12 +194,11 @@ def test_counts():
     assert row_counts(3, 3, 2).tolist() == [0, 4, 9]
     assert row_counts(3, 3, 9).tolist() == list(range(10))
     for steps in (0, 10):
-        with pytest.raises(UserError, match=r"\b1\b.*\b9\b"):
-            row_counts(3, 3, steps)
+        refused(r"\b1\b.*\b9\b", row_counts, 3, 3, steps)
 
 
+# two trapezoids: (0 + 1) / 2 * 0.2 + (1 + 0.5) / 2 * 0.6, over the width 0.8
 def test_area_by_hand():
-    # two trapezoids: (0 + 1) / 2 * 0.2 + (1 + 0.5) / 2 * 0.6, over the width 0.8
     assert area(np.array([[0, 1, 0.5], [2, 2, 2]]), np.array([0.1, 0.3, 0.9])) == pytest.approx([0.55 / 0.8, 2])
 
 
@@ -291,27 +260,15 @@ def literal_inpainting(image, kept):
     return np.where(kept, image, colours)
 
 
-@pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
+@pytest.mark.parametrize("share", [-1, 0, 0.02, 0.3, 0.9, 1])  # nothing is kept, one pixel, ..., everything
 def test_inpainting_by_loops_over_squares(share):
     images = torch.rand(3, 3, 11, 14, dtype=torch.float64)
     kept = torch.rand(3, 1, 11, 14) < share
-    kept[:, 0, 5, 5] = True
+    kept[:, 0, 5, 5] |= share >= 0
     filled = perturbation.inpainted(images, kept)
     for image, mask, found in zip(images.numpy(), kept[:, 0].numpy(), filled.numpy(), strict=True):
         np.testing.assert_allclose(found, literal_inpainting(image, mask), atol=1e-12)
-
-
-def test_inpainting_keeps_what_is_kept_and_one_colour_fills_all():
-    images, kept = torch.rand(2, 3, 9, 7), torch.rand(2, 1, 9, 7) > 0.5
-    filled = perturbation.inpainted(images, kept)
     assert torch.equal(torch.where(kept, filled, 0), torch.where(kept, images, 0))
-    assert filled.min() >= images.min() - 1e-6
-    assert filled.max() <= images.max() + 1e-6
-    one = torch.zeros(1, 1, 9, 7, dtype=torch.bool)
-    one[0, 0, 4, 6] = True
-    torch.testing.assert_close(perturbation.inpainted(images[:1], one)[0, :, 0, 0], images[0, :, 4, 6])
-    assert (perturbation.inpainted(images, torch.zeros_like(kept)) == 0).all()
-    assert torch.equal(perturbation.inpainted(images, torch.ones_like(kept)), images)
 
 
 @pytest.mark.parametrize("keep", ["top", "rest"])

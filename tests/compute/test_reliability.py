@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
-from small_networks import small
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.maps import reliability
@@ -26,13 +26,8 @@ SIGNAL = torch.from_numpy(normal(1, 32 * 32)).view(32, 32)
 
 def noisy(classifier, images, target, *, seeds: list[int], draws: int = 6, width: float = 2.0):
     """Return a fixed signal of variance 1 plus the mean of draws of noise with variance width^2."""
-    noise = torch.stack(
-        [
-            torch.stack([torch.from_numpy(normal(seed_of(seed, draw), 1024)) for draw in range(draws)])
-            for seed in seeds
-        ]
-    ).view(len(seeds), draws, 32, 32)  # fmt: skip
-    every = SIGNAL + width * noise
+    noise = np.stack([normal(seed_of(seed, draw), 1024) for seed in seeds for draw in range(draws)])
+    every = SIGNAL + width * torch.from_numpy(noise).view(len(seeds), draws, 32, 32)
     return Averaged(every.mean(dim=1), every[:, ::2].mean(dim=1), every[:, 1::2].mean(dim=1), draws)
 
 
@@ -77,12 +72,13 @@ def test_the_draws_that_are_stated_reach_the_goal_and_fewer_do_not(median, draws
 
 
 def test_what_cannot_be_reached_is_not_stated():
-    few = Reliability(median=0.49, n=1, draws=50)  # of 50 masks of RISE, whose estimate is by chance up to .44
-    assert str(few) == "0.49 (below 0.8; 50 draws are too few to tell how many would reach 0.9)"
-    assert str(Reliability(median=0.5, n=1, draws=100)) == (
-        "0.50 (below 0.8; about 900 draws instead of 100 would reach 0.9)"
-    )
-    assert str(Reliability(median=0.85, n=1, draws=100)) == "0.85"
+    for median, draws, text in (
+        # of 50 masks of RISE, whose estimate is by chance up to .44
+        (0.49, 50, "0.49 (below 0.8; 50 draws are too few to tell how many would reach 0.9)"),
+        (0.5, 100, "0.50 (below 0.8; about 900 draws instead of 100 would reach 0.9)"),
+        (0.85, 100, "0.85"),
+    ):
+        assert str(Reliability(median=median, n=1, draws=draws)) == text
 
 
 def test_single_draws_and_halves_of_another_shape(resnet):
@@ -99,8 +95,7 @@ def test_single_draws_and_halves_of_another_shape(resnet):
         maps = images.mean(dim=1)
         return Averaged(maps, maps, maps[:, :-1], 2)
 
-    with pytest.raises(sb.UserError, match="maps of all, even and odd draws have shapes"):
-        sb.load_explainer(wrong)(classifier, images, target)
+    refused("maps of all, even and odd draws have shapes", sb.load_explainer(wrong), classifier, images, target)
 
 
 STOPPING = [("rise", "masks", 400, 0.45), ("rise:on=logit", "masks", 130, 0.6), ("lime", "samples", 90, 0.96),
@@ -185,8 +180,7 @@ def test_a_run_keeps_it_per_sample_and_shows_its_median(started):
     assert noted.startswith("run: reliability of maps ")
     assert f"noisy {about[key]['median']:.2f} (below 0.8" in noted
     assert "gradient" not in noted
-    page = run.report.read_text()
-    assert f"reliability {about[key]['median']:.2f}" in page
+    assert f"reliability {about[key]['median']:.2f}" in (page := run.report.read_text())
     assert "few draws" in page
     assert str(sb.load_run(run.folder)) == str(run)
 
@@ -204,18 +198,14 @@ def test_it_is_the_same_however_a_run_was_computed(started):
     assert len(pq.read_table(one.folder / "reliability.parquet")) == 6
     grown = started("grown", metrics=["saliency_miou", "saliency_iosr"])
     assert (grown.folder / "reliability.parquet").read_bytes() == first
-
-
-def test_without_random_draws_there_is_no_table(started):
-    run = started("plain", explainers=["gradient"])
-    assert not (run.folder / "reliability.parquet").exists()
-    assert run.summary["reliability"] == {}
-    assert not [line for line in run.lines if line.startswith("Reliability")]
-    assert "few draws</span>" not in run.report.read_text()
+    plain = started("plain", explainers=["gradient"])
+    assert not (plain.folder / "reliability.parquet").exists()
+    assert plain.summary["reliability"] == {}
+    assert not [line for line in plain.lines if line.startswith("Reliability")]
+    assert "few draws</span>" not in plain.report.read_text()
 
 
 def test_parts_of_an_earlier_version_say_nothing_of_their_maps(started, monkeypatch):
-    """Test that a start with a new metric on files of an earlier version computes it and keeps existing scores."""
     earlier = [field for field in records.STORED if field.name not in ("reliability", "draws")]
     with monkeypatch.context() as before:
         before.setattr(records, "STORED", pa.schema(earlier))
@@ -224,8 +214,7 @@ def test_parts_of_an_earlier_version_say_nothing_of_their_maps(started, monkeypa
         old = started("old", explainers=[noisy])
     assert old.summary["reliability"] == {}
     again = started("old", explainers=[noisy])
-    assert again.complete
-    assert again.summary["reliability"] == {}
+    assert (again.complete, again.summary["reliability"]) == (True, {})
     more = started("old", metrics=["saliency_miou", "saliency_iosr"], explainers=[noisy])
     assert [about["n"] for about in more.summary["reliability"].values()] == [6]
 

@@ -4,7 +4,7 @@ import html
 import json
 import shlex
 import shutil
-import tempfile
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -30,9 +30,9 @@ def brightness(classifier, images, target, *, power: float = 1.0):
     return images.mean(dim=1) ** power
 
 
+@dataclass
 class Shifted:
-    def __init__(self, step):
-        self.step = step
+    step: int
 
     def __call__(self, classifier, images, target):
         return images.mean(dim=1).roll(self.step, dims=2)
@@ -40,7 +40,6 @@ class Shifted:
 
 @pytest.fixture
 def start(shapes, resnet, tmp_path, monkeypatch):
-    """start(**settings) -> a start of the run in the folder "run" of `tmp_path`, with these explainers and metrics."""
     monkeypatch.chdir(tmp_path)
     usual = {"dataset": str(shapes), "model": str(resnet), "batch_size": 4, "limit": 8, "device": "cpu", "out": "run"}
 
@@ -50,75 +49,70 @@ def start(shapes, resnet, tmp_path, monkeypatch):
     return call
 
 
-def ids(summary):
-    return {cell["cell_id"] for cell in summary["cells"]}
+@pytest.fixture
+def check_repeated(tmp_path, monkeypatch):
+    """Run the lines of a run's command, or its Python call, in a fresh folder: its cells come out, by the same call."""
+
+    def check(done, **scope):
+        folder, command = tmp_path / "fresh", done.summary["command"]
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        if command.startswith("saliency-bench "):
+            for line in command.splitlines():
+                program, *words = shlex.split(line)
+                assert program == "saliency-bench"
+                assert cli.main([*words, "--json"]) == 0
+        else:
+            exec(command, scope)
+        again = json.loads((folder / "run" / "summary.json").read_text())
+        assert {cell["cell_id"] for cell in again["cells"]} == {cell["cell_id"] for cell in done.summary["cells"]}
+        return again
+
+    return check
 
 
-def repeated(command, folder, monkeypatch, **scope):
-    """The summary that the lines of a command, or a Python call, come to in a fresh folder."""
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    if command.startswith("saliency-bench "):
-        for line in command.splitlines():
-            program, *words = shlex.split(line)
-            assert program == "saliency-bench"
-            assert cli.main([*words, "--json"]) == 0
-    else:
-        exec(command, scope)
-    return json.loads((folder / "run" / "summary.json").read_text())
+@pytest.fixture
+def rule(shapes, tmp_path):
+    """A file that gives every image one target, by a name that a shell would read otherwise."""
+    path = tmp_path / """it's "a" $HOME; -rule.csv"""
+    lines = [f"{image_id},ring" for image_id in sb.load_dataset(str(shapes))["image_id"]]
+    path.write_text("\n".join(["image_id,target", *lines]))
+    return path
 
 
+MIOU, PRECISION, IOSR = "saliency_miou", "saliency_precision", "saliency_iosr"
+ONE, TWO = ["label=ring"], ["label=ring", "label=cross"]
 HISTORIES = {
-    "one start": [(["centre", "random"], ["saliency_miou"], {})],
-    "fewer explainers": [(["centre", "random", "edges"], ["saliency_miou"], {}), (["random"], ["saliency_miou"], {})],
-    "fewer metrics, other order": [
-        (["centre", "random"], ["saliency_miou", "saliency_precision"], {}),
-        (["random", "centre"], ["saliency_precision"], {}),
-    ],
-    "no full table": [
-        (["centre", "random"], ["saliency_miou"], {}),
-        (["edges", "random"], ["saliency_precision"], {}),
-        (["edges"], ["saliency_iosr", "saliency_precision"], {}),
-    ],
-    "a wider limit": [
-        (["centre"], ["saliency_miou"], {"limit": 4}),
-        (["random"], ["saliency_miou"], {"limit": 12}),
-    ],
-    "a narrower limit": [
-        (["centre"], ["saliency_miou"], {"limit": 12}),
-        (["random"], ["saliency_miou"], {"limit": 8}),
-    ],
-    "a wider condition": [
-        (["centre", "random"], ["saliency_miou"], {"only": ["label=ring"], "limit": 24}),
-        (["random"], ["saliency_miou"], {"only": ["label=ring", "label=cross"], "limit": 24}),
-    ],
-    "options": [
-        (["rise:masks=4,p=0.30", "occlusion:baseline=black,window=16,stride=16"],
-         ["saliency_miou:threshold=0.25", "saliency_miou:threshold=mask_area"], {}),
-        (["rise:masks=4"], ["saliency_miou"], {"seed": 0}),
-    ],
+    "one start": [(["centre", "random"], [MIOU], {})],
+    "fewer explainers": [(["centre", "random", "edges"], [MIOU], {}), (["random"], [MIOU], {})],
+    "fewer metrics, other order": [(["centre", "random"], [MIOU, PRECISION], {}),
+                                   (["random", "centre"], [PRECISION], {})],
+    "no full table": [(["centre", "random"], [MIOU], {}), (["edges", "random"], [PRECISION], {}),
+                      (["edges"], [IOSR, PRECISION], {})],
+    "a wider limit": [(["centre"], [MIOU], {"limit": 4}), (["random"], [MIOU], {"limit": 12})],
+    "a narrower limit": [(["centre"], [MIOU], {"limit": 12}), (["random"], [MIOU], {"limit": 8})],
+    "a wider condition": [(["centre", "random"], [MIOU], {"only": ONE, "limit": 24}),
+                          (["random"], [MIOU], {"only": TWO, "limit": 24})],
+    "options": [(["rise:masks=4,p=0.30", "occlusion:baseline=black,window=16,stride=16"],
+                 [f"{MIOU}:threshold=0.25", f"{MIOU}:threshold=mask_area"], {}),
+                (["rise:masks=4"], [MIOU], {"seed": 0})],
 }  # fmt: skip
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("history", HISTORIES)
-def test_the_command_gives_all_cells_of_the_summary_and_the_same_records(start, tmp_path, monkeypatch, history):
+def test_the_command_gives_all_cells_of_the_summary_and_the_same_records(start, check_repeated, tmp_path, history):
     for explainers, metrics, settings in HISTORIES[history]:
         done = start(explainers, metrics, **settings)
-    again = repeated(done.summary["command"], tmp_path / "fresh", monkeypatch)
-    assert ids(again) == ids(done.summary)
+    check_repeated(done)
     records = [(folder / "run" / "records.parquet").read_bytes() for folder in (tmp_path, tmp_path / "fresh")]
     assert records[0] == records[1]
 
 
 @pytest.mark.slow
-def test_words_that_a_shell_would_read_otherwise_are_quoted(start, shapes, tmp_path, monkeypatch):
-    rule = tmp_path / """it's "a" $HOME; -rule.csv"""
-    lines = [f"{image_id},ring" for image_id in sb.load_dataset(str(shapes))["image_id"]]
-    rule.write_text("\n".join(["image_id,target", *lines]))
+def test_words_that_a_shell_would_read_otherwise_are_quoted(start, check_repeated, rule):
     start(["centre"], target=str(rule))
-    done = start(["random"], target=str(rule))
-    assert ids(repeated(done.summary["command"], tmp_path / "fresh", monkeypatch)) == ids(done.summary)
+    check_repeated(start(["random"], target=str(rule)))
 
 
 @pytest.mark.slow
@@ -152,8 +146,7 @@ OPTION_VALUES = [1, 1.0, 0.1, 1e-7, 1e22, True, None, "text", "1", "1.5", "null"
 @pytest.mark.parametrize("value", OPTION_VALUES, ids=repr)
 def test_an_option_is_spelled_so_that_it_is_read_back(value):
     name, found = parse(f"rise:first={spelled(value)},second=2")
-    assert name == "rise"
-    assert found == {"first": value, "second": 2}
+    assert (name, found) == ("rise", {"first": value, "second": 2})
     assert type(found["first"]) is type(value)
 
 
@@ -164,7 +157,7 @@ def test_the_text_of_an_explainer_or_metric_names_it():
 
 
 @pytest.mark.slow
-def test_a_python_function_is_shown_as_a_call_that_says_what_it_was(start, tmp_path, monkeypatch):
+def test_a_python_function_is_shown_as_a_call_that_says_what_it_was(start, check_repeated):
     start([brightness, "random"], target="predicted")
     done = start(["centre"], ["saliency_precision"], target="predicted")
     command = done.summary["command"]
@@ -175,14 +168,12 @@ def test_a_python_function_is_shown_as_a_call_that_says_what_it_was(start, tmp_p
     assert Path(__file__).name in line
     assert version in line
     assert str(Path(__file__).parent) not in command
-    again = repeated(command, tmp_path / "fresh", monkeypatch, brightness=brightness)
-    assert ids(again) == ids(done.summary)
-    assert again["command"] == command
+    assert check_repeated(done, brightness=brightness)["command"] == command
     assert command.splitlines()[-2].strip() in done.report.read_text().replace("&#39;", "'")
 
 
 @pytest.mark.slow
-def test_objects_that_no_name_means_get_one_of_their_own(start, tmp_path, monkeypatch):
+def test_objects_that_no_name_means_get_one_of_their_own(start, check_repeated):
     bound = partial(brightness, power=2.0)
     left, right = Shifted(1), Shifted(2)
     own = [brightness, bound, left, right, lambda classifier, images, target: images[:, 0],
@@ -196,54 +187,39 @@ def test_objects_that_no_name_means_get_one_of_their_own(start, tmp_path, monkey
     assert "power=2.0" in command
     composed = "composing.smoothed('gradient', draws=2, sigma=0.15), composing.absolute(my_shifted), 'rise:masks=5'"
     assert composed in command
-    scope = dict(zip(names, own, strict=False))
-    again = repeated(command, tmp_path / "fresh", monkeypatch, **scope)
-    assert ids(again) == ids(done.summary)
+    check_repeated(done, **dict(zip(names, own, strict=False)))
 
 
 @pytest.mark.slow
-def test_a_dataset_a_model_and_tables_are_shown_as_far_as_they_can_be_written_down(
-    start, shapes, resnet, tmp_path, monkeypatch
-):
+def test_a_dataset_a_model_and_tables_are_shown_as_far_as_they_can_be_written_down(start, check_repeated, shapes):
     network = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 8))
     classes = [f"no {number}" for number in range(8)]
     model = sb.load_classifier(network, device="cpu", mean=0.25, std=(0.5, 0.5, 1), labels=classes)
     rows = sb.load_dataset(str(shapes))
-    names = rows.features["label"].names
-    label_map = {name: [classes[index % 8]] for index, name in enumerate(names)}
+    label_map = {name: [classes[index % 8]] for index, name in enumerate(rows.features["label"].names)}
     done = start(["random"], ["saliency_miou"], dataset=rows, model=model, label_map=label_map,
                  groups={"a": ["no 1", "no 2"], "b": [3]}, only=["masked"])  # fmt: skip
-    command = done.summary["command"]
     for part in ("dataset=dataset", "model=model", repr(label_map), "only=['masked']", "0.25", "Sequential",
                  done.summary["model"]["digest"], done.summary["dataset"]["fingerprint"]):  # fmt: skip
-        assert part in command
-    again = repeated(command, tmp_path / "fresh", monkeypatch, dataset=rows, model=model)
-    assert ids(again) == ids(done.summary)
+        assert part in done.summary["command"]
+    check_repeated(done, dataset=rows, model=model)
 
 
 @pytest.mark.slow
-def test_a_classifier_loaded_by_name_is_loaded_by_that_name(start, resnet, tmp_path, monkeypatch):
+def test_a_classifier_loaded_by_name_is_loaded_by_that_name(start, check_repeated, resnet):
     done = start([brightness], model=sb.load_classifier(str(resnet), device="cpu", layer="resnet.encoder.stages.0"))
     assert "layer='resnet.encoder.stages.0'" in done.summary["command"]
-    again = repeated(done.summary["command"], tmp_path / "fresh", monkeypatch, brightness=brightness)
-    assert ids(again) == ids(done.summary)
+    check_repeated(done, brightness=brightness)
 
 
 @pytest.mark.slow
-def test_what_is_submitted_names_no_folder_of_this_machine(start, shapes, resnet, tmp_path):
-    settings = {"only": ["masked"], "target": str(tmp_path / "rule.csv")}
-    test = sb.load_dataset(str(shapes))
-    lines = [f"{image_id},ring" for image_id in test["image_id"]]
-    (tmp_path / "rule.csv").write_text("\n".join(["image_id,target", *lines]))
-    classifier = sb.load_classifier(str(resnet), device="cpu")
-    for number, extra in enumerate(({}, {"model": classifier}, {"explainers": [brightness]})):
-        given = {"explainers": ["random"]} | settings | extra | {"out": str(tmp_path / f"run-{number}")}
-        done = start(**given)
-        result = of_run(done.folder, "ada").result
-        text = result.model_dump_json()
-        assert str(tmp_path) not in text
-        assert str(shapes.parent) not in text
-        assert str(resnet.parent) not in text
+def test_what_is_submitted_names_no_folder_of_this_machine(start, rule, shapes, resnet, tmp_path):
+    extras = ({}, {"model": sb.load_classifier(str(resnet), device="cpu")}, {"explainers": [brightness]})
+    for number, extra in enumerate(extras):
+        settings = {"explainers": ["random"], "only": ["masked"], "target": str(rule)} | extra
+        result = of_run(start(**settings, out=str(tmp_path / f"run-{number}")).folder, "ada").result
+        for folder in (tmp_path, shapes.parent, resnet.parent):
+            assert str(folder) not in result.model_dump_json()
         for part in ("random" if number < 2 else "brightness", "masked", "rule.csv", f"run-{number}", "shapes-xai"):
             assert part in result.command
 
@@ -285,8 +261,8 @@ def test_records_are_the_same_bytes_whatever_the_folders_are_called(start, shape
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dataset", "model"])
 def test_other_content_has_another_name_in_records(start, shapes, resnet, tmp_path, kind):
-    """Also in a folder of the same name."""
-    own = tmp_path / "own" / (shapes if kind == "dataset" else resnet).name
+    usual = {"dataset": shapes, "model": resnet}[kind]
+    own = tmp_path / "own" / usual.name
     if kind == "dataset":
         own.mkdir(parents=True)
         sb.load_dataset(str(shapes)).select(range(1, 21)).to_parquet(own / "test.parquet")
@@ -295,23 +271,23 @@ def test_other_content_has_another_name_in_records(start, shapes, resnet, tmp_pa
         network.classifier[1].bias.data += 1
         network.save_pretrained(own)
         shutil.copy(resnet / "preprocessor_config.json", own)
-    runs = [start(["centre"], **{kind: str(folder)}, out=f"run-{folder.parent.name}") for folder in
-            (own, {"dataset": shapes, "model": resnet}[kind])]  # fmt: skip
-    names = [set(run.records()[kind]) for run in runs]
+    names = [set(start(["centre"], **{kind: str(folder)}, out=out).records()[kind])
+             for folder, out in ((own, "run"), (usual, "usual"))]  # fmt: skip
     assert names[0].isdisjoint(names[1])
-
-
-@pytest.fixture(scope="module")
-def in_order(tmp_path_factory, shapes, resnet):
-    folder = tmp_path_factory.mktemp("orders")
-    return lambda explainers, metrics: (
-        sb.run(dataset=str(shapes), model=str(resnet), explainers=explainers, metrics=metrics, limit=6, batch_size=4,
-               out=tempfile.mkdtemp(dir=folder), device="cpu", progress=False).folder / "records.parquet"
-    ).read_bytes()  # fmt: skip
 
 
 EXPLAINERS = ["gradcam", "rise:masks=4", "random"]
 METRICS = ["saliency_miou", "saliency_insertion", "saliency_kae", "saliency_pointing_game"]
+
+
+@pytest.fixture(scope="module")
+def in_order(tmp_path_factory, shapes, resnet):
+    def records(explainers, metrics):
+        done = sb.run(dataset=str(shapes), model=str(resnet), explainers=explainers, metrics=metrics, limit=6,
+                      batch_size=4, out=tmp_path_factory.mktemp("order"), device="cpu", progress=False)  # fmt: skip
+        return (done.folder / "records.parquet").read_bytes()
+
+    return records
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import ImageFile
+from refusals import refused
 from torch import nn
 from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
@@ -29,9 +30,9 @@ from saliency_bench.compute.scoring.retraining import (
     retrained_area,
     right_answers,
 )
+from saliency_bench.compute.scoring.samples import score_samples
 from saliency_bench.compute.training import train
 from saliency_bench.data.fingerprints import fingerprint
-from saliency_bench.errors import UserError
 from saliency_bench.maps import top_pixels
 from saliency_bench.read.statistics.exposures import EXPOSURES
 from saliency_bench.utils.files import save_arrays
@@ -112,8 +113,7 @@ def outcomes(folder: Path) -> dict[str, dict]:
     return {path.name: json.loads(path.read_text()) for path in folder.glob("retraining/*/outcomes/*.json")}
 
 
-@pytest.mark.slow
-def test_controls_stand_beside_the_explainer_and_no_other_metric_scores_them(run):
+def test_controls_are_trained_once_and_not_scored_elsewhere(run):
     by_metric: dict[str, list[str]] = {}
     for cell in run.cells:
         by_metric.setdefault(cell.metric, []).append(cell.explainer_text)
@@ -121,28 +121,11 @@ def test_controls_stand_beside_the_explainer_and_no_other_metric_scores_them(run
     assert by_metric == {"saliency_roar": both, "saliency_kar": both, "saliency_pointing_game": ["gradcam"]}
     assert not list(run.folder.glob("retraining/*/gathered"))
     assert not list(run.folder.glob("retraining/*/states/*"))
-
-
-def test_trainings_that_are_the_same_are_one(run):
     # 3 explainers, 7 exposures, 2 metrics; nothing and everything replaced
     assert len(outcomes(run.folder)) == 3 * 7 * 2 + 2
-    parts = {(cell.metric, cell.explainer, name): part.value for cell in run.cells for name, part in cell.parts.items()}
     for metric in ("saliency_roar", "saliency_kar"):
         for end in ("0 training 1", "1 training 1"):
-            values = {value for (own, _, name), value in parts.items() if (own, name) == (metric, end)}
-            assert len(values) == 1
-
-
-def test_a_score_is_the_area_over_its_parts(run):
-    rows = run.records().to_list()
-    scores = [row for row in rows if row["part"] is None and row["metric"] == "saliency_roar"]
-    assert len(scores) == 3 * len({row["image_id"] for row in rows})
-    for row in scores[:5]:
-        own = [one for one in rows if one["image_id"] == row["image_id"] and one["cell_id"] == row["cell_id"]]
-        values = {one["part"]: one["value"] for one in own if one["part"] is not None}
-        accuracies = [values[f"{exposure:g} training 1"] for exposure in EXPOSURES]
-        assert row["value"] == pytest.approx(np.trapezoid(accuracies, EXPOSURES), abs=1e-12)
-        assert set(accuracies) <= {0.0, 1.0}
+            assert len({cell.parts[end].value for cell in run.cells if cell.metric == metric}) == 1
 
 
 def literal(shapes, resnet, exposure, keeps, test, *, epochs=2, size=8, images=24, rate=1e-3, base=None):
@@ -237,9 +220,14 @@ def test_no_epoch_decodes_a_picture(shapes, resnet, tmp_path, monkeypatch):
 )  # fmt: skip
 def test_a_training_is_what_the_documentation_says(run, shapes, resnet, exposure, keeps, test, metric):
     answers = literal(shapes, resnet, exposure, keeps, test)
-    labels = {row["image_id"]: row["label"] for row in sb.load_dataset(shapes).select_columns(["image_id", "label"])}
     rows = [row for row in run.records().to_list() if row["metric"] == metric and row["explainer"] == "gradcam"]
-    values = {row["image_id"]: row["value"] for row in rows if row["part"] == f"{exposure:g} training 1"}
+    check_answers(rows, f"{exposure:g} training 1", answers, shapes)
+
+
+def check_answers(rows, part, answers, shapes):
+    """The values of a part are whether a network's answers are the labels."""
+    labels = {row["image_id"]: row["label"] for row in sb.load_dataset(shapes).select_columns(["image_id", "label"])}
+    values = {row["image_id"]: row["value"] for row in rows if row["part"] == part}
     assert values == {one: float(answer == labels[one]) for one, answer in answers.items()}
 
 
@@ -271,13 +259,10 @@ def test_networks_start_from_the_weights_that_the_model_was_trained_from(from_ba
     given = str(trained[0]), 0.3, "top", "modified"
     recipe = {"epochs": 3, "images": 48, "rate": 0.01}
     both = {"new": literal(shapes, *given, **recipe), "base": literal(shapes, *given, **recipe, base=trained[1])}
-    answers = both[initial]
     assert both["new"] != both["base"]
-    labels = {row["image_id"]: row["label"] for row in sb.load_dataset(shapes).select_columns(["image_id", "label"])}
     rows = [row for row in from_base.records().to_list()
             if row["explainer"] == "gradcam" and json.loads(row["metric_options"])["initial"] == initial]  # fmt: skip
-    values = {row["image_id"]: row["value"] for row in rows if row["part"] == "0.3 training 1"}
-    assert values == {one: float(answer == labels[one]) for one, answer in answers.items()}
+    check_answers(rows, "0.3 training 1", both[initial], shapes)
 
 
 def test_what_networks_start_from_is_part_of_the_ids_and_of_the_trainings(from_base, trained):
@@ -289,14 +274,21 @@ def test_what_networks_start_from_is_part_of_the_ids_and_of_the_trainings(from_b
     assert len(outcomes(from_base.folder)) == 2 * (3 + 2)
 
 
-def test_fewer_exposures_are_fewer_trainings_and_the_area_over_them(from_base):
-    assert [list(cell.parts) for cell in from_base.cells] == [["0 training 1", "0.3 training 1", "1 training 1"]] * 6
-    for row in (rows := from_base.records().to_list())[:200]:
-        if row["part"] is None:
-            own = [one for one in rows if (one["image_id"], one["cell_id"]) == (row["image_id"], row["cell_id"])]
-            parts = {one["part"]: one["value"] for one in own}
-            first, middle, last = (parts[f"{exposure} training 1"] for exposure in ("0", "0.3", "1"))
-            assert row["value"] == pytest.approx(0.3 * (first + middle) / 2 + 0.7 * (middle + last) / 2)
+@pytest.mark.parametrize(("name", "exposures", "cells"), [("from_base", (0, 0.3, 1), 6), ("run", EXPOSURES, 3)])
+def test_a_score_is_the_area_over_the_exposures_of_its_parts(name, exposures, cells, request):
+    done = request.getfixturevalue(name)
+    parts = [f"{exposure:g} training 1" for exposure in exposures]
+    own = [cell for cell in done.cells if cell.metric == ("saliency_kar" if name == "from_base" else "saliency_roar")]
+    assert [list(cell.parts) for cell in own] == [parts] * cells
+    rows = [row for row in done.records().to_list() if row["cell_id"] in {cell.cell_id for cell in own}]
+    scores = [row for row in rows if row["part"] is None]
+    assert len(scores) == cells * len({row["image_id"] for row in rows})
+    for row in scores[:20]:
+        one = {other["part"]: other["value"] for other in rows
+               if (other["image_id"], other["cell_id"]) == (row["image_id"], row["cell_id"])}  # fmt: skip
+        accuracies = [one[part] for part in parts]
+        assert row["value"] == pytest.approx(np.trapezoid(accuracies, exposures), abs=1e-12)
+        assert set(accuracies) <= {0.0, 1.0}
 
 
 @pytest.mark.slow
@@ -317,27 +309,36 @@ def test_trainings_of_fewer_exposures_serve_all_of_them(run, shapes, resnet, tmp
 
 
 def test_models_without_known_base_weights_are_refused_in_one_line(shapes, resnet, trained, tmp_path):
-    def says(model, line):
-        with pytest.raises(UserError, match=line) as caught:
-            sb.run(dataset=shapes, model=model, explainers=["random"], metrics=[f"{FEWER},initial=base"],
-                   out=tmp_path / "run", progress=False)  # fmt: skip
-        assert "\n" not in str(caught.value)
-
-    says(str(resnet), "needs the folder of a model that `saliency-bench train` made")
-    says(sb.load_classifier(str(resnet)), "initial=base needs the folder")
-    shutil.copytree(trained[0], tmp_path / "scratch")
-    log = json.loads((tmp_path / "scratch" / "training_log.json").read_text())
-    (tmp_path / "scratch" / "training_log.json").write_text(json.dumps(log | {"base": None}))
-    says(str(tmp_path / "scratch"), "started from random ones")
+    scratch = shutil.copytree(trained[0], tmp_path / "scratch")
+    log = json.loads((scratch / "training_log.json").read_text())
+    (scratch / "training_log.json").write_text(json.dumps(log | {"base": None}))
+    for model, words in ((str(resnet), "needs the folder of a model that `saliency-bench train` made"),
+                         (sb.load_classifier(str(resnet)), "initial=base needs the folder"),
+                         (str(scratch), "started from random ones")):  # fmt: skip
+        refused(words, sb.run, dataset=shapes, model=model, explainers=["random"], metrics=[f"{FEWER},initial=base"],
+                out=tmp_path / "run", progress=False)  # fmt: skip
     base = sb.load_classifier(str(trained[1]))
-    with pytest.raises(UserError, match=r"another structure .* only one of them has 0\.bias"):
-        start_from(nn.Sequential(nn.Linear(2, 2)), base)
+    refused(r"another structure .* has no 0\.bias", start_from, nn.Sequential(nn.Linear(2, 2)), base)
 
 
 @pytest.mark.parametrize("given", ["[0.5]", "[0,0]", "[0.5,0.2]", "[0,0.4]", "[]"])
 def test_exposures_are_two_or_more_of_those_there_are(given):
-    with pytest.raises(UserError, match=r"exposures=.* must be two or more of 0, 0\.05, "):
-        sb.load_metric(f"saliency_roar:exposures={given}")
+    words = r"exposures=.* must be two or more of 0, 0\.05, "
+    refused(words, sb.load_metric, f"saliency_roar:exposures={given}")
+
+
+def test_what_nothing_can_be_trained_with_is_refused_by_name(shapes, resnet, tmp_path):
+    for wrong in ("trainings=0", "epochs=0", "learning_rate=0.0", "images=0", "test=other"):
+        refused(wrong.partition("=")[0], sb.load_metric, f"saliency_roar:{wrong}")
+    rows, settings = sb.load_dataset(shapes), {"dataset": shapes, "model": resnet, "explainers": ["random"]}
+    for changes, words in (
+        ({"activation": "sigmoid"}, "fits a softmax"),
+        ({"dataset": rows}, "needs the splits train and validation"),
+        ({"maps": {"mine": np.zeros((len(rows), 32, 32))}}, "saliency_roar needs maps of the training images too"),
+    ):
+        refused(words, sb.run, **settings | changes, metrics=METRICS[:1], out=tmp_path / "run", progress=False)
+    refused("saliency_roar trains networks on a whole dataset", score_samples, "saliency_roar",
+            torch.rand(2, 3, 32, 32), resnet, "random", labels=[0, 1])  # fmt: skip
 
 
 @pytest.mark.slow
@@ -378,68 +379,30 @@ def test_networks_are_made_anew_from_the_generator_or_refused_by_name():
     assert not torch.equal(one[0].weight, network[0].weight)
     assert not one[1].running_mean.any()
 
-    class Token(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.token = nn.Parameter(torch.zeros(3))
+    class Token(nn.ParameterList):
+        pass
 
-    with pytest.raises(UserError, match="mine cannot be retrained from new weights: Token 0 has no reset_parameters"):
-        anew(nn.Sequential(Token()), "mine")
-
-
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [({"activation": "sigmoid"}, "needs a softmax"), ({"split": "train"}, "")],
-)
-def test_what_cannot_be_retrained_on_is_refused_before_anything_is_computed(shapes, resnet, tmp_path, given, named):
-    settings = {"dataset": shapes, "model": resnet, "explainers": ["random"], "metrics": METRICS[:1]}
-    if not named:
-        settings["dataset"], given, named = sb.load_dataset(shapes), {}, "needs the splits train and validation"
-    with pytest.raises(UserError, match=named):
-        sb.run(**settings, **given, out=tmp_path / "run", progress=False)
-
-
-def test_maps_made_elsewhere_do_not_cover_the_training_images(shapes, resnet, tmp_path):
-    maps = np.zeros((len(sb.load_dataset(shapes)), 32, 32), np.float32)
-    with pytest.raises(UserError, match="saliency_roar needs maps of the training images too"):
-        sb.run(dataset=shapes, model=resnet, explainers=["random"], maps={"mine": maps}, metrics=METRICS[:1],
-               out=tmp_path / "run", progress=False)  # fmt: skip
-
-
-def test_outside_a_run_there_are_no_networks(resnet):
-    from saliency_bench.compute.scoring.samples import score_samples
-
-    with pytest.raises(UserError, match="saliency_roar trains networks on a whole dataset"):
-        score_samples("saliency_roar", torch.rand(2, 3, 32, 32), resnet, "random", labels=[0, 1])
+    words = "mine cannot be retrained from new weights: Token 0 has no reset_parameters"
+    refused(words, anew, nn.Sequential(Token([torch.zeros(3)])), "mine")
 
 
 @pytest.mark.parametrize("name", ["saliency_roar", "saliency_kar"])
-def test_the_module_of_evaluate_gives_the_area_of_accuracies(name):
+def test_the_evaluate_module_gives_the_area_as_a_run_does(name):
     module = evaluate.load(str(Path(__file__).parents[2] / "metrics" / name))
-    accuracies, exposures = [0.9, 0.7, 0.5, 0.3], [0, 0.5, 0.5, 1]
-    found = module.compute(predictions=accuracies, references=exposures)[name]
-    assert found == pytest.approx(0.5 * (0.9 + 0.6) / 2 + 0.5 * (0.6 + 0.3) / 2)
-    some = module.compute(predictions=[0.8, 0.4], references=[0.25, 0.75])[name]
-    assert some == pytest.approx(0.6)  # of the exposures that there are, whatever their width
-    with pytest.raises(ValueError, match="an accuracy is a share from 0 to 1; got 90"):
-        module.compute(predictions=[90, 80], references=[0, 1])
-    with pytest.raises(ValueError, match="two exposures or more"):
-        module.compute(predictions=[0.9, 0.8], references=[0, 0])
 
+    def area(accuracies, exposures):
+        return module.compute(predictions=accuracies, references=exposures)[name]
 
-@pytest.mark.parametrize("name", ["saliency_roar", "saliency_kar"])
-def test_the_module_of_evaluate_computes_as_a_run_does(name):
+    expected = 0.5 * (0.9 + 0.6) / 2 + 0.5 * (0.6 + 0.3) / 2
+    assert area([0.9, 0.7, 0.5, 0.3], [0, 0.5, 0.5, 1]) == pytest.approx(expected)
+    assert area([0.8, 0.4], [0.25, 0.75]) == pytest.approx(0.6)  # of the exposures there are, whatever their width
     right = np.random.default_rng(3).random((7, len(EXPOSURES) * 2)) < 0.7
     expected = retrained_area(right.astype(float), {"trainings": 2}).mean()
-    module = evaluate.load(str(Path(__file__).parents[2] / "metrics" / name))
-    found = module.compute(predictions=right.mean(axis=0), references=np.repeat(EXPOSURES, 2))[name]
-    assert found == pytest.approx(expected, abs=1e-15, rel=0)
-
-
-@pytest.mark.parametrize("wrong", ["trainings=0", "epochs=0", "learning_rate=0.0", "images=0", "test=other"])
-def test_numbers_that_nothing_can_be_trained_with_are_refused_by_name(wrong):
-    with pytest.raises(UserError, match=wrong.partition("=")[0]):
-        sb.load_metric(f"saliency_roar:{wrong}")
+    assert area(right.mean(axis=0), np.repeat(EXPOSURES, 2)) == pytest.approx(expected, abs=1e-15, rel=0)
+    with pytest.raises(ValueError, match="an accuracy is a share from 0 to 1; got 90"):
+        area([90, 80], [0, 1])
+    with pytest.raises(ValueError, match="two exposures or more"):
+        area([0.9, 0.8], [0, 0])
 
 
 @pytest.mark.thorough

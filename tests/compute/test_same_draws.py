@@ -7,11 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from evaluate.loading import evaluation_module_factory, import_main_class, init_dynamic_modules
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench import registry
 from saliency_bench.compute.scoring.samples import score_samples
-from saliency_bench.errors import UserError
 from saliency_bench.utils.seeds import seed_of
 
 SEED, COUNT = 5, 3
@@ -21,8 +21,6 @@ NOISE = "saliency_deletion:reference=noise,steps=4"
 
 
 class Keeping:
-    """An explainer that keeps its maps, by the seed of their sample."""
-
     def __init__(self, text):
         self.__name__ = text.partition(":")[0] + "_kept"
         self.explainer, self.maps = sb.load_explainer(text), {}
@@ -34,25 +32,19 @@ class Keeping:
         return maps
 
 
-@pytest.fixture(scope="module")
-def rows(shapes):
-    return sb.load_dataset(shapes, split="test")
-
-
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("text", EXPLAINERS)
-def test_explain_shows_the_very_map_of_a_run(text, shapes, resnet, rows, tmp_path):
+def test_explain_shows_the_very_map_of_a_run(text, shapes, resnet, tmp_path):
     kept = Keeping(text)
     sb.run(
         dataset=str(shapes), model=str(resnet), explainers=[kept], metrics=["saliency_miou"], out=tmp_path / "run",
         target="predicted", seed=SEED, limit=COUNT, batch_size=1, progress=False, device="cpu",
     )  # fmt: skip
     chosen = pq.read_table(tmp_path / "run" / "predictions.parquet")["image_id"].to_pylist()
-    picture = {row["image_id"]: row["image"] for row in rows}
+    picture = {row["image_id"]: row["image"] for row in sb.load_dataset(shapes, split="test")}
     assert len(chosen) == COUNT
     for image_id in chosen:
-        settings = {"image_id": image_id, "seed": SEED, "device": "cpu"}
-        shown = sb.explain(picture[image_id], str(resnet), text, **settings).map
+        shown = sb.explain(picture[image_id], str(resnet), text, image_id=image_id, seed=SEED, device="cpu").map
         np.testing.assert_array_equal(shown, kept.maps[seed_of(SEED, image_id, "explain")])
         if not text.startswith("rise"):  # whose masks are those of all images
             assert not np.array_equal(shown, sb.explain(picture[image_id], str(resnet), text, device="cpu").map)
@@ -60,7 +52,6 @@ def test_explain_shows_the_very_map_of_a_run(text, shapes, resnet, rows, tmp_pat
 
 @pytest.fixture(scope="module")
 def done(shapes, resnet, tmp_path_factory):
-    """(records of a run, its batch of samples in its order)"""
     out = tmp_path_factory.mktemp("run") / "run"
     sb.run(
         dataset=str(shapes), model=str(resnet), explainers=EXPLAINERS, out=out,
@@ -75,8 +66,8 @@ def done(shapes, resnet, tmp_path_factory):
 
 def of_run(records, explainer, metric):
     name = {"explainer": explainer.partition(":")[0], "metric": metric.partition(":")[0]}
-    chosen = [row for row in records if all(row[key] == value for key, value in name.items())]
-    return np.array([np.nan if row["value"] is None else row["value"] for row in chosen])
+    chosen = [row["value"] for row in records if row.items() >= name.items()]
+    return np.array([np.nan if value is None else value for value in chosen])
 
 
 @pytest.mark.sample(4)
@@ -123,15 +114,12 @@ def test_evaluate_gives_the_scores_of_a_run(done, resnet, load):
     np.testing.assert_array_equal(found["scores"], of_run(records, "random", METRICS[0]))
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"seeds": [1, 2], "image_ids": ["a", "b"]}, "seeds or image_ids"),
-        ({"seeds": [1]}, "one seed for each of the 2 images"),
-        ({"image_ids": ["a"]}, "one image id for each of the 2 images"),
-        ({"image_ids": "ab"}, "one image id for each of the 2 images"),
-    ],
-)
+@pytest.mark.parametrize(("given", "words"), [
+    ({"seeds": [1, 2], "image_ids": ["a", "b"]}, "seeds or image_ids"),
+    ({"seeds": [1]}, "one seed for each of the 2 images"),
+    ({"image_ids": ["a"]}, "one image id for each of the 2 images"),
+    ({"image_ids": "ab"}, "one image id for each of the 2 images"),
+])  # fmt: skip
 def test_as_many_seeds_or_ids_as_images(given, words, resnet):
-    with pytest.raises(UserError, match=words):
-        score_samples("saliency_max_sensitivity", torch.rand(2, 3, 32, 32), resnet, "gradient", **given)
+    images = torch.rand(2, 3, 32, 32)
+    refused(words, score_samples, "saliency_max_sensitivity", images, resnet, "gradient", **given)

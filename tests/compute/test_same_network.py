@@ -1,17 +1,17 @@
 """Networks of equal digest that answer differently, as after a change of a file that `forward` reads, are refused."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from torch import nn
 
 import saliency_bench as sb
 from saliency_bench.compute.fixed_answers import answers_of, fixed_pictures
-from saliency_bench.errors import UserError
 from saliency_bench.read.manifest import read_manifest
 from saliency_bench.read.network_answers import NetworkAnswers
-
-LABELS = ["a", "b", "c", "d", "e", "f", "g", "h"]
 
 
 class FromFile(nn.Module):
@@ -36,45 +36,48 @@ def factor(tmp_path):
     return path
 
 
-def classifier_of(path, **given):
-    return sb.load_classifier(FromFile(path), mean=0.5, std=0.5, device="cpu", **given)
+@pytest.fixture
+def start(shapes, tmp_path):
+    """A run in a folder of `tmp_path` with a network or the file of one."""
+    usual = {"dataset": str(shapes), "explainers": ["gradient"], "metrics": ["saliency_energy"], "target": "predicted",
+             "limit": 4, "batch_size": 4, "device": "cpu", "progress": False}  # fmt: skip
+    return lambda model, name="run", **changes: sb.run(model=model, out=tmp_path / name, **usual | changes)
 
 
-def go(shapes, out, model, **changes):
-    settings = {"explainers": ["gradient"], "metrics": ["saliency_energy"], "target": "predicted"} | changes
-    return sb.run(dataset=str(shapes), model=model, limit=4, batch_size=4, device="cpu", progress=False, out=out,
-                  **settings)  # fmt: skip
+def classifier_of(network, **settings):
+    network = network if isinstance(network, nn.Module) else FromFile(network)
+    return sb.load_classifier(network, **{"mean": 0.5, "std": 0.5, "device": "cpu"} | settings)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_network_that_answers_differently_does_not_get_the_scores_of_another(shapes, tmp_path, factor, precision):
-    out = tmp_path / "run"
+def test_a_network_that_answers_differently_does_not_get_the_scores_of_another(start, tmp_path, factor, precision):
+    def again(**changes):
+        return start(classifier_of(factor, precision=precision), **changes)
+
     digest = classifier_of(factor).digest
-    first = go(shapes, out, classifier_of(factor, precision=precision))
-    assert read_manifest(out).answers.keys() == {"model"}
-    assert go(shapes, out, classifier_of(factor, precision=precision)).summary == first.summary
+    first = again()
+    assert first.summary["model"]["id"] == "module:FromFile"
+    assert read_manifest(tmp_path / "run").answers.keys() == {"model"}
+    assert again().summary == first.summary
     factor.write_text("0.9")
     assert classifier_of(factor).digest == digest
-    with pytest.raises(UserError, match=r"run holds results of another model: .*0.0005 is allowed.*another --out"):
-        go(shapes, out, classifier_of(factor, precision=precision))
-    with pytest.raises(UserError, match="logits for fixed pictures differ"):
-        go(shapes, out, classifier_of(factor, precision=precision), explainers=["random"])
+    refused(r"run holds results of another model: .*0.0005 is allowed.*another --out", again)
+    refused("logits for fixed pictures differ", again, explainers=["random"])
     factor.write_text("1")
-    assert go(shapes, out, classifier_of(factor, precision=precision)).summary == first.summary
+    assert again().summary == first.summary
 
 
-def test_a_model_that_names_the_classes_is_compared_too(shapes, resnet, tmp_path, factor):
-    named = go(shapes, tmp_path / "named", classifier_of(factor, labels=sb.load_classifier(str(resnet)).labels))
-    target = {"target": f"predicted-by:{named.folder}"}
-    go(shapes, tmp_path / "run", str(resnet), **target)
+def test_a_model_that_names_the_classes_is_compared_too(start, resnet, tmp_path, factor):
+    labels = sb.load_classifier(str(resnet)).labels
+    named = start(classifier_of(factor, labels=labels), "named")
+    target = f"predicted-by:{named.folder}"
+    start(str(resnet), target=target)
     assert read_manifest(tmp_path / "run").answers.keys() == {"model", "model of the targets"}
     factor.write_text("0.5")
-    other = classifier_of(factor, labels=sb.load_classifier(str(resnet)).labels)
-    with pytest.raises(UserError, match=r"named is a run of another module:FromFile: .* run it again"):
-        go(shapes, tmp_path / "itself", other, **target)
-    again = go(shapes, tmp_path / "named again", other)
-    with pytest.raises(UserError, match="run holds results of another model of the targets"):
-        go(shapes, tmp_path / "run", str(resnet), target=f"predicted-by:{again.folder}")
+    other = classifier_of(factor, labels=labels)
+    refused(r"named is a run of another module:FromFile: .* run it again", start, other, "itself", target=target)
+    target = f"predicted-by:{start(other, 'named again').folder}"
+    refused("run holds results of another model of the targets", start, str(resnet), target=target)
 
 
 def test_answers_are_logits_of_fixed_pictures_whatever_the_state_of_torch(factor):
@@ -101,20 +104,17 @@ def test_arithmetic_does_not_make_another_network(factor):
     assert first.distance(answers_of(classifier_of(factor, size=32))) > 5e-4
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "expected"),
-    [
-        ([[0.0, 10.0]], [[0.0, 10.0]], 0),
-        ([[0.0, 10.0]], [[0.0, 11.0]], 0.1),
-        ([[1000.0, 1000.0]], [[1000.0, 1001.0]], 0.1),  # a range of zero: of a hundredth of the logits
-        ([[None, 1.0, 2.0]], [[None, 1.0, 2.5]], 0.5),
-        ([[None, 1.0]], [[3.0, 1.0]], np.inf),
-        ([[0.0, 0.0]], [[0.0, 0.0]], 0),
-        ([[0.0, 1.0]], [[0.0, 1.0, 2.0]], np.inf),
-    ],
-)
+@pytest.mark.parametrize(("first", "second", "expected"), [
+    ([0.0, 10.0], [0.0, 10.0], 0),
+    ([0.0, 10.0], [0.0, 11.0], 0.1),
+    ([1000.0, 1000.0], [1000.0, 1001.0], 0.1),  # a range of zero: of a hundredth of the logits
+    ([None, 1.0, 2.0], [None, 1.0, 2.5], 0.5),
+    ([None, 1.0], [3.0, 1.0], np.inf),
+    ([0.0, 0.0], [0.0, 0.0], 0),
+    ([0.0, 1.0], [0.0, 1.0, 2.0], np.inf),
+])  # fmt: skip
 def test_distance_is_the_largest_difference_as_a_share_of_the_range(first, second, expected):
-    answers = [NetworkAnswers(size=(8, 8), logits=logits) for logits in (first, second)]
+    answers = [NetworkAnswers(size=(8, 8), logits=[logits]) for logits in (first, second)]
     assert answers[0].distance(answers[1]) == pytest.approx(expected)
 
 
@@ -131,16 +131,14 @@ class Prompted(nn.Module):
         return 10 * nn.functional.normalize(self.tower(x)) @ nn.functional.normalize(self.text).T
 
 
-def test_other_prompts_are_another_network(shapes, tmp_path):
+def test_other_prompts_are_another_network(start):
     def run(seed, name):
-        result = go(shapes, tmp_path / name, sb.load_classifier(Prompted(seed), mean=0.5, std=0.5, device="cpu"))
-        return [(cell.cell_id, cell.value) for cell in sb.load_run(result.folder).cells]
+        return [(cell.cell_id, cell.value) for cell in start(classifier_of(Prompted(seed)), name).cells]
 
     first, other = run(0, "first"), run(1, "other")
     assert {name for name, _ in first}.isdisjoint(name for name, _ in other)
     assert first[0][1] != other[0][1]
-    with pytest.raises(UserError, match=r"another model \(different settings, different logits .*\); choose another"):
-        run(1, "first")
+    refused(r"another model \(different settings, different logits .*\); choose another", run, 1, "first")
     assert run(0, "first") == first
 
 
@@ -157,10 +155,9 @@ class Scaled(nn.Module):
         return self.scale * self.tower(x)
 
 
-def test_what_differs_in_another_model_is_named(shapes, tmp_path):
+def test_what_differs_in_another_model_is_named(start):
     def run(mean=0.5, **settings):
-        given = {"mean": mean, "std": 0.5, "device": "cpu"}
-        return go(shapes, tmp_path / "run", sb.load_classifier(Scaled(**settings), **given))
+        return start(classifier_of(Scaled(**settings), mean=mean))
 
     run()
     logits = "different logits for fixed pictures"
@@ -171,7 +168,5 @@ def test_what_differs_in_another_model_is_named(shapes, tmp_path):
         ({"mean": 0.4}, f"different normalisation, {logits}"),
         ({"kind": nn.GELU, "bias": 0.5}, f"different classes or code and settings and weights, {logits}"),
     ):
-        with pytest.raises(UserError) as error:
-            run(**settings)
-        assert f"holds a run with another model ({words}); choose another --out" in str(error.value)
+        refused(re.escape(f"holds a run with another model ({words}); choose another --out"), run, **settings)
     run()

@@ -4,12 +4,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from transformers import ResNetConfig, ResNetForImageClassification
+from refusals import refused
+from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
 import saliency_bench as sb
 from saliency_bench.compute.loading import predicted_by
 from saliency_bench.compute.targets.label_maps import same_classes
-from saliency_bench.errors import UserError
 
 METRICS = ["saliency_miou", "saliency_insertion:steps=4"]
 
@@ -19,19 +19,15 @@ def save(folder, names, seed):
     labels = {"id2label": dict(enumerate(names)), "label2id": {name: place for place, name in enumerate(names)}}
     config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", **labels)
     network = ResNetForImageClassification(config)
-    with torch.no_grad():  # spread over the classes, so that predictions differ from picture to picture
-        network.classifier[1].weight.mul_(50)
+    network.classifier[1].weight.data *= 50  # spread over the classes: predictions differ from picture to picture
     network.save_pretrained(folder)
-    (folder / "preprocessor_config.json").write_text(
-        '{"image_processor_type": "ViTImageProcessor", "size": {"height": 32, "width": 32}, '
-        '"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}'
-    )
+    frame = {"size": {"height": 32, "width": 32}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    ViTImageProcessor(**frame).save_pretrained(folder)
     return str(folder)
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """A dataset, a model, and another model whose classes have another order."""
     folder = tmp_path_factory.mktemp("named")
     data = str(sb.build("shapes-xai", folder / "shapes", size=32, count=60, progress=False))
     names = sb.load_dataset(data, split="test").features["label"].names
@@ -45,7 +41,15 @@ def run(world, out, model=None, **settings):
 
 
 def values(result):
-    return [(cell.explainer, cell.metric, cell.value) for cell in sb.load_run(result.folder).cells]
+    return [(cell.explainer, cell.metric, cell.value) for cell in result.cells]
+
+
+def ids(result):
+    return [cell.cell_id for cell in result.cells]
+
+
+def targets_of(result):
+    return [row["target"] for row in result.records()]
 
 
 @pytest.mark.slow
@@ -61,21 +65,19 @@ def test_the_scores_are_those_of_a_file_of_the_same_classes(world):
     by_run = run(world, "by-run", target=f"predicted-by:{of_other.folder}", limit=12)
     assert values(by_model) == values(by_run) == values(expected)
     assert values(run(world, "own", target="predicted", limit=12)) != values(expected)
-    targets = {row["target"] for row in pq.read_table(by_model.folder / "records.parquet").to_pylist()}
-    assert targets == {row["prediction"] for row in named}
-
-    def ids(result):
-        return [cell.cell_id for cell in sb.load_run(result.folder).cells]
-
+    assert set(targets_of(by_model)) == {row["prediction"] for row in named}
     assert ids(by_model) == ids(by_run)
     assert not set(ids(by_model)) & set(ids(expected))
     assert ids(run(world, "fewer", target=f"predicted-by:{other}", limit=4)) == ids(by_model)
     assert by_model.summary["target"] == "predicted-by:folder:other"
 
 
-def test_what_a_model_names_for_itself_is_its_prediction(world):
+def test_what_a_model_names_for_itself_is_its_prediction(world, tmp_path, capfd):
     itself = run(world, "itself", target=f"predicted-by:{world[2]}", limit=4, explainers=["random"])
     assert itself.summary["target"] == "predicted"
+    capfd.readouterr()
+    run(world, tmp_path / "run", target=f"predicted-by:{world[3]}")
+    assert capfd.readouterr().err == ""  # without progress, no bar is shown
 
 
 @pytest.mark.slow
@@ -119,17 +121,13 @@ def test_the_same_names_in_another_order_are_other_targets(world, tmp_path, by_f
         return sb.run(dataset=pictures, model=model, target=target, explainers=["gradient"], limit=4, device="cpu",
                       metrics=["saliency_energy"], out=tmp_path / out, progress=False)  # fmt: skip
 
-    first, moved = go("first", names), names[1:] + names[:1]
-    with pytest.raises(UserError, match="first holds a run with another target"):
-        go("first", moved)
-    assert {c.cell_id for c in sb.load_run(first.folder).cells}.isdisjoint(
-        c.cell_id for c in sb.load_run(go("moved", moved).folder).cells
-    )
+    first, moved = ids(go("first", names)), names[1:] + names[:1]
+    refused("first holds a run with another target", go, "first", moved)
+    assert set(first).isdisjoint(ids(go("moved", moved)))
 
 
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_run_of_a_network_in_another_order_names_the_same_classes(world, tmp_path, caplog, is_named):
-    """Test that the classes of a run's network are found through the dataset, without loading the network by name."""
     names = sb.load_classifier(world[2]).labels
     torch.manual_seed(2)
     last = torch.nn.Conv2d(3, len(names), 5)
@@ -144,18 +142,9 @@ def test_a_run_of_a_network_in_another_order_names_the_same_classes(world, tmp_p
     named = run(world, tmp_path / "named", model=shuffled, target="predicted", **chosen)
     got = run(world, tmp_path / "got", model=usual, target=f"predicted-by:{named.folder}", **chosen)
     predicted = run(world, tmp_path / "predicted", model=usual, target="predicted", **chosen)
-    targets = [
-        [row["target"] for row in pq.read_table(result.folder / "records.parquet").to_pylist()]
-        for result in (got, predicted)
-    ]
-    assert targets[0] == targets[1]
-    assert len(set(targets[0])) > 1
+    assert targets_of(got) == targets_of(predicted)
+    assert len(set(targets_of(got))) > 1
     assert "class names" not in caplog.text.replace("has no class names", "")
-
-
-def test_classes_without_names_go_by_number_with_a_message(caplog):
-    assert predicted_by._places(None, 2, ["a", "b"], 2, "runs/x") == [0, 1]
-    assert "runs/x has no class names: its class 0 is assumed to be class 0 of the model" in caplog.text
 
 
 def test_the_model_that_a_run_names_is_not_opened(world, tmp_path, monkeypatch):
@@ -169,47 +158,36 @@ def test_the_model_that_a_run_names_is_not_opened(world, tmp_path, monkeypatch):
     assert values(run(world, tmp_path / "run", target=f"predicted-by:{named.folder}", **chosen)) == values(expected)
 
 
-def test_a_run_of_other_or_of_fewer_images_is_refused(world, tmp_path):
-    folder, _, own, other = world
-    short = run(world, "short", model=other, target="predicted", limit=4, explainers=["random"])
-    with pytest.raises(UserError, match=r"short has no prediction for .* images"):
-        run(world, "more", target=f"predicted-by:{short.folder}")
-    with pytest.raises(UserError, match="is a run of other data"):
-        run(world, "split", target=f"predicted-by:{short.folder}", split="test")
-    assert not (folder / "more").exists()
-    with pytest.raises(UserError, match="names no model"):
-        run(world, "none", target="predicted-by:")
-    with pytest.raises(UserError, match="predicted-by:MODEL"):
-        run(world, "none", target="predicted-bye")
-    assert own != other
+def test_a_run_of_other_or_of_fewer_images_is_refused(world):
+    short = run(world, "short", model=world[3], target="predicted", limit=4, explainers=["random"])
+    for settings, words in (
+        ({"target": f"predicted-by:{short.folder}"}, r"short has no prediction of .* images"),
+        ({"target": f"predicted-by:{short.folder}", "split": "test"}, "is a run of other data"),
+        ({"target": "predicted-by:"}, "names no model"),
+        ({"target": "predicted-bye"}, "predicted-by:MODEL"),
+    ):
+        refused(words, run, world, "none", **settings)
+    assert not (world[0] / "none").exists()
 
 
-@pytest.mark.parametrize(
-    ("columns", "words"),
-    [
-        ({}, "has no column logits"),
-        ({"logits": ["1", "2"]}, "column logits is not list"),
-        ({"logits": pa.array([[1.0, 2], [1]], pa.list_(pa.float32()))}, "logits of 'b' are not 2 numbers"),
-        ({"logits": pa.array([None, [1, float("nan")]], pa.list_(pa.float32()))}, "logits of 'b' are not 2 numbers"),
-        ({"logits": pa.array([[1, None], [1, 2]], pa.list_(pa.float32()))}, "logits of 'a' are not 2 numbers"),
-    ],
-)
-def test_logits_that_are_no_logits_are_one_line(columns, words, tmp_path):
-    pq.write_table(pa.table({"image_id": ["a", "b"]} | columns), tmp_path / "predictions.parquet")
-    with pytest.raises(UserError, match=words):
-        list(predicted_by._stored_logits(tmp_path / "predictions.parquet"))
+@pytest.mark.parametrize(("logits", "words"), [
+    (None, "has no column logits"),
+    (["1", "2"], "column logits is not list"),
+    (pa.array([[1.0, 2], [1]], pa.list_(pa.float32())), "logits of 'b' are not 2 numbers"),
+    (pa.array([None, [1, float("nan")]], pa.list_(pa.float32())), "logits of 'b' are not 2 numbers"),
+    (pa.array([[1, None], [1, 2]], pa.list_(pa.float32())), "logits of 'a' are not 2 numbers"),
+])  # fmt: skip
+def test_logits_that_are_no_logits_are_one_line(logits, words, tmp_path):
+    columns = {"image_id": ["a", "b"]} | ({} if logits is None else {"logits": logits})
+    pq.write_table(pa.table(columns), tmp_path / "predictions.parquet")
+    refused(words, list, predicted_by._stored_logits(tmp_path / "predictions.parquet"))
 
 
-def test_classes_of_two_models_go_by_name_or_by_number():
+def test_classes_of_two_models_go_by_name_or_by_number(caplog):
     assert same_classes(["a b", "c"], 2, ["C", "A_b"], 2, "m") == [1, 0]
     assert same_classes(None, 2, ["C", "A_b"], 2, "m") == [0, 1]
     assert same_classes(["LABEL_0", "LABEL_1"], 2, ["C", "A_b"], 2, "m") == [0, 1]
-    with pytest.raises(UserError, match="3 classes and the model 2"):
-        same_classes(None, 3, ["a", "b"], 2, "m")
-    with pytest.raises(UserError, match="such as d"):
-        same_classes(["a", "d"], 2, ["a", "b"], 2, "m")
-
-
-def test_without_progress_no_bar_is_shown(world, tmp_path, capfd):
-    run(world, tmp_path / "run", target=f"predicted-by:{world[3]}")
-    assert capfd.readouterr().err == ""
+    refused("3 classes, the model 2", same_classes, None, 3, ["a", "b"], 2, "m")
+    refused("such as d", same_classes, ["a", "d"], 2, ["a", "b"], 2, "m")
+    assert predicted_by._places(None, 2, ["a", "b"], 2, "runs/x") == [0, 1]
+    assert "the class names of runs/x are not known: its class 0 is taken as class 0 of the model" in caplog.text

@@ -4,15 +4,14 @@ import json
 import shutil
 
 import pytest
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.compute.training import train
 from saliency_bench.data.building import build
-from saliency_bench.errors import UserError
 from saliency_bench.push_scripts.demo import small_resnet
 from saliency_bench.read.manifest import read_manifest
 
-NAMES = ("records.parquet", "predictions.parquet", "summary.json", "run.json")
 TORN = {"empty": b"", "zeros": b"\0" * 4096, "half": b'{"format": 5, "spec": {"data', "missing": None}
 NO_MANIFEST = {"a list": b"[]", "a number": b"4", "null": b"null", "only a format": b'{"format": 5}'}
 
@@ -29,25 +28,27 @@ def run(shapes, resnet, tmp_path_factory):
 
 @pytest.fixture
 def folder(run, tmp_path):
-    """A copy of the run in a folder of the same name."""
     shutil.copytree(run, tmp_path / "run")
     return tmp_path / "run"
 
 
-def tear(path, kind):
-    content = (TORN | NO_MANIFEST)[kind]
+def tear(path, content):
     path.unlink() if content is None else path.write_bytes(content)
 
 
-def bytes_of(folder, names=NAMES[:2]):
-    return [(folder / name).read_bytes() for name in names]
+def bytes_of(folder):
+    return [(folder / name).read_bytes() for name in ("records.parquet", "predictions.parquet")]
+
+
+def unnamed(capsys):
+    return [line for line in capsys.readouterr().err.splitlines() if "not in the table" in line]
 
 
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("kind", TORN | NO_MANIFEST)
 def test_run_json_is_rebuilt_from_the_settings_where_parts_are_there(kind, run, folder, shapes, resnet, capsys,
                                                                      monkeypatch):  # fmt: skip
-    tear(folder / "run.json", kind)
+    tear(folder / "run.json", (TORN | NO_MANIFEST)[kind])
     (folder / "records.parquet").unlink()
     monkeypatch.setattr("saliency_bench.compute.run.work", pytest.fail)  # nothing is computed again
     go(folder, shapes, resnet)
@@ -80,37 +81,41 @@ def test_what_this_start_does_not_name_is_not_shown_and_found_when_named(run, fo
 
 @pytest.mark.slow
 def test_cells_that_are_not_in_the_table_are_named_in_one_line(folder, shapes, resnet, capsys):
-    """Of an explainer that this start does not name, and of one that it names with fewer metrics."""
     go(folder, shapes, resnet, metrics=["saliency_miou", "saliency_iosr"])
-    assert "not in the table" not in capsys.readouterr().err
+    assert not unnamed(capsys)
     (folder / "run.json").write_bytes(b"")
     go(folder, shapes, resnet, explainers=["random"])
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "not in the table" in line]
+    (line,) = unnamed(capsys)
     assert "gradcam by saliency_iosr, gradcam by saliency_miou, random by saliency_iosr; name" in line
     (folder / "summary.json").unlink()
     go(folder, shapes, resnet, explainers=["random"])
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "not in the table" in line]
+    (line,) = unnamed(capsys)
     assert line.count("cell ") == 3  # whose names no file holds any more
     go(folder, shapes, resnet, metrics=["saliency_miou", "saliency_iosr"])
-    assert "not in the table" not in capsys.readouterr().err
+    assert not unnamed(capsys)
 
 
 @pytest.mark.parametrize("kind", ["empty", "half"])
 def test_without_parts_a_torn_run_json_is_refused(kind, folder, shapes, resnet):
-    tear(folder / "run.json", kind)
+    tear(folder / "run.json", TORN[kind])
     for name in ("scores", "predictions"):
         shutil.rmtree(folder / name)
-    with pytest.raises(UserError, match=r"run\.json cannot be read"):
-        go(folder, shapes, resnet)
+    refused(r"run\.json cannot be read", go, folder, shapes, resnet)
 
 
 def test_a_whole_run_json_of_something_else_is_refused_whatever_lies_beside_it(folder, shapes, resnet):
     content = json.loads((folder / "run.json").read_text())
-    others = {"no format": {"cells": {}}, "format 1": {"format": 1}, "cells": content | {"cells": 3}}
-    for words, other in others.items():
+    before = {path: path.read_bytes() for path in folder.rglob("*.parquet")}
+    assert content.pop("format") == 5
+    for words, other in {
+        r"run\.json has no format.*5.*--out": content, "no format": {"cells": {}},
+        r"run\.json has format 1.*5.*--out": content | {"format": 1}, "format 1": {"format": 1},
+        r"run\.json has format 3.*5.*--out": content | {"format": 3},  # which had another order of samples
+        "cells": content | {"format": 5, "cells": 3},
+    }.items():  # fmt: skip
         (folder / "run.json").write_text(json.dumps(other))
-        with pytest.raises(UserError, match=words):
-            go(folder, shapes, resnet)
+        refused(words, go, folder, shapes, resnet)
+    assert {path: path.read_bytes() for path in folder.rglob("*.parquet")} == before
 
 
 @pytest.mark.slow

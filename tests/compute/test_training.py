@@ -1,15 +1,22 @@
+"""Training: what it writes, resumes and refuses, also on images with several classes, a sigmoid for each."""
+
 import json
 import shutil
 
+import datasets
+import numpy as np
 import pytest
 import torch
 from PIL import Image
+from refusals import refused
 from run_order import in_run_order
+from sklearn.metrics import average_precision_score
 from transformers import AutoConfig, AutoModelForImageClassification, ResNetConfig
 
 import saliency_bench as sb
 from saliency_bench.compute import fitting, training
-from saliency_bench.errors import UserError
+from saliency_bench.compute.fitting import loss_of
+from saliency_bench.read.accuracy import average_precision
 
 CONFIG = {"embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 1], "layer_type": "basic"}
 
@@ -28,74 +35,77 @@ def weights(folder):
     return AutoModelForImageClassification.from_pretrained(folder).state_dict()
 
 
-def test_the_checkpoint_is_a_classifier_with_the_class_names_and_a_squash_processor(trained, shapes):
-    classifier = sb.load_classifier(trained, device="cpu")
-    dataset = sb.load_dataset(shapes)
-    assert classifier.labels == dataset.features["label"].names
-    assert str(classifier.geometry) == "squash to 32 x 32 (bilinear)"
-    assert (trained / "model.safetensors").exists()
-    assert not list(trained.parent.glob("*.training.pt"))
+def equal(first, second):
+    return all(torch.equal(first[key], second[key]) for key in first)
 
 
-def test_the_log_says_what_the_weights_do(trained, shapes):
-    log = json.loads((trained / "training_log.json").read_text())
-    assert [entry["epoch"] for entry in log["epochs"]] == [0, 1, 2]
-    assert log["epochs"][-1]["loss"] < log["epochs"][0]["loss"]
-    classifier, dataset = sb.load_classifier(trained, device="cpu"), sb.load_dataset(shapes)
-    batch = classifier.prepare(dataset)
+def log_of(folder):
+    return json.loads((folder / "training_log.json").read_text())
+
+
+def check_accuracy(folder, shapes):
+    classifier = sb.load_classifier(folder, device="cpu")
+    batch = classifier.prepare(sb.load_dataset(shapes))
     with torch.no_grad():
         accuracy = (classifier(batch.images).argmax(1) == batch.labels).float().mean().item()
-    assert accuracy == pytest.approx(log["test_accuracy"])
+    assert accuracy == pytest.approx(log_of(folder)["test_accuracy"])
 
 
-@pytest.mark.slow
-def test_equal_settings_give_equal_weights_and_another_seed_others(trained, shapes, tmp_path):
-    first, again, other = (
-        weights(trained),
-        weights(go(shapes, tmp_path / "a")),
-        weights(go(shapes, tmp_path / "b", seed=1)),
-    )
-    assert all(torch.equal(first[key], again[key]) for key in first)
-    assert not all(torch.equal(first[key], other[key]) for key in first)
-
-
-@pytest.mark.slow
-def test_a_training_that_stopped_continues_and_ends_with_the_same_weights(trained, shapes, tmp_path, monkeypatch):
+def stop_at(monkeypatch, call):
+    """Interrupt the training when its `call`-th epoch begins; return the list of its epochs so far."""
     epoch, calls = fitting.one_epoch, []
 
     def stopping(*args):
         calls.append(args)
-        if len(calls) == 3:
+        if len(calls) == call:
             raise KeyboardInterrupt
         return epoch(*args)
 
     monkeypatch.setattr(fitting, "one_epoch", stopping)
+    return calls
+
+
+def test_the_checkpoint_is_a_classifier_with_the_class_names_and_a_squash_processor(trained, shapes):
+    classifier = sb.load_classifier(trained, device="cpu")
+    assert classifier.labels == sb.load_dataset(shapes).features["label"].names
+    assert str(classifier.geometry) == "squash to 32 x 32 (bilinear)"
+    assert (trained / "model.safetensors").exists()
+    assert not list(trained.parent.glob("*.training.pt"))
+    epochs = log_of(trained)["epochs"]
+    assert [entry["epoch"] for entry in epochs] == [0, 1, 2]
+    assert epochs[-1]["loss"] < epochs[0]["loss"]
+    check_accuracy(trained, shapes)
+
+
+@pytest.mark.slow
+def test_equal_settings_give_equal_weights_and_another_seed_others(trained, shapes, tmp_path):
+    assert equal(weights(trained), weights(go(shapes, tmp_path / "a")))
+    assert not equal(weights(trained), weights(go(shapes, tmp_path / "b", seed=1)))
+
+
+@pytest.mark.slow
+def test_a_training_that_stopped_continues_and_ends_with_the_same_weights(trained, shapes, tmp_path, monkeypatch):
+    calls = stop_at(monkeypatch, 3)
     with pytest.raises(KeyboardInterrupt):
         go(shapes, tmp_path / "tiny")
     assert not (tmp_path / "tiny").exists()
-    with pytest.raises(UserError, match="--out"):
-        go(shapes, tmp_path / "tiny", epochs=4)
+    refused("--out", go, shapes, tmp_path / "tiny", epochs=4)
     go(shapes, tmp_path / "tiny")
     assert len(calls) == 4  # the third epoch alone is done again
-    expected, found = weights(trained), weights(tmp_path / "tiny")
-    assert all(torch.equal(expected[key], found[key]) for key in expected)
+    assert equal(weights(trained), weights(tmp_path / "tiny"))
 
 
 @pytest.mark.slow
 def test_mixed_precision_changes_the_passes_and_not_what_is_saved(trained, shapes, tmp_path):
     folder, again = (go(shapes, tmp_path / name, precision="bf16") for name in "ab")
     first, found, repeated = weights(trained), weights(folder), weights(again)
-    assert all(torch.equal(found[key], repeated[key]) for key in found)
+    assert equal(found, repeated)
     assert all(found[key].dtype == first[key].dtype for key in first)
-    assert not all(torch.equal(found[key], first[key]) for key in first)
-    one, other = (json.loads((path / "training_log.json").read_text()) for path in (trained, folder))
+    assert not equal(found, first)
+    one, other = log_of(trained), log_of(folder)
     assert other["settings"] == one["settings"] | {"precision": "bf16"}
     assert 0 < abs(other["epochs"][0]["loss"] / one["epochs"][0]["loss"] - 1) < 0.02
-    classifier, dataset = sb.load_classifier(folder, device="cpu"), sb.load_dataset(shapes)
-    batch = classifier.prepare(dataset)
-    with torch.no_grad():  # the test is in float32, in which the checkpoint is used
-        accuracy = (classifier(batch.images).argmax(1) == batch.labels).float().mean().item()
-    assert accuracy == pytest.approx(other["test_accuracy"])
+    check_accuracy(folder, shapes)
 
 
 def test_the_best_epoch_is_kept(shapes, tmp_path, monkeypatch):
@@ -108,8 +118,7 @@ def test_the_best_epoch_is_kept(shapes, tmp_path, monkeypatch):
 
     for module in (fitting, training):
         monkeypatch.setattr(module, "accuracy_of", scripted)
-    kept = weights(go(shapes, tmp_path / "tiny"))
-    assert all(torch.equal(kept[key], seen[1][key]) for key in kept)
+    assert equal(weights(go(shapes, tmp_path / "tiny")), seen[1])
 
 
 def test_pretrained_weights_get_a_new_head(trained, shapes, tmp_path):
@@ -131,65 +140,47 @@ def test_a_config_file_starts_from_random_weights(trained, shapes, tmp_path):
     assert sb.load_classifier(out, device="cpu").labels == sb.load_dataset(shapes).features["label"].names
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"model": "./nowhere"}, r"\./nowhere"),
-        ({"dataset": "nope"}, r"\bnope\b"),
-        ({"out": "exists"}, "already holds a model that was trained with other settings"),
-        ({"model": "without_weights"}, r"no weights .* to start from random weights give .*config\.json"),
-    ],
-)
-def test_bad_input(changes, words, trained, shapes, tmp_path):
-    settings = {"dataset": str(shapes), "model": ResNetConfig(**CONFIG), "out": tmp_path / "x", "epochs": 1, "size": 32}
-    (tmp_path / "bare").mkdir()
-    shutil.copy(trained / "config.json", tmp_path / "bare")
-    folders = {"exists": trained, "without_weights": str(tmp_path / "bare")}
-    changes = {key: folders.get(value, value) for key, value in changes.items()}
-    with pytest.raises(UserError, match=words):
-        sb.train(**settings | changes, device="cpu", progress=False)
-    assert not (tmp_path / "x").exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"epochs": 0}, "--epochs.*1"),
-        ({"batch_size": 0}, "--batch-size.*1"),
-        ({"learning_rate": -1.0}, "--learning-rate.*0"),
-        ({"size": 2}, "too small"),
-        ({"model": "torchvision:resnet18"}, "cannot be saved"),
-        ({"device": "banana"}, "banana"),
-        ({"precision": "fp16"}, "precision 'fp16'; .*bf16"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"epochs": 0}, "--epochs.*1"),
+    ({"batch_size": 0}, "--batch-size.*1"),
+    ({"learning_rate": -1.0}, "--learning-rate.*0"),
+    ({"size": 2}, "too small"),
+    ({"model": "torchvision:resnet18"}, "cannot be saved"),
+    ({"device": "banana"}, "banana"),
+    ({"precision": "fp16"}, "precision 'fp16'; .*bf16"),
+    ({"model": "./nowhere"}, r"\./nowhere"),
+    ({"dataset": "nope"}, r"\bnope\b"),
+])  # fmt: skip
 def test_bad_settings_are_refused_before_anything_is_written(changes, words, shapes, tmp_path):
-    settings = {"model": ResNetConfig(**CONFIG), "epochs": 1, "size": 32, "device": "cpu"}
-    with pytest.raises(UserError, match=words):
-        sb.train(dataset=str(shapes), out=tmp_path / "x", progress=False, **settings | changes)
+    settings = {"dataset": str(shapes), "model": ResNetConfig(**CONFIG), "epochs": 1, "size": 32, "device": "cpu"}
+    refused(words, sb.train, **settings | changes, out=tmp_path / "x", progress=False)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_with_something_in_it_is_refused_before_training(shapes, tmp_path):
-    (tmp_path / "mine").write_text("notes")
-    with pytest.raises(UserError, match="not empty"):
-        go(shapes, tmp_path)
+def test_folders_that_hold_something_else_are_refused(trained, shapes, tmp_path):
+    refused("already holds a model that was trained with other settings", go, shapes, trained, epochs=1)
+    (tmp_path / "bare").mkdir()
+    shutil.copy(trained / "config.json", tmp_path / "bare")
+    refused(r"no weights .* to start from random weights give .*config\.json", go, shapes, tmp_path / "x",
+            model=str(tmp_path / "bare"))  # fmt: skip
+    assert not (tmp_path / "x").exists()
+    refused("not empty", go, shapes, tmp_path / "bare")
+
+
+@pytest.mark.parametrize(("values", "named"), [
+    ({"epochs": 0}, "--epochs 0"), ({"limit": 0}, "--limit 0"), ({"learning_rate": float("nan")}, "nan"),
+    ({"size": 15}, "--size 15"),
+])  # fmt: skip
+def test_a_recipe_names_the_value_it_cannot_use(values, named):
+    refused(named, fitting.Recipe, **values)
 
 
 def test_a_state_of_another_network_is_not_continued(shapes, tmp_path, monkeypatch):
-    epoch, last = fitting.one_epoch, fitting.seed_of(0, "epoch", 1)
-
-    def stopping(*args):
-        if args[4] == last:
-            raise KeyboardInterrupt
-        return epoch(*args)
-
-    monkeypatch.setattr(fitting, "one_epoch", stopping)
+    stop_at(monkeypatch, 2)
     with pytest.raises(KeyboardInterrupt):
         go(shapes, tmp_path / "tiny")
-    monkeypatch.undo()
-    with pytest.raises(UserError, match="training with other settings"):
-        go(shapes, tmp_path / "tiny", model=ResNetConfig(**CONFIG | {"hidden_act": "gelu"}))
+    other = ResNetConfig(**CONFIG | {"hidden_act": "gelu"})
+    refused("training with other settings", go, shapes, tmp_path / "tiny", model=other)
 
 
 def test_training_leaves_the_callers_random_state_alone(shapes, tmp_path):
@@ -199,26 +190,15 @@ def test_training_leaves_the_callers_random_state_alone(shapes, tmp_path):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_training_killed_after_its_last_rename_is_finished(trained, shapes, tmp_path):
-    out, state = tmp_path / "tiny", tmp_path / "tiny.training.pt"
-    go(shapes, out, epochs=1, limit=32)
-    state.write_bytes(b"left over")
-    before = (out / "model.safetensors").stat().st_mtime_ns
-    with pytest.raises(UserError, match="already holds"):
-        go(shapes, out, epochs=2, limit=32)
-    assert go(shapes, out, epochs=1, limit=32) == out
-    assert not state.exists()
-    assert (out / "model.safetensors").stat().st_mtime_ns == before
-
-
 def test_a_finished_training_started_again_says_so_and_writes_nothing(trained, shapes, capsys):
+    """Also one that was killed after its last rename, with its state left over."""
     before = {path: path.stat().st_mtime_ns for path in trained.iterdir()}
+    (state := trained.with_name("tiny.training.pt")).write_bytes(b"left over")
+    for changes in ({"seed": 1}, {"epochs": 2}, {"model": ResNetConfig(**CONFIG | {"hidden_sizes": [8, 16]})}):
+        refused("already holds a model that was trained with other settings", go, shapes, trained, **changes)
     assert go(shapes, trained) == trained
     assert f"{trained} already holds the model of this training" in capsys.readouterr().err
-    with pytest.raises(UserError, match="trained with other settings"):
-        go(shapes, trained, seed=1)
-    with pytest.raises(UserError, match="trained with other settings"):
-        go(shapes, trained, model=ResNetConfig(**CONFIG | {"hidden_sizes": [8, 16]}))
+    assert not state.exists()
     assert {path: path.stat().st_mtime_ns for path in trained.iterdir()} == before
 
 
@@ -240,9 +220,8 @@ def fitted(shapes, train_rows, validation_rows, progress=False, changed=lambda r
 
 def test_the_same_recipe_and_rows_give_the_weights_of_train(trained, shapes):
     log, found = fitted(shapes, *splits_of(shapes))
-    expected = weights(trained)
-    assert log == json.loads((trained / "training_log.json").read_text())["epochs"]
-    assert all(torch.equal(expected[key], found[key]) for key in expected)
+    assert log == log_of(trained)["epochs"]
+    assert equal(weights(trained), found)
 
 
 def test_the_bar_of_a_training_counts_batches_and_names_the_epoch(shapes, capsys):
@@ -270,14 +249,88 @@ def test_a_recipe_can_train_on_changed_images(shapes):
     expected_log, expected = fitted(shapes, *black)
     log, found = fitted(shapes, *rows, changed=Black)
     assert log == expected_log
-    assert all(torch.equal(expected[key], found[key]) for key in expected)
+    assert equal(expected, found)
 
 
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [({"epochs": 0}, "--epochs 0"), ({"limit": 0}, "--limit 0"), ({"learning_rate": float("nan")}, "nan"),
-     ({"size": 15}, "--size 15")],
-)  # fmt: skip
-def test_a_recipe_names_the_value_it_cannot_use(values, named):
-    with pytest.raises(UserError, match=named):
-        fitting.Recipe(**values)
+# Images with several classes, judged by mean average precision
+
+NAMES = ["red", "green", "blue"]
+
+
+def colours_of(name, images):
+    """A row per image and class: what an image has of the three colours stands in `labels` of each of its rows."""
+    rows = []
+    generator = np.random.default_rng(len(name))
+    for number in range(images):
+        has = [index for index in range(3) if generator.random() < 0.5] or [number % 3]
+        pixels = generator.integers(0, 60, (32, 32, 3)).astype(np.uint8)
+        pixels[8:24, 8:24, has] = 255
+        for index in has:
+            rows.append({"image": Image.fromarray(pixels), "label": index, "labels": [NAMES[one] for one in has],
+                         "image_id": f"{name}{number}-{NAMES[index]}", "group": f"{name}{number}"})  # fmt: skip
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=NAMES),
+                                  "labels": datasets.Sequence(datasets.Value("string")),
+                                  "image_id": datasets.Value("string"), "group": datasets.Value("string")})  # fmt: skip
+    return datasets.Dataset.from_list(rows, features=features)
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("colours") / "data"
+    parts = {"train": 60, "validation": 20, "test": 30}
+    datasets.DatasetDict({name: colours_of(name, count) for name, count in parts.items()}).save_to_disk(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def of_colours(colours, tmp_path_factory):
+    out = tmp_path_factory.mktemp("models") / "several"
+    return sb.train(dataset=str(colours), model=ResNetConfig(**CONFIG), out=out, epochs=8, learning_rate=0.01,
+                    size=32, batch_size=8, activation="sigmoid", device="cpu",
+                    progress=False)  # fmt: skip
+
+
+def test_its_accuracy_is_the_mean_average_precision_over_images_that_count_once(of_colours, colours, tmp_path):
+    assert json.loads((of_colours / "config.json").read_text())["problem_type"] == "multi_label_classification"
+    classifier = sb.load_classifier(str(of_colours), device="cpu")
+    assert (classifier.activation, list(classifier.labels)) == ("sigmoid", NAMES)
+    first = {row["group"]: row for row in reversed(list(datasets.load_from_disk(str(colours))["test"]))}
+    images = [first[group] for group in sorted(first)]
+    with torch.no_grad():
+        logits = classifier(classifier.prepare(images).images).numpy()
+    truth = np.array([[name in row["labels"] for name in NAMES] for row in images])
+    expected = average_precision_score(truth, logits, average="macro")
+    log = log_of(of_colours)
+    assert log["test_accuracy"] == pytest.approx(expected, abs=1e-6)
+    assert log["test_samples"] == len(images) == 30
+    assert log["test_accuracy"] > 0.9  # three colours are easily told apart
+    run = sb.run(dataset=str(colours), model=str(of_colours), explainers=["random"], out=tmp_path / "run", device="cpu",
+                 metrics=["saliency_insertion:steps=4"], progress=False)  # fmt: skip
+    assert run.summary["model"]["accuracy_kind"] == "mean average precision"
+    assert run.summary["model"]["accuracy"]["value"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_loss_is_of_every_class_by_itself():
+    logits, labels = torch.tensor([[0.3, -1.2], [2.0, 0.1]]), torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+    each = [-np.log(1 / (1 + np.exp(-z))) if y else -np.log(1 - 1 / (1 + np.exp(-z)))
+            for z, y in zip(logits.flatten().tolist(), labels.flatten().tolist(), strict=True)]  # fmt: skip
+    assert float(loss_of(logits, labels)) == pytest.approx(np.mean(each))
+    assert float(loss_of(logits, torch.tensor([0, 1]))) == pytest.approx(
+        np.mean([np.log(np.exp(row).sum()) - row[label] for row, label in zip(logits.numpy(), (0, 1), strict=True)])
+    )
+
+
+def test_average_precision_alone_is_that_of_scikit_learn():
+    generator = np.random.default_rng(0)
+    scores, truth = generator.integers(0, 5, (40, 4)) / 4, generator.random((40, 4)) < 0.3
+    truth[:, 2] = False  # a class that no image has does not count
+    expected = np.mean([average_precision_score(truth[:, index], scores[:, index]) for index in (0, 1, 3)])
+    assert average_precision(scores, truth) == pytest.approx(expected)
+    assert np.isnan(average_precision(scores, np.zeros_like(truth)))
+
+
+def test_a_dataset_that_does_not_know_all_classes_is_refused(shapes, tmp_path):
+    options = {"dataset": str(shapes), "model": ResNetConfig(**CONFIG), "out": tmp_path / "out", "size": 32}
+    for activation, words in (("sigmoid", "has no column labels"), ("sigmoit", "did you mean sigmoid")):
+        refused(words, sb.train, **options, activation=activation, progress=False)
+    assert not (tmp_path / "out").exists()

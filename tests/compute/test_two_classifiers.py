@@ -18,7 +18,6 @@ FILES = ("records.parquet", "predictions.parquet", "other_predictions.parquet")
 
 @pytest.fixture(scope="module")
 def trained(shapes, tmp_path_factory):
-    """Folders of a classifier of objects and one of scenes."""
     place = tmp_path_factory.mktemp("trained")
     (place / "config.json").write_text(json.dumps(CONFIG))
     common = ["train", "--dataset", shapes, "--model", place / "config.json", "--size", 32, "--epochs", 12,

@@ -3,6 +3,7 @@
 import copy
 import json
 import shlex
+from functools import cache
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -10,6 +11,7 @@ import pytest
 import torch
 import transformers as hf
 from PIL import Image
+from refusals import refused
 from vision_language import KINDS, POSITIONS, folder_of, network_of, processor_of, tokenizer_of
 
 import saliency_bench as sb
@@ -18,7 +20,6 @@ from saliency_bench.board.template import read_template
 from saliency_bench.cli import main
 from saliency_bench.compute.loading.texts import texts_for
 from saliency_bench.compute.python_objects import describe
-from saliency_bench.errors import UserError
 from saliency_bench.read.public_names import public_spec
 from saliency_bench.spec import RunSpec
 
@@ -29,20 +30,27 @@ AUTO = hf.AutoModelForZeroShotImageClassification
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """folder(kind) -> the folder of a small model."""
-    made = {}
-
-    def of(kind):
-        if kind not in made:
-            made[kind] = folder_of(kind, tmp_path_factory.mktemp("models") / "small")
-        return made[kind]
-
-    return of
+    return cache(lambda kind: folder_of(kind, tmp_path_factory.mktemp("models") / "small"))
 
 
-def clip(folder, **settings):
-    given = {"prompts": TEMPLATES, "labels": LABELS, "device": "cpu"} | settings
-    return load_classifier(folder("clip"), **given)
+TEXTS = {"prompts": TEMPLATES, "labels": LABELS}
+
+
+def clip(folder, kind="clip", **settings):
+    return load_classifier(folder(kind), **TEXTS | {"device": "cpu"} | settings)
+
+
+def clip_with(folder, change=lambda model: None):
+    model = AUTO.from_pretrained(folder("clip"))
+    change(model)
+    return load_classifier(model, **TEXTS)
+
+
+def enlarged(rows):
+    """Maps (B, 32, 32) of maps whose cells are in any order of axes after the batch."""
+    side = int(rows[0].numel() ** 0.5)
+    small = rows.detach().reshape(-1, 1, side, side)
+    return torch.nn.functional.interpolate(small, (32, 32), mode="bilinear", align_corners=False)[:, 0]
 
 
 def pictures(count=2, size=(40, 40)):
@@ -51,7 +59,6 @@ def pictures(count=2, size=(40, 40)):
 
 
 def tokens_of(model, kind, texts):
-    """What the model is given for texts, by the rule of its documentation."""
     padding = {"padding": "max_length", "max_length": POSITIONS} if "siglip" in kind else {"padding": True}
     given = tokenizer_of(kind)(texts, return_tensors="pt", **padding)
     return {name: value for name, value in given.items() if name != "token_type_ids" or kind in ("altclip",)}
@@ -60,7 +67,7 @@ def tokens_of(model, kind, texts):
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_are_those_of_the_library(folder, kind):
     """Of the library in float64, which its own float32 differs from by 1e-7 of the scale."""
-    classifier = load_classifier(folder(kind), prompts="a photo of a {}", labels=LABELS, device="cpu")
+    classifier = clip(folder, kind, prompts="a photo of a {}")
     model = AUTO.from_pretrained(folder(kind)).double()
     inputs = processor_of(kind)(images=pictures(), return_tensors="pt")
     inputs["pixel_values"] = inputs["pixel_values"].double()
@@ -99,22 +106,23 @@ def test_templates_are_averaged_as_by_clip(folder):
     assert torch.equal(turned.model.text, classifier.model.text.flip(0))
 
 
-def test_identity_is_that_of_what_answers(folder, tmp_path):
+def test_identity_is_that_of_what_answers(folder):
     classifier = clip(folder)
     keys = set(classifier.state_dict())
     assert {"model.text", "model.scale", "model.bias", "model.visual_projection.weight"} <= keys
     assert not any("text_model" in key or "text_projection" in key for key in keys)
-    others = [clip(folder, prompts=TEMPLATES[:2]), clip(folder, labels=LABELS[::-1]), clip(folder, labels=LABELS[:2])]
-    for part, name in (("text_model.final_layer_norm", "weight"), ("visual_projection", "weight"), ("", "logit_scale")):
-        model = AUTO.from_pretrained(folder("clip"))
-        getattr(model.get_submodule(part), name).data.mul_(1.01)
-        others.append(load_classifier(model, prompts=TEMPLATES, labels=LABELS))
+
+    def scaled(part, name):
+        return clip_with(folder, lambda model: getattr(model.get_submodule(part), name).data.mul_(1.01))
+
+    others = [clip(folder, prompts=TEMPLATES[:2]), clip(folder, labels=LABELS[::-1]), clip(folder, labels=LABELS[:2]),
+              scaled("visual_projection", "weight"), scaled("", "logit_scale"),
+              clip_with(folder, lambda model: model.text_model.encoder.layers[0].mlp.fc1.weight.data[0].mul_(2)),
+              ]  # fmt: skip
     digests = {classifier.digest, *(other.digest for other in others)}
+    assert len(digests) == 1 + len(others)
     # A norm's weight that is scaled as a whole scales embeddings, which are normalised.
-    assert len(digests) == len(others)
-    model = AUTO.from_pretrained(folder("clip"))
-    model.text_model.encoder.layers[0].mlp.fc1.weight.data[0] *= 2
-    assert load_classifier(model, prompts=TEMPLATES, labels=LABELS).digest not in digests
+    assert scaled("text_model.final_layer_norm", "weight").digest in digests
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(threads + 1)
@@ -127,7 +135,7 @@ def test_identity_is_that_of_what_answers(folder, tmp_path):
 def test_the_callers_model_stays_as_it_is_and_its_texts_run_once(folder, monkeypatch):
     model = AUTO.from_pretrained(folder("clip"))
     before = copy.deepcopy(model.state_dict())
-    classifier = load_classifier(model, prompts=TEMPLATES, labels=LABELS)
+    classifier = load_classifier(model, **TEXTS)
     assert model.state_dict().keys() == before.keys()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert classifier.model.vision_model is model.vision_model
@@ -141,69 +149,48 @@ def test_a_pipeline_brings_tokenizer_and_processor(folder):
     model.name_or_path = model.config._name_or_path = ""
     made = hf.pipeline("zero-shot-image-classification", model=model, tokenizer=tokenizer_of("clip"),
                        image_processor=processor_of("clip"))  # fmt: skip
-    assert load_classifier(made, prompts=TEMPLATES, labels=LABELS).digest == clip(folder).digest
-    with pytest.raises(UserError, match=r"tokenizer of CLIPModel is unknown.*pipeline"):
-        load_classifier(model, prompts=TEMPLATES, labels=LABELS, mean=0.5, std=0.5, size=32)
+    assert load_classifier(made, **TEXTS).digest == clip(folder).digest
+    words = r"tokenizer of CLIPModel is unknown.*pipeline"
+    refused(words, load_classifier, model, **TEXTS, mean=0.5, std=0.5, size=32)
 
 
-@pytest.mark.parametrize("change", ["copy", "float64", "bf16", "half"])
-def test_copies_and_precisions(folder, change, tmp_path):
+def test_copies_and_precisions(folder, tmp_path):
     classifier, images = clip(folder), torch.rand(4, 3, 32, 32)
-    expected = classifier(images)
-    scale = float(classifier.model.scale)
-    if change == "copy":
-        other = copy.deepcopy(classifier)
-        assert torch.equal(other(images), expected)
-        assert other.digest == classifier.digest
-        assert clip(folder, channels_last=True)(images).allclose(expected, atol=1e-5 * scale)
-    elif change == "float64":
-        model = AUTO.from_pretrained(folder("clip")).double()
-        other = load_classifier(model, prompts=TEMPLATES, labels=LABELS)
-        assert other(images).allclose(expected, atol=1e-6 * scale)
-    elif change == "bf16":
-        other = clip(folder, precision="bf16")
-        assert torch.equal(other.model.text, classifier.model.text)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            features = classifier.model.visual_projection(
-                classifier.model.vision_model(classifier.normalised(images)).pooler_output
-            )
-        features = features.float() / features.float().norm(dim=1, keepdim=True)
-        assert other(images).allclose(features @ classifier.model.text.T * scale, atol=1e-5 * scale)
+    expected, scale = classifier(images), float(classifier.model.scale)
+    copied = copy.deepcopy(classifier)
+    assert torch.equal(copied(images), expected)
+    assert copied.digest == classifier.digest
+    assert clip(folder, channels_last=True)(images).allclose(expected, atol=1e-5 * scale)
+    assert clip_with(folder, lambda model: model.double())(images).allclose(expected, atol=1e-6 * scale)
+    mixed = clip(folder, precision="bf16")
+    assert torch.equal(mixed.model.text, classifier.model.text)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        pooled = classifier.model.vision_model(classifier.normalised(images)).pooler_output
+        features = classifier.model.visual_projection(pooled)
+    features = features.float() / features.float().norm(dim=1, keepdim=True)
+    assert mixed(images).allclose(features @ classifier.model.text.T * scale, atol=1e-5 * scale)
+    model = AUTO.from_pretrained(folder("clip")).to(torch.bfloat16)
+    for part in (model, tokenizer_of("clip"), processor_of("clip")):
+        part.save_pretrained(tmp_path)
+    half = load_classifier(tmp_path, **TEXTS, device="cpu")
+    assert half.arithmetic == "bf16 weights"
+    for other in (mixed, half):
         assert 0 < (other(images) - expected).abs().max() < 0.05 * scale
-    else:
-        model = AUTO.from_pretrained(folder("clip")).to(torch.bfloat16)
-        model.save_pretrained(tmp_path)
-        tokenizer_of("clip").save_pretrained(tmp_path)
-        processor_of("clip").save_pretrained(tmp_path)
-        other = load_classifier(tmp_path, prompts=TEMPLATES, labels=LABELS, device="cpu")
-        assert other.arithmetic == "bf16 weights"
-        assert 0 < (other(images) - expected).abs().max() < 0.05 * scale
-
-
-def literal(model, classifier, images, plus, minus):
-    """Score of "why plus and not minus" by the towers, and the attention of the image tower as the library gives it."""
-    out = model.vision_model(pixel_values=classifier.normalised(images), output_attentions=True)
-    embedding = model.visual_projection(out.pooler_output)
-    embedding = embedding / embedding.norm(dim=1, keepdim=True)
-    texts = classifier.model.text
-    score = model.logit_scale.exp() * (embedding @ (texts[plus] - texts[minus]))
-    return score, out.attentions
 
 
 def test_maps_are_those_of_the_image_tower(folder):
-    """By the formulas of the papers on the attention that transformers gives."""
+    """By the formulas of the papers on the score by the towers and the attention that transformers gives."""
     kind = "clip, quick gelu, eager"
-    classifier = load_classifier(folder(kind), prompts=TEMPLATES, labels=LABELS, device="cpu")
+    classifier = clip(folder, kind)
     model = AUTO.from_pretrained(folder(kind), attn_implementation="eager")
     images = torch.rand(2, 3, 32, 32).requires_grad_()
-    score, attentions = literal(model, classifier, images, 1, 0)
+    out = model.vision_model(pixel_values=classifier.normalised(images), output_attentions=True)
+    embedding = model.visual_projection(out.pooler_output)
+    embedding = embedding / embedding.norm(dim=1, keepdim=True)
+    texts, attentions = classifier.model.text, out.attentions
+    score = model.logit_scale.exp() * (embedding @ (texts[1] - texts[0]))
     gradient, *of_attention = torch.autograd.grad(score.sum(), [images, *attentions])
     images, target = images.detach(), sb.targets.contrast(1, 0, 3)
-
-    def enlarged(rows):
-        small = rows.detach().view(-1, 1, 4, 4)
-        return torch.nn.functional.interpolate(small, (32, 32), mode="bilinear", align_corners=False)[:, 0]
-
     joint = torch.eye(17).expand(2, 17, 17)
     for matrix, slope in zip(attentions, of_attention, strict=True):
         joint = joint + (matrix * slope).relu().mean(dim=1) @ joint
@@ -221,103 +208,86 @@ def test_maps_are_those_of_the_image_tower(folder):
 
 
 def test_gradcam_reads_the_features_of_a_convolutional_image_tower(folder):
-    classifier = load_classifier(folder("align"), prompts="a {}", labels=LABELS, device="cpu",
-                                 layer="vision_model.encoder.blocks.2")  # fmt: skip
+    classifier = clip(folder, "align", prompts="a {}", layer="vision_model.encoder.blocks.2")
     images = torch.rand(2, 3, 32, 32)
     kept = []
     hook = classifier.model.vision_model.encoder.blocks[2].register_forward_hook(lambda *call: kept.append(call[2]))
     logits = classifier(images)
     hook.remove()
     (slope,) = torch.autograd.grad((logits[:, 1] - logits[:, 0]).sum(), kept[0])
-    maps = (slope.mean(dim=(2, 3), keepdim=True) * kept[0]).sum(dim=1).detach()
-    enlarged = torch.nn.functional.interpolate(maps[:, None], (32, 32), mode="bilinear")[:, 0]
+    maps = enlarged((slope.mean(dim=(2, 3), keepdim=True) * kept[0]).sum(dim=1))
     ours = sb.load_explainer("gradcam")(classifier, images, sb.targets.contrast(1, 0, 3))
-    assert ours.allclose(enlarged, atol=1e-4 * float(enlarged.abs().max()))
+    assert ours.allclose(maps, atol=1e-4 * float(maps.abs().max()))
 
 
 def test_a_tower_that_pools_by_attention_has_no_attention_maps(folder):
-    classifier = load_classifier(folder("siglip"), prompts="a {}", labels=LABELS, device="cpu")
-    images = torch.rand(1, 3, 32, 32)
-    with pytest.raises(UserError, match="attention-pooling head"):
-        sb.load_explainer("gae")(classifier, images, sb.targets.one_hot(0, 3))
+    classifier, images = clip(folder, "siglip", prompts="a {}"), torch.rand(1, 3, 32, 32)
+    refused("attention-pooling head", sb.load_explainer("gae"), classifier, images, sb.targets.one_hot(0, 3))
     assert sb.explain(pictures()[0], classifier).explainer.startswith("integrated_gradients")
     assert sb.explain(pictures()[0], clip(folder), target="dog", against="cat").explainer == "gae"
 
 
 def test_sigmoid_and_softmax_are_chosen(folder):
     assert clip(folder, activation="sigmoid").activation == "sigmoid"
-    siglip = {"prompts": "a {}", "device": "cpu"}
-    assert load_classifier(folder("siglip"), labels=LABELS, activation="softmax", **siglip).activation == "softmax"
-    one, two = (load_classifier(folder("siglip"), labels=labels, **siglip) for labels in (["cat"], ["cat", "dog"]))
+    assert clip(folder, "siglip", prompts="a {}", activation="softmax").activation == "softmax"
+    one, two = (clip(folder, "siglip", prompts="a {}", labels=labels) for labels in (["cat"], ["cat", "dog"]))
     images = torch.rand(2, 3, 32, 32)
     logit = two(images)[:, 0]
     assert one(images).allclose(torch.stack([-logit, logit], dim=1), atol=1e-4)
     assert one.prompts == {"cat": ["a cat"]}  # which give the same again
     assert one.labels == ["not cat", "cat"]
-    with pytest.raises(UserError, match="one class, whose softmax is always 1"):
-        clip(folder, labels=["cat"])
+    refused("one class, whose softmax is always 1", clip, folder, labels=["cat"])
 
 
-def test_naflex_pictures_of_a_square_are_those_of_the_processor(folder, caplog):
-    classifier = load_classifier(folder("siglip2"), prompts="a {}", labels=LABELS, device="cpu")
+def test_naflex_pictures_of_a_square_are_those_of_the_processor(folder):
+    classifier = clip(folder, "siglip2", prompts="a {}")
     batch = classifier.prepare([{"image": picture} for picture in pictures()])
     given = processor_of("siglip2")(images=pictures(), return_tensors="pt")
     ours = classifier.model.inputs(classifier.normalised(batch.images))
     assert ours["pixel_values"].allclose(given["pixel_values"], atol=1e-6)
     assert torch.equal(ours["spatial_shapes"], given["spatial_shapes"])
-    with pytest.raises(UserError, match=r"does not accept images of 33 x 32.*8 x 8"):
-        classifier(torch.rand(1, 3, 33, 32))
+    refused(r"does not accept images of 33 x 32.*8 x 8", classifier, torch.rand(1, 3, 33, 32))
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"prompts": None, "labels": None}, "compares pictures with texts.*prompts=.*labels="),
-        ({"labels": None}, "there are no class names.*labels="),
-        ({"prompts": ["a photo of a cat"]}, "no {}.*no such file"),
-        ({"prompts": ["a cat", "a dog"]}, "2 prompts without {} but 3 labels"),
-        ({"prompts": ["a {}", "a dog"]}, "'a dog'.*not a template.*{}"),
-        ({"prompts": []}, "prompts is empty"),
-        ({"prompts": {}}, "prompts is empty"),
-        ({"prompts": {"cat": []}, "labels": None}, "prompts of 'cat' must be"),
-        ({"prompts": {"cat": "a", "dog": "b"}}, "'blue bird' is in the labels but not in the prompts"),
-        ({"prompts": {"cat": "a", "dog": "b"}, "labels": ["cat"]}, "'dog' is in the prompts but not in the lab"),
-        ({"prompts": 5}, "prompts must be.*got 5"),
-        ({"prompts": [lambda name: f"a {name}"]}, r"a function.*f\(\"{}\"\)"),
-        ({"labels": []}, "labels is empty"),
-        ({"labels": "cat"}, "labels must be a list"),
-        ({"labels": 5}, "labels must be a list"),
-        ({"labels": ["cat", "dog", "cat"]}, "label 'cat' is given 2 times"),
-        ({"labels": ["cat", " "]}, "a label is empty"),
-        ({"labels": ["cat", "Cat"]}, "cannot distinguish 'cat' from 'Cat'"),
-        ({"labels": ["cat", "x" * 60]}, "has 71 tokens, but .* accepts 48"),
-        ({"mean": 0.5}, "a checkpoint brings its own"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"prompts": None, "labels": None}, "compares pictures with texts.*prompts=.*labels="),
+    ({"labels": None}, "there are no class names.*labels="),
+    ({"prompts": ["a photo of a cat"]}, "no {}.*no such file"),
+    ({"prompts": ["a cat", "a dog"]}, "2 prompts without {} but 3 labels"),
+    ({"prompts": ["a {}", "a dog"]}, "'a dog'.*not a template.*{}"),
+    ({"prompts": []}, "prompts is empty"),
+    ({"prompts": {}}, "prompts is empty"),
+    ({"prompts": {"cat": []}, "labels": None}, "prompts of 'cat' must be"),
+    ({"prompts": {"cat": "a", "dog": "b"}}, "'blue bird' is in the labels but not in the prompts"),
+    ({"prompts": {"cat": "a", "dog": "b"}, "labels": ["cat"]}, "'dog' is in the prompts but not in the lab"),
+    ({"prompts": 5}, "prompts must be.*got 5"),
+    ({"prompts": [lambda name: f"a {name}"]}, r"a function.*f\(\"{}\"\)"),
+    ({"labels": []}, "labels is empty"),
+    ({"labels": "cat"}, "labels must be a list"),
+    ({"labels": 5}, "labels must be a list"),
+    ({"labels": ["cat", "dog", "cat"]}, "label 'cat' is given 2 times"),
+    ({"labels": ["cat", " "]}, "a label is empty"),
+    ({"labels": ["cat", "Cat"]}, "cannot distinguish 'cat' from 'Cat'"),
+    ({"labels": ["cat", "x" * 60]}, "has 71 tokens, but .* accepts 48"),
+    ({"mean": 0.5}, "a checkpoint brings its own"),
+])  # fmt: skip
 def test_what_cannot_be_meant_is_refused(folder, changes, words):
-    with pytest.raises(UserError, match=words):
-        clip(folder, **changes)
+    refused(words, clip, folder, **changes)
 
 
 def test_prompts_of_other_networks_are_refused(folder, resnet, tmp_path):
-    given = {"prompts": TEMPLATES, "labels": LABELS}
-    for model in (resnet, hf.AutoModelForImageClassification.from_pretrained(resnet), "torchvision:resnet18"):
-        with pytest.raises(UserError, match="does not compare pictures with texts"):
-            load_classifier(model, **given)
-    with pytest.raises(UserError, match="a Classifier has its own"):
-        load_classifier(clip(folder), **given)
-    with pytest.raises(UserError, match=r"CLIPModel compares pictures with texts.*prompts=.*labels="):
-        load_classifier(AUTO.from_pretrained(folder("clip")))
-    texts = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
-    segmenting = hf.CLIPSegModel(hf.CLIPSegConfig(text_config=texts, vision_config=texts))
-    with pytest.raises(UserError, match=r"clipseg.*segments pictures"):
-        load_classifier(segmenting, **given)
-    head = hf.CLIPForImageClassification(hf.CLIPConfig(text_config=texts, vision_config=texts))
-    head.save_pretrained(tmp_path)
+    towers = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+    towers = {"text_config": towers, "vision_config": towers}
+    hf.CLIPForImageClassification(hf.CLIPConfig(**towers)).save_pretrained(tmp_path)
     processor_of("clip").save_pretrained(tmp_path)
     assert load_classifier(tmp_path, device="cpu").labels == ["LABEL_0", "LABEL_1"]
-    with pytest.raises(UserError, match="does not compare pictures with texts"):
-        load_classifier(tmp_path, **given)
+    network = hf.AutoModelForImageClassification.from_pretrained(resnet)
+    for model in (resnet, network, "torchvision:resnet18", tmp_path):
+        refused("does not compare pictures with texts", load_classifier, model, **TEXTS)
+    refused("a Classifier has its own", load_classifier, clip(folder), **TEXTS)
+    refused(r"clipseg.*segments pictures", load_classifier, hf.CLIPSegModel(hf.CLIPSegConfig(**towers)), **TEXTS)
+    words = r"CLIPModel compares pictures with texts.*prompts=.*labels="
+    refused(words, load_classifier, AUTO.from_pretrained(folder("clip")))
 
 
 def test_tokenizers_that_do_not_fit_are_refused(folder, tmp_path):
@@ -326,8 +296,7 @@ def test_tokenizers_that_do_not_fit_are_refused(folder, tmp_path):
         file.unlink()
     for file in ("vocab.json", "merges.txt"):
         (path / file).unlink(missing_ok=True)
-    with pytest.raises(UserError, match="has no tokenizer"):
-        load_classifier(path, prompts=TEMPLATES, labels=LABELS)
+    refused("has no tokenizer", load_classifier, path, **TEXTS)
     model = network_of("clip", tokenizer_of("clip"))
 
     def made(tokenizer):
@@ -336,11 +305,9 @@ def test_tokenizers_that_do_not_fit_are_refused(folder, tmp_path):
 
     larger = tokenizer_of("clip")
     larger.add_tokens(["cat", "dog"])
-    with pytest.raises(UserError, match=r"the tokenizer returns token .* has"):
-        load_classifier(made(larger), prompts=TEMPLATES, labels=LABELS)
+    refused(r"the tokenizer gives token .* knows", load_classifier, made(larger), **TEXTS)
     # Without the end of a text, where CLIP reads it, all texts are one.
-    with pytest.raises(UserError, match="cannot distinguish 'cat' from 'dog'"):
-        load_classifier(made(tokenizer_of("align")), prompts=TEMPLATES, labels=LABELS)
+    refused("cannot distinguish 'cat' from 'dog'", load_classifier, made(tokenizer_of("align")), **TEXTS)
 
 
 def test_a_network_that_scores_otherwise_is_refused(folder):
@@ -350,18 +317,17 @@ def test_a_network_that_scores_otherwise_is_refused(folder):
             output.logits_per_image = output.logits_per_image / 2 + 1
             return output
 
-    with pytest.raises(UserError, match="Colder does not compute its scores as"):
-        load_classifier(Colder.from_pretrained(folder("clip")), prompts=TEMPLATES, labels=LABELS)
+    colder = Colder.from_pretrained(folder("clip"))
+    refused("Colder does not compute its scores as", load_classifier, colder, **TEXTS)
 
 
-def test_a_hub_model_comes_with_its_tokenizer(here, folder, tmp_path):
+def test_a_hub_model_comes_with_its_tokenizer(here, folder):
     api = here.api()
     api.create_repo("founder/clip")
     api.upload_folder(repo_id="founder/clip", folder_path=folder("clip"))
-    by_name = load_classifier("founder/clip", prompts=TEMPLATES, labels=LABELS, device="cpu")
+    by_name = load_classifier("founder/clip", **TEXTS, device="cpu")
     assert (by_name.repo, by_name.digest) == ("founder/clip", clip(folder).digest)
-    by_object = load_classifier(AUTO.from_pretrained("founder/clip"), prompts=TEMPLATES, labels=LABELS)
-    assert by_object.digest == by_name.digest
+    assert load_classifier(AUTO.from_pretrained("founder/clip"), **TEXTS).digest == by_name.digest
 
 
 RUN = {"explainers": ["gae", "random"], "metrics": ["saliency_miou"], "limit": 6, "device": "cpu", "progress": False}
@@ -377,8 +343,7 @@ def test_a_run_with_other_prompts_is_another_run(folder, shapes, tmp_path):
     first = sb.run(**settings, prompts="a photo of a {}", out=tmp_path / "first")
     other = sb.run(**settings, prompts="a small {}", out=tmp_path / "other")
     assert not cells(first) & cells(other)
-    with pytest.raises(UserError, match="another model"):
-        sb.run(**settings, prompts="a small {}", out=tmp_path / "first")
+    refused("another model", sb.run, **settings, prompts="a small {}", out=tmp_path / "first")
     # Its command, a file of its templates and the texts of each class are the same run.
     names = sb.load_dataset(str(shapes)).features["label"].names
     (tmp_path / "templates.txt").write_text("\n a photo of a {}\n")
@@ -418,29 +383,27 @@ def test_a_run_with_other_prompts_is_another_run(folder, shapes, tmp_path):
 
 @pytest.mark.slow
 def test_prompts_of_a_run_go_to_the_models_that_take_texts(folder, resnet, shapes, tmp_path):
-    settings = RUN | {"dataset": str(shapes), "explainers": "random", "limit": 4}
-    with pytest.raises(UserError, match="does not compare pictures with texts"):
-        sb.run(**settings, model=str(resnet), prompts="a {}", out=tmp_path / "none")
-    with pytest.raises(UserError, match=r"compares pictures with texts; give prompts .*--prompts"):
-        sb.run(**settings, model=str(resnet), target=f"predicted-by:{folder('clip')}", out=tmp_path / "none")
-    sb.run(**settings, model=str(folder("clip")), prompts="a {}", out=tmp_path / "clip")
-    by_name = sb.run(**settings, model=str(resnet), prompts="a {}", target=f"predicted-by:{folder('clip')}",
-                     out=tmp_path / "by_name")  # fmt: skip
-    by_run = sb.run(**settings, model=str(resnet), target=f"predicted-by:{tmp_path / 'clip'}", out=tmp_path / "by_run")
-    assert cells(by_name) == cells(by_run)
-    with pytest.raises(UserError, match="does not compare pictures with texts"):  # and no prompts are ignored
-        sb.run(**settings, model=str(resnet), prompts="a {}", target=f"predicted-by:{tmp_path / 'clip'}",
-               out=tmp_path / "none")  # fmt: skip
+    def run(name, model=str(resnet), **settings):
+        return sb.run(**RUN | {"dataset": str(shapes), "explainers": "random", "limit": 4}, model=model,
+                      out=tmp_path / name, **settings)  # fmt: skip
+
+    refused("does not compare pictures with texts", run, "none", prompts="a {}")
+    of_clip = {"target": f"predicted-by:{folder('clip')}"}
+    refused(r"compares pictures with texts; give prompts .*--prompts", run, "none", **of_clip)
+    run("clip", str(folder("clip")), prompts="a {}")
+    of_run = {"target": f"predicted-by:{tmp_path / 'clip'}"}
+    assert cells(run("by_name", prompts="a {}", **of_clip)) == cells(run("by_run", **of_run))
+    # and no prompts are ignored
+    refused("does not compare pictures with texts", run, "none", prompts="a {}", **of_run)
 
 
 def test_underscores_of_class_names_become_spaces(folder):
     spec, objects = describe({"dataset": "d", "model": "m", "explainers": [], "metrics": [], "out": "o",
                               "prompts": "a {}"})  # fmt: skip
     assert texts_for(spec, objects, ["blue_bird", "cat"]) == {"prompts": ["a {}"], "labels": ["blue bird", "cat"]}
-    with pytest.raises(UserError, match="no class names to fill"):
-        texts_for(spec, objects, None)
-    with pytest.raises(UserError, match="prompts need a model given by name"):
-        sb.run(dataset="d", model=clip(folder), prompts="a {}", explainers="gae", metrics="saliency_miou", out="o")
+    refused("no class names to fill", texts_for, spec, objects, None)
+    settings = {"explainers": "gae", "metrics": "saliency_miou", "out": "o", "prompts": "a {}"}
+    refused("prompts need a model given by name", sb.run, dataset="d", model=clip(folder), **settings)
 
 
 def test_one_picture_is_explained_from_the_command_line(folder, tmp_path, capsys):
@@ -464,8 +427,6 @@ def test_a_template_holds_the_prompts(folder, shapes, tmp_path):
     sb.template(str(shapes), str(folder("clip")), tmp_path / "mine", prompts=["a photo of a {}"], limit=2, device="cpu")
     assert "prompts=['a photo of a {}'], labels=['disc'" in (tmp_path / "mine" / "example.py").read_text()
     assert read_template(tmp_path / "mine")[0].spec.prompts == ("a photo of a {}",)
-    texts = tmp_path / "texts.json"
-    spec = RunSpec.read(
-        {"dataset": "d", "model": "m", "explainers": [], "metrics": [], "out": "o", "prompts": [str(texts)]}
-    )
+    spec = {"dataset": "d", "model": "m", "explainers": [], "metrics": [], "out": "o"}
+    spec = RunSpec.read(spec | {"prompts": [str(tmp_path / "texts.json")]})
     assert public_spec(spec, "d", "m").prompts == ("texts.json",)
