@@ -8,7 +8,7 @@ import contracts
 import numpy as np
 import pytest
 import torch
-from evaluate_modules import loader
+from metric_modules import loader
 from torch import nn
 
 from saliency_bench import load_classifier, registry

@@ -126,7 +126,7 @@ class OfAKind(torch.Tensor):
 @pytest.mark.parametrize(("content", "words"), [
     (lambda: Opened(), "(it holds posix.mkdir, not one dense tensor of numbers)"),
     (lambda: np.zeros((2, 3)), "it holds numpy"),
-    (lambda: {"map": torch.zeros(2, 3)}, "(it holds a dict, not one tensor); save the maps alone"),
+    (lambda: {"map": torch.zeros(2, 3)}, "(it holds a dict, not one tensor); save only the maps"),
     (lambda: torch.zeros(2, 3).to_sparse(), "_rebuild_sparse_tensor, not one dense tensor"),
     (lambda: torch.zeros(2, 3, device="meta"), "_rebuild_meta_tensor_no_storage, not one dense tensor"),
     (lambda: torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8), "_rebuild_qtensor, not one dense"),
@@ -176,7 +176,7 @@ def of_pickle(change):
      "unpack to more than 268,435,456 bytes"),
     (lambda name, content: content, {"again": ("data.pkl",)}, "2 members called 'a/data.pkl'"),
     (lambda name, content: content, {"again": ("0",)}, "2 members called 'a/data/0'"),
-    (lambda name, content: content[: 5 if name.endswith("/0") else None], {}, "smaller than its description says"),
+    (lambda name, content: content[: 5 if name.endswith("/0") else None], {}, "smaller than its description states"),
     (lambda name, content: b"big" if name.endswith("byteorder") else content, {}, "not little-endian"),
     (of_pickle(lambda content: content + bytes(10**6)), {}, "description has more than 100,000 bytes"),
     (of_pickle(lambda content: b""), {}, "description cannot be read"),
@@ -317,8 +317,8 @@ def test_files_that_are_not_as_they_should_be(run, by_id, tmp_path):
 
 
 @pytest.mark.parametrize(("entries", "words"), [
-    (["nowhere"], "does not say where maps are; write NAME=FOLDER"),
-    (["mine="], "does not say where"),
+    (["nowhere"], "names no folder of maps; write NAME=FOLDER"),
+    (["mine="], "names no folder of maps"),
     (["mine=nowhere"], "there are no maps nowhere; give a folder of .npy, .npz, .pt or grey .png files, or one .npy"),
     (["two words=."], "cannot be the name"),
     (["gradcam=."], "gradcam is the name of an explainer"),

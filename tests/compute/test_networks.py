@@ -157,8 +157,8 @@ def test_runs_with_logits_and_with_torchscript_can_be_repeated(shapes, tmp_path)
     (lambda s, f: {"boxes": s, "labels": s}, None, "detects objects"),
     (lambda s, f: [{"boxes": s, "labels": s}], None, "detects objects"),
     (as_dict, lambda out: out["score"], r"logits= fails on.*a dict of features, scores.*KeyError.*score"),
-    (as_dict, lambda out: out["features"], r"logits= of module:Net gives \(1, 8, 40, 32\)"),
-    (as_dict, lambda out: None, r"logits= of module:Net gives NoneType"),
+    (as_dict, lambda out: out["features"], r"logits= of module:Net returns \(1, 8, 40, 32\)"),
+    (as_dict, lambda out: None, r"logits= of module:Net returns NoneType"),
 ])  # fmt: skip
 def test_other_outputs_are_refused_with_what_to_pass(give, take, words):
     refused(words, explained, partial(Net, give=give), logits=take)
@@ -168,8 +168,8 @@ def test_models_and_settings_that_do_not_fit_are_refused(resnet):
     for model, settings, words in (
         (str(resnet), {"logits": scores_of}, "logits and name are for a torch module"),
         (load_classifier(resnet, device="cpu"), {"logits": scores_of}, "logits and name are for a torch module"),
-        (Net(give=as_dict), {"logits": "scores"}, "logits= takes a function.*got 'scores'"),
-        (Net(give=as_dict), {"logits": 0}, "logits= takes a function.*got 0"),
+        (Net(give=as_dict), {"logits": "scores"}, "logits= must be a function.*got 'scores'"),
+        (Net(give=as_dict), {"logits": 0}, "logits= must be a function.*got 0"),
         (Net().state_dict(), {}, r"weights without their network.*load_state_dict"),
         (Net(channels=1), {"mean": (0.4, 0.5, 0.6), "std": 0.2},
          "module:Net takes one channel, and mean has three; give mean="),
@@ -350,7 +350,7 @@ class Numpy(Net):
     (lambda: SegformerForSemanticSegmentation(SegformerConfig(hidden_sizes=[8] * 4, decoder_hidden_size=8)),
      "not for image classification.*logits="),
     (Late, r"channels last.*permute\(0, 2, 3, 1\)"),
-    (Numpy, "numpy.*no gradient.*rise"),
+    (Numpy, "NumPy.*gradients do not flow.*rise"),
 ], ids=["quantised", "exported", "meta", "detection", "segmentation", "channels last", "numpy"])  # fmt: skip
 def test_what_cannot_be_used_is_refused_with_what_to_give(make, words):
     refused(words, explained, make)

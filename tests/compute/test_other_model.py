@@ -91,9 +91,9 @@ def test_outside_a_run_it_is_given_with_its_labels(done, shapes, resnet, scenes)
     for metric, wrong, words in (
         (shift, {}, "shift needs a second classifier"),
         (shift, {"other": scenes}, "other_labels"),
-        (shift, {"other": scenes, "other_labels": scene[1:]}, "each of the 12 images"),
+        (shift, {"other": scenes, "other_labels": scene[1:]}, "per image, for 12 images"),
         ("saliency_insertion", {"other": scenes, "other_labels": scene},
-         "saliency_insertion asks for no second classifier"),
+         "saliency_insertion needs no second classifier"),
     ):  # fmt: skip
         refused(words, score_samples, metric, batch.images, own, "gradient", **given, **wrong)
 

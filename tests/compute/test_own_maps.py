@@ -200,8 +200,8 @@ def header(shape, dtype="<f4"):
     (np.array([[Bomb()]], dtype=object), "not numbers"),  # nothing is unpickled
     (b"", "is not a .npy file"),
     (b"PK\x03\x04 an archive", "is not a .npy file"),
-    (header((32, 32)), "which is not what its header says"),  # promises more than there is
-    (header((32, 32)) + bytes(5000), "which is not what its header says"),
+    (header((32, 32)), "which does not match its header"),  # promises more than there is
+    (header((32, 32)) + bytes(5000), "which does not match its header"),
     (header((2**40, 2**40)) + bytes(16), "but the prepared frame is"),  # nothing is made room for
     (header((32, 32), "|O") + b"\x80\x04K\x01.", "not numbers"),
     (b"\x93NUMPY\x01\x00\x10\x00__import__('os')", "is not a .npy file"),

@@ -128,14 +128,14 @@ REFUSED = {
     "FILE:make:weights=classes.txt": "weights=classes.txt cannot be read|holds more than tensors",
     **{f"FILE:make:weights={name}.ckpt,{PLAIN}": "holds no weights" for name in ("none", "recursive")},
     **{
-        f"FILE:make:weights={name}.ckpt,{PLAIN}": rf"0\.bias as no plain tensor.*{name}"
+        f"FILE:make:weights={name}.ckpt,{PLAIN}": rf"0\.bias, not a plain tensor.*{name}"
         for name in ("sparse", "meta", "complex")
     },
     f"FILE:make:weights=bomb.ckpt,{PLAIN}": "unpack to more than",
-    "FILE:make:weights=code.pth": r"is not opened, as it could run code; save .*\.save\(network\.state_dict\(\), NEW",
-    "FILE:make:weights=code.ckpt": r"save the weights alone: torch\.save\(torch\.load\(.*\)\['state_dict'\], NEW",
-    "FILE:make:weights=other.pth": r"lacks 0\.bias \(1 of 4 weights match\); they are of another network",
-    "timm:resnet18": "timm:resnet18 has no weights; give .*; for weights of the Hub, give timm/resnet18",
+    "FILE:make:weights=code.pth": r"is not opened, because it could run code; save .*\.save\(network\.state_dict\(\), NEW",
+    "FILE:make:weights=code.ckpt": r"save only the weights: torch\.save\(torch\.load\(.*\)\['state_dict'\], NEW",
+    "FILE:make:weights=other.pth": r"lacks 0\.bias \(1 of 4 weights match\); the weights belong to another network",
+    "timm:resnet18": "timm:resnet18 has no weights; give .*; for weights from the Hub, give timm/resnet18",
     "timm:resnet18:weights=plain.pth,heads=2": "unknown option 'heads' of timm:resnet18",
     "timm:resnet10x:weights=plain.pth": "unknown timm model 'resnet10x'",
     "torchvision:resnet:weights=plain.pth": "unknown torchvision model 'resnet'",
@@ -198,9 +198,9 @@ def test_command_line_and_python_give_the_same_run(own, tmp_path, capsys):
     "text", ["./evil.py:make", "timm:resnet18:weights=a.pt", "torchvision:resnet18:weights=a.pt", "a.pt"]
 )
 def test_names_in_the_files_of_others_are_not_opened(own, tmp_path, text):
-    refused("is not opened by its name; give the network itself", refuse_own, text)
+    refused("is never loaded by name; give the network itself", refuse_own, text)
     common = {"dataset": "shapes-xai", "explainers": ["random"], "metrics": ["saliency_miou"], "out": tmp_path / "run"}
     with pytest.raises(UserError, match="is never loaded by name; run it first with --model, and give predicted-by:"):
         sb.run(**common, model=f"{own[0]}:make:{PLAIN},size=32", target=f"predicted-by:{text}", progress=False)
-    refused("is not opened by its name", load, RunSpec.read({**common, "model": text, "out": "run"}), {})
-    refused("is not opened by its name", _named, None, Model.model_construct(id=text, repo=None))
+    refused("is never loaded by name", load, RunSpec.read({**common, "model": text, "out": "run"}), {})
+    refused("is never loaded by name", _named, None, Model.model_construct(id=text, repo=None))

@@ -177,7 +177,7 @@ def test_a_plan_that_names_no_samples_is_refused():
 
     for wrong in ([[1], [0]], {0: [2]}, {0: [-1]}, {0: 1}, {"a": ["b"]}):
         metric = planned(lambda options, all_of, wrong=wrong: wrong)
-        refused("saliency_correctness: plan must give", plan_of, metric, given)
+        refused("saliency_correctness: plan must return", plan_of, metric, given)
     metric = planned(lambda options, all_of: 1 / 0)
     refused("plan raised ZeroDivisionError", plan_of, metric, given)
     first, second = (plan_of(planned(lambda *_: {0: [1]}), replace(given, ids=ids)).identity

@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 from refusals import refused
+from small_networks import small
 
 import saliency_bench as sb
 from saliency_bench.maps import reliability

@@ -318,7 +318,7 @@ def test_models_without_known_base_weights_are_refused_in_one_line(shapes, resne
         refused(words, sb.run, dataset=shapes, model=model, explainers=["random"], metrics=[f"{FEWER},initial=base"],
                 out=tmp_path / "run", progress=False)  # fmt: skip
     base = sb.load_classifier(str(trained[1]))
-    refused(r"another structure .* has no 0\.bias", start_from, nn.Sequential(nn.Linear(2, 2)), base)
+    refused(r"another structure .* only one of them has 0\.bias", start_from, nn.Sequential(nn.Linear(2, 2)), base)
 
 
 @pytest.mark.parametrize("given", ["[0.5]", "[0,0]", "[0.5,0.2]", "[0,0.4]", "[]"])
@@ -332,7 +332,7 @@ def test_what_nothing_can_be_trained_with_is_refused_by_name(shapes, resnet, tmp
         refused(wrong.partition("=")[0], sb.load_metric, f"saliency_roar:{wrong}")
     rows, settings = sb.load_dataset(shapes), {"dataset": shapes, "model": resnet, "explainers": ["random"]}
     for changes, words in (
-        ({"activation": "sigmoid"}, "fits a softmax"),
+        ({"activation": "sigmoid"}, "needs a softmax"),
         ({"dataset": rows}, "needs the splits train and validation"),
         ({"maps": {"mine": np.zeros((len(rows), 32, 32))}}, "saliency_roar needs maps of the training images too"),
     ):

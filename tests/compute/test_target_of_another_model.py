@@ -161,7 +161,7 @@ def test_the_model_that_a_run_names_is_not_opened(world, tmp_path, monkeypatch):
 def test_a_run_of_other_or_of_fewer_images_is_refused(world):
     short = run(world, "short", model=world[3], target="predicted", limit=4, explainers=["random"])
     for settings, words in (
-        ({"target": f"predicted-by:{short.folder}"}, r"short has no prediction of .* images"),
+        ({"target": f"predicted-by:{short.folder}"}, r"short has no prediction for .* images"),
         ({"target": f"predicted-by:{short.folder}", "split": "test"}, "is a run of other data"),
         ({"target": "predicted-by:"}, "names no model"),
         ({"target": "predicted-bye"}, "predicted-by:MODEL"),
@@ -187,7 +187,7 @@ def test_classes_of_two_models_go_by_name_or_by_number(caplog):
     assert same_classes(["a b", "c"], 2, ["C", "A_b"], 2, "m") == [1, 0]
     assert same_classes(None, 2, ["C", "A_b"], 2, "m") == [0, 1]
     assert same_classes(["LABEL_0", "LABEL_1"], 2, ["C", "A_b"], 2, "m") == [0, 1]
-    refused("3 classes, the model 2", same_classes, None, 3, ["a", "b"], 2, "m")
+    refused("3 classes and the model 2", same_classes, None, 3, ["a", "b"], 2, "m")
     refused("such as d", same_classes, ["a", "d"], 2, ["a", "b"], 2, "m")
     assert predicted_by._places(None, 2, ["a", "b"], 2, "runs/x") == [0, 1]
-    assert "the class names of runs/x are not known: its class 0 is taken as class 0 of the model" in caplog.text
+    assert "runs/x has no class names: its class 0 is assumed to be class 0 of the model" in caplog.text

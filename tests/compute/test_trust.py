@@ -160,7 +160,7 @@ def test_pickled_weights_are_not_opened(folder, tmp_path, name):
     torch.save({"classifier.1.weight": Bomb()}, folder / name)
     refused(r"no \*\.safetensors.*pickled", load_classifier, folder)
     refused(r"holds weights without their network|holds no TorchScript network", load_classifier, folder / name)
-    refused("holds more than tensors and is not opened, as it could run code", load_classifier,
+    refused("holds more than tensors and is not opened, because it could run code", load_classifier,
             f"torchvision:resnet18:weights={folder / name}")  # fmt: skip
     assert not (tmp_path / "executed").exists()
 
