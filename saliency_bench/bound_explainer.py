@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # {package: its adapter in `peers`}.
 PEERS = {"captum": "captum", "pytorch_grad_cam": "grad_cam", "quantus": "quantus", "zennit": "zennit"}
+# Options that came later count only where they are set, so that the identities of earlier results stay as they are.
+LATER = (("reliability", None),)
 
 
 @dataclass(frozen=True)
@@ -295,7 +297,7 @@ def registered_explainer(name: str, **chosen: object) -> Explainer:
     name, written = options.parse(name)
     function = registry.function_of("explainers", name)
     declaration = registry.declaration_of("explainers", name, function)
-    bound = options.resolved(name, function, written | chosen)
+    bound = tuple(pair for pair in options.resolved(name, function, written | chosen) if pair not in LATER)
     options.check(declaration.check, bound)
     version = registry.version_of("explainers", name, declaration.version)
     return Explainer(name, function, bound, version, declaration)

@@ -15,8 +15,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from saliency_bench.errors import UserError, unknown
 
-# Options that came later count only where they are set, so that the identities of earlier results stay as they are.
-LATER = ("reliability",)
 JSON = ('"', "[", "{")  # start of a JSON text, list or object, in which a comma does not separate options
 
 
@@ -102,7 +100,7 @@ def positional(function: Callable) -> tuple[str, ...]:
 
 
 def resolved(owner: str, function: Callable, options: dict[str, object]) -> tuple[tuple[str, object], ...]:
-    """Return all options with their values, defaults filled in, sorted by name; without those of `LATER` that are None.
+    """Return all options with their values, defaults filled in, sorted by name.
 
     1 for a float becomes 1.0, and 1.0 for an integer becomes 1: equal values must have the same identity.
 
@@ -120,7 +118,6 @@ def resolved(owner: str, function: Callable, options: dict[str, object]) -> tupl
         if key in takes:
             takes[key].check(owner, key, options[key])
     chosen = usual | options
-    chosen = {key: value for key, value in chosen.items() if value is not None or key not in LATER}
     return tuple(sorted((key, takes[key].plain(chosen[key]) if key in takes else chosen[key]) for key in chosen))
 
 
