@@ -30,6 +30,12 @@ def children(tmp_path):
     return Children(tmp_path / "caches")
 
 
+def whole(done, kills=1):
+    """Nothing differs after this many kills or more."""
+    assert done.differing == []
+    assert done.kills.total() >= kills
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("rounds", "places"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.thorough)])
 def test_runs_killed_at_any_moment_end_with_the_bytes_of_an_undisturbed_one(
@@ -37,68 +43,36 @@ def test_runs_killed_at_any_moment_end_with_the_bytes_of_an_undisturbed_one(
 ):
     """At the start, while merging, while compacting, between chunks; widened between two kills."""
     done = runs(rounds, shapes, resnet, tmp_path, children)
-    assert done.differing == []
-    assert done.kills.total() >= rounds - 1
+    whole(done, rounds - 1)
     assert len(done.kills) >= places
 
 
-@pytest.mark.slow
-def test_trainings_killed_at_any_moment_end_with_the_same_weights(children, shapes, tmp_path):
-    done = trainings(2, shapes, tmp_path, children)
-    assert done.differing == []
-    assert done.kills.total() >= 1
+def case(name, mark, make):
+    return pytest.param(make, marks=mark, id=name)
 
 
-@pytest.mark.slow
-def test_builds_killed_at_any_moment_end_with_the_same_folder(children, tmp_path):
-    """Of a source, drawn, and in the place of an older dataset."""
-    done = builds(4, tmp_path, children)
-    assert done.differing == []
-    assert done.kills.total() >= 1
+SLOW, THOROUGH = pytest.mark.slow, pytest.mark.thorough
 
 
-@pytest.mark.slow
-def test_uploads_killed_at_any_moment_are_seen_whole_or_not_at_all(children, shapes, tmp_path):
-    done = pushes(3, shapes, tmp_path, children)
-    assert done.differing == []
-    assert done.kills.total() >= 1
-
-
-@pytest.mark.slow
-def test_choices_killed_at_any_moment_end_with_the_same_answer(children, shapes, resnet, tmp_path):
-    done = choices(1, shapes, resnet, tmp_path, children)
-    assert done.differing == []
-    assert done.kills.total() >= 1
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("what", "changes"), [("partners", PARTNERS), ("retraining", RETRAINING)])
-def test_runs_that_look_at_other_samples_or_train_are_killed(what, changes, children, shapes, resnet, tmp_path):
-    done = runs(2, shapes, resnet, tmp_path, children, what, changes)
-    assert done.differing == []
-    assert done.kills.total() >= 1
-
-
-@pytest.mark.thorough
-def test_one_of_two_nodes_is_killed(children, shapes, resnet, tmp_path):
-    done = nodes(1, shapes, resnet, tmp_path, children)
-    assert done.differing == []
-    assert done.kills.total() >= 1
-
-
-@pytest.mark.thorough
-def test_suites_killed_at_any_moment_end_with_the_same_tables(children, tmp_path):
-    done = suites(1, tmp_path, children)
-    assert done.differing == []
-    assert done.kills.total() >= 1
+@pytest.mark.parametrize("make", [
+    case("trainings end with the same weights", SLOW, lambda shapes, resnet, *places: trainings(2, shapes, *places)),
+    # of a source, drawn, and in the place of an older dataset
+    case("builds end with the same folder", SLOW, lambda shapes, resnet, *places: builds(4, *places)),
+    case("uploads are seen whole or not at all", SLOW, lambda shapes, resnet, *places: pushes(3, shapes, *places)),
+    case("choices end with the same answer", SLOW, lambda *places: choices(1, *places)),
+    case("runs of other samples", THOROUGH, lambda *places: runs(2, *places, "partners", PARTNERS)),
+    case("runs that train", THOROUGH, lambda *places: runs(2, *places, "retraining", RETRAINING)),
+    case("one of two nodes", THOROUGH, lambda *places: nodes(1, *places)),
+    case("suites end with the same tables", THOROUGH, lambda shapes, resnet, *places: suites(1, *places)),
+])  # fmt: skip
+def test_what_is_killed_at_any_moment_ends_the_same(make, children, shapes, resnet, tmp_path):
+    whole(make(shapes, resnet, tmp_path, children))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Children, OtherTimes])
 def test_answers_that_a_store_has_confirmed_outlive_any_kill_and_clock(kind, tmp_path):
-    done = in_sqlite(2, tmp_path, kind(tmp_path / "caches"))
-    assert done.differing == []
-    assert done.kills.total() >= 3
+    whole(in_sqlite(2, tmp_path, kind(tmp_path / "caches")), 3)
 
 
 @pytest.mark.thorough
@@ -112,13 +86,10 @@ def test_answers_outlive_a_crash_of_the_database(children, tmp_path):
 
 @pytest.mark.thorough
 def test_a_run_at_other_times_has_the_same_bytes(shapes, resnet, tmp_path):
-    done = runs(1, shapes, resnet, tmp_path, OtherTimes(tmp_path / "caches"))
-    assert done.differing == []
+    whole(runs(1, shapes, resnet, tmp_path, OtherTimes(tmp_path / "caches")), 0)
 
 
 @pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts small file systems")
 def test_full_disks_are_said_and_lose_nothing(children, shapes, resnet, tmp_path):
-    done = disks(1, shapes, resnet, tmp_path, children)
-    assert done.differing == []
-    assert done.kills.total() >= 3
+    whole(disks(1, shapes, resnet, tmp_path, children), 3)
