@@ -132,7 +132,7 @@ REFUSED = {
         for name in ("sparse", "meta", "complex")
     },
     f"FILE:make:weights=bomb.ckpt,{PLAIN}": "unpack to more than",
-    "FILE:make:weights=code.pth": r"is not opened, because it could run code; save .*\.save\(network\.state_dict\(\), NEW",
+    "FILE:make:weights=code.pth": r"because it could run code; save .*\.save\(network\.state_dict\(\), NEW",
     "FILE:make:weights=code.ckpt": r"save only the weights: torch\.save\(torch\.load\(.*\)\['state_dict'\], NEW",
     "FILE:make:weights=other.pth": r"lacks 0\.bias \(1 of 4 weights match\); the weights belong to another network",
     "timm:resnet18": "timm:resnet18 has no weights; give .*; for weights from the Hub, give timm/resnet18",
