@@ -58,9 +58,11 @@ class Explained:
             return {}
         return {"cells": self.cells and list(self.cells), "negative": bool((self.maps < 0).any())}
 
-    def reliability_of(self, index: int | None) -> float | None:
-        """Return the reliability of the map of a sample in the batch; None if it is unknown or there is no map."""
-        return None if index is None or self.maps is None or index in self.faults else self.reliability[index]
+    def values_of(self, index: int) -> dict[str, float | None]:
+        """Return what is stored of the map of a sample in the batch: {column of `records.OF_MAP`: its value}."""
+        if self.maps is None or index in self.faults:
+            return {"draws": self.draws}
+        return {"draws": self.draws, "reliability": self.reliability[index]}
 
 
 def explain(
