@@ -59,9 +59,12 @@ class Explained:
             return {}
         return {"cells": self.cells and list(self.cells), "negative": bool((self.maps < 0).any())}
 
-    def reliability_of(self, index: int | None) -> float | None:
-        """Return the reliability of the map at an index of the batch; None if it is unknown or there is no map."""
-        return None if index is None or self.maps is None or index in self.faults else self.reliability[index]
+    def values_of(self, index: int) -> dict[str, float | None]:
+        """Return the stored values of the map at an index of the batch: {column of `records.OF_MAP`: its value}."""
+        draws = None if self.draws is None else self.draws[index]
+        if self.maps is None or index in self.faults:
+            return {"draws": draws}
+        return {"draws": draws, "reliability": self.reliability[index]}
 
 
 def explain(

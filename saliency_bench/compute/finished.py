@@ -8,6 +8,7 @@ import datasets
 import pyarrow.parquet as pq
 
 from saliency_bench import notebook_views
+from saliency_bench.read import records
 from saliency_bench.read.accuracy import below_chance
 from saliency_bench.read.analysis.correctness import by_correctness
 from saliency_bench.read.analysis.data_frames import check
@@ -17,6 +18,7 @@ from saliency_bench.read.analysis.verdict import Verdict
 from saliency_bench.read.cell import CellResult, best, read_cells
 from saliency_bench.read.run_folder import load_maps, read_run
 from saliency_bench.read.statistics.ranking import read_contrasts
+from saliency_bench.read.statistics.reliability import FILE as RELIABILITY
 from saliency_bench.read.statistics.reliability import read_reliability, reliability_line
 from saliency_bench.read.stored_maps import StoredMaps
 from saliency_bench.read.summary import covered, in_short, lines_below, maps_line, misfits, table, table_rows
@@ -51,6 +53,12 @@ class Run(PaperTables):
     def predictions(self) -> datasets.Dataset:
         """Return the classifier's prediction for each sample: logits, predicted class, and whether it is correct."""
         return self._rows("predictions")
+
+    def map_values(self) -> datasets.Dataset:
+        """Return what is stored of each map: a row per explainer and sample; none where nothing is."""
+        if not (self.folder / RELIABILITY).exists():
+            return datasets.Dataset(records.RELIABILITY.empty_table())
+        return datasets.Dataset(pq.read_table(self.folder / RELIABILITY))
 
     def _rows(self, name: str) -> datasets.Dataset:
         return datasets.Dataset(pq.read_table(self.folder / f"{name}.parquet"))

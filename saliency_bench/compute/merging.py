@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain, groupby
 from pathlib import Path
 
@@ -92,10 +93,10 @@ def merge(context: RunContext, parts: Parts) -> None:
     of_maps: dict[str, pa.Table] = {}
 
     def cells() -> Iterator[pa.Table]:
-        """Yield the records of each cell, and collect the reliability of its maps."""
+        """Yield the records of each cell, and collect what is stored of its maps."""
         for key, rows in _rows_of_cells(parts.scores, parts.cells):
             shown = _show(context.out, key, rows, parts)
-            _keep_reliability(of_maps, key, shown, samples["image_id"])
+            _keep_of_maps(of_maps, key, shown, samples["image_id"])
             yield _cell(context.recorded, key, _with_unread(shown, unread, names_of_parts.get(key.cell_id)), samples)
 
     records.concat(cells(), context.out / "records.parquet", records.SCHEMA)
@@ -106,10 +107,10 @@ def merge(context: RunContext, parts: Parts) -> None:
         (context.out / RELIABILITY).unlink(missing_ok=True)
 
 
-def _keep_reliability(of_maps: dict[str, pa.Table], key: CellKey, rows: pa.Table, ids: pa.Array) -> None:
-    """Store the reliability of an explainer's maps from a cell's rows, if they cover more maps than the stored rows.
+def _keep_of_maps(of_maps: dict[str, pa.Table], key: CellKey, rows: pa.Table, ids: pa.Array) -> None:
+    """Store the values of an explainer's maps from a cell's rows, if these have more values than the stored rows.
 
-    Cells computed by an earlier version have no reliability.
+    Cells of an earlier version lack the columns that are new since then.
 
     Args:
         of_maps: {explainer id: rows of `records.RELIABILITY`}; changed in place.
@@ -117,9 +118,9 @@ def _keep_reliability(of_maps: dict[str, pa.Table], key: CellKey, rows: pa.Table
         rows: Rows of the cell's samples.
         ids: Ids of the run's images.
     """
-    rows = rows.filter(pc.is_valid(rows["draws"]))
+    rows = rows.filter(reduce(pc.or_, (pc.is_valid(rows[column.name]) for column in records.OF_MAP)))
     before = of_maps.get(key.explainer_id)
-    if len(rows) == 0 or (before is not None and len(before) >= len(rows)):
+    if len(rows) == 0 or (before is not None and _values(before) >= _values(rows)):
         return
     of_explainer = {
         "explainer_id": key.explainer_id,
@@ -130,6 +131,11 @@ def _keep_reliability(of_maps: dict[str, pa.Table], key: CellKey, rows: pa.Table
     columns |= {"image_id": ids.take(rows[POSITION].combine_chunks())}
     columns |= {column.name: rows[column.name] for column in records.OF_MAP}
     of_maps[key.explainer_id] = pa.table(columns, schema=records.RELIABILITY)
+
+
+def _values(rows: pa.Table) -> int:
+    """Return the number of values of maps in the rows."""
+    return sum(len(rows) - rows[column.name].null_count for column in records.OF_MAP)
 
 
 def _rows_of_cells(parts: Sequence[Part], keys: Iterable[CellKey]) -> Iterator[tuple[CellKey, pa.Table]]:

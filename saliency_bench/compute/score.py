@@ -165,11 +165,11 @@ def rows_of(
         samples: Samples of the batch.
         targets: Target of each sample, as text.
         scores: Scores of the samples.
-        explained: The maps; each row of a score includes the reliability of its map.
+        explained: The maps; each row of a score includes the stored values of its map.
     """
     for index, position in enumerate(samples.positions):
         of_sample: dict[str, object] = {POSITION: position, "target": targets[index]}
-        of_map = {"reliability": explained.reliability_of(index), "draws": explained.draws and explained.draws[index]}
+        of_map = explained.values_of(index)
         yield of_sample | of_map | {"part": None, "value": scores.values[index], "reason": scores.reasons[index]}
         for part, values in scores.parts.items():
             yield of_sample | {"part": part, "value": values[index], "reason": scores.part_reasons[part][index]}

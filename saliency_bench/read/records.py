@@ -40,18 +40,22 @@ SCHEMA = pa.schema(
     ]
 )
 
-# Reliability of the maps of explainers that average random draws: a row per explainer and sample.
+# What is stored of a map; `Explained.values_of` computes it. A map of which all are null has no row in the file.
+OF_MAP = [
+    pa.field("reliability", pa.float64()),  # null if undefined
+    pa.field("draws", pa.int64()),  # number of random draws that the map averages; null without draws
+]
+
+# A row per explainer and sample, in reliability.parquet.
 RELIABILITY = pa.schema(
     [
         ("explainer_id", pa.string()),
         ("explainer", pa.string()),
         ("explainer_options", pa.string()),
         ("image_id", pa.string()),
-        ("reliability", pa.float64()),  # null if undefined
-        ("draws", pa.int64()),
+        *OF_MAP,
     ]
 )
-OF_MAP = [RELIABILITY.field(name) for name in ("reliability", "draws")]
 
 # Columns of both tables that part files store; the others are the same for all rows of a cell or of a sample.
 STORED = pa.schema(

@@ -10,6 +10,7 @@ from refusals import refused
 from small_networks import small
 
 import saliency_bench as sb
+from saliency_bench.compute.explain import Explained
 from saliency_bench.maps import reliability
 from saliency_bench.read import records
 from saliency_bench.read.statistics.reliability import Reliability, rounded
@@ -156,9 +157,8 @@ def started(shapes, resnet, tmp_path_factory):
 
 def test_a_run_keeps_it_per_sample_and_shows_its_median(started):
     run = started()
-    table = pq.read_table(run.folder / "reliability.parquet")
-    assert table.schema.equals(records.RELIABILITY)
-    rows = table.to_pylist()
+    assert pq.read_schema(run.folder / "reliability.parquet").equals(records.RELIABILITY)
+    rows = [row for row in run.map_values() if row["draws"]]
     ids = run.records()["image_id"][:6]
     assert [row["image_id"] for row in rows] == ids * 2
     of_noisy = [row for row in rows if row["explainer"] == "noisy"]
@@ -199,25 +199,48 @@ def test_it_is_the_same_however_a_run_was_computed(started):
     assert len(pq.read_table(one.folder / "reliability.parquet")) == 6
     grown = started("grown", metrics=["saliency_miou", "saliency_iosr"])
     assert (grown.folder / "reliability.parquet").read_bytes() == first
-    plain = started("plain", explainers=["gradient"])
-    assert not (plain.folder / "reliability.parquet").exists()
-    assert plain.summary["reliability"] == {}
-    assert not [line for line in plain.lines if line.startswith("Reliability")]
-    assert "few draws</span>" not in plain.report.read_text()
+
+
+def test_without_random_draws_there_is_no_table(started):
+    run = started("plain", explainers=["gradient"])
+    assert not (run.folder / "reliability.parquet").exists()
+    assert (len(run.map_values()), run.map_values().column_names) == (0, records.RELIABILITY.names)
+    assert run.summary["reliability"] == {}
+    assert not [line for line in run.lines if line.startswith("Reliability")]
+    assert "few draws</span>" not in run.report.read_text()
 
 
 def test_parts_of_an_earlier_version_say_nothing_of_their_maps(started, monkeypatch):
     earlier = [field for field in records.STORED if field.name not in ("reliability", "draws")]
     with monkeypatch.context() as before:
         before.setattr(records, "STORED", pa.schema(earlier))
-        before.setattr(records, "OF_MAP", [])
-        before.setattr("saliency_bench.compute.merging._keep_reliability", lambda *_: None)
+        before.setattr("saliency_bench.compute.merging._keep_of_maps", lambda *_: None)
         old = started("old", explainers=[noisy])
     assert old.summary["reliability"] == {}
     again = started("old", explainers=[noisy])
     assert (again.complete, again.summary["reliability"]) == (True, {})
     more = started("old", metrics=["saliency_miou", "saliency_iosr"], explainers=[noisy])
     assert [about["n"] for about in more.summary["reliability"].values()] == [6]
+
+
+def test_a_column_of_maps_is_stored_for_every_explainer(started, monkeypatch):
+    """Test the two places of a new column; maps of an earlier version lack it until a further metric."""
+    started("more", explainers=[noisy, "gradient"])
+    column, known = pa.field("peak", pa.float64()), Explained.values_of
+    for name, columns in (("OF_MAP", records.OF_MAP), ("RELIABILITY", records.RELIABILITY), ("STORED", records.STORED)):
+        monkeypatch.setattr(records, name, [*columns, column] if name == "OF_MAP" else columns.append(column))
+    monkeypatch.setattr(Explained, "values_of",
+                        lambda self, index: known(self, index) | {"peak": float(self.maps[index].max())})  # fmt: skip
+    run = started("peaks", keep_maps=True, explainers=[noisy, "gradient"])
+    rows = run.map_values().to_list()
+    maps = {name: run.maps()[name] for name in ("noisy", "gradient")}
+    assert len(rows) == 12
+    for row in rows:
+        assert row["peak"] == pytest.approx(maps[row["explainer"]][row["image_id"]].max(), rel=1e-3)
+    assert [row["draws"] for row in rows if row["explainer"] == "gradient"] == [None] * 6
+    first = (run.folder / "reliability.parquet").read_bytes()
+    grown = started("more", metrics=["saliency_miou", "saliency_iosr"], explainers=[noisy, "gradient"])
+    assert (grown.folder / "reliability.parquet").read_bytes() == first
 
 
 def test_one_picture(resnet):
