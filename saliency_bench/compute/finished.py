@@ -55,7 +55,7 @@ class Run(PaperTables):
         return self._rows("predictions")
 
     def map_values(self) -> datasets.Dataset:
-        """Return what is stored of each map: a row per explainer and sample; none where nothing is."""
+        """Return the stored values of each map: a row per explainer and sample, or no rows if none are stored."""
         if not (self.folder / RELIABILITY).exists():
             return datasets.Dataset(records.RELIABILITY.empty_table())
         return datasets.Dataset(pq.read_table(self.folder / RELIABILITY))

@@ -140,7 +140,7 @@ def test_to_pandas_tells_versions_of_one_name_apart(runs, shapes, resnet, tmp_pa
     assert len(both.compare(new)) == 1
 
     first, second = old.cells[0].explainer_version, new.cells[0].explainer_version
-    assert refused("", old.compare, new) == (
+    assert refused(".", old.compare, new) == (
         f"{old.folder} and {new.folder} share no explainer and metric: "
         f"brightness has version {first} in the first and {second} in the second"
     )

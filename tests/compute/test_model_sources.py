@@ -105,7 +105,7 @@ def test_unknown_repositories_and_revisions(online, resnet):
     refused(r"'founder/tinny'.*not found on the Hub", load_classifier, "founder/tinny")
     refused(r"no revision 'v9' of founder/tiny", load_classifier, REPO, revision="v9")
     refused(r"did you mean google/vit-base-patch16-224\?", load_classifier, "google/vit-base-patch16-244")
-    assert "did you mean" not in refused("", load_classifier, "microsoft/resnet-34")
+    assert "did you mean" not in refused(".", load_classifier, "microsoft/resnet-34")
     shutil.copytree(resnet, "models/resnet-18-pet")
     refused(r"not found on the Hub; did you mean models/resnet-18-pet\?", load_classifier, "model/resnet-18-pet")
 
@@ -154,7 +154,7 @@ def test_a_path_with_a_typo_suggests_the_nearest_checkpoint(offline, resnet, nam
     for folder in ("models/resnet-18-pet", "models/runs/first/tiny", "resnet-18"):
         shutil.copytree(resnet, folder)
     Path("models/empty").mkdir()
-    line = refused("", load_classifier, name)
+    line = refused(".", load_classifier, name)
     assert f"did you mean {near}?" in line if near else "did you mean" not in line
 
 

@@ -139,7 +139,7 @@ def test_a_split_named_train_is_used_where_it_is_the_only_one_and_a_line_says_so
     sb.load_dataset(name, "train")
     assert capsys.readouterr().err == ""
     for other in ("validation", "test[:1]"):
-        refused("", sb.load_dataset, name, other)
+        refused(".", sb.load_dataset, name, other)
     with pytest.raises(UserError):  # who asks for this very split, as a training does, gets no other
         data.find(name).load("test")
 

@@ -179,7 +179,7 @@ def report(**changes):
 def test_a_hostile_build_report_is_one_line(tmp_path, content, match):
     (tmp_path / REPORT).write_text(content, encoding="latin-1")
     assert len(refused(rf"build_report\.json.*({match})", read_report, tmp_path)) < 600
-    refused("", find, write(tmp_path, [row()]))
+    refused(".", find, write(tmp_path, [row()]))
 
 
 def test_a_downloaded_report_names_no_token_and_no_server():
