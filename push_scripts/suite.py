@@ -100,7 +100,7 @@ def _check_metrics(args: Namespace) -> int:
             raise UserError(f"--{name.replace('_', '-')} does not apply to {METRICS_CHECK}; remove the option")
     check_writable(out := Path(args.out))
     from saliency_bench.recipes.metrics_check.check import IMAGES, SMOKE_IMAGES, SMOKE_KINDS, check_metrics
-    from saliency_bench.recipes.metrics_check.networks import KINDS
+    from saliency_bench.recipes.metrics_check.known_networks import KINDS
     from saliency_bench.recipes.metrics_check.page import write_page
 
     images = min(args.limit or IMAGES, SMOKE_IMAGES if args.smoke else args.limit or IMAGES)

@@ -10,7 +10,7 @@ import torch
 from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import suite
 from saliency_bench.recipes.metrics_check import check
-from saliency_bench.recipes.metrics_check.networks import KINDS, network
+from saliency_bench.recipes.metrics_check.known_networks import KINDS, network
 from saliency_bench.recipes.metrics_check.page import page
 
 ROOT = Path(__file__).parents[2]

@@ -23,17 +23,17 @@ from saliency_bench.compute.run import run
 from saliency_bench.read.run_folder import RunData, read_run
 from saliency_bench.read.statistics.intervals import wilson
 from saliency_bench.read.statistics.paired_test import ALPHA
+from saliency_bench.recipes.metrics_check.damaged_maps import DAMAGED, EXPLAINERS, RIGHT
 from saliency_bench.recipes.metrics_check.drawings import (
     CELL,
     GROUND,
     TEXTURES,
-    Drawing,
+    Scene,
     draw,
     inside,
     quadrant_of,
 )
-from saliency_bench.recipes.metrics_check.maps import DAMAGED, EXPLAINERS, RIGHT
-from saliency_bench.recipes.metrics_check.networks import KINDS, network
+from saliency_bench.recipes.metrics_check.known_networks import KINDS, network
 from saliency_bench.utils.files import write_text
 
 IMAGES, SMOKE_IMAGES = 64, 4  # pictures of each kind
@@ -138,17 +138,17 @@ def is_alignment(inputs: Collection[str]) -> bool:
     return "masks" in inputs and "explain" not in inputs
 
 
-def drawings(kind: str, images: int = IMAGES, seed: int = 0) -> list[Drawing]:
+def drawings(kind: str, images: int = IMAGES, seed: int = 0) -> list[Scene]:
     """Return the first drawings of a kind of evidence."""
     return [_drawn(index, KINDS[kind].layout, seed) for index in range(images)]
 
 
 @cache
-def _drawn(index: int, layout: str, seed: int) -> Drawing:
+def _drawn(index: int, layout: str, seed: int) -> Scene:
     return draw(index, layout, seed)
 
 
-def decided_class(kind: str, drawing: Drawing) -> int:
+def decided_class(kind: str, drawing: Scene) -> int:
     """Return the class that a network of this kind of evidence must predict for a drawing."""
     return {"colour": drawing.colour[0], "quadrant": drawing.quadrant, "stripes": (*drawing.stripes, 0)[0]}[
         KINDS[kind].reads
@@ -175,7 +175,7 @@ def dataset_of(kind: str, images: int = IMAGES, seed: int = 0) -> Dataset:
     return Dataset.from_list(rows, features=features)
 
 
-def mask_of(kind: str, drawing: Drawing) -> np.ndarray:
+def mask_of(kind: str, drawing: Scene) -> np.ndarray:
     """Return the mask of a drawing for a kind of evidence, bool (H, W)."""
     return inside(drawing.coloured[:1]) if KINDS[kind].mask == "evidence" else drawing.mask
 
@@ -240,7 +240,7 @@ def interventions(kind: str, images: int = IMAGES, seed: int = 0) -> list[Count]
     return counts
 
 
-def intervened(kind: str, drawing: Drawing, change: str, number: int) -> Drawing:
+def intervened(kind: str, drawing: Scene, change: str, number: int) -> Scene:
     """Return a drawing with its evidence replaced or erased, or with everything else changed."""
     reads, grid = KINDS[kind].reads, drawing.layout == "grid"
     if change == "evidence erased":
@@ -262,7 +262,7 @@ def intervened(kind: str, drawing: Drawing, change: str, number: int) -> Drawing
     return replace(plain, colour=(colour,), coloured=drawing.coloured[:1], stripes=other)
 
 
-def _without_evidence(reads: str, drawing: Drawing) -> Drawing:
+def _without_evidence(reads: str, drawing: Scene) -> Scene:
     if reads == "stripes":
         return replace(drawing, stripes=drawing.stripes[1:], striped=drawing.striped[1:])
     return replace(drawing, colour=drawing.colour[1:], coloured=drawing.coloured[1:])

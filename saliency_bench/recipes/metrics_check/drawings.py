@@ -30,7 +30,7 @@ Box = tuple[int, int, int]  # top, left, side
 
 
 @dataclass(frozen=True)
-class Drawing:
+class Scene:
     """Description of a picture.
 
     Attributes:
@@ -63,7 +63,7 @@ class Drawing:
         cell = (top // CELL * CELL, left // CELL * CELL, CELL)
         return inside([cell] if self.layout == "grid" else self.objects[:1])
 
-    def without_object(self) -> "Drawing":
+    def without_object(self) -> "Scene":
         """Return the same scene without the objects and their patches."""
         beside = slice(1, None) if self.layout != "scene" else slice(None)
         return replace(self, objects=(), colour=self.colour[1:], coloured=self.coloured[1:],
@@ -101,7 +101,7 @@ def quadrant_of(box: Box) -> int:
     return box[0] // CELL * 2 + box[1] // CELL
 
 
-def draw(index: int, layout: str, seed: int = 0) -> Drawing:
+def draw(index: int, layout: str, seed: int = 0) -> Scene:
     """Return drawing number `index`: 16 in a row hold each pair of colour, stripes and quadrant once."""
     for attempt in count():  # places are drawn until nothing overlaps
         values = iter(uniform(seed_of("known evidence", layout, seed, index, attempt), 32).tolist())
@@ -129,7 +129,7 @@ def _quadrant(number: int) -> Box:
     return number // 2 * CELL, number % 2 * CELL, CELL
 
 
-def _single(index: int, layout: str, values: Iterator[float], noise: int) -> Drawing | None:
+def _single(index: int, layout: str, values: Iterator[float], noise: int) -> Scene | None:
     colour, stripes, quadrant = index % 4, index // 4 % 4, (index // 16 + index // 4 + index) % 4
     colours, textures = (colour, _rival(values, colour)), (stripes, _rival(values, stripes))
     thing = _within(values, (0, 0, SIDE), 16)
@@ -140,16 +140,16 @@ def _single(index: int, layout: str, values: Iterator[float], noise: int) -> Dra
     on_it = [coloured, striped] if layout == "object" else [coloured]
     if not inside([thing])[inside(on_it)].all() or not (_apart(beside) and _apart(on_it)):
         return None
-    return Drawing(layout, (thing,), colours, (coloured, rivals[0]), textures, (striped, rivals[1]), noise)
+    return Scene(layout, (thing,), colours, (coloured, rivals[0]), textures, (striped, rivals[1]), noise)
 
 
-def _grid(index: int, layout: str, values: Iterator[float], noise: int) -> Drawing:
+def _grid(index: int, layout: str, values: Iterator[float], noise: int) -> Scene:
     colour, quadrant = index % 4, (index // 16 + index // 4 + index) % 4
     order = [quadrant, *(number for number in range(4) if number != quadrant)]
     objects = tuple(_within(values, _quadrant(number), 10) for number in order)
     rival = objects[1 + _below(values, 3)]
     coloured = _within(values, objects[0], 5), _within(values, rival, 3)
-    return Drawing(layout, objects, (colour, _rival(values, colour)), coloured, (), (), noise)
+    return Scene(layout, objects, (colour, _rival(values, colour)), coloured, (), (), noise)
 
 
 def _apart(boxes: list[Box]) -> bool:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from saliency_bench.read.report.plots import COLOURS, STYLE, write_figure
 from saliency_bench.recipes.metrics_check.check import Count
-from saliency_bench.recipes.metrics_check.maps import DAMAGED
+from saliency_bench.recipes.metrics_check.damaged_maps import DAMAGED
 
 WIDTH, ROW = 3.75, 0.19  # inches; the figure fits a phone of 375 pixels
 # From "prefers the damaged map" over "no preference" to "prefers the right map".

@@ -14,9 +14,9 @@ from saliency_bench.recipes.metrics_check.check import (
     is_alignment,
     judged,
 )
+from saliency_bench.recipes.metrics_check.damaged_maps import DAMAGED
 from saliency_bench.recipes.metrics_check.figure import draw_figure
-from saliency_bench.recipes.metrics_check.maps import DAMAGED
-from saliency_bench.recipes.metrics_check.networks import KINDS
+from saliency_bench.recipes.metrics_check.known_networks import KINDS
 from saliency_bench.utils.files import write_text
 
 # Questions, and the damages that a metric must see to answer them.
@@ -86,9 +86,9 @@ control, and black in place of removed pixels, by the grey of the scene.
 
 {flips}
 
-`evidence()` in `saliency_bench.recipes.metrics_check.networks` computes the right map. The colour networks read single
-pixels, so removing a pixel removes its own evidence and nothing else. This favours metrics that remove pixels; in a
-trained network, pixels interact, and there may be no single right map. The texture networks read 5 x 5 pixels, as
+`evidence()` in `saliency_bench.recipes.metrics_check.known_networks` computes the right map. The colour networks read
+single pixels, so removing a pixel removes its own evidence and nothing else. This favours metrics that remove pixels;
+in a trained network, pixels interact, and there may be no single right map. The texture networks read 5 x 5 pixels, as
 trained networks read neighbourhoods, so removing scattered pixels creates new textures. The contribution of a texture
 is known for each position of the filter. Sharing this contribution among the 25 pixels in proportion to the filter's
 weights is a choice. A blurred map differs from the right map mostly within these neighbourhoods, so its results are

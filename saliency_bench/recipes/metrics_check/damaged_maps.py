@@ -68,7 +68,7 @@ def all_object(classifier: Classifier, images: Images, target: Target) -> Maps:
 
 def _evidence(classifier: Classifier, images: Images) -> Tensor:
     """Return the evidence (B, K, H, W), which does not change when a mean is subtracted from all pixels."""
-    network: Any = classifier.model  # a `networks.KnownEvidence`
+    network: Any = classifier.model  # a `known_networks.KnownEvidence`
     return network.evidence(images)
 
 
