@@ -39,7 +39,7 @@ from saliency_bench.board.known import (
 )
 from saliency_bench.board.published_maps import maps_in
 from saliency_bench.board.source import asking, read_folder, source_at
-from saliency_bench.board.submission_schema import RECORDS, Result
+from saliency_bench.board.submission_schema import RECORDS, RESULT, Result
 from saliency_bench.bound_explainer import Explainer, registered_explainer
 from saliency_bench.bound_metric import Metric
 from saliency_bench.compute.classifiers.own_networks import refuse_own
@@ -47,7 +47,7 @@ from saliency_bench.compute.run import run
 from saliency_bench.data.dataset_names import list_datasets
 from saliency_bench.data.hidden_masks import join_masks
 from saliency_bench.data.loading import find, load_dataset, sample_ids
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, unknown
 from saliency_bench.hub import client
 from saliency_bench.hub.repo_names import FORCED, could_be_on_the_hub
 from saliency_bench.read.cell import CellResult
@@ -551,6 +551,13 @@ def vouch(
     if not folder or ".." in folder.split("/") or len(folder.split("/")) != 3 or set(folder) & set("*?[]"):
         raise UserError(f"{folder} is not DATASET/MODEL/SUBMITTER, the folder of a submission")
     root = source.root([f"{folder}/*", *(f"{name}/*.json" for name in FOLDERS)])
+    if not (root / folder / RESULT).is_file():
+        known = [path.parent.relative_to(root).as_posix() for path in root.glob(f"*/*/*/{RESULT}")]
+        raise (
+            unknown("submission", folder, known, owner=location)
+            if known
+            else UserError(f"{location} has no submission {folder}; give its folder DATASET/MODEL/SUBMITTER")
+        )
     status, *listed = recompute(root, folder, owner="" if is_folder else _account(source.api), api=source.api, **given)
     files = [item for item in (status, *listed) if item is not None]
     lines = _lines(status) + [_line(item, given) for item in listed if item is not None]

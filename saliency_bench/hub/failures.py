@@ -81,7 +81,7 @@ def _reason(error: BaseException, repo: str) -> str:
     if status is not None:
         return lines.get(status, f"the Hub answers {status} for {repo} ({_server_message(error)})")
     if _is_offline(error):
-        return "HF_HUB_OFFLINE is set, so nothing can be sent; unset it and start again"
+        return "HF_HUB_OFFLINE is set, so the Hub is not contacted; unset it and start again"
     if is_network_error(error):
         return "the Hub cannot be reached, or the connection broke"
     return f"{repo}: {one_line(error)}"

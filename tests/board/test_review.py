@@ -385,6 +385,12 @@ def test_a_forged_part_of_an_aggregate_is_refused(shapes, resnet, tmp_path, monk
     assert re.match(r"part (normal|inverse)@1 of gradcam by saliency_correctness.* is ", status.refused)
 
 
+def test_an_unknown_submission_is_named_before_anything_is_loaded(tmp_path):
+    refused("has no submission a/b/c; give its folder", vouch, str(tmp_path), "a/b/c")
+    folder = write(tmp_path, SCORES).relative_to(tmp_path).as_posix()
+    refused(f"unknown submission '{folder}x' of .*; did you mean {folder}", vouch, str(tmp_path), f"{folder}x")
+
+
 @pytest.mark.slow
 def test_the_status_is_written_to_the_repository(done, shapes, resnet, board):
     own = of_run(done, "visitor")
