@@ -59,7 +59,7 @@ def real_numbers(returned: Any, name: str, images: Images) -> Tensor:
     """Return what the explainer `name` returned for images as a dense tensor of real numbers on their device.
 
     Raises:
-        UserError: It is something else.
+        UserError: The explainer returned something else.
     """
     import torch
 
@@ -339,7 +339,7 @@ def _refuse_peer(explainer: object) -> None:
 
 
 def _in_file(text: str, further: dict[str, object]) -> Explainer:
-    """Return the explainer for a function in your own file, with the options of the text and further options."""
+    """Return the explainer for a function in your own file, with the options in the text and further options."""
     function, written = user_files.function_of(text)
     explainer = as_explainer(function)
     if not (chosen := written | further):

@@ -152,7 +152,7 @@ class Metric:
         """Return the result of a declared function.
 
         Raises:
-            UserError: It raises an error.
+            UserError: The function raises an error.
         """
         try:
             with no_exit():
@@ -213,7 +213,7 @@ def _numbers(returned: object) -> np.ndarray:
     """Convert the result of a metric to float64.
 
     Raises:
-        ValueError: It is not numeric.
+        ValueError: The result is not numeric.
     """
     try:
         values = read_array("scores", returned)
@@ -313,7 +313,7 @@ def as_metric(given: str | Metric | Callable[..., np.ndarray]) -> Metric:
     """Return a metric for a name, your own function, or a `Metric`.
 
     Raises:
-        UserError: It is something else.
+        UserError: The argument is something else.
     """
     if isinstance(given, Metric):
         return given

@@ -145,7 +145,7 @@ def _network_of(module: Any, name: str) -> Any:
     """Return the attribute of a module that holds its network, or with "" the module itself.
 
     Raises:
-        UserError: It has no such attribute.
+        UserError: The module has no such attribute.
     """
     if name and not hasattr(module, name):
         raise unknown("network", name, [child for child, _ in module.named_children()], owner=type(module).__name__)

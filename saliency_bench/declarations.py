@@ -79,7 +79,7 @@ class _Declaration:
         """Attach the declaration to a function, or to the class of callable objects.
 
         Raises:
-            UserError: It does not fit the function.
+            UserError: The declaration does not fit the function.
         """
         if not callable(function):
             raise UserError(f"{_decorator(type(self))}(...) decorates a function; got {function!r}")
@@ -270,7 +270,7 @@ def check_call(name: str, explainer: Callable[..., Any], *, is_whole: bool = Tru
         is_whole: False if `functools.partial` may still bind some of its parameters.
 
     Raises:
-        UserError: It cannot be called so.
+        UserError: The explainer needs other arguments.
     """
     must = f"explainer {name} must take (classifier, images, target), and options with defaults after a *"
     is_class = isinstance(explainer, type)

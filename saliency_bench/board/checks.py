@@ -306,8 +306,8 @@ def _checked_metric(cell: CellResult, ids: CellIds, path: Path) -> Metric | None
     if ranges and cell.range not in ranges:
         either = " or ".join(str(list(ends)) for ends in dict.fromkeys(ranges))
         raise UserError(
-            f"{about}: range {where} must be {either}, not {list(cell.range)}; a run of an earlier version writes its "
-            "summary anew when it is started again with its --out"
+            f"{about}: range {where} must be {either}, not {list(cell.range)}; start a run of an "
+            "earlier version again with its --out to update its summary"
         )
     return metric
 

@@ -327,7 +327,7 @@ def _dataset(name: Any, result: Result, listed: KnownDataset | None) -> KnownDat
     if listed is not None and listed.samples != dataset.samples:
         raise UserError(
             f"the groups of {name} differ from those on the board; give --dataset, or delete "
-            f"{DATASETS}/{dataset.fingerprint}.json to list them anew"
+            f"{DATASETS}/{dataset.fingerprint}.json to list them again"
         )
     return dataset
 

@@ -87,7 +87,7 @@ def check_names(files: Iterable[str], name: str) -> None:
     """Check that the files include a table or picture.
 
     Raises:
-        UserError: There is none; the message lists the existing files.
+        UserError: The files include neither; the message lists the existing files.
     """
     data_files = [file for file in files if file not in CARDS and not file.startswith(".")]
     if not any(PurePosixPath(file).suffix.lower() in READ for file in data_files):

@@ -50,7 +50,7 @@ class Introduction:
     """The texts of a study.
 
     Attributes:
-        consent: text to which people must agree before they take part; None: no consent is requested.
+        consent: text that people must agree to before they take part; None: no consent is requested.
         instructions: text that replaces the page's instructions; None: the page's instructions.
     """
 
@@ -140,7 +140,7 @@ class _Renderer(RendererHTML):
         """Return the picture of an address.
 
         Raises:
-            UserError: It is not a picture in the folder of the text.
+            UserError: The address is not a picture in the folder of the text.
         """
         parts = urlsplit(source)
         folder = self.path.parent.resolve()

@@ -134,7 +134,7 @@ def test_what_is_no_answer_is_refused_and_not_stored(study, change):
 
 
 @pytest.mark.parametrize(("options", "line"), [
-    ({"raters": 0}, "raters must be a number from 1"), ({"per_person": 0}, "per_person"),
+    ({"raters": 0}, "raters must be at least 1"), ({"per_person": 0}, "per_person"),
     ({"limit": 0}, "from 1 to 12"), ({"limit": 13}, "from 1 to 12"),
 ])  # fmt: skip
 def test_numbers_that_do_not_fit_are_refused(options, line):

@@ -129,7 +129,7 @@ def captum(attribution: Any, **options: Any) -> Explainer:
     """
     if isinstance(attribution, type) or not callable(getattr(attribution, "attribute", None)):
         name = getattr(attribution, "__name__", type(attribution).__name__)
-        raise UserError(f"captum's attributions are objects of a network with a method attribute; {name} is not one")
+        raise UserError(f"{name} is not an attribution object of captum; pass an object such as Saliency(network)")
     called = f"captum.{type(attribution).__name__}"
     _check_options(called, [nested.attribute for nested in _nested(attribution)], options, OF_CAPTUM)
     network = getattr(attribution, "model", None) or attribution.forward_func

@@ -97,7 +97,7 @@ CONTRASTS = TypeAdapter(list[Contrast])
 
 
 def read_contrasts(content: object) -> list[Contrast]:
-    """Return the comparisons in a summary's JSON; UserError that names the first invalid field."""
+    """Return the comparisons in a summary's JSON; raise a UserError that names the first invalid field."""
     return read_list("comparisons", CONTRASTS, content)
 
 

@@ -66,7 +66,7 @@ def configuration(
     """
     for name, value in (("judgements", judgements), ("pairs", pairs)):
         if value < 1:
-            raise UserError(f"{name} must be a number from 1; got {value}")
+            raise UserError(f"{name} must be at least 1; got {value}")
     if not 2 <= choices <= min(len(images.classes), 9):
         most = min(len(images.classes), 9)
         raise UserError(f"choices must be a number from 2 to {most} (of {len(images.classes)} classes); got {choices}")
@@ -241,7 +241,7 @@ class Peekaboom:
         """Store an answer from a person's page once; return {"right": bool}.
 
         Raises:
-            UserError: It is not an answer to the current question.
+            UserError: The answer does not belong to the current question.
         """
         place, step, choice = (sent.get(name) for name in ("place", "step", "choice"))
         current = self.question(person)
