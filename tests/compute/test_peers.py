@@ -150,7 +150,7 @@ CONVERT = r"convert it to an explainer with saliency_bench\.peers\."
 
 
 @pytest.mark.parametrize(("words", "call"), [
-    ("objects of a network with a method attribute; ReLU is not one", lambda net: peers.captum(nn.ReLU())),
+    ("ReLU is not an attribution object of captum; pass an object", lambda net: peers.captum(nn.ReLU())),
     ("Saliency is not an attribution object of captum; pass an object", lambda net: peers.captum(Saliency)),
     ("objects have activations_and_grads; ReLU has none", lambda net: peers.grad_cam(nn.ReLU())),
     ("objects have activations_and_grads; GradCAM has none", lambda net: peers.grad_cam(GradCAM)),
