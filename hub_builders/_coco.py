@@ -41,7 +41,7 @@ class CocoEntry:
 
     @property
     def size(self) -> int:
-        """Return the number of its pixels."""
+        """Return the number of pixels of the picture."""
         return self.frame[0] * self.frame[1]
 
     def of_category(self, category: int) -> list[dict[str, Any]]:

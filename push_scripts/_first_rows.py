@@ -53,7 +53,7 @@ class DatasetModel:
 
     @property
     def has_images(self) -> bool:
-        """Return whether its images are published."""
+        """Return whether the dataset's images are published."""
         return self.report["redistribute_images"]
 
     def published_as(self, namespace: str) -> str:

@@ -196,17 +196,17 @@ class Explainer:
 
     @property
     def baseline(self) -> bool:
-        """Return whether it ignores the network; tables show it separately."""
+        """Return whether the explainer ignores the network; tables show it separately."""
         return self.declaration.baseline
 
     @property
     def is_bundled(self) -> bool:
-        """Return whether it belongs to this package, not to another package or to your own code."""
+        """Return whether the explainer belongs to this package, not to another package or to your own code."""
         return str(getattr(self.function, "__module__", "")).startswith("saliency_bench.explainers.")
 
     @property
     def ignores_against(self) -> bool:
-        """Return whether it uses the weighted contrast, against all classes that the target does not explain."""
+        """Return whether maps use the weighted contrast, against all classes that the target does not explain."""
         return self.is_bundled and dict(self.options).get("on") == "weighted"
 
     @cached_property

@@ -168,7 +168,7 @@ class Metric:
 
     @property
     def asks_of_target(self) -> bool:
-        """Return whether it uses the run's target; if not, it has its own question."""
+        """Return whether the metric uses the run's target; if not, it has its own question."""
         return bool(OF_TARGET & set(self.inputs))
 
     def __str__(self) -> str:
@@ -205,7 +205,7 @@ class Metric:
 
     @cached_property
     def identity(self) -> tuple[str, str, int | str]:
-        """Return what determines its scores: name, options and version."""
+        """Return what determines the metric's scores: name, options and version."""
         return self.name, options.text(self.options), self.version
 
 

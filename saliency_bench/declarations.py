@@ -125,7 +125,7 @@ class ExplainerDeclaration(_Declaration):
 
     @property
     def baseline(self) -> bool:
-        """Return whether it ignores the network; tables show it separately."""
+        """Return whether the explainer ignores the network; tables show it separately."""
         return self.needs == "nothing"
 
     def passes_of(self, options: Options, height: int, width: int) -> int:

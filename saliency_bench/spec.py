@@ -287,7 +287,7 @@ class RunSpec(BaseModel):
 
     @property
     def needs_python(self) -> bool:
-        """Return whether it holds an object that a command line cannot express."""
+        """Return whether a setting holds an object that a command line cannot express."""
         return any(item.kind != IN_FILE for item in chain.from_iterable(self.python_objects().values()))
 
     @property

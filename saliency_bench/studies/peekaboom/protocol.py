@@ -112,7 +112,7 @@ class PeekaboomQuestion:
 
     @property
     def is_check(self) -> bool:
-        """Return whether it is an attention check."""
+        """Return whether the question is an attention check."""
         return pair_of(self.unit)[1] is None
 
 
