@@ -27,7 +27,7 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("what", choices=WHAT, metavar="WHAT", help=", ".join(WHAT))
     parser.add_argument("run", nargs="?", metavar="RUN",
-                        help="of serve: folder of a run with --keep-maps, or hub:OWNER/NAME")  # fmt: skip
+                        help="for serve: folder of a run with --keep-maps, or hub:OWNER/NAME")  # fmt: skip
     store_arguments(parser)
     parser.add_argument(
         "--name", metavar="TEXT", help="name of the study (default: the name of the run, or the only study)"

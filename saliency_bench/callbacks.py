@@ -76,7 +76,7 @@ def _check(dataset: Any, options: dict[str, Any]) -> None:
     settings = {"explainers": EXPLAINERS, "metrics": METRICS} | options
     load = settings.pop("load", None) or {}
     if not isinstance(load, dict):
-        raise UserError(f'load is a dict, such as {{"mean": 0.5, "std": 0.25}}; got {load!r}')
+        raise UserError(f'load must be a dict, such as {{"mean": 0.5, "std": 0.25}}; got {load!r}')
     check_names("load", load, LOAD)
     for name in options:
         if name in LOAD and name not in RunSpec.model_fields:

@@ -145,7 +145,7 @@ class ExplainerDeclaration(_Declaration):
         check_call(name, function, is_whole=False)
         if strange := set(re.split(", | or ", self.needs)) - {"", *NETWORK}:
             words = ", ".join(NETWORK)
-            raise UserError(f"explainer {name}: needs says {', '.join(sorted(strange))}; use the words {words}")
+            raise UserError(f"explainer {name}: needs has the unknown word {', '.join(sorted(strange))}; use {words}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,7 +397,7 @@ def _check_parts(owner: str, declared: MetricDeclaration) -> None:
     if declared.reduce and declared.aggregate:
         raise UserError(f"{owner}: a score is either by reduce or by aggregate; leave one out")
     if declared.aggregate_if and not declared.aggregate:
-        raise UserError(f"{owner}: aggregate_if says when aggregate counts; add aggregate")
+        raise UserError(f"{owner}: aggregate_if needs aggregate; add aggregate")
     if bool(declared.mark) != (declared.marked is not None):
         raise UserError(f"{owner}: mark (why) and marked (a function, for which samples) go together; add the other")
     if declared.keeps not in ("", "top", "rest"):

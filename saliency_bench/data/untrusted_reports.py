@@ -112,7 +112,7 @@ def check_files(builder: DatasetBuilder, name: str, root: str) -> None:
     """
     for file in (file for files in (builder.config.data_files or {}).values() for file in files):
         if not (file.startswith(f"{root}/") if "://" in root else _inside(file, Path(root))):
-            raise UserError(f"{name} asks for {file}, which is outside this folder; the dataset is not loaded")
+            raise UserError(f"{name} refers to {file}, which is outside this folder; the dataset is not loaded")
         if PurePosixPath(file).suffix.lower() not in READ:
             raise UserError(
                 f"{name} has its data in {PurePosixPath(file).name}; only tables ({', '.join(TABLES)}) and pictures "

@@ -213,7 +213,7 @@ def check_text(name: str, text: object, most: int = 500) -> str:
         UserError: The text is empty or very long, or has control characters.
     """
     if not isinstance(text, str) or not text.strip() or len(text) > most or not text.isprintable():
-        raise UserError(f"{name} is a printable text of 1 to {most} characters, not {one_line(ascii(text), 60)}")
+        raise UserError(f"{name} must be a printable text of 1 to {most} characters, not {one_line(ascii(text), 60)}")
     return text
 
 

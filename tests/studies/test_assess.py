@@ -212,7 +212,8 @@ def test_a_study_without_ratings_is_one_line(study):
 
 
 @pytest.mark.parametrize(("text", "line"), [
-    ("scale: [a, b]", "holds scale, a list, and questions"), ("scale: [a]\nquestions: {a: b}", "2 to 9 texts"),
+    ("scale: [a, b]", "must contain only scale, a list, and questions"),
+    ("scale: [a]\nquestions: {a: b}", "2 to 9 texts"),
     ("scale: [yes, no]\nquestions: {a: b}", "put yes and no in quotes"),
     ("scale: [a, a]\nquestions: {a: b}", "differ"), ("scale: [a, b]\nquestions: {}", "1 to 6 ids"),
     ("scale: [a, b]\nquestions: [text]", "1 to 6 ids"),

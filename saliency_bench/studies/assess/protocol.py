@@ -69,7 +69,7 @@ def configuration(
     drawn = sorted(_rateable(images), key=lambda image: seed_of(seed, "images", image))
     most = len(drawn) - checks
     if checks < 0 or most < 1:
-        raise UserError(f"{len(drawn)} images are too few for one to rate and {checks} attention checks")
+        raise UserError(f"{len(drawn)} images are too few: one to rate and {checks} attention checks are needed")
     if limit is not None and not 1 <= limit <= most:
         raise UserError(f"images must be a number from 1 to {most}; got {limit}")
     shown = most if limit is None else limit

@@ -77,7 +77,9 @@ def configuration(
     drawn = sorted(images.ids, key=lambda image: seed_of(seed, "images", image))
     shown = len(drawn) - checks if limit is None else limit
     if checks < 0 or not 1 <= shown <= len(drawn) - checks:
-        raise UserError(f"{len(drawn)} images are too few for {max(shown, 1)} to judge and {checks} attention checks")
+        raise UserError(
+            f"{len(drawn)} images are too few: {max(shown, 1)} to judge and {checks} attention checks are needed"
+        )
     groups = {image: group for image in drawn[:shown] if (group := images.groups[image]) is not None}
     return {
         "run": images.run,
