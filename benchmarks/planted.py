@@ -30,27 +30,31 @@ PAGE = """# How the metrics rank a planted truth
 
 In shapes-xai the class is decided by one object, whose mask is known. Here five maps take the place of explanations:
 the mask itself, the mask blurred (a Gaussian whose sigma is 1/32 of the image's side), shifted (by 1/16 of it), uniform
-noise, and the mask inverted. They are listed from the best to the worst, and so should a metric order them.
+noise, and the mask inverted. They are listed from the best to the worst, and a metric should put them in this
+order.
 
-Every alignment metric does: they compare with the mask, so this is their sanity check. Metrics of faithfulness ask the
-classifier instead, and where they order the five otherwise, that says something about the classifier and about the
-pictures that the metric shows it:
+Every alignment metric does. These metrics compare a map with the mask, so this is their sanity check. Faithfulness
+metrics query the classifier instead. If they order the five maps differently, the reason is the classifier or the
+pictures that the metric shows to it:
 
 - saliency_deletion, saliency_roae and saliency_cds prefer noise to a shifted mask. Black dots all over a picture are
-  unlike anything the network was trained on, more so than one black patch that misses part of the object: a score that
-  falls quickly need not say that what was deleted is what the classifier looked at. Insertion and saliency_kae have all
-  five in order, and so has saliency_road, whose removed pixels are filled in from their neighbours.
-- saliency_cauc prefers the blurred mask to the mask: a few pixels less are above half of its range, which alone makes
-  the score smaller, and the object's middle leaves first. What is not salient never leaves (see its card).
+  unlike anything the network was trained on, more so than one black patch that misses part of the object. A score that
+  falls quickly therefore does not prove that the classifier used the deleted pixels. Insertion and saliency_kae put all
+  five maps in order, and so does saliency_road, which fills in removed pixels from their neighbours.
+- saliency_cauc prefers the blurred mask to the mask: slightly fewer pixels are above half of its range, which alone
+  makes the score smaller, and the middle of the object is removed first. Pixels that are not salient are never removed
+  (see its card).
 - saliency_confidence prefers the inverted mask to noise: half of an image's pixels, scattered over another, are unlike
-  anything the network was trained on. saliency_correctness has all five in order.
+  anything the network was trained on. saliency_correctness puts all five maps in order.
 - saliency_own_region prefers the inverted mask to all others: a picture without its object is still most of a picture,
-  and the hole has the object's outline. A region says little without its size.
-- A difference in the third digit between the mask and its blurred copy is small against the choice of the metric. The
-  pixels inside a mask are tied and follow the fixed pseudo-random order; in a blurred mask the middle comes first.
+  and the hole has the object's outline. The score of a region means little without the region's size.
+- A difference in the third digit between the mask and its blurred copy is small compared with the effect of choosing
+  another metric. The pixels inside a mask are tied and follow the fixed pseudo-random order; in a blurred mask the
+  middle comes first.
 
-saliency_mcs, saliency_mcr and saliency_idr compare the maps of a classifier of objects with those of one of scenes, so
-their planted truth is a pair of maps; both classifiers are taken to be right. It comes out as worked out by hand:
+saliency_mcs, saliency_mcr and saliency_idr compare the maps of an object classifier with the maps of a scene
+classifier, so their planted truth is a pair of maps. Both classifiers are assumed to be right. The scores equal the
+values worked out by hand:
 
 | maps for the object, and for the scene | saliency_mcs ↑ | saliency_mcr ↑ | saliency_idr ↓ |
 |---|---|---|---|
@@ -60,7 +64,7 @@ their planted truth is a pair of maps; both classifiers are taken to be right. I
 
 Measured on {samples} samples of the test split ({side} x {side} pixels) with a ResNet of {weights:.1f} million weights
 whose test accuracy is {accuracy:.1%}; mean of each metric with its default options. An arrow says whether higher or
-lower is better; bold marks what is out of order: a map that scores better than one further left.
+lower is better; bold marks a map that is out of order, that is, scores better than a map further left.
 
 {table}
 

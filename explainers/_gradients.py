@@ -78,7 +78,7 @@ def summed_gradients(
         classifier: the network.
         images: (B, 3, H, W) in [0, 1].
         target: (B, K), weights over the logits.
-        on: as in the explainers.
+        on: "logit" or "probability", as in the explainers.
         steps: points per image.
         batch_size: points in one pass; None: `pictures_per_pass`.
         points: takes the numbers of images and steps, as in `passes.Pass`, and gives the points (n, 3, H, W) and their

@@ -58,8 +58,9 @@ FEATURES_PER_PASS = 2**24  # numbers at the layer; with what follows, about what
 def passes(options: dict, height: int, width: int, attention: bool = False) -> int:
     """Return the number of forward passes for one image.
 
-    That is one for each point of the image's path; then, for a vision transformer (`attention`), one for each point of
-    the layer's paths. On feature maps these share a pass, except for layers of more than 2^24 numbers at all points.
+    There is one pass for each point of the image's path. A vision transformer (`attention`) needs another pass for each
+    point of the layer's paths. On feature maps the points of all layer paths share a pass, unless the layer has more
+    than 2^24 numbers at all points together.
     """
     first = (options["steps"] or (5 if attention else 10)) + 1
     points = first if options["published"] and not attention else first**2

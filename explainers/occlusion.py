@@ -74,7 +74,7 @@ def occlusion(
     height, width = images.shape[2:]
     window, stride = _resolved(window, stride, height, width)
     if window > min(height, width):
-        raise UserError(f"window={window} of occlusion is larger than the image of {height} x {width}; use a smaller")
+        raise UserError(f"window={window} of occlusion is larger than the image of {height} x {width}; reduce it")
     check(window=window, stride=stride)
     rows, columns = (_spans(length, window, stride).to(images.device) for length in (height, width))
     across = len(columns)

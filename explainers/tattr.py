@@ -137,7 +137,7 @@ class Propagating(AttentionRecorder):
         """Compute a function with a rule for its backward pass.
 
         Raises:
-            UserError: It depends on the patches and has no rule.
+            UserError: The function depends on the patches and has no rule.
         """
         depends = [value for value in _tensors((args, kwargs)) if value.requires_grad]
         name = _name(function)

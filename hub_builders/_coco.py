@@ -41,7 +41,7 @@ class CocoEntry:
 
     @property
     def size(self) -> int:
-        """Return the number of its pixels."""
+        """Return the number of pixels of the picture."""
         return self.frame[0] * self.frame[1]
 
     def of_category(self, category: int) -> list[dict[str, Any]]:
@@ -60,7 +60,7 @@ def splits_of(root: Path, kinds: tuple[str, ...], only: str = "") -> list[str]:
     """Return the splits with all images and annotation files.
 
     Raises:
-        UserError: There is none; the message names what is missing.
+        UserError: No split is complete; the message names the missing files.
     """
     wanted = [split for split in SPLITS if split.startswith(only)]
     there = [split for split in wanted if (root / split).is_dir()]
@@ -206,7 +206,7 @@ def _polygon(points: Any, height: int, width: int) -> list[float]:
     """Return the coordinates of a polygon.
 
     Raises:
-        UnreadableError: It is not a polygon.
+        UnreadableError: The value is not a polygon.
     """
     if not isinstance(points, list) or len(points) < 6 or len(points) % 2:
         raise UnreadableError("a polygon that is not a list of three or more points")

@@ -62,7 +62,7 @@ def series_of(path: Path) -> str | None:
     """Return the series of an XML file without reading further, or None for a chest X-ray.
 
     Raises:
-        UnreadableError: It is not a reading.
+        UnreadableError: The file is not a reading.
     """
     kind = ""
     for event, element in events_of(path):
@@ -81,7 +81,7 @@ def reading_of(path: Path) -> Reading:
     """Return the marks in an XML file of a series.
 
     Raises:
-        UnreadableError: It cannot be read.
+        UnreadableError: The file cannot be read.
     """
     root = xml_of(path)
     for element in root.iter():

@@ -48,7 +48,7 @@ def given_path(path: str, option: str, folder: bool = False) -> Path:
     """Return the file or folder that an option names.
 
     Raises:
-        UserError: It does not exist.
+        UserError: The file or folder does not exist.
     """
     place = Path(path).expanduser().resolve()
     if not (place.is_dir() if folder else place.is_file()):

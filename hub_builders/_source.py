@@ -36,7 +36,7 @@ def library(name: str) -> ModuleType:
     """Return an optional library.
 
     Raises:
-        UserError: It is missing; the message has the command that installs it.
+        UserError: The library is not installed; the message has the command that installs it.
     """
     try:
         return import_module(name)
@@ -56,7 +56,7 @@ def part(root: Path, relative: str, home: str) -> Path:
     """Return a required file, or a folder if the name ends with "/".
 
     Raises:
-        UserError: It is missing; the message says where to get it.
+        UserError: The file or folder is missing; the message says where to get it.
     """
     path = root / relative
     if not (path.is_dir() if relative.endswith("/") else path.is_file()):
@@ -68,10 +68,10 @@ def base_of(source: Path, *wanted: str) -> Path:
     """Return the folder that holds all `wanted` files and folders.
 
     This is `source`, a folder up to two levels below it, or a folder above it if `source` lies in a wanted folder;
-    `source` itself if there is none.
+    `source` itself if no folder holds all of them.
 
     Raises:
-        UserError: There are several.
+        UserError: Several folders hold all of them.
     """
 
     def holds(folder: Path) -> bool:
@@ -221,7 +221,7 @@ def xml_of(path: Path) -> Any:
     """Return the root element of an XML file.
 
     Raises:
-        UnreadableError: It cannot be read, or has entities, which can unpack to gigabytes.
+        UnreadableError: The file cannot be read, or has entities, which can unpack to gigabytes.
     """
     with _xml_errors(path):
         return parse_xml(read_bytes(path, XML))
@@ -294,7 +294,7 @@ def turn_of(picture: Picture, size: tuple[int, int], noun: str = "mask") -> int:
     (squares); 1 if only the upright picture has this size.
 
     Raises:
-        UnreadableError: It has any other size.
+        UnreadableError: The picture has another size.
     """
     if size == picture.stored:
         return picture.orientation
@@ -307,7 +307,7 @@ def shown(mask: np.ndarray, picture: Picture, noun: str = "mask") -> np.ndarray:
     """Return a mask (H, W) for the upright picture, drawn on it or on the file as stored.
 
     Raises:
-        UnreadableError: It cannot be read.
+        UnreadableError: The mask cannot be read.
     """
     height, width = mask.shape
     return turned(mask, turn_of(picture, (height, width), noun))
@@ -322,7 +322,7 @@ def rasterised(box: list[float], height: int, width: int) -> np.ndarray:
     """Return the pixels of a box with inclusive corners that count from 1, bool (H, W).
 
     Raises:
-        UnreadableError: It cannot be read.
+        UnreadableError: The box cannot be read.
     """
     if not np.isfinite(box).all():
         raise UnreadableError("a box that is not four numbers")
@@ -404,7 +404,7 @@ def indices(path: Path, picture: Picture, noun: str = "mask") -> np.ndarray:
     """Return the values of a mask file, uint8, in the size and orientation of the picture.
 
     Raises:
-        UnreadableError: It cannot be read.
+        UnreadableError: The file cannot be read.
     """
     if not path.is_file():
         raise UnreadableError(f"no {noun}")

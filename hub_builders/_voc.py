@@ -63,7 +63,7 @@ def root_of(source: Path | None, name: str, lists: str = "segmentation", year: i
     """Return the folder VOC2012 (or of another year): the source itself, a folder in it or above it.
 
     Raises:
-        UserError: There is none.
+        UserError: There is no such folder.
     """
     source, called = needed(source, name, HOME), f"VOC{year}"
     root = first_folder(base_of(source, called), called) or base_of(source, "JPEGImages", "ImageSets")

@@ -55,7 +55,7 @@ def header(path: Path) -> Any:
     """Return the header of a DICOM file.
 
     Raises:
-        UnreadableError: It does not belong to a series.
+        UnreadableError: The file does not belong to a series.
     """
     pydicom = library("pydicom")
     try:
@@ -138,7 +138,7 @@ def units_of(path: Path) -> tuple[np.ndarray, tuple[float, float], tuple[bool, b
     Distances are in millimetres; flips tell whether row 0 is at the back and column 0 at the left.
 
     Raises:
-        UnreadableError: They cannot be read.
+        UnreadableError: The file cannot be read.
     """
     pydicom = library("pydicom")
     try:

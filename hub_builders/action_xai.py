@@ -255,7 +255,7 @@ def arrays_of(path: Path) -> np.ndarray:
     """Return the array of a NumPy file; nothing in it is executed.
 
     Raises:
-        UnreadableError: It cannot be read.
+        UnreadableError: The file cannot be read.
     """
     try:
         if path.suffix == ".npz":

@@ -231,7 +231,7 @@ def cut(cutout: Cutout) -> tuple[np.ndarray, np.ndarray]:
     """Return the box of an object, uint8 (h, w, 3), and its pixels, bool (h, w).
 
     Raises:
-        UnreadableError: It cannot be read.
+        UnreadableError: The picture cannot be read.
     """
     if not cutout.path.is_file():
         raise UnreadableError("no such image file")
@@ -266,7 +266,7 @@ def read_scene(path: Path) -> np.ndarray:
     """Return the pixels of a scene.
 
     Raises:
-        UnreadableError: They cannot be read.
+        UnreadableError: The picture cannot be read.
     """
     image = upright(decode(file_bytes(path))).convert("RGB")
     return np.asarray(image if image.size == (SIDE, SIDE) else image.resize((SIDE, SIDE), Image.Resampling.BOX))
@@ -302,7 +302,7 @@ def sample_of(
 def paste(picture: np.ndarray, mask: np.ndarray, ground: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the scene with the object, and the object's pixels.
 
-    Its longer side is a third to a half of the scene, and it lies anywhere inside it.
+    The object's longer side is a third to a half of the scene's side; its position in the scene is random.
     """
     shares = [int(bits) / 2**64 for bits in random_bits(seed, 3)]
     side = SIDE / 3 + shares[0] * (SIDE / 2 - SIDE / 3)

@@ -114,7 +114,7 @@ def samples(
     finally:
         store.close()
     if strangers := sorted(set(answers) - set(annotating.images.units)):
-        raise UserError(f"the study has another dataset: {source} has no image {strangers[0]}")
+        raise UserError(f"the study is of another dataset: {source} has no image {strangers[0]}")
     labels = {unit: annotating.images.label(unit) or "image" for unit in annotating.images.units}
     log.classes = {"label": sorted(set(labels.values()))}
     _remark_pairs(log, answers, rule)

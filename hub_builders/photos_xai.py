@@ -94,7 +94,7 @@ def pictures_folder() -> Path:
     """Return the folder of scikit-image's own photographs.
 
     Raises:
-        UserError: It is not installed.
+        UserError: scikit-image is not installed.
     """
     package = find_spec("skimage")
     if package is None or package.origin is None:

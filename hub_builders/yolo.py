@@ -144,7 +144,7 @@ def _names_file(*folders: Path) -> Path:
     """Return the first of the usual files of names.
 
     Raises:
-        UserError: There is none.
+        UserError: There is no such file.
     """
     for path in (folder / name for folder in folders for name in NAMES):
         if path.is_file():
@@ -258,7 +258,7 @@ def _mask(shapes: list[list[str]], picture: Picture, stored: bool) -> np.ndarray
     """Return bool (H, W): the union of the objects on the upright picture.
 
     Raises:
-        UnreadableError: It cannot be read.
+        UnreadableError: The label file cannot be read.
     """
     frame = picture.stored if stored else (picture.height, picture.width)
     mask = np.any([shape_of(words, *frame) for words in shapes], axis=0)
@@ -269,7 +269,7 @@ def shape_of(words: list[str], height: int, width: int) -> np.ndarray:
     """Return the pixels of an outline, or the pixels with centres inside a box, bool (H, W).
 
     Raises:
-        UnreadableError: It cannot be read.
+        UnreadableError: The line cannot be read.
     """
     try:
         values = [float(word) for word in words]

@@ -136,4 +136,4 @@ def check_threshold(threshold: float, by: By) -> None:
     low, high = (0, 1) if by == "value" else (0, 100)
     if not low <= threshold < high:
         further = "; by=percentile takes 0 to 100" if by == "value" else ""
-        raise UserError(f"threshold with by={by} is from {low} to below {high}; got {threshold:g}{further}")
+        raise UserError(f"threshold with by={by} must be from {low} to below {high}; got {threshold:g}{further}")

@@ -25,9 +25,9 @@ def publications(root: Path, namespace: str, workspace: Path, license: str | Non
     Args:
         root: folder with built datasets, trained models and runs on these, at any depth; scores of a run go into the
             card of its model.
-        namespace: on the Hub.
+        namespace: namespace on the Hub.
         workspace: an empty folder for temporary files.
-        license: of the models' weights.
+        license: licence of the models' weights.
 
     Raises:
         UserError: The folder holds no dataset, or a dataset that cannot be published.

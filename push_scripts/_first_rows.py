@@ -53,7 +53,7 @@ class DatasetModel:
 
     @property
     def has_images(self) -> bool:
-        """Return whether its images are published."""
+        """Return whether the dataset's images are published."""
         return self.report["redistribute_images"]
 
     def published_as(self, namespace: str) -> str:
@@ -61,7 +61,7 @@ class DatasetModel:
         return f"hub:{namespace}/{self.name}" if self.has_images else str(self.dataset)
 
     def run_folder(self, root: Path) -> Path:
-        """Return the folder of its run; other samples or weights have another folder."""
+        """Return the folder of the pair's run; it changes with the samples and the weights."""
         return root / "first-rows" / f"{self.name}-{self.fingerprint[:8]}-{self.model.name}-{self.digest[:8]}"
 
 
@@ -114,7 +114,7 @@ def scored(pair: DatasetModel, namespace: str, root: Path, settings: Mapping[str
 
     Args:
         pair: the dataset (from its folder if its images are not published) and the classifier.
-        namespace: on the Hub.
+        namespace: namespace on the Hub.
         root: root of the folders of runs.
         settings: explainers, metrics, limit and device.
     """

@@ -43,7 +43,7 @@ def kind_of(name: str, among: Sequence[str] = ()) -> tuple[str, str]:
 
 
 def about(kind: str, name: str) -> dict[str, Any]:
-    """Return the description of an item in display order; its module is imported."""
+    """Import an item and return its description, a dict in display order."""
     module = registry.load(KINDS[kind], name, "score" if kind == "metrics" else "")
     summary = registry.summary(registry.score_file(KINDS[kind], name))
     if kind == "commands":
@@ -55,7 +55,7 @@ def about(kind: str, name: str) -> dict[str, Any]:
 
 
 def help_of(kind: str, name: str) -> str:
-    """Return the same as text."""
+    """Return the description of an item as text."""
     if kind == "datasets":
         owner = registry.distribution_of("hub_builders", name)
         return inner(name).format_help() + (f"\npackage: {owner}" if owner else "")

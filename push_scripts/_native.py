@@ -16,7 +16,7 @@ def requests(namespace: str, datasets: Sequence[str]) -> str:
     """Return the two texts, ready to send.
 
     Args:
-        namespace: on the Hub.
+        namespace: namespace on the Hub.
         datasets: names of the datasets in it that have a test split for a leaderboard.
     """
     listed = "\n".join(f"- https://huggingface.co/datasets/{namespace}/{name}" for name in datasets)

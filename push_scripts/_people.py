@@ -27,7 +27,7 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("what", choices=WHAT, metavar="WHAT", help=", ".join(WHAT))
     parser.add_argument("run", nargs="?", metavar="RUN",
-                        help="of serve: folder of a run with --keep-maps, or hub:OWNER/NAME")  # fmt: skip
+                        help="for serve: folder of a run with --keep-maps, or hub:OWNER/NAME")  # fmt: skip
     store_arguments(parser)
     parser.add_argument(
         "--name", metavar="TEXT", help="name of the study (default: the name of the run, or the only study)"
@@ -55,10 +55,10 @@ def page_arguments(group: Any) -> None:
                        help="print links for N more people; from then on nobody else can join")  # fmt: skip
     group.add_argument("--lease", type=float, default=60, metavar="N",
                        help="minutes after which the images of an idle person go to others (default: 60)")  # fmt: skip
-    group.add_argument("--completion-url", metavar="URL", help="address to which people are sent when they finish")
+    group.add_argument("--completion-url", metavar="URL", help="address that people are sent to when they finish")
     group.add_argument("--completion-code", metavar="TEXT", help="code shown to people when they finish")
     group.add_argument("--owner", action="store_true", help="print the link of the owner's page, too")
-    group.add_argument("--consent", metavar="FILE", help="Markdown text to which everyone must agree first")
+    group.add_argument("--consent", metavar="FILE", help="Markdown text that everyone must agree to first")
     group.add_argument("--instructions", metavar="FILE", help="Markdown instead of the instructions of the page")
     group.add_argument("--sync-every", type=float, default=5, metavar="N", help="minutes between copies (default: 5)")
 
@@ -119,7 +119,7 @@ def lease_hours(args: Namespace) -> float:
     """Return --lease in hours.
 
     Raises:
-        UserError: It is not a positive number, or another option of the page is invalid.
+        UserError: --lease is not a positive number, or another option of the page is invalid.
     """
     if not 0 < args.lease <= 100_000:
         raise UserError(f"--lease must be a number of minutes above 0, not {args.lease:g}")
@@ -145,7 +145,7 @@ def existing_store(location: str, *, must_exist: bool) -> "Store | None":
         must_exist: False returns None if there is none.
 
     Raises:
-        UserError: There is none, or the location holds something else.
+        UserError: There is no store, or the location holds something else.
     """
     from saliency_bench.studies.answer_store import Store
     from saliency_bench.studies.database import NoStoreError

@@ -46,7 +46,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def main(published: dict[str, Any]) -> None:
-    """Check everything, and print a line for each."""
+    """Check every published item, and print a line for each."""
     from saliency_bench.hub.client import default_api
     from saliency_bench.hub.patience import patiently
 

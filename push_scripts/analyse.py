@@ -31,16 +31,18 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run (its --out)")
     parser.add_argument("--what", required=True, choices=WHAT, metavar="WHAT", help=f"the analysis: {', '.join(WHAT)}")
     parser.add_argument("--out", metavar="DIR", help="folder for JSON, tables and plot (default: print only)")
-    parser.add_argument("--option", metavar="NAME", help="of a sweep: the option (default: each with several values)")
+    parser.add_argument("--option", metavar="NAME", help="option for sweep (default: each option with several values)")
     hans = parser.add_argument_group("for clever-hans")
     hans.add_argument(
         "--confidence", type=float, metavar="P", help="confidence in the explained target above P (default: 0.9)"
     )
-    hans.add_argument("--pointing-game", type=float, metavar="X", help="below this (default: 0.5)")
-    hans.add_argument("--insertion", type=float, metavar="X", help="above this (default: the explainer's median)")
-    about = "of randomisation: the similarity above which a map has not changed (default: 0.5)"
+    hans.add_argument("--pointing-game", type=float, metavar="X", help="pointing game below X (default: 0.5)")
+    hans.add_argument(
+        "--insertion", type=float, metavar="X", help="insertion above X (default: the explainer's median)"
+    )
+    about = "for randomisation: similarity above which a map counts as unchanged (default: 0.5)"
     parser.add_argument("--bound", type=float, metavar="X", help=about)
-    about = "of agreement: CSV or Parquet with image_id, explainer, exposure, person, right; perhaps dataset"
+    about = "for agreement: CSV or Parquet with image_id, explainer, exposure, person, right and optionally dataset"
     parser.add_argument("--answers", metavar="FILE", help=about)
     _shared.output(parser)
 

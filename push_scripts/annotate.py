@@ -28,7 +28,7 @@ MOST_NAMED = 20  # most images that are named because they cannot be shown
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--dataset", required=True, metavar="NAME", help="dataset to annotate")
-    parser.add_argument("--split", default="test", metavar="NAME", help="its split (default: test)")
+    parser.add_argument("--split", default="test", metavar="NAME", help="split of the dataset (default: test)")
     _people.store_arguments(parser)
     parser.add_argument("--name", metavar="TEXT", help="name of the study (default: the dataset and split)")
     _study_options(parser.add_argument_group("a new study"))

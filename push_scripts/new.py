@@ -142,7 +142,7 @@ def checkout_of(folder: Path) -> Path:
     """Return the checkout that contains a folder.
 
     Raises:
-        UserError: There is none.
+        UserError: The folder is not in a checkout.
     """
     for root in (folder, *folder.parents):
         if all((root / part).exists() for part in PARTS):

@@ -23,11 +23,11 @@ SETTINGS = ("prompts", "target", "groups", "label_map", "device")
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("results", metavar="RESULTS", help="a folder of results, or NAMESPACE/results of the Hub")
-    parser.add_argument("folder", metavar="FOLDER", help="of the submission: DATASET/MODEL/SUBMITTER")
+    parser.add_argument("folder", metavar="FOLDER", help="folder of the submission: DATASET/MODEL/SUBMITTER")
     parser.add_argument("--samples", type=int, default=16, metavar="N", help="images per explainer (default: 16)")
     parser.add_argument("--dry-run", action="store_true", help="print the findings and write nothing")
-    parser.add_argument("--dataset", metavar="NAME|DIR", help="its location, if it differs from the submission")
-    parser.add_argument("--model", metavar="NAME|DIR", help="its location, if it differs from the submission")
+    parser.add_argument("--dataset", metavar="NAME|DIR", help="location of the dataset, if not as in the submission")
+    parser.add_argument("--model", metavar="NAME|DIR", help="location of the model, if not as in the submission")
     parser.add_argument(
         "--hidden", metavar="OWNER/NAME|DIR",
         help="private repository of the masks from `push dataset --hide-masks` (default: as listed by the board)",

@@ -59,7 +59,7 @@ def real_numbers(returned: Any, name: str, images: Images) -> Tensor:
     """Return what the explainer `name` returned for images as a dense tensor of real numbers on their device.
 
     Raises:
-        UserError: It is something else.
+        UserError: The explainer returned something else.
     """
     import torch
 
@@ -196,17 +196,17 @@ class Explainer:
 
     @property
     def baseline(self) -> bool:
-        """Return whether it ignores the network; tables show it separately."""
+        """Return whether the explainer ignores the network; tables show it separately."""
         return self.declaration.baseline
 
     @property
     def is_bundled(self) -> bool:
-        """Return whether it belongs to this package, not to another package or to your own code."""
+        """Return whether the explainer belongs to this package, not to another package or to your own code."""
         return str(getattr(self.function, "__module__", "")).startswith("saliency_bench.explainers.")
 
     @property
     def ignores_against(self) -> bool:
-        """Return whether it uses the weighted contrast, against all classes that the target does not explain."""
+        """Return whether maps use the weighted contrast, against all classes that the target does not explain."""
         return self.is_bundled and dict(self.options).get("on") == "weighted"
 
     @cached_property
@@ -339,7 +339,7 @@ def _refuse_peer(explainer: object) -> None:
 
 
 def _in_file(text: str, further: dict[str, object]) -> Explainer:
-    """Return the explainer for a function in your own file, with the options of the text and further options."""
+    """Return the explainer for a function in your own file, with the options in the text and further options."""
     function, written = user_files.function_of(text)
     explainer = as_explainer(function)
     if not (chosen := written | further):

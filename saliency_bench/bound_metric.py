@@ -152,7 +152,7 @@ class Metric:
         """Return the result of a declared function.
 
         Raises:
-            UserError: It raises an error.
+            UserError: The function raises an error.
         """
         try:
             with no_exit():
@@ -168,7 +168,7 @@ class Metric:
 
     @property
     def asks_of_target(self) -> bool:
-        """Return whether it uses the run's target; if not, it has its own question."""
+        """Return whether the metric uses the run's target; if not, it has its own question."""
         return bool(OF_TARGET & set(self.inputs))
 
     def __str__(self) -> str:
@@ -205,7 +205,7 @@ class Metric:
 
     @cached_property
     def identity(self) -> tuple[str, str, int | str]:
-        """Return what determines its scores: name, options and version."""
+        """Return what determines the metric's scores: name, options and version."""
         return self.name, options.text(self.options), self.version
 
 
@@ -213,7 +213,7 @@ def _numbers(returned: object) -> np.ndarray:
     """Convert the result of a metric to float64.
 
     Raises:
-        ValueError: It is not numeric.
+        ValueError: The result is not numeric.
     """
     try:
         values = read_array("scores", returned)
@@ -313,7 +313,7 @@ def as_metric(given: str | Metric | Callable[..., np.ndarray]) -> Metric:
     """Return a metric for a name, your own function, or a `Metric`.
 
     Raises:
-        UserError: It is something else.
+        UserError: The argument is something else.
     """
     if isinstance(given, Metric):
         return given

@@ -76,7 +76,7 @@ def _check(dataset: Any, options: dict[str, Any]) -> None:
     settings = {"explainers": EXPLAINERS, "metrics": METRICS} | options
     load = settings.pop("load", None) or {}
     if not isinstance(load, dict):
-        raise UserError(f'load is a dict, such as {{"mean": 0.5, "std": 0.25}}; got {load!r}')
+        raise UserError(f'load must be a dict, such as {{"mean": 0.5, "std": 0.25}}; got {load!r}')
     check_names("load", load, LOAD)
     for name in options:
         if name in LOAD and name not in RunSpec.model_fields:
@@ -145,7 +145,7 @@ def _network_of(module: Any, name: str) -> Any:
     """Return the attribute of a module that holds its network, or with "" the module itself.
 
     Raises:
-        UserError: It has no such attribute.
+        UserError: The module has no such attribute.
     """
     if name and not hasattr(module, name):
         raise unknown("network", name, [child for child, _ in module.named_children()], owner=type(module).__name__)

@@ -79,7 +79,7 @@ class _Declaration:
         """Attach the declaration to a function, or to the class of callable objects.
 
         Raises:
-            UserError: It does not fit the function.
+            UserError: The declaration does not fit the function.
         """
         if not callable(function):
             raise UserError(f"{_decorator(type(self))}(...) decorates a function; got {function!r}")
@@ -125,7 +125,7 @@ class ExplainerDeclaration(_Declaration):
 
     @property
     def baseline(self) -> bool:
-        """Return whether it ignores the network; tables show it separately."""
+        """Return whether the explainer ignores the network; tables show it separately."""
         return self.needs == "nothing"
 
     def passes_of(self, options: Options, height: int, width: int) -> int:
@@ -145,7 +145,7 @@ class ExplainerDeclaration(_Declaration):
         check_call(name, function, is_whole=False)
         if strange := set(re.split(", | or ", self.needs)) - {"", *NETWORK}:
             words = ", ".join(NETWORK)
-            raise UserError(f"explainer {name}: needs says {', '.join(sorted(strange))}; use the words {words}")
+            raise UserError(f"explainer {name}: needs has the unknown word {', '.join(sorted(strange))}; use {words}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,7 +270,7 @@ def check_call(name: str, explainer: Callable[..., Any], *, is_whole: bool = Tru
         is_whole: False if `functools.partial` may still bind some of its parameters.
 
     Raises:
-        UserError: It cannot be called so.
+        UserError: The explainer needs other arguments.
     """
     must = f"explainer {name} must take (classifier, images, target), and options with defaults after a *"
     is_class = isinstance(explainer, type)
@@ -397,7 +397,7 @@ def _check_parts(owner: str, declared: MetricDeclaration) -> None:
     if declared.reduce and declared.aggregate:
         raise UserError(f"{owner}: a score is either by reduce or by aggregate; leave one out")
     if declared.aggregate_if and not declared.aggregate:
-        raise UserError(f"{owner}: aggregate_if says when aggregate counts; add aggregate")
+        raise UserError(f"{owner}: aggregate_if needs aggregate; add aggregate")
     if bool(declared.mark) != (declared.marked is not None):
         raise UserError(f"{owner}: mark (why) and marked (a function, for which samples) go together; add the other")
     if declared.keeps not in ("", "top", "rest"):

@@ -109,7 +109,7 @@ def read_array(name: str, values: Any, shape: str = "(B, H, W)") -> np.ndarray:
         shape: the shape that they should have, for messages.
 
     Raises:
-        ValueError: They are not real numbers, or differ in size.
+        ValueError: The values are not real numbers, or the arrays differ in size.
     """
     if isinstance(values, list | tuple):
         values = [read_array(name, item, shape) if hasattr(item, "detach") else item for item in values]

@@ -246,7 +246,7 @@ def declaration_of(kind: str, name: str, function: Callable[..., Any]) -> Any:
     """Return the declaration of an item's function.
 
     Raises:
-        UserError: It has no declaration or version.
+        UserError: The function has no declaration or version.
     """
     declaration = getattr(function, "declaration", None)
     if getattr(declaration, "version", None) is None:

@@ -287,7 +287,7 @@ class RunSpec(BaseModel):
 
     @property
     def needs_python(self) -> bool:
-        """Return whether it holds an object that a command line cannot express."""
+        """Return whether a setting holds an object that a command line cannot express."""
         return any(item.kind != IN_FILE for item in chain.from_iterable(self.python_objects().values()))
 
     @property
@@ -340,7 +340,7 @@ class RunSpec(BaseModel):
         return "\n".join([*lines, *(f"    {argument}," for argument in more), ")"])
 
     def _written(self, without: Collection[str]) -> Iterator[tuple[str, Any]]:
-        """Yield the settings, except those that are left out."""
+        """Yield (name, value) of each setting that is not in `without`."""
         return ((name, value) for name, value in self if name not in without)
 
 

@@ -86,7 +86,7 @@ def _imported(path: Path) -> ModuleType:
     """Import a file, once.
 
     Raises:
-        UserError: It raises, or another module has its name.
+        UserError: The file raises an error, or another module has its name.
     """
     name = path.stem
     if (known := sys.modules.get(name)) is not None:

@@ -85,7 +85,7 @@ def fastdtw(x, y, radius=1):
 
 @njit
 def _fastdtw(x, y, radius):
-    """Return the same for series (N, D)."""
+    """Return the distance and path of two series (N, D)."""
     xs, ys = [x], [y]
     while len(xs[-1]) >= radius + 2 and len(ys[-1]) >= radius + 2:
         xs.append(halved(xs[-1]))

@@ -80,7 +80,7 @@ class Board:
     """All submissions of a results repository.
 
     Attributes:
-        rows: a row per cell and distinct values.
+        rows: one row per cell; several if submissions have different values for it.
         conflicts: each pair of rows that contradict each other.
         refused: each invalid submission, with the reason.
         results: {folder: `Result`} of all valid submissions.

@@ -259,7 +259,7 @@ def _check_scores(cell: CellResult, metric: Metric | None, outcome: Outcome, pat
     if not cell.parts:
         return
     if (names := _part_names(metric)) and list(cell.parts) != names:
-        raise UserError(f"{where} has the parts {', '.join(cell.parts)}; those of its metric are {', '.join(names)}")
+        raise UserError(f"{where} has the parts {', '.join(cell.parts)}; its metric has {', '.join(names)}")
     columns = outcome.columns
     derived = np.full(len(columns), np.nan)  # an aggregate, whose samples have no scores
     if metric.aggregate is None:
@@ -306,8 +306,8 @@ def _checked_metric(cell: CellResult, ids: CellIds, path: Path) -> Metric | None
     if ranges and cell.range not in ranges:
         either = " or ".join(str(list(ends)) for ends in dict.fromkeys(ranges))
         raise UserError(
-            f"{about}: range {where} must be {either}, not {list(cell.range)}; a run of an earlier version writes its "
-            "summary anew when it is started again with its --out"
+            f"{about}: range {where} must be {either}, not {list(cell.range)}; start a run of an "
+            "earlier version again with its --out to update its summary"
         )
     return metric
 

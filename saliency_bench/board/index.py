@@ -118,7 +118,7 @@ def indexed_board(path: Path, key: str, root: Path, contents: Mapping[str, str],
         complain(f"{INDEX} is damaged, so the submissions are read; `saliency-bench review` rewrites it")
         return None
     if not _agree(rows, contents, owners):
-        complain(f"{INDEX} contradicts the submissions, so these are read; `saliency-bench review` rewrites it")
+        complain(f"{INDEX} contradicts the submissions and is ignored; `saliency-bench review` rewrites it")
         return None
     return Board(rows, index.conflicts, [Refused(*item) for item in index.refused], results)
 

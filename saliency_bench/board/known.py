@@ -44,7 +44,7 @@ class KnownDataset(StrictModel):
 
     @property
     def name(self) -> str:
-        """The name of its file."""
+        """Name of the file that stores this object."""
         return self.fingerprint
 
 
@@ -59,7 +59,7 @@ class KnownModel(StrictModel):
 
     @property
     def name(self) -> str:
-        """The name of its file."""
+        """Name of the file that stores this object."""
         return self.digest
 
 
@@ -137,7 +137,7 @@ class Status(StrictModel):
 
     @property
     def name(self) -> str:
-        """The name of its file."""
+        """Name of the file that stores this object."""
         return self.content
 
 

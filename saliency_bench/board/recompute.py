@@ -186,7 +186,7 @@ def _masks_of(
     if where is None and find(name).hidden_masks == dataset.split:
         raise UserError(f"the masks of the split {dataset.split} of {dataset.id} are hidden; give --hidden OWNER/NAME")
     if where and where.startswith(FOLDER):
-        raise UserError(f"the hidden masks of {dataset.id} are in a folder, {where}; give --hidden where you have it")
+        raise UserError(f"the hidden masks of {dataset.id} are in a folder, {where}; give your copy with --hidden")
     is_folder = where is not None and Path(where).expanduser().is_dir()
     public = f"{FOLDER}{Path(where).expanduser().resolve().name}" if where and is_folder else where
     return where, dataset.model_copy(update={"hidden": public})
@@ -327,7 +327,7 @@ def _dataset(name: Any, result: Result, listed: KnownDataset | None) -> KnownDat
     if listed is not None and listed.samples != dataset.samples:
         raise UserError(
             f"the groups of {name} differ from those on the board; give --dataset, or delete "
-            f"{DATASETS}/{dataset.fingerprint}.json to list them anew"
+            f"{DATASETS}/{dataset.fingerprint}.json to list them again"
         )
     return dataset
 

@@ -139,8 +139,8 @@ def merge(verdict: ReviewVerdict, api: HfApi | None = None) -> None:
     The Hub merges the current content of a pull request, so its content is compared just before and just after.
 
     Raises:
-        UserError: It must not be merged, or it has changed since the review, even if the change is noticed only
-            afterwards.
+        UserError: The pull request must not be merged, or has changed since the review, even if the change is noticed
+            only afterwards.
     """
     api, repo = api or client.default_api(), verdict.repo
     if not verdict.fine:

@@ -76,12 +76,12 @@ class Row:
 
     @property
     def low(self) -> float | None:
-        """The lower end of its interval."""
+        """The lower end of the score's interval."""
         return self.cell.low
 
     @property
     def high(self) -> float | None:
-        """The upper end of its interval."""
+        """The upper end of the score's interval."""
         return self.cell.high
 
     @property
@@ -96,5 +96,5 @@ class Row:
 
     @property
     def folder(self) -> str:
-        """The folder of its first submission."""
+        """The folder of the row's first submission."""
         return self.folders[0]

@@ -35,7 +35,7 @@ class ScoredCell:
 
     @property
     def scores(self) -> np.ndarray:
-        """Return its scores in the order of the submission's ids; NaN for a missing score."""
+        """Return the cell's scores in the order of the submission's ids; NaN for a missing score."""
         return self.submission.recorded.outcomes[self.cell.cell_id].scores
 
 
@@ -60,7 +60,7 @@ class BoardEntry(ScoredCell):
 
     @property
     def submitter(self) -> str:
-        """Return who submitted it first."""
+        """Return the first submitter of the row."""
         return self.row.submitters[0]
 
 

@@ -263,7 +263,7 @@ def read_result(path: Path) -> Result:
     """Read a `result.json`.
 
     Raises:
-        UserError: It does not match the schema or is too large; the message names file and field.
+        UserError: The file does not match the schema or is too large; the message names file and field.
     """
     try:
         text = read_bytes(path, LARGEST).decode()

@@ -119,7 +119,7 @@ def _timm_processor(network: nn.Module, pretrained: Any, size: int) -> Any:
 
 
 def save_checkpoint(out: Path, network: Any, processor: Any, log: dict[str, Any]) -> None:
-    """Write the checkpoint folder atomically; UserError if it cannot be written."""
+    """Write the checkpoint folder atomically; raise UserError if it cannot be written."""
     for stale in out.parent.iterdir():  # left by a training that was killed while writing
         if stale.name.startswith(f".{out.name}.") and stale.name.endswith(".tmp"):
             shutil.rmtree(stale, ignore_errors=True) if stale.is_dir() else stale.unlink()

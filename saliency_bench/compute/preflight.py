@@ -143,7 +143,7 @@ def check_dataset(name: str) -> None:
 
 
 def check_model(name: str) -> None:
-    """Raise UserError if this cannot be the name of a model."""
+    """Raise UserError if the text cannot be the name of a model."""
     if own_networks.is_own(name):
         own_networks.check(name)
         return

@@ -161,7 +161,7 @@ def new_classifier(
 
 
 def _one_row_per_image(rows: Dataset, source: FoundDataset) -> tuple[Dataset, list[list[int]]]:
-    """Return (first row of each image, classes of each image); UserError for rows without the column `labels`."""
+    """Return (first row of each image, classes of each image); raise UserError for rows without the column `labels`."""
     if "labels" not in rows.column_names:
         raise UserError(
             f"{source.text} has no column labels with all classes of each image, which training with a sigmoid needs; "

@@ -57,9 +57,10 @@ class Writer:
             self.write()
 
     def add_batch(self, result: BatchResult) -> None:
-        """Add the results of an explainer and its metrics for a batch; pictures first, so no score lacks one.
+        """Add the results of an explainer and its metrics for a batch.
 
-        Results that may have to be recomputed go to files of their explainer alone, which can be deleted as a whole.
+        Pictures are added before scores, so that every stored score has its picture. Results that may have to be
+        recomputed go to files that hold a single explainer and can be deleted as a whole.
         """
         group, positions = result.explainer_id, result.positions
         if result.thumbnails is not None:

@@ -28,8 +28,8 @@ folder must contain), these constants
     JOBS          optional: jobs per batch, for builders whose jobs take seconds (default: 32)
     PROCESSES     optional: True if its jobs are pure Python (headers, XML) rather than picture decoding, so that
                   threads would block each other; large sources are then read by several processes
-    OWN_DATA      optional: of a layout of anyone's own data, of which there is no dataset of that name: what its source
-                  is called on the command line besides --source
+    OWN_DATA      optional: for a layout of your own data instead of one named dataset: the name of its source on the
+                  command line besides --source
     DERIVED       optional: True if it is made of a built dataset, which is then its source; it has no example
     USAGE         optional: the options of the example in its help, "--from shapes --model M"
     SPLIT         optional: the single split that holds every sample that gives none
@@ -97,7 +97,7 @@ def _texts(name: str, key: str, value: Any) -> tuple[str, ...]:
     """Return the value of an option that takes several texts, also separated by commas.
 
     Raises:
-        UserError: It is not a list of texts.
+        UserError: The value is not a list of texts.
     """
     listed = value.split(",") if isinstance(value, str) else value
     if not isinstance(listed, list | tuple) or not all(isinstance(text, str) for text in listed):

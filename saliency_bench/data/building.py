@@ -118,7 +118,7 @@ def _own_words(name: str, builder: ModuleType, license: str | None, title: str |
     if license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", license):
         raise UserError(f"license={license!r} is not an identifier such as cc-by-4.0, mit or other")
     if title is not None and not (title.strip() and title.isprintable() and len(title) <= LONGEST_TITLE):
-        raise UserError(f"the name of a dataset is one line of at most {LONGEST_TITLE} characters; got {title!r}")
+        raise UserError(f"the name of a dataset must be one line of at most {LONGEST_TITLE} characters; got {title!r}")
     return words
 
 

@@ -106,7 +106,7 @@ def probe(geometry: Geometry, frame: Frame, name: str) -> None:
     """Draw a red rectangle, once in landscape and once in portrait, and check that frame and mask agree.
 
     Raises:
-        UserError: They differ, or the processor fails.
+        UserError: The frame and the mask differ, or the processor fails.
     """
     for width, height in ((300, 200), (200, 300)):
         mask = Image.new("L", (width, height))

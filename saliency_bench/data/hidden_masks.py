@@ -59,7 +59,10 @@ def hide_masks(folder: Path, build_report: dict[str, Any], split: str, out: Path
 
 
 def keep_masks(folder: Path, build_report: dict[str, Any], split: str, out: Path) -> dict[str, Any]:
-    """Write the data that `hide_masks` leaves out into a folder, with its arguments and errors; return the report."""
+    """Write the data that `hide_masks` leaves out into a folder, and return the build report.
+
+    Arguments and errors are those of `hide_masks`.
+    """
     part = _split_with_masks(folder, build_report, split)
     return split_off(folder, build_report | {"splits": {split: part}}, out)
 

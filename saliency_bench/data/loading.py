@@ -396,7 +396,7 @@ def _of_split(rows: Dataset, split: str, name: str) -> Dataset:
     """Return rows, after checking that they do not declare another split.
 
     Raises:
-        UserError: They declare another split, which the message names.
+        UserError: The rows declare another split, which the message names.
     """
     stated = str(rows.split).partition("[")[0] if rows.split is not None else split  # also of a slice
     if stated.isidentifier() and stated != split.partition("[")[0]:
@@ -479,7 +479,7 @@ def _check_fingerprint(rows: Dataset, build_report: dict[str, Any], name: str, s
     """Compare the rows with the build report, if there is one, once per content.
 
     Raises:
-        UserError: They differ.
+        UserError: The rows differ from the report.
     """
     part = build_report.get("splits", {}).get(split)
     if part is None:

@@ -87,7 +87,7 @@ def check_names(files: Iterable[str], name: str) -> None:
     """Check that the files include a table or picture.
 
     Raises:
-        UserError: There is none; the message lists the existing files.
+        UserError: The files include neither; the message lists the existing files.
     """
     data_files = [file for file in files if file not in CARDS and not file.startswith(".")]
     if not any(PurePosixPath(file).suffix.lower() in READ for file in data_files):
@@ -112,7 +112,7 @@ def check_files(builder: DatasetBuilder, name: str, root: str) -> None:
     """
     for file in (file for files in (builder.config.data_files or {}).values() for file in files):
         if not (file.startswith(f"{root}/") if "://" in root else _inside(file, Path(root))):
-            raise UserError(f"{name} asks for {file}, which is outside this folder; the dataset is not loaded")
+            raise UserError(f"{name} refers to {file}, which is outside this folder; the dataset is not loaded")
         if PurePosixPath(file).suffix.lower() not in READ:
             raise UserError(
                 f"{name} has its data in {PurePosixPath(file).name}; only tables ({', '.join(TABLES)}) and pictures "

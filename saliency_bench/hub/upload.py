@@ -82,7 +82,7 @@ def publish(
             return Published(plan, url, plan.head, started, False)
         if plan.rights and plan.rights.may is False:
             raise UserError(
-                f"{plan.rights.line}; give --namespace YOUR-NAME, or log in with a token that has write access do so"
+                f"{plan.rights.line}; give --namespace YOUR-NAME, or log in with a token that has write access"
             )
         started = True
         return Published(plan, url, _send(plan, api), True, False)

@@ -48,7 +48,7 @@ def dataset_publication(
 
     Args:
         folder: folder of the dataset.
-        namespace: on the Hub.
+        namespace: namespace on the Hub.
         workspace: an empty folder for temporary files.
         name: name of the repository; None: the dataset's.
         with_images: licence under which to publish images that may not be redistributed otherwise; without it, only the
@@ -187,7 +187,7 @@ def check_hidden_nowhere(folder: str | Path, repo: str, hide: str | None, api: H
 
 
 def _check_secret(build_report: dict, with_images: str | None) -> None:
-    """Raise UserError for masks that anyone can make, and for images that would reach nobody."""
+    """Raise UserError if anyone can build the masks, or if the images would not be published."""
     if not is_own_data(build_report["dataset"]):
         raise UserError(
             f"anyone can build {build_report['dataset']} with its masks, so hiding them is useless; --hide-masks is "

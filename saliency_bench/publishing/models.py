@@ -46,9 +46,9 @@ def model_publication(
 
     Args:
         folder: folder of the checkpoint.
-        namespace: on the Hub.
+        namespace: namespace on the Hub.
         name: name of the repository; None: the folder's.
-        license: of the weights, an identifier of the Hub.
+        license: licence of the weights, an identifier of the Hub.
         results: folder of a run on this model, for the card's table and model-index.
         eval_results: add the numbers of `headline` for the Hub's page of the dataset.
         api: client of the Hub.

@@ -262,12 +262,12 @@ CELLS = TypeAdapter(list[CellResult])
 
 
 def read_cells(content: object) -> list[CellResult]:
-    """Return the cells in a summary's JSON; UserError that names the first invalid field."""
+    """Return the cells in a summary's JSON; raise a UserError that names the first invalid field."""
     return read_list("cells", CELLS, content)
 
 
 def read_list(name: str, kind: TypeAdapter[list[Model]], content: object) -> list[Model]:
-    """Return a list in a summary's JSON; UserError that names the first invalid field."""
+    """Return a list in a summary's JSON; raise a UserError that names the first invalid field."""
     try:
         return kind.validate_json(json.dumps(content))
     except ValidationError as error:

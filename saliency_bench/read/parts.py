@@ -58,7 +58,7 @@ class StoredResult:
 
     @property
     def nbytes(self) -> int:
-        """Return the size of its rows in memory, in bytes."""
+        """Return the size of the rows in memory, in bytes."""
         return sum(table.nbytes for table in self.tables.values())
 
 
@@ -87,7 +87,7 @@ class PartNote:
         return cls(**(notes | lists))
 
     def positions(self, offsets: Sequence[int] | None = None) -> np.ndarray:
-        """Return the positions of its samples in the run, or of the samples at other offsets from the starts."""
+        """Return the positions of the part's samples in the run, or of the samples at other offsets from the starts."""
         inside = self.offsets if offsets is None else offsets
         return (np.array(self.starts, int)[:, None] + np.array(inside, int)).ravel()
 

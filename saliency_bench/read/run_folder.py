@@ -377,7 +377,7 @@ def _timings(path: Path) -> dict:
 
 
 def _json(path: Path) -> dict:
-    """Return the content of a JSON file; UserError if it is damaged."""
+    """Return the content of a JSON file; raise UserError if it is damaged."""
     try:
         content = parse_json(read_bytes(path))
     except FileNotFoundError:

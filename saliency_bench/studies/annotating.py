@@ -94,7 +94,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     """Raise UserError for invalid settings."""
     for key, least in LEAST.items():
         if settings.get(key, least) < least:
-            raise UserError(f"--{key.replace('_', '-')} must be a number from {least}")
+            raise UserError(f"--{key.replace('_', '-')} must be at least {least}")
     if settings.get("practice_iou", 0) > 1:
         raise UserError("--practice-iou must be a number from 0 to 1")
 
@@ -356,7 +356,7 @@ class Annotating:
         """Store an answer from a person's page.
 
         Raises:
-            UserError: It is not an answer to its image.
+            UserError: The answer does not belong to its image.
         """
         unit, kind = str(sent.get("unit")), sent.get("kind")
         self._check_given(person, unit)
@@ -468,7 +468,7 @@ class Annotating:
         """Store a reviewer's correction of an answer: a mask, or that there is no region.
 
         Raises:
-            UserError: It is not a mask of the image, or the answer needs no review.
+            UserError: The correction is not a mask of the image, or the answer needs no review.
         """
         number, pots = sent.get("answer"), {*self.honeypots, *self.practice}
         answer = next((entry for entry in self.study.answers(masks=False) if entry.id == number), None)
@@ -485,7 +485,7 @@ class Annotating:
         """Return the mask that a page sent.
 
         Raises:
-            UserError: It is not a mask, or nothing is marked.
+            UserError: The page sent something else, or a mask without marked pixels.
         """
         mask = mask_of(sent.get("runs") or [], *self.images.size(unit))
         if not mask.any():

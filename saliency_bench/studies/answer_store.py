@@ -92,7 +92,7 @@ class Store(Database):
             option: option of the caller that takes the name, for the message.
 
         Raises:
-            UserError: There is none, or there are several.
+            UserError: There is no such study, or there are several.
         """
         every = self.all()
         fitting = [study for study in every if name in (None, study.name) and kind in (None, study.kind)]

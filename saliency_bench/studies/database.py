@@ -91,7 +91,7 @@ class Database:
 
         Raises:
             UserError: The database belongs to another program or version.
-            NoStoreError: It has no tables, and `create` is False.
+            NoStoreError: The database has no tables, and `create` is False.
         """
         with self.writing() as connection:
             names = inspect(connection).get_table_names()
@@ -170,7 +170,7 @@ def plain_json(value: object) -> str:
     """Return a value as JSON.
 
     Raises:
-        UserError: It cannot be stored as JSON, such as NaN.
+        UserError: The value cannot be stored as JSON, for example NaN.
     """
     try:
         return json.dumps(value, allow_nan=False)
@@ -210,10 +210,10 @@ def check_text(name: str, text: object, most: int = 500) -> str:
     """Return a text that is valid as a name.
 
     Raises:
-        UserError: It is empty or very long, or has control characters.
+        UserError: The text is empty or very long, or has control characters.
     """
     if not isinstance(text, str) or not text.strip() or len(text) > most or not text.isprintable():
-        raise UserError(f"{name} is a printable text of 1 to {most} characters, not {one_line(ascii(text), 60)}")
+        raise UserError(f"{name} must be a printable text of 1 to {most} characters, not {one_line(ascii(text), 60)}")
     return text
 
 

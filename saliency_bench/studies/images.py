@@ -86,7 +86,7 @@ class StudyImages:
         """Return the cached file of an image as people see it.
 
         Raises:
-            UnreadableError: It cannot be read.
+            UnreadableError: The image cannot be read.
         """
         return shown(self._bytes(unit))
 
@@ -94,7 +94,7 @@ class StudyImages:
         """Return (height, width) of an image as people see it, from its header.
 
         Raises:
-            UnreadableError: It cannot be read.
+            UnreadableError: The image cannot be read.
         """
         return size_of(self._bytes(unit))
 

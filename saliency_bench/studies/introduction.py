@@ -50,7 +50,7 @@ class Introduction:
     """The texts of a study.
 
     Attributes:
-        consent: text to which people must agree before they take part; None: no consent is requested.
+        consent: text that people must agree to before they take part; None: no consent is requested.
         instructions: text that replaces the page's instructions; None: the page's instructions.
     """
 
@@ -96,7 +96,7 @@ def read_text(path: str | Path) -> Text:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as Markdown ({getattr(error, 'strerror', None) or error})") from None
     if not markdown.strip() or len(markdown) > LONGEST:
-        raise UserError(f"{path} has {len(markdown):,} characters; a text has 1 to {LONGEST:,}")
+        raise UserError(f"{path} has {len(markdown):,} characters; a text must have 1 to {LONGEST:,}")
     reader = MarkdownIt("js-default", {"html": False})
     tokens = reader.parse(markdown)
     for token in _all(tokens):
@@ -140,7 +140,7 @@ class _Renderer(RendererHTML):
         """Return the picture of an address.
 
         Raises:
-            UserError: It is not a picture in the folder of the text.
+            UserError: The address is not a picture in the folder of the text.
         """
         parts = urlsplit(source)
         folder = self.path.parent.resolve()

@@ -241,7 +241,7 @@ def _rows(dataset: Any, split: str, expected: str, label: str) -> Dataset:
     """Return the dataset of a run.
 
     Raises:
-        UserError: It is missing or another dataset.
+        UserError: The dataset is missing, or the folder holds another dataset.
     """
     if not isinstance(dataset, str):
         raise UserError(f"the dataset of this run was {dataset}; give --dataset, a folder or name that holds it")

@@ -57,7 +57,7 @@ class Shown:
 
     @property
     def media(self) -> str:
-        """Its media type."""
+        """Media type of the file."""
         return MEDIA[self.path.suffix]
 
 
@@ -65,7 +65,7 @@ def shown(data: bytes) -> Shown:
     """Return the cached picture for these bytes, creating it if necessary.
 
     Raises:
-        UnreadableError: It cannot be read.
+        UnreadableError: The picture cannot be read.
     """
     key = f"{sha256(data).hexdigest()}-{VERSION}"
     about = _folder(key) / f"{key}.json"
@@ -103,7 +103,7 @@ def size_of(data: bytes) -> tuple[int, int]:
     """Return (height, width) of the upright picture from its header.
 
     Raises:
-        UnreadableError: It is not a picture.
+        UnreadableError: The file is not a picture.
     """
     try:
         with Image.open(BytesIO(data), formats=FORMATS) as image:

@@ -36,7 +36,7 @@ def strokes_of(sent: object, height: int, width: int) -> list[Stroke]:
     """Return the strokes that a page sent.
 
     Raises:
-        UserError: They are invalid, too many, or outside an image of this size.
+        UserError: The strokes are invalid, too many, or outside an image of this size.
     """
     if not isinstance(sent, list) or not 0 < len(sent) <= MOST_STROKES:
         raise UserError(f"strokes must be a list of 1 to {MOST_STROKES}; start again from the marked region")
@@ -52,7 +52,7 @@ def _stroke(sent: object, height: int, width: int) -> Stroke:
     """Return a stroke.
 
     Raises:
-        UserError: It is invalid.
+        UserError: The stroke is invalid.
     """
     if not isinstance(sent, dict) or type(sent.get("add")) is not bool:
         raise UserError("a stroke must say whether it adds")

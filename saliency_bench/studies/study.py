@@ -508,7 +508,7 @@ def _hash(text: str) -> str:
 def _encoded(mask: np.ndarray) -> bytes:
     """Return a mask as PNG of one bit per pixel, which packs eight times faster than one byte per pixel."""
     if mask.dtype != bool or mask.ndim != 2 or 0 in mask.shape:
-        raise UserError(f"a mask is a bool array (H, W), not {mask.dtype} {mask.shape}")
+        raise UserError(f"a mask must be a bool array (H, W), not {mask.dtype} {mask.shape}")
     buffer = BytesIO()
     Image.fromarray(mask).save(buffer, "png")
     return buffer.getvalue()

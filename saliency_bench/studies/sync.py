@@ -56,7 +56,7 @@ class Sync:
         if str(store).startswith(POSTGRES):
             raise UserError("--sync copies a SQLite file; a PostgreSQL database is backed up by its own server")
         if not 0 < minutes <= 24 * 60:
-            raise UserError(f"--sync-every is a number of minutes, up to 1440, not {minutes:g}")
+            raise UserError(f"--sync-every must be a number of minutes up to 1440, not {minutes:g}")
         try:
             validate_repo_id(repo)
         except ValueError:

@@ -11,7 +11,7 @@ def seconds_of(within: str | float | None) -> float | None:
     """Return a time in seconds: "30m" is 1800, and a number is in seconds.
 
     Raises:
-        UserError: It is not a time above 0.
+        UserError: The text is not a time above 0.
     """
     if within is None or within == "none":
         return None

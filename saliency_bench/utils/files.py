@@ -50,7 +50,7 @@ def write_with(path: Path, write: Callable[[Path], object], *, private: bool = F
     """Call `write(temporary path)`, then rename to `path`, both synced to disk; on an error nothing is left behind.
 
     Args:
-        path: of the file.
+        path: path of the file.
         write: writes its content.
         private: nobody but the owner can read the file.
 
@@ -101,7 +101,7 @@ def read_bytes(path: Path, most: int = LARGEST) -> bytes:
 
     Raises:
         OSError: The system cannot read it.
-        ValueError: It is a pipe or device, or has more than `most` bytes.
+        ValueError: The file is a pipe or device, or has more than `most` bytes.
     """
     check_readable(path, most)
     with path.open("rb") as file:
@@ -132,7 +132,7 @@ def parse_json(content: bytes | str, *, unique: bool = False) -> Any:
         unique: refuse duplicate names in an object, because readers differ in which value they use.
 
     Raises:
-        ValueError: It is not JSON, or nests more than `DEEPEST` levels deep.
+        ValueError: The content is not JSON, or nests more than `DEEPEST` levels deep.
     """
     too_deep = ValueError(f"it nests more than {DEEPEST} levels deep")
     try:

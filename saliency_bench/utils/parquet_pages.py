@@ -39,7 +39,7 @@ def check_pages(
         The number of values in all pages of these columns.
 
     Raises:
-        ValueError: They unpack to more, are texts of prefixes, or a header is damaged.
+        ValueError: The columns unpack to more, hold texts that share prefixes, or a header is damaged.
     """
     values = unpacked = 0
     with path.open("rb") as file:
@@ -60,7 +60,7 @@ def read_parquet(path: Path, about: pq.FileMetaData, columns: Collection[str]) -
     """Read columns of a file into memory; texts are read as dictionaries.
 
     Raises:
-        ValueError: They unpack to more than is read.
+        ValueError: The columns unpack to more than is read.
     """
     schema = about.schema.to_arrow_schema()
     texts = [name for name in columns if pa.types.is_string(schema.field(name).type)]
@@ -75,7 +75,7 @@ def check_file(path: Path, most: int = MOST_BYTES) -> None:
     """Check what the row groups of a file unpack to; `most` is the limit of a row group.
 
     Raises:
-        ValueError: They unpack to more than is read.
+        ValueError: The row groups unpack to more than is read.
     """
     about = pq.read_metadata(path)
     check_pages(path, about, most=most)

@@ -45,7 +45,7 @@ def untouched(network: nn.Module | None = None) -> Iterator[None]:
         network: The network that is called; None for code that calls networks inside.
 
     Raises:
-        UserError: It is called inside a transform of torch.func, or the precision of torch is ambiguous because it was
+        UserError: The call is inside a transform of torch.func, or the precision of torch is ambiguous because it was
             set by its old and its new names.
     """
     with ExitStack() as inside:

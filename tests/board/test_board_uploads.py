@@ -69,7 +69,7 @@ def without(run, name):
     (lambda run: without(run, "summary.json"), "holds no summary.json"),
     (lambda run: without(run, "records.parquet"), "holds no records.parquet"),
     (lambda run: files_of(run) | files_of(run, "second/"), "holds several runs"),
-    (lambda run: files_of(run) | {"first/summary.json": b"0" * 8_000_001}, "unfolds to more than 8,000,000"),
+    (lambda run: files_of(run) | {"first/summary.json": b"0" * 8_000_001}, "unpacks to more than 8,000,000"),
     (lambda run: {f"{number}": b"" for number in range(20_001)}, "holds no summary.json"),
     (lambda run: files_of(run, "a/b/"), "holds no summary.json"),
 ])  # fmt: skip
@@ -83,7 +83,7 @@ def test_sizes_that_an_archive_states_are_not_believed(run, tmp_path, folder):
     path = packed(tmp_path / "run.zip", files_of(run) | {"first/summary.json": b"0" * 20_000_000})
     content = path.read_bytes().replace(struct.pack("<I", 20_000_000), struct.pack("<I", 100))
     path.write_bytes(content)
-    refused(r"archive cannot be read|unfolds to more|summary", unfold, path, folder)
+    refused(r"archive cannot be read|unpacks to more|summary", unfold, path, folder)
     assert all(written.stat().st_size <= max(WANTED.values()) for written in folder.iterdir())
     assert not (folder / "summary.json").exists() or (folder / "summary.json").stat().st_size <= 100
 
@@ -171,8 +171,8 @@ def test_the_maps_of_an_upload_go_into_its_pull_request_if_asked_for(board, run,
 @pytest.mark.parametrize(("edit", "limits", "words"), [
     (lambda maps: {}, {}, "holds no maps"),
     (lambda maps: {name: content[:90] for name, content in maps.items()}, {}, r"^maps-00000\.npz cannot be read"),
-    (lambda maps: maps, {"MOST_MAPS": 100}, "maps unfold to more than 100 bytes"),
-    (lambda maps: maps, {"LARGEST_SHARD": 100}, r"maps-00000\.npz unfolds to more than 100 bytes"),
+    (lambda maps: maps, {"MOST_MAPS": 100}, "maps unpack to more than 100 bytes"),
+    (lambda maps: maps, {"LARGEST_SHARD": 100}, r"maps-00000\.npz unpacks to more than 100 bytes"),
     (lambda maps: maps, {"MOST_SHARDS": 0}, "more than 0 of them"),
     (lambda maps: {f"second/{PUBLISHED}/maps-00000.npz": b""}, {}, "holds no maps"),
     (lambda maps: {f"first/{PUBLISHED}/../maps-00000.npz": b""}, {}, "holds no maps"),

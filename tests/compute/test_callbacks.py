@@ -61,7 +61,7 @@ def test_a_trainer_logs_the_scores_of_a_run_and_trains_as_without(resnet, shapes
     ("shapes-xai", {"limit": 0}, "limit"),
     ("shapes-xai", {"out": "runs"}, "out is given by the callback"),
     ("shapes-xai", {"load": {"men": 0.5}}, "unknown option 'men' of load; did you mean mean"),
-    ("shapes-xai", {"load": 0.5}, "load is a dict"),
+    ("shapes-xai", {"load": 0.5}, "load must be a dict"),
     ("shapes-xai", {"size": 32}, r'size is an argument of loading the model.*give load={"size": \.\.\.}'),
 ])  # fmt: skip
 def test_what_a_run_would_refuse_is_an_error_before_the_training(dataset, options, words):

@@ -150,13 +150,13 @@ CONVERT = r"convert it to an explainer with saliency_bench\.peers\."
 
 
 @pytest.mark.parametrize(("words", "call"), [
-    ("objects of a network with a method attribute; ReLU is not one", lambda net: peers.captum(nn.ReLU())),
-    ("captum's attributions are objects .*; Saliency is not one", lambda net: peers.captum(Saliency)),
-    ("objects have activations_and_grads; ReLU has none", lambda net: peers.grad_cam(nn.ReLU())),
-    ("objects have activations_and_grads; GradCAM has none", lambda net: peers.grad_cam(GradCAM)),
+    ("ReLU is not an attribution object of captum; pass an object", lambda net: peers.captum(nn.ReLU())),
+    ("Saliency is not an attribution object of captum; pass an object", lambda net: peers.captum(Saliency)),
+    ("ReLU is not an object of pytorch_grad_cam: it has no activations", lambda net: peers.grad_cam(nn.ReLU())),
+    ("GradCAM is not an object of pytorch_grad_cam: it has no activations", lambda net: peers.grad_cam(GradCAM)),
     ("cannot be called as <lambda>.model, inputs, targets.*: too many", lambda net: peers.quantus(lambda i: i)),
     (r'peers\.quantus\(quantus\.explain, method="InputXGradient"\)', lambda net: peers.quantus("InputXGradient")),
-    ("an attributor of zennit, which has a composite; ReLU has none", lambda net: peers.zennit(nn.ReLU())),
+    ("ReLU is not an attributor of zennit: it has no composite", lambda net: peers.zennit(nn.ReLU())),
     ("unknown option 'nsteps' of captum.IntegratedGradients; did you mean n_steps",
      lambda net: peers.captum(captum.attr.IntegratedGradients(net), nsteps=5)),
     ("unknown option 'perturbation_per_eval'",  # which captum ignores

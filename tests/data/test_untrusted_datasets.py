@@ -82,7 +82,7 @@ def test_the_card_may_not_name_a_file_outside(tmp_path, secret):
         (folder / "sub").mkdir(parents=True)
         text = f"---\nconfigs:\n- config_name: default\n  data_files:\n  - split: test\n    path: {pattern}\n---\n"
         (folder / "README.md").write_text(text)
-        refused(r"asks for .*other\.parquet, which is outside", sb.load_dataset, folder)
+        refused(r"refers to .*other\.parquet, which is outside", sb.load_dataset, folder)
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / "test.parquet").symlink_to(tmp_path / "other.parquet")
     refused("is outside", sb.load_dataset, tmp_path / "linked")

@@ -125,7 +125,7 @@ def test_wrong_options_are_one_line(photos, store, tmp_path, options, line, monk
 
 def test_a_study_of_another_dataset_is_refused(store, tmp_path, photos):
     (photos / "cat/IMG_1.jpg").rename(photos / "cat/other.jpg")
-    refused(r"the study has another dataset: .* has no image IMG_1.jpg", sb.build, "masks", tmp_path / "out", photos,
+    refused(r"the study is of another dataset: .* has no image IMG_1.jpg", sb.build, "masks", tmp_path / "out", photos,
             progress=False, annotations=str(store))  # fmt: skip
 
 

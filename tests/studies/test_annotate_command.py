@@ -56,7 +56,7 @@ def test_masks_of_two_people_are_reported_and_exported(line, tmp_path, capsys):
     (["--import", "x"], "--person NAME must be given together"),
     (["--person", "x"], "--person NAME must be given together"),
     (["--report"], "there is no store"),
-    (["--annotators", "0"], "--annotators must be a number from 1"),
+    (["--annotators", "0"], "--annotators must be at least 1"),
     (["--honeypots", "3"], "but the dataset has 2"),
     (["--import", "nowhere", "--person", "ada"], "nowhere is not a folder"),
     (["--practice-iou", "7"], "--practice-iou must be a number from 0 to 1"),

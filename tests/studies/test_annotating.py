@@ -286,4 +286,4 @@ def test_a_study_goes_on_with_its_own_settings_and_refuses_others(tmp_path):
     with pytest.raises(UserError, match=r"another configuration \(annotators 4, now 5\); give"):
         open_study(store, "noise", images, "print", annotators=5)
     refused("another dataset", open_study, store, "noise", images, "other print")
-    refused("--honeypot-every must be a number from 2", open_study, store, "new", images, "print", honeypot_every=1)
+    refused("--honeypot-every must be at least 2", open_study, store, "new", images, "print", honeypot_every=1)

@@ -134,7 +134,7 @@ def test_what_is_no_answer_is_refused_and_not_stored(study, change):
 
 
 @pytest.mark.parametrize(("options", "line"), [
-    ({"raters": 0}, "raters must be a number from 1"), ({"per_person": 0}, "per_person"),
+    ({"raters": 0}, "raters must be at least 1"), ({"per_person": 0}, "per_person"),
     ({"limit": 0}, "from 1 to 12"), ({"limit": 13}, "from 1 to 12"),
 ])  # fmt: skip
 def test_numbers_that_do_not_fit_are_refused(options, line):
@@ -212,7 +212,8 @@ def test_a_study_without_ratings_is_one_line(study):
 
 
 @pytest.mark.parametrize(("text", "line"), [
-    ("scale: [a, b]", "holds scale, a list, and questions"), ("scale: [a]\nquestions: {a: b}", "2 to 9 texts"),
+    ("scale: [a, b]", "must contain only scale, a list, and questions"),
+    ("scale: [a]\nquestions: {a: b}", "2 to 9 texts"),
     ("scale: [yes, no]\nquestions: {a: b}", "put yes and no in quotes"),
     ("scale: [a, a]\nquestions: {a: b}", "differ"), ("scale: [a, b]\nquestions: {}", "1 to 6 ids"),
     ("scale: [a, b]\nquestions: [text]", "1 to 6 ids"),

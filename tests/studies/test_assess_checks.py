@@ -154,7 +154,8 @@ def test_a_check_is_passed_in_the_lower_half_of_the_scale(tmp_path, levels, pass
 
 
 @pytest.mark.parametrize(("options", "line"), [
-    ({"checks": -1}, "too few"), ({"checks": 12}, "12 images are too few for one to rate and 12 attention checks"),
+    ({"checks": -1}, "too few"),
+    ({"checks": 12}, "12 images are too few: one to rate and 12 attention checks are needed"),
     ({"checks": 2, "limit": 11}, "from 1 to 10"),
 ])  # fmt: skip
 def test_checks_that_do_not_fit_are_refused(options, line):

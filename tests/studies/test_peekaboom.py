@@ -174,8 +174,8 @@ def test_a_repeated_answer_is_stored_once_and_a_restart_resumes(game, tmp_path):
 
 
 @pytest.mark.parametrize(("options", "line"), [
-    ({"judgements": 0}, "judgements must be a number from 1"),
-    ({"pairs": 0}, "pairs must be a number from 1"), ({"choices": 6}, "from 2 to 5"),
+    ({"judgements": 0}, "judgements must be at least 1"),
+    ({"pairs": 0}, "pairs must be at least 1"), ({"choices": 6}, "from 2 to 5"),
     ({"choices": 1}, "from 2 to 5"), ({"limit": 11}, "too few"), ({"limit": 0}, "too few"),
     ({"checks": 12}, "too few"), ({"checks": -1}, "too few"),
     ({"fill": "white"}, "fill must be black or grey; got white"),

@@ -249,8 +249,8 @@ def test_a_study_of_the_same_name_goes_on_and_other_settings_are_refused(place):
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"payload": float("nan")}, "JSON"), ({"payload": {1, 2}}, "JSON"), ({"payload": "x" * 2**20}, "at most"),
-    ({"unit": ""}, "unit is a printable text"), ({"unit": "a\0b"}, "unit is a printable text"),
-    ({"request": "x" * 201}, "request is a printable text"), ({"mask": np.zeros((3, 3))}, "bool array"),
+    ({"unit": ""}, "unit must be a printable text"), ({"unit": "a\0b"}, "unit must be a printable text"),
+    ({"request": "x" * 201}, "request must be a printable text"), ({"mask": np.zeros((3, 3))}, "bool array"),
     ({"mask": np.zeros((0, 3), bool)}, "bool array"),
 ])  # fmt: skip
 def test_an_invalid_answer_is_refused_whole(tmp_path, change, message):

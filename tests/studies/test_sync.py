@@ -260,8 +260,8 @@ def test_a_failing_hub_never_stops_the_study(hub, tmp_path, capsys):
 
 @pytest.mark.parametrize(("place", "minutes", "words"), [
     ("postgresql://someone@host/name", 5, "backed up by its own server"),
-    ("study.db", 0, "--sync-every is a number of minutes"),
-    ("study.db", float("nan"), "--sync-every is a number of minutes"),
+    ("study.db", 0, "--sync-every must be a number of minutes"),
+    ("study.db", float("nan"), "--sync-every must be a number of minutes"),
 ])  # fmt: skip
 def test_what_is_no_store_to_sync(place, minutes, words):
     refused(words, Sync, place, REPO, minutes)

@@ -49,8 +49,8 @@ def test_what_does_not_fit_a_metric_is_one_line_where_it_is_defined(declared, wo
 
 
 @pytest.mark.parametrize(("declared", "words"), [
-    ({"needs": "gradient"}, "needs says gradient; use the words outputs, gradients"),
-    ({"needs": "attention, weights"}, "needs says weights"),
+    ({"needs": "gradient"}, "needs has the unknown word gradient; use outputs, gradients"),
+    ({"needs": "attention, weights"}, "needs has the unknown word weights"),
     ({"range": (0, 1)}, "unknown keyword 'range' of @sb.explainer"),
     ({"version": True}, "version .*got True"), ({"needs": ["gradients"]}, "needs must be a text"),
     ({"passes": 1.5}, "passes must be a whole number or a function of the options; got 1.5"),

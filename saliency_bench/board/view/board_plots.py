@@ -105,7 +105,7 @@ class Axis:
         return log10(value) if self.log else value
 
     def __call__(self, value: float) -> float:
-        """Return the place of a value, in pixels."""
+        """Return the position of a value on the axis, in pixels."""
         share = (self._scaled(value) - self.low) / (self.high - self.low)
         return round(self.start + share * (self.stop - self.start), 1)
 

@@ -27,7 +27,7 @@ class MatrixCell:
         row: row of the board.
         share: share of the bar's width that the score fills.
         line: share of the bar's width up to the best baseline; None without a baseline.
-        behind: the baselines that it is not shown to beat.
+        behind: the baselines that the explainer is not shown to beat.
     """
 
     row: ShownRow

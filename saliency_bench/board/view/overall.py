@@ -90,7 +90,7 @@ class Overall:
 
     @property
     def best(self) -> bool:
-        """Return whether it is best, provided that some explainers differ significantly."""
+        """Return whether the explainer is best, provided that some explainers differ significantly."""
         return not self.baseline and is_best(self.rank, 1.0, self.beats_baselines)
 
 

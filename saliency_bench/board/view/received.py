@@ -89,7 +89,7 @@ def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
     if len({name for _, name in entries}) < len(entries) or len(entries) > MOST_SHARDS:
         raise UserError(f"the archive holds a file of maps twice, or more than {MOST_SHARDS:,} of them")
     if sum(entry.file_size for entry, _ in entries) > MOST_MAPS:
-        raise UserError(f"the maps unfold to more than {MOST_MAPS:,} bytes; submit them from a terminal")
+        raise UserError(f"the maps unpack to more than {MOST_MAPS:,} bytes; submit them from a terminal")
     folder.mkdir()
     bytes_left = MOST_MAPS  # counted again, because the sizes stated in the zip may be false
     for entry, name in entries:
@@ -127,7 +127,7 @@ def _content(packed: ZipFile, entry: ZipInfo, most: int) -> bytes:
             content = file.read(most + 1)
         if len(content) <= most:
             return content
-    raise UserError(f"{name} unfolds to more than {most:,} bytes")
+    raise UserError(f"{name} unpacks to more than {most:,} bytes")
 
 
 def proposal(

@@ -83,12 +83,12 @@ class ShownRow:
 
     @property
     def digits(self) -> int:
-        """Return the number of digits of its displayed score; scores by hidden masks are rounded."""
+        """Return the number of digits of the displayed score; scores by hidden masks are rounded."""
         return 3 if self.attempts is None else 2
 
     @property
     def has_samples(self) -> bool:
-        """Return whether it has scores of single samples, so that it can be compared with another row."""
+        """Return whether the row has scores of single samples, so that it can be compared with another row."""
         return self.attempts is None and self.n > 0
 
 

@@ -91,7 +91,7 @@ def from_object(model: Any, given: Given, layer: str | None, device: torch.devic
 
 
 def _checked_name(name: object) -> str:
-    """Return a name given for a model; UserError if it is not a short plain text."""
+    """Return a name given for a model; raise UserError if it is not a short plain text."""
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-][\w. -]{0,99}", name):
         raise UserError(f"name={name!r} is not a name of letters, digits, dots, dashes and spaces, at most 100 of them")
     return name

@@ -35,9 +35,9 @@ def lies_as_the_image(
     grid: tuple[int, int],
     channels_first: Callable[[Tensor], Tensor],
 ) -> bool:
-    """Return whether each place of a module's map depends on the same place of the image.
+    """Return whether each position of a module's map depends on the same position in the image.
 
-    The cells of the image are replaced by noise one after the other. The change at a place of the map must correlate
+    The cells of the image are replaced by noise one after the other. The change at a position of the map must correlate
     with the distance to the cell, and more so than with the distance in a mirrored, rotated or shifted image. The
     border of the image must also change the map: half a cell of the map at the top and on the left, and a whole cell at
     the bottom and on the right, where strides leave pixels over.

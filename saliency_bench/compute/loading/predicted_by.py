@@ -162,7 +162,7 @@ def _of_run(
 
 
 def _stored_logits(path: Path) -> Predicted:
-    """Yield (image id, logits) of a run's predictions; UserError unless all have equally many numbers."""
+    """Yield (image id, logits) of a run's predictions; raise UserError unless all have equally many numbers."""
     file, classes = pq.ParquetFile(path, metadata=check_columns(path, ["logits"], PREDICTIONS)), 0
     try:
         for batch in file.iter_batches(1024, columns=["image_id", "logits"]):

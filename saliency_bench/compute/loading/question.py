@@ -133,7 +133,7 @@ def _members(
 
 
 def class_names(rows: datasets.Dataset) -> list[str]:
-    """Return the names of the dataset's classes; UserError if it has none, with its columns."""
+    """Return the names of the dataset's classes; raise UserError if it has none, with its columns."""
     if (names := label_names(rows)) is not None:
         return names
     if (kind := rows.features.get("label")) is None:

@@ -38,7 +38,7 @@ class SplitTable:
         published: Rows as loaded, with further columns of pictures as pictures.
         labelled: The same rows with the spec's label column as label.
         names: Class names of the dataset; None without labels.
-        further: Columns that metrics need and that exist.
+        further: Names of the existing further columns that metrics need.
         selection: Samples to explain; None for all.
     """
 

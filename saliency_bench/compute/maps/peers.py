@@ -129,7 +129,7 @@ def captum(attribution: Any, **options: Any) -> Explainer:
     """
     if isinstance(attribution, type) or not callable(getattr(attribution, "attribute", None)):
         name = getattr(attribution, "__name__", type(attribution).__name__)
-        raise UserError(f"captum's attributions are objects of a network with a method attribute; {name} is not one")
+        raise UserError(f"{name} is not an attribution object of captum; pass an object such as Saliency(network)")
     called = f"captum.{type(attribution).__name__}"
     _check_options(called, [nested.attribute for nested in _nested(attribution)], options, OF_CAPTUM)
     network = getattr(attribution, "model", None) or attribution.forward_func
@@ -173,7 +173,7 @@ def grad_cam(cam: Any, **options: Any) -> Explainer:
     """
     if not hasattr(cam, "activations_and_grads"):
         name = getattr(cam, "__name__", type(cam).__name__)
-        raise UserError(f"pytorch_grad_cam's objects have activations_and_grads; {name} has none")
+        raise UserError(f"{name} is not an object of pytorch_grad_cam: it has no activations_and_grads")
     _check_options(f"pytorch_grad_cam.{type(cam).__name__}", [cam.__call__], options, ("input_tensor", "targets"))
     settings = _settings(cam, cam.model)
     return PeerExplainer("pytorch_grad_cam", cam, cam.model, _by_grad_cam, options, settings).explainer()
@@ -243,7 +243,7 @@ def zennit(attributor: Any, **options: Any) -> Explainer:
     """
     if not hasattr(attributor, "composite"):
         name = getattr(attributor, "__name__", type(attributor).__name__)
-        raise UserError(f"pass an attributor of zennit, which has a composite; {name} has none")
+        raise UserError(f"{name} is not an attributor of zennit: it has no composite")
     if options:
         raise UserError(
             f"zennit.{type(attributor).__name__} accepts no options when it is called; give {', '.join(options)} to "

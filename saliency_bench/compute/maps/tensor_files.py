@@ -136,7 +136,7 @@ class _Unpickler(pickle._Unpickler):
     """Read the description of a tensor."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the stand-in for a name; ValueError for names that no tensor of numbers needs."""
+        """Return the stand-in for a name; raise ValueError for names that no tensor of numbers needs."""
         if module in ("torch", "torch.storage") and (kind := (STORAGES | TYPES).get(name)):
             return kind
         if (module, name) not in FUNCTIONS:

@@ -139,7 +139,7 @@ def _scale_of(images: Images) -> str | None:
 
 
 def _stored(images: Images, scale: str) -> np.ndarray:
-    """Return images as whole numbers on a scale; UserError if they are not, although the first images were."""
+    """Return images as whole numbers on a scale; raise UserError if they are not, although the first images were."""
     whole = (images * 255).round().clamp(0, 255).to(torch.uint8).numpy()
     if not np.array_equal(SCALES[scale](whole), images.numpy()):
         raise UserError("the classifier prepares only some images in 255ths; retraining cannot store them together")

@@ -84,7 +84,7 @@ def _first_exposures(
 
 
 def gather(setup: Setup, folder: Path, explainer: Explainer, split: RetrainingSplit, target: Path) -> None:
-    """Write the spans as one array; UserError if no image of the split has a map."""
+    """Write the spans as one array; raise UserError if no image of the split has a map."""
     spans = spans_of(setup, split)
 
     def write(path: Path) -> None:

@@ -107,7 +107,7 @@ class Changed:
 
     @classmethod
     def make(cls, task: Task, split: RetrainingSplit, pictures: RetrainingPictures, device: torch.device) -> "Changed":
-        """Return all samples with an image, a label and, if the task needs it, a map; UserError if there are none."""
+        """Return all samples with an image, a label and any map the task needs; raise UserError if there are none."""
         is_kept, first = (pictures.predicted[split.name] >= 0) & (split.labels >= 0), None
         if task.explainer is not None:
             first, has_map = read_gathered(pictures.folder, task.explainer, split)

@@ -280,8 +280,8 @@ class ExplainerShell(_InstalledShell):
     explainer: a name ("gradcam", "rise:masks=1000") or a function (classifier, images, target) -> maps (B, H, W).
     references: the class (int) of each image, where the metric takes one. Default: the predicted class.
     target: weights (B, K) over the classes, instead of the references.
-    groups: of classes, for metrics that compare groups.
-    seeds: of each image, or image_ids and the seed of a run. Default: 0 to B-1.
+    groups: groups of classes, for metrics that compare groups.
+    seeds: seed of each image, or image_ids and the seed of a run. Default: 0 to B-1.
     batch_size: images explained at once. Default: 16."""
     LEFT_OUT = "a flat map"
 
@@ -371,8 +371,8 @@ class CurveShell(_InstalledShell):
     images: (B, 3, H, W) in [0, 1], before the classifier's normalisation, in the order of the maps.
     classifier: a Hub id, a folder, "torchvision:resnet18", or what saliency_bench.load_classifier gives.
     target: weights (B, K) over the classes, instead of the references (which may then be None).
-    seeds: of each image, or image_ids and the seed of a run, for the reference "noise".
-    groups: of classes, for metrics that compare groups.
+    seeds: seed of each image, or image_ids and the seed of a run, for the reference "noise".
+    groups: groups of classes, for metrics that compare groups.
     batch_size: images in one forward pass. Default: 16."""
     LEFT_OUT = "a score that is not a number"
 
@@ -548,7 +548,7 @@ def _options_of(name: str) -> list[str]:
 
 
 def _known(name: str, options: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Return the options; UserError if one is unknown."""
+    """Return the options; raise UserError if one is unknown."""
     for key in options:
         if key not in known:
             raise unknown(f"option of {name}", key, known)

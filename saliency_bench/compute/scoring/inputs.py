@@ -87,7 +87,7 @@ class OtherModel:
 
     @property
     def target(self) -> Target:
-        """Return the target of its maps, (B, K): each of its correct classes with the weight 1."""
+        """Return the target of the model's maps, (B, K): weight 1 for each of its correct classes."""
         return torch.from_numpy(self.labels).float()
 
     def part(self, kept: Sequence[int]) -> "OtherModel":

@@ -157,7 +157,7 @@ class Curves:
         given = list(counts)
         for count in given:
             if count != int(count) or not 0 <= count <= whole:
-                raise UserError(f"a count of pixels is a whole number from 0 to {whole}; got {count}")
+                raise UserError(f"a count of pixels must be a whole number from 0 to {whole}; got {count}")
         return np.array(given, dtype=np.int64)
 
     def _classified(

@@ -70,8 +70,8 @@ def same_classes(first: list[str] | None, count: int, second: list[str] | None, 
     """
     if first is None or second is None or is_unnamed(first) or is_unnamed(second):
         if count != classes:
-            raise UserError(f"{name} has {count} classes and the model {classes}, and not both name them; give two "
-                            "models with the same classes")  # fmt: skip
+            raise UserError(f"{name} has {count} classes and the model {classes}, and class names are missing; give "
+                            "two models with the same classes")  # fmt: skip
         return list(range(count))
     places = {_plain(label): index for index, label in enumerate(second)}
     if missing := [label for label in first if _plain(label) not in places]:

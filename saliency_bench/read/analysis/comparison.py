@@ -53,13 +53,13 @@ class RunConflict(Conflict):
 
 @dataclass(frozen=True)
 class RunDifference:
-    """Comparison of merged runs with the first ones.
+    """Difference between a group of merged runs and the first group.
 
     Attributes:
-        merged: The runs.
-        settings: Settings in which they differ, so that they are not merged with the first.
-        reason: Why they cannot be compared sample by sample; None if they can.
-        pairs: The cells that both have.
+        merged: The merged runs of the group.
+        settings: Settings that differ between the two groups and prevent merging them.
+        reason: Why the groups cannot be compared sample by sample; None if they can.
+        pairs: The cells that both groups have.
     """
 
     merged: MergedRuns

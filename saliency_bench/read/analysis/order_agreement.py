@@ -55,7 +55,7 @@ class Answers:
     Attributes:
         judgements: {explainer: {image id: exposure of the first correct answer of each judgement, NaN for none}}.
         sha256: SHA-256 hash of the file.
-        of_people: {person: {image id: the same exposures of each of the person's judgements, by any explainer}}.
+        of_people: {person: {image id: exposures as in `judgements`, of the person's judgements of all explainers}}.
         by_dataset: {name or fingerprint of a dataset: its answers}, if the file names the datasets.
     """
 
@@ -129,8 +129,8 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
             rows, accuracies = rows + metric_rows[0], accuracies + metric_rows[1]
     if not rows:
         raise UserError(
-            f"no run has a metric with a part per exposure, such as saliency_kae, of {FEWEST} of the explainers that "
-            f"{answers} is about: {', '.join(sorted(answers_read.judgements))}"
+            f"no run scores {FEWEST} of the explainers in {answers} by a metric with a part per exposure, such as "
+            f"saliency_kae; the file has {', '.join(sorted(answers_read.judgements))}"
         )
     notes = ["1: the metric and people put the explainers in the same order; baselines such as random are included."]
     notes.append(OPEN)
@@ -228,7 +228,7 @@ def crowd_auc(firsts: Sequence[np.ndarray], codes: np.ndarray, seed: int = 0) ->
 
 
 def read_answers(path: Path) -> Answers:
-    """Read a table of answers; UserError that names the file, and the row or column with the error."""
+    """Read a table of answers; raise a UserError that names the file, and the row or column with the error."""
     rows = _table(path).to_pylist()
     if not rows:
         raise UserError(f"{path} holds no answer")
@@ -253,7 +253,7 @@ def read_answers(path: Path) -> Answers:
 
 
 def _table(path: Path) -> pa.Table:
-    """Read the columns of a CSV or Parquet file of answers; UserError if that fails."""
+    """Read the columns of a CSV or Parquet file of answers; raise UserError if that fails."""
     try:
         if path.suffix.lower() == ".parquet":
             about = pq.read_metadata(path)
@@ -277,7 +277,7 @@ RIGHT: dict[Any, bool] = {"true": True, "1": True, "false": False, "0": False}
 
 
 def _checked(row: dict[str, Any], where: str) -> tuple[float, bool]:
-    """Return (exposure, right) of a row; UserError for an invalid value."""
+    """Return (exposure, right) of a row; raise UserError for an invalid value."""
     for name in row:
         if row[name] is None or row[name] == "":
             raise UserError(f"{where}: {name} is empty")

@@ -279,7 +279,7 @@ def _sentence(text: str) -> str:
 
 
 def _labelled(table: PaperTable, labels: Mapping[str, str]) -> PaperTable:
-    """Return the table with labels as names; UserError for a label that does not fit."""
+    """Return the table with labels as names; raise UserError for a label that does not fit."""
     check_labels(table, labels)
     lines = [
         Line(tuple(labels.get(name, name) for name in line.names), line.entries, line.block) for line in table.lines
@@ -309,7 +309,7 @@ def _renamed(note: str, labels: Mapping[str, str]) -> str:
 
 
 def _checked(digits: int) -> int:
-    """Return `digits`; UserError if it is not a valid number of digits."""
+    """Return `digits`; raise UserError if it is not a valid number of digits."""
     if isinstance(digits, bool) or not isinstance(digits, int) or not 0 <= digits <= MOST_DIGITS:
         raise UserError(f"digits must be a whole number from 0 to {MOST_DIGITS}; got {digits!r}")
     return digits

@@ -356,7 +356,7 @@ def _difference(run: RunData, cell: CellResult, other: CellResult, codes: np.nda
 
 
 def _other(requirement: Requirement, cell: CellResult, run: RunData) -> CellResult | None:
-    """Return the cell that a requirement compares with; UserError if it is missing or shares too few samples."""
+    """Return the cell that a requirement compares with; raise UserError if it is missing or shares too few samples."""
     if not requirement.other:
         return None
     other = find_cell(f"{requirement.other}:{metric_names(run.cells)[cell.metric_id]}", run)
@@ -373,7 +373,7 @@ def _other(requirement: Requirement, cell: CellResult, run: RunData) -> CellResu
 
 
 def _cell(requirement: Requirement, run: RunData) -> CellResult:
-    """Return the cell of a requirement; UserError if there is none or it cannot be checked."""
+    """Return the cell of a requirement; raise UserError if there is none or it cannot be checked."""
     cell = find_cell(requirement.names, run)
     low, high = cell.limits
     if not requirement.other and not low <= requirement.bound <= high:
@@ -444,7 +444,7 @@ def _is_called(given: str, name: str, text: str, options: Mapping[str, JsonValue
 
 
 def _pairs(before: RunData, after: RunData, cells: Mapping[str, CellResult]) -> dict[str, RunPair]:
-    """Return {cell id in the later run: the cell in both}; UserError for runs that cannot be compared."""
+    """Return {cell id in the later run: the cell in both}; raise UserError for runs that cannot be compared."""
     if reason := why_not(before, after):
         raise UserError(f"{before.folder} and {after.folder} cannot be compared sample by sample: {reason}")
     both = [(_counterpart(cell, before), cell) for cell in cells.values()]

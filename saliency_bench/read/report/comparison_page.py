@@ -138,7 +138,7 @@ def _same_samples(merged_runs: list[MergedRuns]) -> bool:
 
 @dataclass(frozen=True)
 class TableRow:
-    """An explainer in all runs; None for a run without such a cell."""
+    """Row of a comparison table: an explainer's cell in each run, or None if the run has no such cell."""
 
     name: str
     baseline: bool

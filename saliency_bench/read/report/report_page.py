@@ -85,7 +85,7 @@ def write_page(
 
 
 def page_path(folders: list[Path], out: Path | None) -> Path:
-    """Return the file of the page; UserError for several runs without `out`, or if `out` is not an HTML page."""
+    """Return the file of the page; raise UserError for several runs without `out`, or if `out` is not an HTML page."""
     if out is None and len(folders) > 1:
         raise UserError("a report of several runs needs a file to write: --out report.html")
     if out is None:

@@ -75,7 +75,7 @@ class Contrast(StrictModel):
 
     @property
     def small(self) -> bool:
-        """Return whether it is based on so few samples that their number must be shown with it."""
+        """Return whether the comparison has so few samples that their number must be shown."""
         return (self.clusters if self.effective is None else self.effective) < FEW
 
     def seen_from(self, cell_id: str) -> "Contrast":
@@ -97,7 +97,7 @@ CONTRASTS = TypeAdapter(list[Contrast])
 
 
 def read_contrasts(content: object) -> list[Contrast]:
-    """Return the comparisons in a summary's JSON; UserError that names the first invalid field."""
+    """Return the comparisons in a summary's JSON; raise a UserError that names the first invalid field."""
     return read_list("comparisons", CONTRASTS, content)
 
 

@@ -36,7 +36,7 @@ class Candidate:
 
     @property
     def baseline(self) -> bool:
-        """Return whether it ignores the network."""
+        """Return whether the candidate ignores the network."""
         return self.explainer.baseline
 
 

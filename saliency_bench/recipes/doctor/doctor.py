@@ -81,7 +81,7 @@ class Diagnosis:
 
     @property
     def content(self) -> dict[str, Any]:
-        """Return everything as JSON holds it."""
+        """Return the diagnosis as plain data for JSON."""
         checks = [check.as_dict() for check in self.checks]
         return {"format": FORMAT, **self.about, "passed": self.passed, "checks": checks, "commands": self.commands}
 

@@ -52,7 +52,7 @@ class Tried:
     same_classes: bool | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON holds it."""
+        """Return the result as plain data for JSON."""
         reliability = None if self.reliability is None else self.reliability.median
         return {
             "explainer": self.candidate.name, "seconds_per_image": self.seconds, "measured": self.images > 0,
@@ -85,7 +85,7 @@ class _Sample:
 
 
 def check_maps(examined: Examined, until: float) -> MapReport:
-    """Explain a few images by every explainer that fits, the cheapest first, until the time is up."""
+    """Explain a few images with every suitable explainer, the cheapest first, until the time is up."""
     sample = _sample(examined)
     if sample is None:
         reason = "none of the first images has a target and finite logits, so that no map can be made"

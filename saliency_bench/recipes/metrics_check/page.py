@@ -383,7 +383,7 @@ def on_grey(counts: Sequence[Count]) -> list[str]:
 
 
 def by_damage(cells: Sequence[Count], ties: bool = False) -> str:
-    """Return damages with their networks, and where most images tie, that they do."""
+    """Return damages with their networks, with a note if most images tie."""
     texts = []
     for damage in dict.fromkeys(count.damage for count in cells):
         here = [count for count in cells if count.damage == damage]

@@ -39,7 +39,7 @@ class Section:
     """A table or a picture for the page.
 
     Attributes:
-        name, title: of the table or picture.
+        name, title: name and title of the table or picture.
         notes: lines below it.
         plot: SVG; "" for none.
         axes: the names of the row axes of a table.

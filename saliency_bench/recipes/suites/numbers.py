@@ -79,7 +79,7 @@ class Results:
         return pd.DataFrame(rows, columns=[*axes, "number"])
 
     def _pool(self, table: TableSpec, group: pd.DataFrame) -> Number:
-        """Combine the numbers at the places of a group, which differ only in the axes of `over`."""
+        """Combine the numbers of a group of places that differ only in the axes of `over`."""
         places = group.to_dict("records")
         value, variant = table.values[places[0]["value"]], table.variants.get(places[0]["variant"], {})
         try:  # no mean if a number is missing: a mean over fewer datasets or models is another quantity
@@ -105,7 +105,7 @@ class Results:
             column: "metric", or "against" for the second metric of a correlation.
 
         Raises:
-            NoNumberError: It is missing.
+            NoNumberError: The number is missing.
         """
         value, variant = table.values[place["value"]], table.variants.get(place["variant"], {})
         if value.text:
@@ -132,7 +132,7 @@ class Results:
         return replace(number, runs=(f"runs/{job.folder.name}",), least=number.n)
 
     def _run(self, names: Sequence[str], place: Mapping[str, str], has_explainer: bool) -> tuple[SuiteJob, RunData]:
-        """Return the first run with one of these names at a place; NoNumberError if there is none."""
+        """Return the first run with one of these names at a place; raise NoNumberError if there is none."""
         for job in self.jobs:
             is_explained = not has_explainer or place["explainer"] in self.suite.runs[job.name].explainers
             if job.name in names and (job.dataset, job.model) == (place["dataset"], place["model"]) and is_explained:
@@ -230,7 +230,7 @@ def part_of(cell: CellResult, part: str) -> Interval | None:
 
 
 def _accuracy(job: SuiteJob, run: RunData, value: Value, transform: str) -> Number:
-    """Return an accuracy of a run's classifier; NoNumberError if there is none."""
+    """Return an accuracy of a run's classifier; raise NoNumberError if there is none."""
     model = run.summary["model"]
     accuracies = accuracies_of(job).get(transform) if transform else model
     if accuracies is None:

@@ -89,7 +89,7 @@ class SuiteSample:
 
     @property
     def name(self) -> str:
-        """Its image id."""
+        """Image id of the sample."""
         return self.batch.ids[0]
 
     @property
@@ -132,7 +132,7 @@ def loaded(
     """Return the run with these metrics and explainers.
 
     Raises:
-        UserError: It has changed.
+        UserError: The run has changed.
     """
     spec = manifest.spec
     for setting in ("dataset", "model", "other_model"):

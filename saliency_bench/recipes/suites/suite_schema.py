@@ -171,12 +171,12 @@ class Value(Strict):
 
     @property
     def has_explainer(self) -> bool:
-        """Return whether it depends on the explainer."""
+        """Return whether the value depends on the explainer."""
         return not (self.accuracy or self.count or self.size or self.text)
 
     @property
     def is_count(self) -> bool:
-        """Return whether it is an integer."""
+        """Return whether the value is an integer."""
         return bool(self.count or self.size)
 
 
@@ -250,12 +250,12 @@ class TableSpec(Strict):
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """Return the axes of its numbers."""
+        """Return the axes of the table's numbers."""
         return self.rows + self.columns + self.over
 
     @property
     def has_explainer(self) -> bool:
-        """Return whether any of its values depends on the explainer."""
+        """Return whether any value of the table depends on the explainer."""
         return any(value.has_explainer for value in self.values.values())
 
     def needs(self, **names: str) -> bool:
@@ -264,7 +264,7 @@ class TableSpec(Strict):
 
     @property
     def needs_runs(self) -> bool:
-        """Return whether it shows anything but the sizes of datasets."""
+        """Return whether the table shows anything but the sizes of datasets."""
         return not all(value.size or value.text for value in self.values.values())
 
     def shows(self, axis: str, name: str) -> bool:
@@ -368,7 +368,7 @@ class PictureSpec(Strict):
 
     @property
     def axes(self) -> tuple[PictureAxis, ...]:
-        """Return the axes of its cells."""
+        """Return the axes of the picture's cells."""
         return self.rows + self.columns
 
     def needs(self, **names: str) -> bool:

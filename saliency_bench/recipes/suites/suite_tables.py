@@ -86,7 +86,7 @@ class SuiteTable(PaperTables):
 
     @property
     def has_numbers(self) -> bool:
-        """Return whether it has any number."""
+        """Return whether the table has any number."""
         return bool(self.numbers["value"].notna().any())
 
     def called(self, key: Key) -> list[str]:

@@ -60,7 +60,7 @@ def configuration(
     """
     for name, value in (("raters", raters), ("per_person", per_person)):
         if value < 1:
-            raise UserError(f"{name} must be a number from 1; got {value}")
+            raise UserError(f"{name} must be at least 1; got {value}")
     with_masks = images.masks is not None
     if not 2 <= len(images.maps) + with_masks <= MAPS:
         included = "the human mask included, " if with_masks else ""
@@ -69,9 +69,9 @@ def configuration(
     drawn = sorted(_rateable(images), key=lambda image: seed_of(seed, "images", image))
     most = len(drawn) - checks
     if checks < 0 or most < 1:
-        raise UserError(f"{len(drawn)} images are too few for one to rate and {checks} attention checks")
+        raise UserError(f"{len(drawn)} images are too few: one to rate and {checks} attention checks are needed")
     if limit is not None and not 1 <= limit <= most:
-        raise UserError(f"images is a number from 1 to {most}; got {limit}")
+        raise UserError(f"images must be a number from 1 to {most}; got {limit}")
     shown = most if limit is None else limit
     return {
         "run": images.run,
@@ -209,7 +209,7 @@ class Assess:
         """Store the ratings of a map; repeated requests are stored once.
 
         Raises:
-            UserError: They are not ratings of a map that this person was asked about.
+            UserError: The ratings are not of a map that this person was asked about.
         """
         unit, number = self._show(person, sent.get("place"))
         ratings, settings = sent.get("ratings"), self.study.configuration

@@ -238,7 +238,7 @@ def check_person(name: str) -> str:
     """Return a pseudonym for imported masks.
 
     Raises:
-        UserError: It is reserved or not a plain name.
+        UserError: The pseudonym is reserved or not a plain name.
     """
     if not re.fullmatch(r"[\w-][\w.-]{0,99}", name) or len(name.encode()) > MOST_BYTES:
         raise UserError(
@@ -254,7 +254,7 @@ def folder_name(person: str) -> str:
     """Return the name of a person as a folder name.
 
     Raises:
-        UserError: It is a path or not a name.
+        UserError: The name is a path, or not a valid name.
     """
     if person.startswith(".") or "/" in person or not _is_name(person):
         raise UserError(
@@ -310,7 +310,7 @@ def folder_of(path: Path, folders: Iterable[Path], person: str) -> Path:
     """Return the subfolder of `path` that is named after a person.
 
     Raises:
-        UserError: There is none.
+        UserError: There is no such subfolder.
     """
     named = {folder.name: folder for folder in sorted(folders)}
     return named[_chosen(named, person, str(path))]
@@ -348,7 +348,7 @@ def check_size(height: object, width: object) -> tuple[int, int]:
     """Return the size of a picture.
 
     Raises:
-        UserError: It is not a valid size.
+        UserError: The size is invalid.
     """
     if type(height) is not int or type(width) is not int or not 0 < height * width <= MAX_PIXELS or height < 1:
         raise UserError("an image has no usable height and width; export the annotations again")

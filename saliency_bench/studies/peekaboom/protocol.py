@@ -66,7 +66,7 @@ def configuration(
     """
     for name, value in (("judgements", judgements), ("pairs", pairs)):
         if value < 1:
-            raise UserError(f"{name} must be a number from 1; got {value}")
+            raise UserError(f"{name} must be at least 1; got {value}")
     if not 2 <= choices <= min(len(images.classes), 9):
         most = min(len(images.classes), 9)
         raise UserError(f"choices must be a number from 2 to {most} (of {len(images.classes)} classes); got {choices}")
@@ -77,7 +77,9 @@ def configuration(
     drawn = sorted(images.ids, key=lambda image: seed_of(seed, "images", image))
     shown = len(drawn) - checks if limit is None else limit
     if checks < 0 or not 1 <= shown <= len(drawn) - checks:
-        raise UserError(f"{len(drawn)} images are too few for {max(shown, 1)} to judge and {checks} attention checks")
+        raise UserError(
+            f"{len(drawn)} images are too few: {max(shown, 1)} to judge and {checks} attention checks are needed"
+        )
     groups = {image: group for image in drawn[:shown] if (group := images.groups[image]) is not None}
     return {
         "run": images.run,
@@ -112,7 +114,7 @@ class PeekaboomQuestion:
 
     @property
     def is_check(self) -> bool:
-        """Return whether it is an attention check."""
+        """Return whether the question is an attention check."""
         return pair_of(self.unit)[1] is None
 
 
@@ -241,7 +243,7 @@ class Peekaboom:
         """Store an answer from a person's page once; return {"right": bool}.
 
         Raises:
-            UserError: It is not an answer to the current question.
+            UserError: The answer does not belong to the current question.
         """
         place, step, choice = (sent.get(name) for name in ("place", "step", "choice"))
         current = self.question(person)
