@@ -1,14 +1,13 @@
 """Average random draws of each image: all of them, or only as many as its map needs to be reliable.
 
-With `reliability=0.9` an image gets its draws in blocks: the first block ends after `FIRST` draws, each further one
-when the draws have grown by half (16, 24, 36, 54, 81 ...), the last one at the explainer's own number of draws, which
-is the most that an image gets. After each block the reliability of the map so far is estimated from the two halves of
-its draws, as for any map that averages draws (`maps.reliability`: 2 r / (1 + r), r the correlation of the maps of both
-halves over pixels). An image whose estimate is at least the wanted one gets no further draws. Its map is the map of
-that many draws.
+With `reliability=0.9`, the draws of an image come in blocks. The first block ends after `FIRST` draws, and each further
+block when the number of draws has grown by half (16, 24, 36, 54, 81 ...). The last block ends at the explainer's own
+number of draws, the most that an image gets. After each block, the two halves of the draws give an estimate of the
+reliability of the map (`maps.reliability`: 2 r / (1 + r), where r is the correlation of the two half maps over pixels).
+An image whose estimate reaches the wanted reliability gets no further draws, and its map averages the draws so far.
 
-Draws are the first ones of the image's own sequence, and blocks depend on the options alone. So neither other images,
-nor the batch size, nor the number of processes changes a map. Without `reliability` there is one block of all draws.
+An image uses the first draws of its own sequence, and the blocks depend only on the options. So other images, the batch
+size and the number of processes do not change a map. Without `reliability`, one block holds all draws.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,30 +25,31 @@ Read = Callable[[Tensor, int], tuple[Maps, Maps, Maps]]  # (images, draws): thei
 
 
 def averaged(images: Images, most: int, reliability: float | None, add: Add, read: Read) -> Averaged:
-    """Return maps that average `most` draws, or of each image as many as it needs for a wanted reliability.
+    """Return maps that average `most` draws, or as many draws as each image needs for the wanted reliability.
 
     Args:
         images: (B, 3, H, W).
         most: largest number of draws of an image.
-        reliability: the wanted one; None: all images get all draws.
-        add: adds a block of draws of some images, whose indices it gets.
-        read: returns the maps of some images from the draws so far.
+        reliability: wanted reliability; None: all images get all draws.
+        add: function that adds a block of draws of the images with these indices.
+        read: function that returns the maps of the images with these indices from the draws so far.
     """
     result: list[Tensor] = []
     draws = torch.zeros(len(images), dtype=torch.int64)
-    left, start = torch.arange(len(images), device=images.device), 0
+    indices, start = torch.arange(len(images)), 0  # of the images that get further draws
+    left = torch.arange(len(images), device=images.device)  # the same without a copy, for which the device would wait
     for end in ends(most, reliability):
         add(left, start, end)
         of_left = read(left, end)
         result = result or [part.clone() for part in of_left]
         for of_all, part in zip(result, of_left, strict=True):
             of_all[left] = part
-        draws[left.cpu()], start = end, end
+        draws[indices], start = end, end
         if reliability is not None:
             _, even, odd = (half.cpu().numpy() for half in of_left)
-            unreliable = ~(maps.reliability(even, odd) >= reliability)  # a constant half has none
-            left = left[torch.from_numpy(unreliable).to(left.device)]
-        if len(left) == 0:
+            unreliable = torch.from_numpy(~(maps.reliability(even, odd) >= reliability))  # a constant half has none
+            indices, left = indices[unreliable], left[unreliable.to(left.device)]
+        if len(indices) == 0:
             break
     return Averaged(result[0], result[1], result[2], draws)
 

@@ -94,17 +94,17 @@ def gradient_shap(
 
     def add(which: Tensor, start: int, end: int) -> None:
         """Add the gradients of draws start to end - 1 of these images."""
-        some, chosen = images[which], picked[which]
+        subset, chosen = images[which], picked[which]
 
         def on_path(image: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
             """Return the points on the paths and the factors of their gradients."""
             step = step + start
             origin = starts[chosen[image, step] if is_bank else which[image]]
-            way = some[image] - origin
+            way = subset[image] - origin
             return origin + places[which][image, step].view(-1, 1, 1, 1) * way, way / samples
 
         block = halves[which, start:end]
-        sums = summed_gradients(classifier, some, target[which], on, end - start, batch_size, on_path, block)
+        sums = summed_gradients(classifier, subset, target[which], on, end - start, batch_size, on_path, block)
         total[which], even[which] = total[which] + sums[0], even[which] + sums[1]
 
     def read(which: Tensor, count: int) -> tuple[Maps, Maps, Maps]:

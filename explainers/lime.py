@@ -93,15 +93,15 @@ def lime(
 
     def add(which: Tensor, start: int, end: int) -> None:
         """Fill in the scores of pictures start to end - 1 of these images."""
-        within, kept, some, hidden = segments[which], shown[which, start:end], images[which], filled[which]
+        within, kept, subset, hidden = segments[which], shown[which, start:end], images[which], filled[which]
 
         def switched(samples: Tensor, pictures: Tensor) -> Images:
             """Return pictures with the hidden superpixels in their mean colour."""
             of_pixels = within[samples].flatten(1).expand(len(pictures), -1)
             visible = kept[samples, pictures].gather(1, of_pixels).view(-1, 1, *images.shape[2:])
-            return torch.where(visible, some[samples], hidden[samples])
+            return torch.where(visible, subset[samples], hidden[samples])
 
-        scores[which, start:end] = scores_of(classifier, some, target[which], end - start, switched, on, batch_size)
+        scores[which, start:end] = scores_of(classifier, subset, target[which], end - start, switched, on, batch_size)
 
     distance = 1 - (shown.sum(dim=2) / counts[:, None]).double().sqrt()  # (B, samples)
     weights = torch.exp(-(distance**2) / (2 * width**2))

@@ -90,17 +90,17 @@ def rise(
 
     def add(which: Tensor, start: int, end: int) -> None:
         """Add masks start to end - 1, weighted by the scores of these images seen through them."""
-        some = images[which]
+        subset = images[which]
 
         def seen(samples: Tensor, numbers: Tensor) -> Images:
             """Return images seen through masks."""
-            return background + masks_of(start + numbers) * (some[samples] - background)
+            return background + masks_of(start + numbers) * (subset[samples] - background)
 
-        scores = scores_of(classifier, some, target[which], end - start, seen, on, batch_size)  # (b, end - start)
+        scores = scores_of(classifier, subset, target[which], end - start, seen, on, batch_size)  # (b, end - start)
         for numbers in torch.arange(start, end, device=images.device).split(pictures_per_pass(images, batch_size)):
             mask = masks_of(numbers).flatten(1)
-            for index, image in enumerate(which.tolist()):  # a product of matrices would depend on how many there are
-                score = scores[index, numbers - start]
+            for index in range(len(which)):  # a product of matrices would depend on the number of images
+                image, score = which[index : index + 1], scores[index, numbers - start]
                 total[image] += score @ mask
                 even[image] += (score * (numbers % 2 == 0)) @ mask
 

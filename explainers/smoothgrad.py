@@ -85,8 +85,8 @@ def smoothgrad(
             """Return noisy copies and the factor of their gradients."""
             return copies(which[image], start + step), 1 / samples
 
-        some, block = images[which], even_steps(images, end)[which, start:]
-        sums = summed_gradients(classifier, some, target[which], on, end - start, batch_size, noisy, block)
+        subset, block = images[which], even_steps(images, end)[which, start:]
+        sums = summed_gradients(classifier, subset, target[which], on, end - start, batch_size, noisy, block)
         total[which], even[which] = total[which] + sums[0], even[which] + sums[1]
 
     def read(which: Tensor, count: int) -> tuple[Maps, Maps, Maps]:

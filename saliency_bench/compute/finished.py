@@ -74,7 +74,7 @@ class Run(PaperTables):
 
     @property
     def cells(self) -> list[CellResult]:
-        """Return one result per explainer and metric: value, interval, ranks, n and omitted samples."""
+        """Return one result per explainer and metric, with its value, interval, ranks, n and omitted samples."""
         return read_cells(self.summary["cells"])
 
     @property
