@@ -67,17 +67,26 @@ def test_a_classifier_prints_what_must_be_known_of_it_in_a_few_lines(resnet):
     assert "\x1b" not in repr(named)
     assert max(map(len, repr(named).splitlines())) <= 120
     assert "class names unknown" in repr(plain())
-    assert "no weights yet" in repr(plain(nn.Sequential(nn.Flatten(), nn.LazyLinear(2))))
+    lazy = plain(nn.Sequential(nn.Flatten(), nn.LazyLinear(2)))
+    assert "no weights yet" in repr(lazy)
+    refused("has layers without weights .* pass a picture through it", lazy.hashes)
 
 
-def test_logits_that_are_a_view_of_a_parameter_need_no_gradients():
+def test_logits_may_be_a_view_of_a_parameter_or_buffer():
     class Constant(nn.Linear):
         def forward(self, images):
             return self.bias.expand(len(images), -1)
 
+    class Overwriting(nn.BatchNorm1d):
+        def forward(self, images):
+            return self.running_mean.copy_(images.detach().mean((0, 2, 3)))[None]
+
     classifier, images = plain(Constant(3, 2)), torch.rand(3, 3, 8, 8)
     with torch.no_grad():
         assert not classifier(images).requires_grad
+        first = plain(overwriting := Overwriting(3))(images)
+        plain(overwriting)(images / 2)
+    assert first == pytest.approx(images.mean((0, 2, 3))[None])
     assert classifier(images).requires_grad
 
 

@@ -171,8 +171,9 @@ class Classifier(nn.Module):
             self._check_labels(logits.shape[1])
             self._refuse_probabilities(images, logits)
         logits = (two_classes(logits) if logits.shape[1] == 1 else logits).float()
-        # A view of a parameter requires gradients even where they are switched off.
-        return logits if torch.is_grad_enabled() else logits.detach()
+        # A view of a parameter requires gradients even where they are switched off, and the next call may overwrite a
+        # view of a buffer.
+        return logits if torch.is_grad_enabled() else logits.detach().clone()
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
@@ -421,11 +422,19 @@ class Classifier(nn.Module):
         """Hash of the current weights, normalisation, structure (`structure_of`) and code of `logits`.
 
         Values that a forward pass changes, such as a counter or cached features, are left out.
+
+        Raises:
+            UserError: A layer has no weights yet.
         """
         return self.hashes()[0]
 
     def hashes(self) -> tuple[str, dict[str, str]]:
         """Return (`digest`, {part: hash}). The part hashes show in which parts two classifiers differ."""
+        if not _has_weights(self.model):
+            raise UserError(
+                f"{self.id} has layers without weights (lazy layers, or weights on the device meta); load its weights, "
+                "or pass a picture through it first: network(torch.rand(1, 3, HEIGHT, WIDTH))"
+            )
         whole = blake2b(digest_size=16)
         parts: dict[str, Any] = {}
         for part, content in self._contents():
