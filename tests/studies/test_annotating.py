@@ -92,7 +92,7 @@ def test_everybody_sees_only_their_own(annotating, client):
 @pytest.mark.parametrize(("changed", "words"), [
     ({"unit": "image-999"}, "not given to you"), ({"kind": "draw"}, "kind must be one of"),
     ({"runs": [4799]}, "60 x 80"), ({"runs": [4800]}, "nothing is marked"), ({"runs": {"a": 1}}, "60 x 80"),
-    ({"request": ""}, "request is"),
+    ({"request": ""}, "request must be"),
 ])  # fmt: skip
 def test_what_is_no_answer_is_refused(annotating, client, changed, words, key, unit):
     answer = client.post("/api/answer", json=sent(unit) | changed, headers=key)
