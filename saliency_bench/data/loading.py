@@ -48,7 +48,7 @@ from saliency_bench.hub.repo_names import FORCED, could_be_on_the_hub, hub_name
 from saliency_bench.utils.files import near_folders, write_text
 from saliency_bench.utils.hashing import hash_of, known_sha256
 from saliency_bench.utils.messages import complain_once as _complain_once
-from saliency_bench.utils.parquet_pages import MOST_BYTES, check_file
+from saliency_bench.utils.parquet_pages import MOST_BYTES, check_table
 from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.storage import cache_folder
 
@@ -435,7 +435,7 @@ def _check_sizes(files: Iterable[Path], name: str) -> None:
     """Raise UserError for a Parquet file that unpacks to more than is read."""
     for path in (path for path in files if path.suffix.lower() == PARQUET):
         try:
-            check_file(path, max(MOST_BYTES, 10 * path.stat().st_size))
+            check_table(path, max(MOST_BYTES, 10 * path.stat().st_size))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise UserError(f"{path.name} of {name} cannot be read: {one_line(error)}") from error
 

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.read.parts import POSITION
 from saliency_bench.score_notes import MARKS, PARTS_ONLY, has_parts_only
-from saliency_bench.utils.files import LARGEST_ARRAYS, check_regular, write_with
-from saliency_bench.utils.parquet_pages import check_pages, check_texts, read_parquet
+from saliency_bench.utils.files import check_regular, write_with
+from saliency_bench.utils.parquet_pages import check_pages, check_texts, read_checked, text_columns
 
 ROWS = 100_000  # rows of a row group
 READ = ROWS  # rows that are read at once
@@ -141,7 +141,7 @@ def read_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pa.Ta
     """
     about = check_columns(path, columns, schema)
     try:
-        return read_parquet(path, about, columns)
+        return read_checked(path, about, columns)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise damaged(path, error) from error
 
@@ -156,7 +156,7 @@ def check_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pq.F
         check_regular(path)
         about = pq.read_metadata(path)
         _check_types(about.schema.to_arrow_schema(), columns, schema)
-        numbers = check_pages(path, about, columns, at_once=True)
+        numbers = check_pages(path, about, columns, at_once=True).total()
         if about.num_rows > MOST_ROWS or numbers > MOST_NUMBERS:
             raise ValueError(f"it has {about.num_rows:,} rows with {numbers:,} numbers and texts, more than are read")
         return about
@@ -187,9 +187,8 @@ def by_cell(
     """
     wanted, about = ["cell_id", *columns], pq.read_metadata(path)
     _check_types(about.schema.to_arrow_schema(), wanted)
-    texts = [name for name in wanted if SCHEMA.field(name).type == pa.string()]
-    check_pages(path, about, texts, LARGEST_ARRAYS)
-    check_pages(path, about, set(wanted).difference(texts))
+    check_pages(path, about, wanted)
+    texts = [name for name in text_columns(about) if name in wanted]
     with pq.ParquetFile(path, metadata=about, read_dictionary=texts) as file:
         groups = [number for number in range(file.num_row_groups) if cells is None or _holds(file, number, cells)]
         for batch in file.iter_batches(READ, row_groups=groups, columns=wanted):

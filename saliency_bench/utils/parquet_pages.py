@@ -1,9 +1,10 @@
-"""What a Parquet file unpacks to, from the headers of its pages; the sizes in its footer may be false.
+"""Measure what a Parquet file unpacks to from the headers of its pages, because the sizes in its footer may be wrong.
 
-A reader allocates what the header of a page states, and unpacks the page into it. Headers are structs of Thrift's
-compact protocol (https://github.com/apache/parquet-format); most of their fields are skipped.
+A reader allocates the size in the header of a page and unpacks the page into it. PyArrow does not expose these headers.
+They are structs of Thrift's compact protocol (https://github.com/apache/parquet-format); most fields are skipped.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import IO
@@ -14,88 +15,97 @@ import pyarrow.parquet as pq
 
 from saliency_bench.utils.files import LARGEST_ARRAYS
 
-MOST_BYTES = 4 * LARGEST_ARRAYS  # of the pages of a row group
-PREFIXES = 7  # the encoding DELTA_BYTE_ARRAY: a page of 1 kB can hold texts of gigabytes, each the one before
+MOST_BYTES = 4 * LARGEST_ARRAYS  # bytes that a row group may unpack to
+PREFIXES = 7  # the encoding DELTA_BYTE_ARRAY, in which a page of 1 kB can hold gigabytes of texts
 LONGEST_HEADER = 2**24  # bytes, as in Arrow
 BOOLEANS, BYTE, WHOLE, DOUBLE, BINARY, LISTS, STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12  # types of fields
 TYPE, UNPACKED, PACKED, DATA, DATA_2 = 1, 2, 3, 5, 8  # fields of a page header
-VALUES, ENCODING = 1, {DATA: 2, DATA_2: 4}  # of a header of data in it
+VALUES, ENCODING = 1, {DATA: 2, DATA_2: 4}  # fields of the header of a data page
 
 
 def check_pages(
     path: Path, about: pq.FileMetaData, columns: Collection[str] | None = None, most: int = MOST_BYTES, *,
     at_once: bool = False,
-) -> int:  # fmt: skip
-    """Check what columns of a file unpack to, before anything is unpacked.
+) -> Counter[str]:  # fmt: skip
+    """Check the unpacked size of columns before anything is unpacked.
+
+    Texts may unpack to `LARGEST_ARRAYS` bytes, and all columns together to `most` bytes.
 
     Args:
-        path: the file.
-        about: its metadata.
-        columns: names of the columns that will be read; None: all.
-        most: bytes that a row group may unpack to.
-        at_once: the limit is that of all row groups together.
+        path: Path of the file.
+        about: Metadata of the file.
+        columns: Names of the columns that will be read; None for all.
+        most: Most bytes of a row group.
+        at_once: Whether the limits apply to all row groups together.
 
     Returns:
-        The number of values in all pages of these columns.
+        {column: number of values in its pages}.
 
     Raises:
-        ValueError: The columns unpack to more, hold texts that share prefixes, or a header is damaged.
+        ValueError: The columns unpack to more, contain texts stored as prefixes, or a page header is damaged.
     """
-    values = unpacked = 0
+    texts = set(text_columns(about))
+    values: Counter[str] = Counter()
+    unpacked = of_texts = 0
     with path.open("rb") as file:
         for group in map(about.row_group, range(about.num_row_groups)):
-            unpacked = unpacked if at_once else 0
+            unpacked, of_texts = (unpacked, of_texts) if at_once else (0, 0)
             for column in map(group.column, range(group.num_columns)):
-                if columns is not None and column.path_in_schema.partition(".")[0] not in columns:
+                name = column.path_in_schema.partition(".")[0]
+                if columns is not None and name not in columns:
                     continue
                 for header in _headers(file, column):
                     unpacked += header[UNPACKED]
-                    values += _values(header, column)
-                    if unpacked > most:
-                        raise ValueError(f"it unpacks to more than {most:,} bytes")
+                    of_texts += header[UNPACKED] * (name in texts)
+                    values[name] += _values(header, column)
+                    for size, limit in ((of_texts, LARGEST_ARRAYS), (unpacked, most)):
+                        if size > limit:
+                            raise ValueError(f"it unpacks to more than {limit:,} bytes")
     return values
 
 
-def read_parquet(path: Path, about: pq.FileMetaData, columns: Collection[str]) -> pa.Table:
-    """Read columns of a file into memory; texts are read as dictionaries.
+def text_columns(about: pq.FileMetaData) -> list[str]:
+    """Return the names of the columns of texts."""
+    kinds = ((field.name, field.type) for field in about.schema.to_arrow_schema())
+    plain = ((name, kind.value_type if pa.types.is_dictionary(kind) else kind) for name, kind in kinds)
+    return [name for name, kind in plain if pa.types.is_string(kind) or pa.types.is_large_string(kind)]
+
+
+def read_checked(path: Path, about: pq.FileMetaData, columns: Collection[str]) -> pa.Table:
+    """Read columns whose pages were checked (`check_pages`) into memory; texts are read as dictionaries.
 
     Raises:
-        ValueError: The columns unpack to more than is read.
+        ValueError: The texts have more bytes than the limit, counting repeated texts.
     """
-    schema = about.schema.to_arrow_schema()
-    texts = [name for name in columns if pa.types.is_string(schema.field(name).type)]
-    check_pages(path, about, texts, LARGEST_ARRAYS, at_once=True)
-    check_pages(path, about, set(columns).difference(texts), at_once=True)
+    texts = [name for name in text_columns(about) if name in columns]
     table = pq.ParquetFile(path, metadata=about, read_dictionary=texts).read(list(columns))
     check_texts(chunk for name in texts for chunk in table[name].chunks)
     return table
 
 
-def check_file(path: Path, most: int = MOST_BYTES) -> None:
-    """Check what the row groups of a file unpack to; `most` is the limit of a row group.
+def check_table(path: Path, most: int = MOST_BYTES) -> None:
+    """Check the unpacked size of each row group of a file, and its texts counting repeated ones.
 
     Raises:
-        ValueError: The row groups unpack to more than is read.
+        ValueError: A row group unpacks to more than `most` bytes, or its texts to more than `LARGEST_ARRAYS`.
     """
     about = pq.read_metadata(path)
     check_pages(path, about, most=most)
-    schema = about.schema.to_arrow_schema()
-    texts = [field.name for field in schema if pa.types.is_string(field.type) or pa.types.is_large_string(field.type)]
-    check_pages(path, about, texts, LARGEST_ARRAYS)
+    texts = text_columns(about)
     with pq.ParquetFile(path, metadata=about, read_dictionary=texts) as file:
         for number in range(file.num_row_groups if texts else 0):
             check_texts(chunk for column in file.read_row_group(number, texts).columns for chunk in column.chunks)
 
 
 def check_texts(columns: Iterable[pa.DictionaryArray]) -> None:
-    """Raise ValueError for texts of too many bytes, each counted as often as it comes."""
+    """Raise ValueError if texts have more bytes than the limit, counting repeated texts."""
     sizes = (pc.binary_length(texts.dictionary).cast(pa.int64()).take(texts.indices) for texts in columns)
     if (length := sum(pc.sum(lengths).as_py() or 0 for lengths in sizes)) > LARGEST_ARRAYS:
-        raise ValueError(f"its texts have {length:,} bytes, of which at most {LARGEST_ARRAYS:,} are read at once")
+        raise ValueError(f"its texts have {length:,} bytes, more than the limit of {LARGEST_ARRAYS:,}")
 
 
 def _values(header: dict, column: pq.ColumnChunkMetaData) -> int:
-    """Return how many values a page holds, 0 of a dictionary."""
+    """Return the number of values in a page; 0 for a dictionary."""
     values = 0
     for kind, encoding in ENCODING.items():
         about = header.get(kind, {})
@@ -107,13 +117,13 @@ def _values(header: dict, column: pq.ColumnChunkMetaData) -> int:
 
 
 def _headers(file: IO[bytes], column: pq.ColumnChunkMetaData) -> list[dict]:
-    """Return the headers of the pages of a column in a row group; they are where Arrow looks for them."""
+    """Return the page headers of a column in a row group, from the positions that Arrow reads."""
     start = column.data_page_offset
     if column.has_dictionary_page and 0 < column.dictionary_page_offset < start:
         start = column.dictionary_page_offset
     end, headers = start + column.total_compressed_size, []
     if start < 0:
-        raise ValueError("it has pages before its start")
+        raise ValueError("a page starts before the file")
     while start < end:
         file.seek(start)
         header = _struct(file, start + LONGEST_HEADER)
@@ -125,7 +135,7 @@ def _headers(file: IO[bytes], column: pq.ColumnChunkMetaData) -> list[dict]:
 
 
 def _struct(file: IO[bytes], end: int, depth: int = 0) -> dict:
-    """Return {number of a field: its value} of a struct, of fields that are whole numbers or structs."""
+    """Return {field number: value} of a struct, with the fields that are whole numbers or structs."""
     fields: dict = {}
     number = 0
     while head := _byte(file, end):

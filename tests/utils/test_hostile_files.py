@@ -174,7 +174,6 @@ BOMBS = {text_bomb: "unpacks to more than", lying_bomb: "unpacks to more than", 
 @pytest.mark.parametrize("bomb", [pytest.param(bomb, id=bomb.__name__) for bomb in BOMBS])
 def test_texts_of_tables_are_measured_first(run, monkeypatch, bomb):
     monkeypatch.setattr("saliency_bench.utils.parquet_pages.LARGEST_ARRAYS", 10**7)
-    monkeypatch.setattr("saliency_bench.read.records.LARGEST_ARRAYS", 10**7)
     path = run / "records.parquet"
     bomb(path, pq.read_table(path))
     with pytest.raises(UserError, match=rf"records\.parquet is damaged \(.*{BOMBS[bomb]}"):

@@ -25,7 +25,7 @@ from saliency_bench.compute.maps.tensor_files import load_tensor
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.maps import read_array
 from saliency_bench.spec import MAP_FORMS
-from saliency_bench.utils.files import LARGEST_ARRAYS, check_regular, load_arrays, read_bytes, read_header
+from saliency_bench.utils.files import check_regular, load_arrays, read_bytes, read_header
 from saliency_bench.utils.parquet_pages import check_pages, check_texts
 
 # Exceptions of zipfile and its readers for a damaged, encrypted or unusual archive.
@@ -260,8 +260,8 @@ def _check_parquet(path: Path, file: pq.ParquetFile, most: int, size: Size) -> N
         raise UserError(f"{path}: image_id must be string, not {ids}")
     if file.metadata.num_rows > most:
         raise UserError(f"{path} has {file.metadata.num_rows:,} rows for {most:,} images")
-    check_pages(path, file.metadata, ["image_id", "scale"], LARGEST_ARRAYS)
-    if check_pages(path, file.metadata, ["map"]) > file.metadata.num_rows * size[0] * size[1]:
+    values = check_pages(path, file.metadata, ["image_id", "map", "scale"])
+    if values["map"] > file.metadata.num_rows * size[0] * size[1]:
         raise UserError(f"{path} holds more numbers than maps of {size[0]} x {size[1]} can have")
 
 

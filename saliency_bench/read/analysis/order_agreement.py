@@ -37,7 +37,7 @@ from saliency_bench.read.statistics.exposures import judgement_areas, right_by
 from saliency_bench.read.statistics.intervals import Estimate, interval
 from saliency_bench.utils.csv_text import unescaped
 from saliency_bench.utils.hashing import sha256_of
-from saliency_bench.utils.parquet_pages import read_parquet
+from saliency_bench.utils.parquet_pages import check_pages, read_checked
 
 COLUMNS = ("image_id", "explainer", "exposure", "person", "right")
 DATASET = "dataset"  # optional column
@@ -257,7 +257,8 @@ def _table(path: Path) -> pa.Table:
     try:
         if path.suffix.lower() == ".parquet":
             about = pq.read_metadata(path)
-            table = read_parquet(path, about, about.schema.to_arrow_schema().names)
+            check_pages(path, about, at_once=True)
+            table = read_checked(path, about, about.schema.to_arrow_schema().names)
         else:
             types = dict.fromkeys((*COLUMNS, DATASET), pa.string())
             texts = pa.csv.ConvertOptions(column_types=types, strings_can_be_null=True)
