@@ -37,7 +37,7 @@ def averaged(images: Images, most: int, reliability: float | None, add: Add, rea
     result: list[Tensor] = []
     draws = torch.zeros(len(images), dtype=torch.int64)
     indices, start = torch.arange(len(images)), 0  # of the images that get further draws
-    left = torch.arange(len(images), device=images.device)  # the same without a copy, for which the device would wait
+    left = torch.arange(len(images), device=images.device)  # the same on the device, to avoid a copy that waits
     for end in ends(most, reliability):
         add(left, start, end)
         of_left = read(left, end)

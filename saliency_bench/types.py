@@ -34,7 +34,7 @@ class Averaged(NamedTuple):
         maps: (B, H, W), the maps of all draws.
         even: (B, H, W), the maps of only the even-numbered draws, up to a constant factor.
         odd: (B, H, W), the maps of only the odd-numbered draws, up to a constant factor.
-        draws: number of draws; or Int (B,), that of each map.
+        draws: number of draws, or Int (B,) with the number of draws of each map.
     """
 
     maps: Maps

@@ -271,7 +271,7 @@ def score_maps(
     content, files = read_template(folder)
     source = Path(maps) if template is not None else _maps_in(Path(maps))
     if not source.exists():
-        raise UserError(f"there are no maps: {source} does not exist (nor {MAPS}.parquet next to it)")
+        raise UserError(f"there are no maps: {source} does not exist, and neither does {MAPS}.parquet next to it")
     scorers = _scorers(metrics)
     refuse(scorers, name)
     settings: dict[str, Any] = dict(content.spec) | {"metrics": scorers, "device": device}

@@ -38,7 +38,7 @@ def finish(context: RunContext, seconds: float, timings: dict) -> dict:
     """Write all files that are derived from the part files, unless they exist, and return the summary.
 
     Args:
-        context: What the run works on.
+        context: Loaded objects of the run.
         seconds: Seconds since the start.
         timings: Further entries of timings.json.
 

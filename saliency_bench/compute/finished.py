@@ -69,7 +69,7 @@ class Run(PaperTables):
 
     @property
     def verdict(self) -> list[str]:
-        """Return sentences that say which explainers beat the baselines and which is best."""
+        """Return sentences on which explainers beat the baselines and which explainer is best."""
         return Verdict(self.cells, read_contrasts(self.summary["comparisons"])).sentences()
 
     @property

@@ -1,4 +1,4 @@
-"""Compute a network's logits for fixed pictures, by which later starts recognise it (see `read.network_answers`)."""
+"""Compute a network's logits for fixed pictures, with which later starts identify it (see `read.network_answers`)."""
 
 from contextlib import suppress
 

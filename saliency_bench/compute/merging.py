@@ -93,7 +93,7 @@ def merge(context: RunContext, parts: Parts) -> None:
     of_maps: dict[str, pa.Table] = {}
 
     def cells() -> Iterator[pa.Table]:
-        """Yield the records of each cell, and collect what is stored of its maps."""
+        """Yield the records of each cell, and collect the stored values of its maps."""
         for key, rows in _rows_of_cells(parts.scores, parts.cells):
             shown = _show(context.out, key, rows, parts)
             _keep_of_maps(of_maps, key, shown, samples["image_id"])
@@ -253,7 +253,7 @@ def _complete_cells(context: RunContext, parts: Sequence[Part], chosen: np.ndarr
     """Return the cells that cover all samples; print how to complete each of the others.
 
     Args:
-        context: What the run works on.
+        context: Loaded objects of the run.
         parts: Part files of the scores.
         chosen: Bool (samples,), whether each sample is explained.
 

@@ -33,7 +33,7 @@ def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[range, Sto
     fault.
 
     Args:
-        context: What the run works on.
+        context: Loaded objects of the run.
         keys: Cells of all starts.
     """
     of_this_start = {hash_of(explainer.identity) for explainer in context.explainers}

@@ -225,7 +225,7 @@ def name_changed(items: Iterable[Explainer | Metric]) -> None:
         if not now.unhashable and now.version != inner.version:
             complain(
                 f"the state of {item} changed during the run, so an interrupted or extended run may differ from "
-                f"a whole one; compute each {'score' if isinstance(item, Metric) else 'map'} from its arguments alone"
+                f"a whole run; compute each {'score' if isinstance(item, Metric) else 'map'} from its arguments"
             )
 
 
@@ -313,7 +313,7 @@ def _settings(classifier: Classifier) -> str:
 
 @contextmanager
 def modes_kept(settings: Mapping[str, object]) -> Iterator[None]:
-    """Restore the training mode of modules among the settings afterwards; a run changes nothing else in them."""
+    """Restore the training mode of the modules among the settings when the context ends."""
     given = [getattr(value, "model", None) if is_pipeline(value) else value for value in settings.values()]
     modules = [module for value in given if isinstance(value, nn.Module) for module in value.modules()]
     modes = [(module, module.training) for module in modules]

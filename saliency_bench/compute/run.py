@@ -73,8 +73,9 @@ def run(*, progress: bool = True, **settings: Unpack[RunSettings]) -> Run:
         **settings: SETTINGS
 
     Python objects may replace names. An explainer may be any function (classifier, images, target) -> maps. A metric
-    may be a function such as f(maps, masks), whose scores `sb.metric` describes. A model may be an object or the result
-    of `load_classifier`, and stays unchanged. A label map and groups may be dicts.
+    may be a function such as f(maps, masks); `sb.metric` declares the range and direction of its scores. A model may be
+    a module or the result of `load_classifier`; the run does not change its weights. A label map and groups may be
+    dicts.
     `precision`, `channels_last` and `compile` are part of a cell's identity; limit, batch_size, strict, device and out
     are not. If `limit` cuts the last batch, `forward_passes` of the summary counts the whole batch, but the scores only
     its first samples. `summary["faults"]` counts the scores that are missing because something failed.
@@ -115,7 +116,7 @@ def compute(context: RunContext, accelerator: ProcessGroup, started: float, *, p
     """Compute the missing cells, split over the processes; then write records, summary and report.
 
     Args:
-        context: What the run works on.
+        context: Loaded objects of the run.
         accelerator: Processes that share the batches.
         started: `perf_counter()` when loading began.
         progress: Whether to show a progress bar.
@@ -188,7 +189,7 @@ def _compute_batches(context: RunContext, share: list[tuple[range, Stored]], sho
     """Predict, explain and score what these batches lack, store it, and return the seconds that it took.
 
     Args:
-        context: What the run works on.
+        context: Loaded objects of the run.
         share: [(batch, {output: positions that files hold})] of this process.
         shown: Whether to show a progress bar.
         processes: Number of processes that compute.

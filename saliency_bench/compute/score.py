@@ -37,7 +37,7 @@ def score(
     """Return the scores of all cells of an explainer, and how often a batch was halved for further maps.
 
     Args:
-        context: What the run works on.
+        context: Loaded objects of the run.
         samples: Samples to score.
         explainer: Explainer that made the maps; metrics may need further maps.
         target: Weights (B, K) of the classes that the maps explain.

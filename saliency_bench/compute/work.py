@@ -63,7 +63,7 @@ def work(
     """Explain samples with one explainer and score their maps by all its cells. Writes no file.
 
     Args:
-        context: What the run works on.
+        context: Loaded objects of the run.
         samples: Samples to explain.
         outputs: Cells and kept maps of one explainer.
         probes: Probes of the networks. If a probe finds that its network has changed since the start of the run, the

@@ -50,7 +50,7 @@ class Writer:
         return SECONDS * GROWTH ** max(0, self._files - FILES)
 
     def add(self, folder: PartFolder, result: StoredResult, kind: str = "") -> None:
-        """Add a result for a folder; each `kind` of result goes to a file of its own."""
+        """Add a result for a folder. Results of different kinds go to different files."""
         self._waiting.setdefault((folder, kind), []).append(result)
         self._bytes += result.nbytes
         if self._bytes > BYTES or perf_counter() - self._since >= self.seconds:

@@ -19,8 +19,10 @@ Members = Sequence[Sequence[int]]
 def quality(predictions: pa.Table, members: Members, activation: str, seed: int) -> dict:
     """Return entries of a summary's model: `accuracy` with its kind, and `top5` for a softmax over more than 5 classes.
 
-    `no_class` is the number of images whose labels have no class of the model, if there are any. An image with several
-    rows counts once. The accuracy is the mean average precision over the classes that occur if the activation is a
+    If some labels have no class of the model, `no_class` is the number of images with such labels. An image with
+    several rows counts once.
+
+    The accuracy is the mean average precision over the classes that occur if the activation is a
     sigmoid, or if it is a single logit and images have several labels.
 
     Args:

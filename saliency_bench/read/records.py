@@ -34,13 +34,13 @@ SCHEMA = pa.schema(
         ("label", pa.string()),
         ("prediction", pa.string()),
         ("target", pa.string()),
-        ("part", pa.string()),  # null for the score of the sample; else the name of a part of it
+        ("part", pa.string()),  # null for the score of the sample, or the name of a part
         ("value", pa.float64()),
         ("reason", pa.string()),
     ]
 )
 
-# What is stored of a map; `Explained.values_of` computes it. A map of which all are null has no row in the file.
+# Stored values of a map, computed by `Explained.values_of`. A map without any value has no row in the file.
 OF_MAP = [
     pa.field("reliability", pa.float64()),  # null if undefined
     pa.field("draws", pa.int64()),  # number of random draws that the map averages; null without draws

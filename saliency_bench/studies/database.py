@@ -19,7 +19,7 @@ from saliency_bench.studies.study_tables import FORMAT, metadata, prepare_sqlite
 
 POSTGRES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 PATIENCE = 60.0  # seconds that a transaction waits for other writers; a server sets fewer
-# Of libpq: seconds, milliseconds and numbers of tries after which a PostgreSQL server that does not answer is given up.
+# Settings of libpq (seconds, milliseconds, tries) that end the wait for a PostgreSQL server that does not answer.
 DEADLINES = {"connect_timeout": 10, "tcp_user_timeout": 20_000, "keepalives_idle": 10, "keepalives_interval": 5,
              "keepalives_count": 2}  # fmt: skip
 CONNECTIONS = 40  # simultaneous connections per server
@@ -110,7 +110,7 @@ class Database:
                 )
 
     def _limit_waiting(self, connection: Connection) -> None:
-        """Let a transaction of PostgreSQL wait `patience` seconds for the locks of others, such as of maintenance."""
+        """Limit the wait of a PostgreSQL transaction for locks to `patience` seconds."""
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(1000 * self.patience)}")
 
     @contextmanager

@@ -7,10 +7,10 @@ from tempfile import mkdtemp
 
 
 def keep_files_private() -> None:
-    """Give Gradio a folder that no other user of this machine can make or open; by default it is /tmp/gradio.
+    """Set a private temporary folder for Gradio instead of /tmp/gradio, which another user may own.
 
-    Gradio reads the variable GRADIO_TEMP_DIR when it is imported. The folder is removed when the process ends; one that
-    the variable named before is left as it is.
+    Gradio reads the variable GRADIO_TEMP_DIR when it is imported. A variable that is already set does not change. The
+    new folder is removed when the process ends.
     """
     if "GRADIO_TEMP_DIR" not in os.environ:
         folder = os.environ["GRADIO_TEMP_DIR"] = mkdtemp(prefix="saliency-bench-gradio-")

@@ -25,7 +25,7 @@ from saliency_bench.spaces.leaderboard.guard import KEPT_FOR, Guard, Uploads
 from saliency_bench.spaces.pages.origins import OwnHosts
 from saliency_bench.spaces.pages.requests import TimedProtocol
 
-# Gradio passes no protocol on to uvicorn, whose own waits for ever for the rest of a request's head.
+# Gradio cannot set uvicorn's protocol, and the default protocol waits without limit for the rest of a request's head.
 HTTP_PROTOCOLS["auto"] = f"{TimedProtocol.__module__}:{TimedProtocol.__name__}"
 HERE = Path(__file__).parent
 CORE = HERE / "core.yaml"

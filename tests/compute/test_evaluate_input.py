@@ -82,7 +82,7 @@ def directly(name, maps=MAPS, masks=MASKS, labels=LABELS):
 
 
 def says(load, name, line, **inputs):
-    """The module says in one line what is wrong."""
+    """Check that the module raises one line with these words."""
     with pytest.raises(ValueError, match=line) as caught:
         load(name).compute(**inputs)
     assert "\n" not in str(caught.value)

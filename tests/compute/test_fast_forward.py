@@ -49,7 +49,7 @@ class Layout(nn.Module):
 
 
 class Uncopied(nn.Identity):
-    """Its copy raises this error."""
+    """A module that raises this error when it is copied."""
 
     def __init__(self, error=RuntimeError):
         super().__init__()

@@ -29,7 +29,7 @@ def table(name):
 
 
 def of_imagenet():
-    """Its classes, and their groups."""
+    """Return the classes of ImageNet and their groups."""
     classes = table("imagenet")["classes"]
     return classes, load_groups(None, classes, 1000)
 

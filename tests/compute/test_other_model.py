@@ -218,7 +218,7 @@ def test_what_does_not_fit_is_refused_in_one_line(start, scenes, tmp_path):
 
 
 class Failing(torch.nn.Module):
-    """Raises for dark images where `error` says so, else gives no numbers for them; None: has none."""
+    """For dark images, raise an error if `error` is true, and otherwise return NaN; None changes nothing."""
 
     def __init__(self, error=None):
         super().__init__()

@@ -325,7 +325,7 @@ def vit(path, attention=None, **settings):
 
 
 def test_weights_that_are_missing_are_not_allocated(tmp_path, peak):
-    """transformers fills what a file lacks with new numbers, so the file's shapes alone bound nothing."""
+    """Check the config as well as the shapes: transformers fills missing weights with new numbers."""
     vit(tmp_path, hidden_size=32)
     save_file({"none": torch.zeros(1)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
     change(tmp_path, "config.json", hidden_size=2**14, num_hidden_layers=2)

@@ -179,7 +179,7 @@ def test_copies_and_precisions(folder, tmp_path):
 
 
 def test_maps_are_those_of_the_image_tower(folder):
-    """By the formulas of the papers on the score by the towers and the attention that transformers gives."""
+    """Compare with the papers' formulas, computed from the towers and the attention of transformers."""
     kind = "clip, quick gelu, eager"
     classifier = clip(folder, kind)
     model = AUTO.from_pretrained(folder(kind), attn_implementation="eager")

@@ -131,7 +131,7 @@ def standardised(x, *dims):
 
 
 def overlapping(mixed):
-    """Return two convolutions whose windows overlap, of which all pixels may change all tokens a little."""
+    """Return two convolutions with overlapping windows, so that each pixel may change every token a little."""
     return Custom(lambda net, x: net.second(net.first(standardised(x, 2, 3) if mixed else x).relu()),
                   first=nn.Conv2d(3, 6, 3, 2, 1), second=nn.Conv2d(6, 8, 3, 2, 1))  # fmt: skip
 

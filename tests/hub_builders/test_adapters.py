@@ -243,7 +243,7 @@ def test_imagenet_devkit_that_cannot_be_right(tmp_path):
 
 
 def test_imagenet_with_the_class_at_the_end_of_the_names(tmp_path):
-    """As in val_images.tar.gz of the Hub."""
+    """Read the names of val_images.tar.gz on the Hub."""
     _examples.write("imagenet-val devkit", tmp_path, 4, 48)
     name = "ILSVRC2012_val_00000001"
     (tmp_path / f"{name}.JPEG").rename(tmp_path / f"{name}_n03126707.JPEG")

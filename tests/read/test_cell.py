@@ -118,7 +118,7 @@ def test_two_functions_of_one_name_have_a_row_each():
     ({"clusters": 19}, "1-2", True, False, True),
     ({"clusters": 20, "median": 0.5}, "1-2", False, True, False),
     ({"n": 500, "clusters": 500, "median": 0.5}, "1-2", False, False, False),
-    ({"low": None, "high": None, "median": 0.5}, "1-2", False, False, True),  # n then stands beside the value
+    ({"low": None, "high": None, "median": 0.5}, "1-2", False, False, True),  # the cell shows n next to the value
     ({"n": 500, "clusters": 500, "effective": 19.9}, "1-2", True, False, True),
     ({"n": 1, "clusters": 1}, "1-2", True, False, True),
     (NOTHING, "1-2", False, False, False),

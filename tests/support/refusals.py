@@ -1,4 +1,4 @@
-"""A refusal, as a user reads it."""
+"""Check of a refusal."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from saliency_bench.errors import UserError
 
 
 def refused(words, call, *args, **options):
-    """The one line with which a call ends, in which these words match."""
+    """Check that a call raises UserError with one line that matches these words; return the line."""
     with pytest.raises(UserError, match=words) as error:
         call(*args, **options)
     assert "\n" not in str(error.value)

@@ -136,7 +136,7 @@ def test_arrays_are_measured_before_they_are_unpacked(run, tmp_path):
 
 
 def varint(number, length=None):
-    """A whole number as Thrift writes it; longer than need be on request."""
+    """Encode a whole number as Thrift does, in `length` bytes if given."""
     groups = [2 * number >> shift & 127 for shift in range(0, 7 * (length or -(-(2 * number).bit_length() // 7)), 7)]
     return bytes([group | 128 for group in groups[:-1]] + groups[-1:])
 
@@ -146,7 +146,7 @@ def text_bomb(path, table):
 
 
 def lying_bomb(path, table):
-    """The footer says that the texts unpack to 100 bytes."""
+    """Write texts of 10 MB with a footer that states 100 bytes."""
     text_bomb(path, table)
     column, content = pq.read_metadata(path).row_group(0).column(8), path.read_bytes()
     size = varint(column.total_uncompressed_size)

@@ -104,7 +104,7 @@ class Classifier(nn.Module):
         channels_last: Whether the network computes in this memory layout.
         compiled: Whether its faster copy (`fast_forward`) is compiled.
         passes: Number of images passed through the network.
-        halved: Number of times that memory ran out, in a pass (whose batch was then halved) or for a faster copy.
+        halved: Number of times that memory ran out in a pass, which then used half the batch, or for a faster copy.
     """
 
     mean: Tensor

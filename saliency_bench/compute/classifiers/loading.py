@@ -42,7 +42,7 @@ def load_classifier(
     """Load a classifier from a Hub id, a local folder, "torchvision:resnet18", or a model object that returns logits.
 
     Weights are read as safetensors, or with `weights_only=True`; nothing downloaded is executed. If a folder with
-    exactly this name exists, it is used, and a message says so. "hub:owner/name" always means the Hub's model, and
+    exactly this name exists, it is used, and a message is printed. "hub:owner/name" always means the Hub's model, and
     "owner/name@revision" means one of its commits or branches.
 
     Your own network can also be given as text: "./net.py:make" (a function or class that returns a network),
@@ -51,7 +51,7 @@ def load_classifier(
 
     A model object is any nn.Module, or a `transformers` pipeline. Normalisation, resizing and class names of a
     `transformers` or `timm` model are known (see `model_objects`); for any other module, give `mean` and `std`.
-    Arguments override what the object defines. A module with one channel gets grey images, and a message says so.
+    Arguments override what the object defines. A module with one channel gets grey images, and a message is printed.
     Wrappers of torch.compile and DataParallel are removed. TorchScript has outputs and gradients, but not the layers
     that some explainers read.
 
@@ -115,7 +115,7 @@ def load_classifier(
     else:
         raise UserError(
             f"{type(model).__name__} is not a classifier; give a Hub id, a folder, torchvision:NAME, or a torch module "
-            "(wrap a function or a model of another library in a module whose forward calls it)"
+            "(write a module with a forward that calls a function or a model of another library)"
         )
     check_finite(classifier.model, classifier.id)
     if activation is not None:

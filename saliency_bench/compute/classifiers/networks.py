@@ -85,7 +85,7 @@ def _describe(output: Any, logits: Any = None) -> str:
 
 
 def _fix(output: Any, logits: Any) -> str:
-    """Return the fix for an output that is not logits, depending on what it looks like."""
+    """Return the fix for an output that is not logits, from its type and shape."""
     parts = _parts(output)
     first = output[0] if isinstance(output, tuple | list) and output else output
     if {"boxes", "pred_boxes"} & {key for key, _ in [*parts, *_parts(first)]}:
@@ -99,8 +99,8 @@ def _fix(output: Any, logits: Any) -> str:
     if tensor.ndim == 4:
         where = "out" if tensor is output else f"out[{next(k for k, v in parts if v is tensor)!r}]"
         return (
-            "a network without its head returns features, a segmentation network one map per class, whose means are "
-            f"logits: load_classifier(model, logits=lambda out: {where}.mean((2, 3)), ...)"
+            "the network may lack its head, or it may segment images; the means of one map per class are logits: "
+            f"load_classifier(model, logits=lambda out: {where}.mean((2, 3)), ...)"
         )
     if not tensor.is_floating_point():
         return "give the network without the argmax at its end"
@@ -111,7 +111,7 @@ def _fix(output: Any, logits: Any) -> str:
 
 
 def _parts(output: Any) -> list[tuple[Any, Any]]:
-    """Return (key, value) of each part of an output with several parts, else []."""
+    """Return (key, value) of each part of an output with several parts; [] for any other output."""
     if isinstance(output, Mapping):
         return list(output.items())
     return list(enumerate(output)) if isinstance(output, tuple | list) else []
@@ -148,7 +148,7 @@ def _takes_grey(model: nn.Module, size: tuple[int, int]) -> bool:
 
 
 def channels_of(model: nn.Module, name: str, geometry: Geometry, mean: Sequence[float], std: Sequence[float]) -> int:
-    """Return 1 for a network that takes grey images, after printing a message about it, else 3.
+    """Return 1 for a network that takes grey images, after printing a message, and 3 for any other network.
 
     Args:
         model: The network.
@@ -272,7 +272,7 @@ def _replacement(hasher: ContentHasher, value: Any) -> bytes | list[tuple[Any, s
 
 
 def _script(module: torch.jit.ScriptModule) -> str:
-    """Describe TorchScript by the code, attributes and constants of its file, wherever it was traced or is stored.
+    """Describe TorchScript by the code, attributes and constants of its file, which do not depend on its place.
 
     The constants of a frozen module are its weights. Only files that torch writes here are read.
     """

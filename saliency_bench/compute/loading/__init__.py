@@ -1,1 +1,1 @@
-"""Turn a spec into what a run works on: rows of the dataset, classes shared with the model, explainers."""
+"""Load the objects of a spec: rows of the dataset, classes shared with the model, explainers, metrics."""

@@ -1,4 +1,4 @@
-"""Load what a run works on from its spec (`load`)."""
+"""Load the dataset, the model, the explainers and the metrics of a spec (`load`)."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -30,7 +30,7 @@ from saliency_bench.utils.hashing import hash_of
 
 
 def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = None) -> RunContext:
-    """Load what a spec names, and match the classes of dataset and model. Writes nothing.
+    """Load the objects that a spec names, and match the classes of dataset and model. Writes nothing.
 
     Names and options of explainers and metrics are checked before dataset and model are loaded.
 

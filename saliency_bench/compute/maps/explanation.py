@@ -42,7 +42,7 @@ class Explanation:
         overlay: The prepared picture in grey with the map over it: blue below zero and red above if it is signed.
         picture: The prepared picture, as the classifier sees it.
         why: Why this explainer was chosen, if none was named.
-        reliability: Expected correlation of a map that averages random draws with a map of other draws; else None.
+        reliability: Expected correlation with a map of other random draws; None for a map without random draws.
     """
 
     map: np.ndarray

@@ -61,7 +61,7 @@ class PeerExplainer:
         self.description = (VERSION, package, name, version, settings, sorted(options.items()))
 
     def __getstate__(self) -> tuple:
-        """Return what the version is a hash of: everything except the network."""
+        """Return the content that the version hashes: everything except the network."""
         return self.description
 
     def explainer(self) -> Explainer:
@@ -260,7 +260,7 @@ def _by_zennit(attributor: Any, scored: _ScoredNetwork, given: Tensor, target: T
 
 
 def _check_options(owner: str, functions: list[Callable], options: dict[str, Any], given: tuple[str, ...]) -> None:
-    """Check the names of a peer's options, which it would otherwise reject in the middle of a run, or ignore.
+    """Check the names of a peer's options, because a peer may ignore them or reject them in the middle of a run.
 
     Args:
         owner: Name of the peer, for messages.

@@ -96,7 +96,7 @@ def _check_classes(context: RunContext) -> None:
 
 
 def _labels(context: RunContext, samples: SplitRows) -> np.ndarray:
-    """Return the model's class of each sample, -1 if there is none."""
+    """Return the model's class of each sample, or -1 for a sample without one."""
     member = [members[0] if members else -1 for members in context.question.members or []]
     labels = samples.rows["label"]
     return np.array([-1 if label is None or label < 0 else member[label] for label in labels], np.int64)

@@ -50,7 +50,7 @@ class Task:
 
     @classmethod
     def make(cls, explainer: Explainer, exposure: int, number: int, protocol: RetrainingProtocol) -> "Task":
-        """Return the task of a training. Equal trainings are equal tasks, whatever explainer or metric they serve."""
+        """Return the task of a training. Equal trainings are equal tasks, even for different explainers or metrics."""
         trained = replace(protocol, test="modified", trainings=1, exposures=EXPOSURES)
         if 0 < exposure < len(EXPOSURES) - 1:
             return cls(explainer, exposure, number, trained)

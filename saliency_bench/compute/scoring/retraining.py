@@ -86,7 +86,7 @@ def retrained_area(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
 
 
 def predicted(options: dict[str, Any], probabilities: np.ndarray, groups: object) -> list[tuple[TargetTerms, ...]]:
-    """Return the target of a retraining metric: the predicted class, whatever the run's target is."""
+    """Return the predicted class, which is the target of a retraining metric for any target of the run."""
     return [() if np.isnan(row).any() else (TargetTerms((int(row.argmax()),)),) for row in probabilities]
 
 

@@ -247,7 +247,7 @@ def _merged_facts(runs: list[RunData], cells: list[CellResult]) -> dict:
 
 
 def merged_words(merged: MergedRuns) -> str:
-    """Return text that says why runs are shown as one."""
+    """Return the reason for which runs are shown as one."""
     shared = f"agree on the {merged.shared} cells they share" if merged.shared else "share no cell"
     return f"{shared}; they ask the same question and are shown as one, their explainers ranked together"
 

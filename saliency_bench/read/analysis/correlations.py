@@ -42,7 +42,7 @@ def correlation(runs: Sequence[RunData]) -> Findings:
 
 
 def _why_no_datasets(runs: Sequence[RunData]) -> str:
-    """Return a sentence that says why there is no correlation over datasets."""
+    """Return the reason for which there is no correlation over datasets."""
     datasets = sorted({run.subject[0] for run in runs})
     why = (
         f"needs runs on {FEWEST} datasets with different ids; these are on {', '.join(datasets)}"

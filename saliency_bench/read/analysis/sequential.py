@@ -1,4 +1,4 @@
-r"""Race of candidates whose test stays valid however often one looks: each candidate bets against the leader.
+r"""Drop candidates by a sequential test that stays valid after any number of looks: each bets against the leader.
 
 Candidates i = 1..K have oriented scores X_i (higher is better); two scores of one sample differ by at most `span`.
 Clusters of samples are drawn independently. Before a look one opponent j is named, the leader on all data so far. The

@@ -89,7 +89,7 @@ class SamplePictures:
         maps: {explainer id: {image id: levels of `heat_map` (h, w)}}.
         images: The dataset; None if it was not found.
         kept: {image id: picture (H, W, 3)} of the samples whose image the run stored.
-        geometry: How an image becomes what the classifier sees.
+        geometry: Resizing and cropping of the classifier.
     """
 
     maps: dict[str, dict[str, np.ndarray]]
@@ -180,7 +180,7 @@ def picture_name(index: int) -> str:
 
 
 def _tile(levels: np.ndarray | None, image: Image.Image | None, size: tuple[int, int]) -> Image.Image | None:
-    """Return a map over its image, or alone if there is no image."""
+    """Return a map over its image, or only the map if there is no image."""
     if levels is None:
         return None
     if image is not None:
@@ -231,7 +231,7 @@ def _rounded(values: np.ndarray) -> list[float | None]:
 
 
 def _missing(run: RunData, pictures: SamplePictures) -> list[str]:
-    """Return what the page does not show, and how to add it."""
+    """Return sentences on the content that the page lacks, with the commands that add it."""
     lines = []
     if len(run.ids) > MOST:
         lines.append(f"Pictures are shown for the first {count(MOST)} samples.")

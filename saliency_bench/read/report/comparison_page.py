@@ -70,7 +70,7 @@ def merged_name(merged: MergedRuns, names: Sequence[str]) -> str:
 
 
 def _merged_sentences(merged: MergedRuns, names: Sequence[str]) -> str:
-    """Return text that says which runs are shown as one."""
+    """Return a sentence on the runs that are shown as one."""
     covered = [words.count(samples) for samples in merged.samples]
     differing = f" They cover {words.listed(covered)} samples; two explainers are compared on the samples of both."
     return f"{merged_name(merged, names)} {merged_words(merged)}." + (differing if len(set(covered)) > 1 else "")

@@ -1,4 +1,4 @@
-"""Report of one run or several: a single HTML page that loads nothing else."""
+"""Write the report of one or more runs as a single HTML page that loads no other files."""
 
 import re
 from base64 import b64encode

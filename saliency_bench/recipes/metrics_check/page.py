@@ -134,7 +134,7 @@ REASONS = (
      "picture except for the evidence, and so it contains the object"),
     (("cauc",), ("peaked", "other class"),
      "the metric removes only pixels above half of a map's range; the area stays small if few pixels are removed, "
-     "whichever they are, so the metric prefers small regions, also where they are right, as against blurred maps"),
+     "whichever they are, so the metric prefers small regions, including the right map over a blurred one"),
     (("insertion", "kae", "roae", "confidence"), ("blurred",),
      "the texture network reads 5 x 5 pixels; evidence that is cut out and placed on black or on another picture gets "
      "edges, which are textures too, and a blurred map keeps some of the surroundings and so avoids these edges"),
