@@ -97,7 +97,7 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.section("seconds and tests of each part")
     for part, (seconds, tests) in sorted(parts.items(), key=lambda entry: -entry[1][0]):
         terminalreporter.line(f"{seconds:7.0f} s  {tests:5}  {part}")
-    terminalreporter.line(budget.sentence())
+    terminalreporter.line(budget.sentence(*budget.counted()))
 
 
 def _without(items, count, marker):

@@ -1,4 +1,4 @@
-"""Lines of tests for each line of product."""
+"""Count the lines of tests for each line of product."""
 
 from pathlib import Path
 
@@ -6,15 +6,15 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = "saliency_bench", "explainers", "metrics", "hub_builders", "push_scripts", "spaces"
 
 
+def counted():
+    """Return (lines of tests, lines of product)."""
+    return lines_of("tests"), lines_of(*PRODUCT)
+
+
 def lines_of(*folders):
     files = (file for folder in folders for file in (ROOT / folder).rglob("*.py"))
     return sum(file.read_bytes().count(b"\n") for file in files)
 
 
-def tests_per_line():
-    return lines_of("tests") / lines_of(*PRODUCT)
-
-
-def sentence():
-    product, tests = lines_of(*PRODUCT), lines_of("tests")
+def sentence(tests, product):
     return f"{tests:,} lines of tests, {tests / product:.2f} for each of {product:,} lines of product"
