@@ -42,6 +42,7 @@ def answer_all(address: str) -> None:
                 mask = np.random.default_rng([person, unit, revision]).random((8, 8)) > 0.5
                 study.record(name, f"unit {unit}", request, {"revision": revision}, mask=mask, seconds=1.0)
                 os.write(confirmed, f"{request}\n".encode())
+                time.sleep(0.005)  # so that a busy parent can kill before the end
     store.close()
 
 
@@ -68,9 +69,14 @@ def stored(address: str) -> dict[str, list[tuple]]:
         store.close()
 
 
+def confirmations() -> list[str]:
+    """Return the requests in the order of their confirmations, also those that were sent again."""
+    return CONFIRMED.read_text().splitlines() if CONFIRMED.exists() else []
+
+
 def confirmed() -> int:
-    """Return how many answers were confirmed, sent again or not."""
-    return len(set(CONFIRMED.read_text().splitlines())) if CONFIRMED.exists() else 0
+    """Return how many different answers were confirmed."""
+    return len(set(confirmations()))
 
 
 def in_sqlite(count: int, folder: Path, children: Children) -> Outcome:
@@ -99,8 +105,8 @@ def studies(
         with working_in(folder / f"{outcome.what} {number}"):
             given = {"address": (address := new(f"study_{number}"))}
             for start in range(bad_luck(number)):
-                enough = confirmed() + dice.randrange(1, 12)
-                moment = at_once if start == 0 else lambda enough=enough: confirmed() >= enough
+                enough = len(confirmations()) + dice.randrange(1, 12)
+                moment = at_once if start == 0 else lambda enough=enough: len(confirmations()) >= enough
                 server = restart is not None and start % 3 == 1
                 if server:
                     child = children.start(answer_all, given)
