@@ -4,10 +4,10 @@
 
 Windows are squares of `window` pixels, `stride` apart; along a side of length L there are ceil((L - window) / stride) +
 1 of them, and the last is cut off at the border (other packages: docs/other_packages.md). Covered pixels become the
-baseline: zero after normalisation by default (Zeiler and Fergus: grey). Passes per sample: one for each
-window, and one for the image itself; in early layers of a convolutional network only the surroundings of a window are
-computed (`compute/classifiers/windows.py`). In half precision a score has two or three digits, so the drops of small windows
-are lost in its rounding.
+baseline: zero after normalisation by default (Zeiler and Fergus: grey). Passes per sample: one for each window, and one
+for the image itself. On a CPU, early layers of a convolutional network compute only what a window can reach
+(`compute/classifiers/windows.py`). In half precision a score has two or three digits, so the drops of small windows are
+lost in its rounding.
 """
 
 import torch
@@ -90,8 +90,8 @@ def occlusion(
 
     top, left = (stride * torch.arange(_count(length, window, stride)) for length in (height, width))
     corners = torch.cartesian_prod(top.clamp(max=height - window), left.clamp(max=width - window))
-    windows = Windows(*torch.cat([corners, corners[:1]]).T, window)
-    scores = scores_of(classifier, images, target, len(windows.top), covered, on, batch_size, windows)
+    windows = Windows(torch.cat([corners, corners[:1]]), window)
+    scores = scores_of(classifier, images, target, len(windows.corners), covered, on, batch_size, windows)
     drops = (scores[:, -1:] - scores[:, :-1]).view(len(images), len(rows), across)
     # In float64: sums of the same windows, which a matrix product may add in another order, are equal as float32.
     down, right = rows.double(), columns.double()
