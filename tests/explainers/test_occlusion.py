@@ -193,7 +193,6 @@ WHOLE = {
         lambda net, x: net.second(F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)), "shape of indices",
     ),
     "other data": (replaced_data, "would not be equal"),
-    "random": (lambda net, x: net.second(x + torch.rand(())), "without a faster copy"),
     "a hook": (lambda net, x: net.second(x), "hooks"),
 }  # fmt: skip
 

@@ -10,8 +10,8 @@ So the same sums are computed, and only their rounding may differ, by about 1e-6
 This is used for float32 on a CPU and images of at least `SMALLEST` pixels, if the network has a faster copy
 (`fast_forward`). For each image, the first and the middle window are also passed whole. Its other pictures are computed
 in part only if the logits of these two differ by at most `TOLERANCE`, no layer has a hook, Python reads no value, and
-crops save at least `SAVING` of the multiplications of all convolutions. Otherwise they are passed whole, and the log gives the reason once.
-The choice depends on the image alone, so no bit depends on the other images of a batch.
+crops save at least `SAVING` of the multiplications of all convolutions. Otherwise they are passed whole, and the log
+gives the reason once. The choice depends on the image alone, so no bit depends on the other images of a batch.
 
 The feature maps of one image up to the layer that pastes crops stay in memory during its passes.
 """
