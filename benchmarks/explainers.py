@@ -15,6 +15,8 @@ Ours, the floor and the others alternate in one process, so that other load affe
 seconds are CPU seconds of the process. A ratio is the median over the rounds, and in brackets the quartiles. The last
 column is the largest growth of the process while explaining.
 
+On the CPU, occlusion is also compared with itself passing whole pictures ("whole" in the column of others).
+
 With --together, all explainers one after the other are compared with the sum of their floors, and so is a run of them
 with one metric (`saliency_miou`), from the network in memory to the report.
 
@@ -45,6 +47,7 @@ import torch
 from PIL import Image as Pictures
 
 from saliency_bench import list_explainers, load_classifier, load_explainer, registry, run, targets
+from saliency_bench.compute.classifiers import windows
 from saliency_bench.compute.classifiers.classifier import DTYPES, PRECISIONS
 from saliency_bench.compute.classifiers.layers import cam_layer, detached_at
 from saliency_bench.compute.classifiers.passes import pictures_per_pass
@@ -216,6 +219,7 @@ def measured(text: str, classifier, images, labels, classes: int, args) -> str:
         plainly = classifier.variant(channels_last=True) if faster else classifier
         works["floor"] = lambda: floor(plainly, images, target, passes, kind, layer, again)
         works |= {"bf16": lambda: ours("bf16")} if only_outputs and args.device == "cpu" and has_bf16() else {}
+        works |= {"whole": lambda: whole(ours)} if explainer.name == "occlusion" and args.device == "cpu" else {}
     if args.precision not in DTYPES:
         works |= others(explainer.name, classifier, images, labels, dict(explainer.options), passes, layer)
     seconds = taken(works, args)
@@ -234,6 +238,15 @@ def measured(text: str, classifier, images, labels, classes: int, args) -> str:
 
 
 OWN = ("ours", "floor", "bf16")
+
+
+def whole(work: Callable) -> None:
+    """Do work without computing occluded pictures in part."""
+    before, windows.SMALLEST = windows.SMALLEST, 2**62
+    try:
+        work()
+    finally:
+        windows.SMALLEST = before
 
 
 def ratio(some: list[float], others: list[float]) -> str:

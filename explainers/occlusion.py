@@ -4,9 +4,10 @@
 
 Windows are squares of `window` pixels, `stride` apart; along a side of length L there are ceil((L - window) / stride) +
 1 of them, and the last is cut off at the border (other packages: docs/other_packages.md). Covered pixels become the
-baseline: zero after normalisation by default (Zeiler and Fergus: grey). Passes per sample: one for each
-window, and one for the image itself. In half precision a score has two or three digits, so the drops of small windows
-are lost in its rounding.
+baseline: zero after normalisation by default (Zeiler and Fergus: grey). Passes per sample: one for each window, and one
+for the image itself. On a CPU, early layers of a convolutional network compute only what a window can reach
+(`compute/classifiers/windows.py`). In half precision a score has two or three digits, so the drops of small windows are
+lost in its rounding.
 """
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.passes import scores_of
+from saliency_bench.compute.classifiers.windows import Windows
 from saliency_bench.declarations import explainer
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size
@@ -86,7 +88,10 @@ def occlusion(
         hidden = covering[pictures // across][:, :, None] & columns[pictures % across][:, None, :]  # (n, H, W)
         return torch.where(hidden[:, None], background[samples], images[samples])
 
-    scores = scores_of(classifier, images, target, len(rows) * across + 1, covered, on, batch_size)
+    top, left = (stride * torch.arange(_count(length, window, stride)) for length in (height, width))
+    corners = torch.cartesian_prod(top.clamp(max=height - window), left.clamp(max=width - window))
+    windows = Windows(torch.cat([corners, corners[:1]]), window)
+    scores = scores_of(classifier, images, target, len(windows.corners), covered, on, batch_size, windows)
     drops = (scores[:, -1:] - scores[:, :-1]).view(len(images), len(rows), across)
     # In float64: sums of the same windows, which a matrix product may add in another order, are equal as float32.
     down, right = rows.double(), columns.double()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from saliency_bench import load_classifier, load_explainer, targets
-from saliency_bench.compute.classifiers import passes
+from saliency_bench.compute.classifiers import passes, windows
 from saliency_bench.compute.classifiers.passes import PIXELS_PER_PASS, forward_many, in_passes, plan, scores_of
 from saliency_bench.utils.untouched import untouched
 
@@ -98,9 +98,11 @@ EXPLAINERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", EXPLAINERS)
-def test_no_bit_depends_on_batch_order_or_memory_layout(name):
-    classifier, images = classifier_of(Network()), torch.rand(5, 3, 24, 20)
+@pytest.mark.parametrize(("name", "smallest"), [(name, windows.SMALLEST) for name in EXPLAINERS] + [(EXPLAINERS[0], 0)])
+def test_no_bit_depends_on_batch_order_or_memory_layout(name, smallest, monkeypatch):
+    monkeypatch.setattr(windows, "SMALLEST", smallest)
+    model = Network() if smallest else Network().layers  # which can be copied
+    classifier, images = classifier_of(model), torch.rand(5, 3, 24, 20)
     target, explainer, seeds = targets.one_hot([0, 1, 2, 3, 0], 4), load_explainer(name, batch_size=8), [5, 6, 7, 8, 9]
     whole = explainer(classifier, images, target, seeds=seeds)
     order = [3, 0, 4]

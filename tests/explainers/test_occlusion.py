@@ -2,9 +2,12 @@ import captum.attr
 import numpy as np
 import pytest
 import torch
-from small_networks import Branched, small
+from small_networks import Branched, Custom, small
+from torch import nn
+from torch.nn import functional as F
 
 from saliency_bench import load_classifier, load_explainer, targets
+from saliency_bench.compute.classifiers import windows
 from saliency_bench.compute.scoring.perturbation import blurred
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
@@ -40,10 +43,79 @@ def test_agrees_with_captum_on_other_fills(baseline):
     assert not torch.allclose(ours, theirs(model, images, labels, 6, 4))
 
 
-@pytest.mark.parametrize("on", ["logit", "probability"])
-@pytest.mark.parametrize(("height", "width", "window", "stride"), [(9, 12, 4, 3), (8, 8, 8, 5), (7, 10, 2, 2)])
-def test_agrees_with_a_slow_second_writing_of_its_equation(height, width, window, stride, on):
-    classifier = load_classifier(small(), mean=MEAN, std=STD, device="cpu")
+def conv(inputs, outputs, kernel, **options):
+    """Convolution with a batch norm that changes values."""
+    norm = nn.BatchNorm2d(outputs)
+    for value in (norm.running_mean, norm.running_var, norm.weight.data, norm.bias.data):
+        value.uniform_(0.5, 1.5)
+    return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, **options), norm)
+
+
+def head():
+    return nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 4))
+
+
+def resnet():
+    return Custom(
+        lambda net, x: net.head(F.relu(net.down(y := F.relu_(net.body(z := net.stem(x)) + z)) + net.skip(y))),
+        stem=nn.Sequential(conv(3, 8, 7, stride=2, padding=3), nn.ReLU(True), nn.MaxPool2d(3, 2, padding=1)),
+        body=nn.Sequential(conv(8, 8, 3, padding=1), nn.ReLU(True), conv(8, 8, 3, padding=1)),
+        down=conv(8, 8, 3, stride=2, padding=1), skip=conv(8, 8, 1, stride=2), head=head(),
+    )  # fmt: skip
+
+
+def vgg():
+    return nn.Sequential(
+        conv(3, 8, 3, padding=1), nn.ReLU(True), nn.Conv2d(8, 8, 3, padding=1), nn.MaxPool2d(2, ceil_mode=True),
+        conv(8, 8, (1, 3), padding="same"), nn.PReLU(8), nn.MaxPool2d((3, 2), 2, padding=1, dilation=(1, 2)), head(),
+    )  # fmt: skip
+
+
+def efficientnet_lite():
+    return nn.Sequential(
+        nn.ZeroPad2d((0, 1, 0, 1)), conv(3, 8, 3, stride=2), nn.ReLU6(True), nn.ZeroPad2d((1, 2, 1, 2)),
+        conv(8, 8, 5, stride=2, groups=8), nn.ReLU6(), conv(8, 8, 1), nn.Dropout(), head(),
+    )  # fmt: skip
+
+
+def mobilenet():
+    return Custom(
+        lambda net, x: net.head(net.last(torch.cat([y := net.first(x), net.next(y) * net.gate(y).sigmoid()], dim=1))),
+        first=nn.Sequential(conv(3, 8, (3, 5), stride=(1, 2), padding=(2, 0)), nn.Hardswish(True)),
+        next=nn.Sequential(conv(8, 8, 3, padding=2, dilation=2, groups=8), nn.SiLU(True), nn.BatchNorm2d(8)),
+        gate=nn.Conv2d(8, 8, 1), last=conv(16, 8, 3, stride=3), head=head(),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def checks(monkeypatch):
+    """Let small images be computed in part; return whether each image was."""
+    monkeypatch.setattr(windows, "SMALLEST", 0)
+    monkeypatch.setattr(windows, "SAVING", 1e-9)
+    windows._log_once.cache_clear()
+    outcomes, patched = [], windows._Unchanged.patched
+
+    def counting(self, drawn, corner, side):
+        outcomes.append(self)
+        return patched(self, drawn, corner, side)
+
+    monkeypatch.setattr(windows._Unchanged, "patched", counting)
+    return outcomes
+
+
+CASES = [
+    *[(small, *case, on) for case in ((9, 12, 4, 3), (8, 8, 8, 5), (7, 10, 2, 2)) for on in ("logit", "probability")],
+    (resnet, 33, 40, 6, 5, "logit"), (vgg, 30, 24, 5, 4, "probability"), (efficientnet_lite, 26, 33, 7, 6, "logit"),
+    (mobilenet, 21, 30, 4, 4, "logit"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("in_part", [False, True])
+@pytest.mark.parametrize(("make", "height", "width", "window", "stride", "on"), CASES)
+def test_agrees_with_a_slow_second_writing_of_its_equation(make, height, width, window, stride, on, in_part, request):
+    checks = request.getfixturevalue("checks") if in_part else []
+    torch.manual_seed(0)
+    classifier = load_classifier(make().eval(), mean=MEAN, std=STD, device="cpu")
     images, target = torch.rand(2, 3, height, width), targets.contrast([0, 2], [1, 3], 4)
     options = {"window": window, "stride": stride, "on": on}
     ours = load_explainer("occlusion", **options, batch_size=7)(classifier, images, target)
@@ -71,6 +143,8 @@ def test_agrees_with_a_slow_second_writing_of_its_equation(height, width, window
                 break
             top += stride
         np.testing.assert_allclose(ours[index].numpy(), total / count, rtol=1e-4, atol=1e-6)
+    assert len({id(unchanged) for unchanged in checks}) == 2 * in_part
+    assert all(unchanged.saved > 0 for unchanged in checks) or window == height
 
 
 def test_a_window_is_an_eighth_of_the_shorter_side_half_a_window_apart():
@@ -78,3 +152,70 @@ def test_a_window_is_an_eighth_of_the_shorter_side_half_a_window_apart():
     images, target = torch.rand(1, 3, 32, 48), targets.one_hot([1], 4)
     default = load_explainer("occlusion")(classifier, images, target)
     assert torch.equal(default, load_explainer("occlusion", window=4, stride=2)(classifier, images, target))
+
+
+@pytest.mark.parametrize("make", [resnet, vgg, efficientnet_lite, mobilenet, lambda: begins(written_to_a_view)])
+@pytest.mark.parametrize(("largest", "pictures"), [(0.5, 7), (0.2, 12), (2, 1)])
+@torch.no_grad()
+def test_logits_in_part_are_those_of_whole_pictures(make, largest, pictures, monkeypatch):
+    """In float64, so that one wrong position of a feature map shows."""
+    monkeypatch.setattr(windows, "LARGEST", largest)
+    torch.manual_seed(pictures)
+    model, image, side = make().eval().double(), torch.rand(1, 3, 41, 52, dtype=torch.float64), 5
+    corners = torch.cartesian_prod(torch.tensor([0, 22, 36, 13]), torch.tensor([0, 47, 30]))[-pictures:]
+    drawn = image.repeat(pictures, 1, 1, 1)
+    for picture, (top, left) in zip(drawn, corners.tolist(), strict=True):
+        picture[:, top : top + side, left : left + side] = torch.rand(3, side, side)
+    unchanged = windows._Unchanged(image)
+    for _ in range(2):  # the second uses the kept feature maps of the first
+        torch.testing.assert_close(model(unchanged.patched(drawn, corners, side)), model(drawn), rtol=1e-11, atol=1e-11)
+    assert unchanged.saved > 0
+
+
+def begins(function):
+    """A network with `function` between its first two convolutions."""
+    return Custom(lambda net, x: net.head(function(net, net.first(x))), first=conv(3, 8, 3, padding=1),
+                  second=conv(8, 8, 3, padding=1), head=head())  # fmt: skip
+
+
+def written_to_a_view(net, x):
+    x[:, :4].mul_(2)
+    return net.second(x)
+
+
+def replaced_data(net, x):
+    x.data = net.second(x)
+    return x
+
+
+WHOLE = {
+    "a value is read": (lambda net, x: net.second(x * (1 + x.mean().item())), "Python reads a value"),
+    "a picture is read": (lambda net, x: net.second(x * float(x.numpy().mean() > 0)), "Python reads a value"),
+    "instance norm": (lambda net, x: net.second(F.instance_norm(x)), "not convolutions"),
+    "squeeze and excitation": (lambda net, x: net.second(x * x.mean((2, 3), keepdim=True).sigmoid()), "not conv"),
+    "a shape in place": (lambda net, x: net.second(x.unsqueeze_(0).squeeze(0)), "changes a shape in place"),
+    "indices of a pool": (
+        lambda net, x: net.second(F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)), "shape of indices",
+    ),
+    "other data": (replaced_data, "would not be equal"),
+    "a hook": (lambda net, x: net.second(x), "hooks"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WHOLE)
+def test_other_networks_pass_whole_pictures_and_the_log_says_why(case, checks, monkeypatch, caplog):
+    function, reason = WHOLE[case]
+    monkeypatch.setattr(windows, "SAVING", 0.6)
+    torch.manual_seed(0)
+    classifier = load_classifier(begins(function).eval(), mean=MEAN, std=STD, device="cpu")
+    if case == "a hook":
+        classifier.model.first.register_forward_hook(lambda module, inputs, output: output + 1)
+    images, target = torch.rand(2, 3, 24, 24), targets.one_hot([0, 3], 4)
+    explainer = load_explainer("occlusion", window=4, stride=4, batch_size=9)
+    with caplog.at_level("INFO"):
+        maps = explainer(classifier, images, target)
+    (line,) = caplog.messages
+    assert reason in line
+    assert classifier.passes == 2 * 37
+    monkeypatch.setattr(windows, "SMALLEST", 10**9)
+    assert torch.equal(explainer(classifier, images, target), maps)

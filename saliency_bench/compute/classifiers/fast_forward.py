@@ -247,17 +247,26 @@ class _Reads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def recorded_calls(forward: Callable[[], Tensor]) -> tuple[Tensor, list[tuple[str, tuple, dict, object]] | None]:
+    """Return the logits of a pass and its operations, or None if Python reads a value.
+
+    An operation is (name, arguments, keyword arguments, output).
+    """
+    with _Record() as record, _Reads(record):
+        logits = forward()
+    return logits, None if record.reads else record.calls
+
+
 def _recorded(classifier: Classifier, probe: Images) -> tuple[Tensor, list[tuple[str, str]]]:
     """Return the logits of the probe, and (convolution, batch norm) names of each pair to fold."""
-    with _Record() as record, _Reads(record):
-        logits = classifier(probe)
-    if record.reads:
+    logits, calls = recorded_calls(lambda: classifier(probe))
+    if calls is None:
         return logits, []
-    uses = Counter(id(leaf) for _, args, kwargs, _ in record.calls for leaf in tree_leaves((args, kwargs)))
+    uses = Counter(id(leaf) for _, args, kwargs, _ in calls for leaf in tree_leaves((args, kwargs)))
     # A convolution has the arguments (input, weight, ...), a batch norm (input, weight, bias, running mean, ...).
     # A norm is identified by its running mean, and its convolution by the output tensor that the norm receives.
-    weights = {id(output): args[1] for name, args, _, output in record.calls if name.startswith("aten.convolution.")}
-    inputs = {id(args[3]): args[0] for name, args, _, _ in record.calls if "batch_norm" in name and len(args) > 4}
+    weights = {id(output): args[1] for name, args, _, output in calls if name.startswith("aten.convolution.")}
+    inputs = {id(args[3]): args[0] for name, args, _, _ in calls if "batch_norm" in name and len(args) > 4}
     modules = dict(classifier.named_modules())
     by_weight = {id(module.weight): name for name, module in modules.items() if _is_plain(module, nn.Conv2d)}
     pairs = []

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.fast_forward import fast_forward
+from saliency_bench.compute.classifiers.windows import Windows, windowed
 from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Target
 from saliency_bench.utils.devices import is_out_of_memory
@@ -56,6 +57,7 @@ def forward_many(
     draw: Draw,
     read: Callable[[Tensor, Tensor], Tensor],
     batch_size: int | None = None,
+    windows: Windows | None = None,
 ) -> Tensor:
     """Return the results of `read` for the logits of `count` pictures of each image, (B, count, ...).
 
@@ -69,12 +71,17 @@ def forward_many(
         draw: Function (samples, pictures) -> these pictures; see `Pass`.
         read: Function (logits (n, K), samples) -> (n, ...), row by row.
         batch_size: Pictures per pass; by default `pictures_per_pass`.
+        windows: Where each picture may differ from its image; None: anywhere.
     """
     forward = fast_forward(classifier, images) if count > 1 else classifier
+    if windows is not None and isinstance(classifier, Classifier):
+        logits_of = windowed(classifier, forward, images, draw, windows)
+    else:
+        logits_of = lambda samples, pictures: forward(draw(samples, pictures))  # noqa: E731
 
     def work(passes: Iterator[Pass]) -> Tensor:
         """Return the results of all passes without padding."""
-        rows = (read(forward(draw(item.samples, item.pictures)), item.samples)[: item.count] for item in passes)
+        rows = (read(logits_of(item.samples, item.pictures), item.samples)[: item.count] for item in passes)
         return torch.cat(list(rows))
 
     with torch.no_grad():
@@ -90,6 +97,7 @@ def scores_of(
     draw: Draw,
     on: str,
     batch_size: int | None = None,
+    windows: Windows | None = None,
 ) -> Tensor:
     """Return the scores of `count` pictures made from each image, Float (B, count); see `forward_many`."""
 
@@ -97,7 +105,7 @@ def scores_of(
         """Return the score of each picture by the target of its image."""
         return score(logits, target[samples], on, classifier)
 
-    return forward_many(classifier, images, count, draw, read, batch_size)
+    return forward_many(classifier, images, count, draw, read, batch_size, windows)
 
 
 def in_passes(
