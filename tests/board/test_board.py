@@ -114,6 +114,7 @@ def test_maps_that_the_board_has_scored_have_no_official_rank_and_are_never_best
     assert sb.load_results(tmp_path).table()["recomputed"][:] == [8, 8, 8]
 
 
+@pytest.mark.slow
 def test_a_flood_of_methods_changes_no_rank_of_others(tmp_path):
     """Tests are adjusted for their number, so many methods of one account would make those of others less certain."""
     know(tmp_path)

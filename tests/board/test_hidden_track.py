@@ -252,6 +252,7 @@ def test_masks_that_were_published_once_are_not_hidden(here, own_data, tmp_path)
     assert find(PUBLIC).hidden_masks == "test"
 
 
+@pytest.mark.slow
 def test_masks_that_one_repository_hides_are_shown_by_no_other(here, own_data, tmp_path, monkeypatch, capsys):
     """Under another name, in another namespace, of another split; nor do other masks take their place."""
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)

@@ -195,6 +195,7 @@ def test_a_verdict_says_what_is_on_the_board_already_under_this_or_another_name(
                          "theirs has the scores of mine by visitor on all samples by saliency_miou"]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_main_may_have_gone_on_since(board):
     number = propose(board, files(submission(SCORES, "visitor")))
     board.api().upload_file(path_or_fileobj=b"x", path_in_repo="status/x.json", repo_id=BOARD, repo_type="dataset")

@@ -234,6 +234,7 @@ def test_a_board_in_a_folder_from_its_first_submission_to_its_recomputed_rows(
     assert f"{eve}: must not be ranked" in capsys.readouterr().out
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("line", "words"), [
     ("submit RUN --to full", "full is not a board, because it has no schema.json; give a new folder with --to"),
     ("submit RUN --to board --by ../x", "submitter"),

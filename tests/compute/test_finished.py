@@ -117,6 +117,7 @@ def test_compare_is_the_second_minus_the_first(runs):
     assert np.array_equal(same["equal"], np.ones(6))
 
 
+@pytest.mark.slow
 def test_to_pandas_tells_versions_of_one_name_apart(runs, shapes, resnet, tmp_path):
     def brightness_of(power):
         def brightness(classifier, images, target):

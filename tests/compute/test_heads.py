@@ -377,6 +377,7 @@ class Absent(Means):
         return super().forward(images).masked_fill(torch.tensor([False, True, False, False, True]), self.logit)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("target", ["label", "predicted", "contrast:second"])
 def test_classes_at_minus_infinity_leave_the_numbers_of_the_others(saved, tmp_path, activation, target, caplog):

@@ -585,6 +585,7 @@ def test_modules_that_hold_each_other_are_hashed():
     assert len(digest_of(nn.Sequential(nn.AdaptiveAvgPool2d((1, 2)), nn.Flatten(1), nn.Linear(6, 2), first))) == 32
 
 
+@pytest.mark.slow
 def test_digests_are_equal_in_every_process():
     """Sets and dicts have another order in each process."""
     code = (

@@ -101,6 +101,7 @@ def test_the_table_of_a_suite_says_what_does_not_fit_a_network_of_your_own(tmp_p
     assert main(["review", "board"]) == 0
 
 
+@pytest.mark.slow
 def test_choose_leaves_a_misfit_out_by_name(transformer, tmp_path):
     settings = {"dataset": "shapes-xai", "model": transformer, "metrics": ["saliency_miou"], "limit": 12,
                 "within": "20s", "progress": False}  # fmt: skip

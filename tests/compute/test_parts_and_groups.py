@@ -48,6 +48,7 @@ def by_sample(done, metric, explainer="gradcam"):
     return {image_id: (score[0], parts) for image_id, (score, parts) in found.items()}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("metric", ["saliency_roae", "saliency_kae"])
 def test_accuracy_at_each_exposure_is_recorded_and_its_area_is_the_score(done, metric):
     found = by_sample(done, metric)

@@ -11,6 +11,7 @@ SOURCE = Path(__file__).parents[2].parent / "shared" / "data" / "oxford-iiit-pet
 TINY = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 1], "layer_type": "basic"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SOURCE.is_dir(), reason="the real samples are not here; tests/hub_builders uses made ones")
 def test_build_train_run_report(tmp_path, capsys):
     data, model, run = (str(tmp_path / name) for name in ("pet", "model", "run"))

@@ -186,6 +186,7 @@ def test_a_run_keeps_it_per_sample_and_shows_its_median(started):
     assert str(sb.load_run(run.folder)) == str(run)
 
 
+@pytest.mark.slow
 def test_it_is_the_same_however_a_run_was_computed(started):
     first = (started().folder / "reliability.parquet").read_bytes()
     assert (started("other", batch_size=2).folder / "reliability.parquet").read_bytes() == first

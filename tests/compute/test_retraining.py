@@ -189,6 +189,7 @@ def literal(shapes, resnet, exposure, keeps, test, *, epochs=2, size=8, images=2
     return dict(zip(ids, answers, strict=True))
 
 
+@pytest.mark.slow
 def test_networks_are_not_trained_on_the_images_that_they_are_asked_about(shapes, resnet, tmp_path, capsys):
     """Splits in memory are those of a folder, and train the same networks."""
     splits = datasets.DatasetDict({name: sb.load_dataset(shapes, name) for name in ("train", "validation", "test")})
@@ -265,6 +266,7 @@ def test_networks_start_from_the_weights_that_the_model_was_trained_from(from_ba
     check_answers(rows, "0.3 training 1", both[initial], shapes)
 
 
+@pytest.mark.slow
 def test_what_networks_start_from_is_part_of_the_ids_and_of_the_trainings(from_base, trained):
     cells = {cell.metric_options["initial"]: cell for cell in from_base.cells if cell.explainer == "gradcam"}
     digest = sb.load_classifier(str(trained[1]), device="cpu").digest

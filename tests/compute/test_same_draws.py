@@ -70,7 +70,7 @@ def of_run(records, explainer, metric):
     return np.array([np.nan if value is None else value for value in chosen])
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("explainer", EXPLAINERS)
 def test_score_samples_gives_the_scores_of_a_run(explainer, metric, done, resnet):

@@ -72,6 +72,7 @@ def test_the_scores_are_those_of_a_file_of_the_same_classes(world):
     assert by_model.summary["target"] == "predicted-by:folder:other"
 
 
+@pytest.mark.slow
 def test_what_a_model_names_for_itself_is_its_prediction(world, tmp_path, capfd):
     itself = run(world, "itself", target=f"predicted-by:{world[2]}", limit=4, explainers=["random"])
     assert itself.summary["target"] == "predicted"

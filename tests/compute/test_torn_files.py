@@ -44,7 +44,7 @@ def unnamed(capsys):
     return [line for line in capsys.readouterr().err.splitlines() if "not in the table" in line]
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", TORN | NO_MANIFEST)
 def test_run_json_is_rebuilt_from_the_settings_where_parts_are_there(kind, run, folder, shapes, resnet, capsys,
                                                                      monkeypatch):  # fmt: skip

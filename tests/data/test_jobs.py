@@ -201,6 +201,7 @@ def test_errors_in_a_process_come_here_and_a_lost_process_is_named(tmp_path, mon
     refused(r"terminated from outside.*--workers 1", ids, "five", "kill")
 
 
+@pytest.mark.slow
 def test_a_process_ends_with_the_one_that_started_it(tmp_path):
     (tmp_path / "away_from_here.py").write_text("def row(sample):\n    import os\n    return {'image_id': os.getpid()}")
     script = f"""

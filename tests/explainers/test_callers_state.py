@@ -86,6 +86,7 @@ def settings():
     )  # fmt: skip
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("state", STATES)
 def test_settings_of_torch_change_no_map_and_stay(state, tiny):
     for model, explainers in ((Convolutions(), OF_CONVOLUTIONS), (tiny(), OF_ATTENTION)):
@@ -151,6 +152,7 @@ def test_tensors_cached_in_the_first_pass_take_gradients():
     assert np.array_equal(kept, scores(Convolutions()))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("state", ["autocast", "inference mode"])
 def test_a_run_has_the_scores_of_outside(state, shapes, tmp_path):
     settings = {
@@ -174,6 +176,7 @@ CHECKPOINTS = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", CHECKPOINTS)
 def test_checkpointing_changes_no_map(kind, tiny):
     class Checkpointed(tiny):
@@ -224,6 +227,7 @@ def of_a_function(model):
     return model
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("how", [in_place, of_a_layer, of_a_function])
 def test_compiled_networks_run_as_they_are_written(how, tiny):
     for explainer in OF_CONVOLUTIONS:

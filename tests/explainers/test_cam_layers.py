@@ -429,6 +429,7 @@ KEPT = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", MOVED | KEPT)
 def test_a_map_that_does_not_lie_as_the_image_does_is_refused(name):
     move, images, target = (MOVED | KEPT)[name], torch.rand(2, 3, 32, 32), targets.one_hot([0, 2], 4)
@@ -463,6 +464,7 @@ DEEP = {  # networks whose places see nearly all of the image
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", DEEP)
 def test_a_mirrored_or_padded_image_is_noticed_by_maps_of_wide_receptive_fields(name):
     make, side = DEEP[name]
@@ -482,6 +484,7 @@ def test_a_mirrored_or_padded_image_is_noticed_by_maps_of_wide_receptive_fields(
         refused("is not aligned with the image", layer, move)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("side", [64, 128])
 def test_tokens_of_hiera_are_read_where_they_lie_in_rows(side):
     torch.manual_seed(0)

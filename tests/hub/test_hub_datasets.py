@@ -115,6 +115,7 @@ def test_a_copy_that_is_not_complete_is_not_loaded(here, away, monkeypatch):
     assert len(sb.load_dataset(REPO, revision=commit)) == 1
 
 
+@pytest.mark.slow
 def test_a_connection_that_breaks_gives_no_other_commit(here):
     """`datasets` alone falls back to the latest commit in its cache, silently."""
     put(here, **filled("red"))
@@ -158,7 +159,7 @@ def test_pictures_of_a_folder_on_the_hub_are_its_own(here):
     assert fingerprint(rows)
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("files", "match"),
     [

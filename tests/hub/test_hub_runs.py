@@ -69,6 +69,7 @@ def test_a_run_names_the_commits_that_it_was_pinned_to(commits, tmp_path):
     assert pinned.summary["dataset"]["fingerprint"] == latest.summary["dataset"]["fingerprint"]
 
 
+@pytest.mark.slow
 def test_a_local_folder_is_never_published_under_an_id_of_the_hub(commits, pets, model, tmp_path, monkeypatch, capsys):
     """Also where it has the name of a repository that exists."""
     monkeypatch.chdir(tmp_path)
@@ -85,6 +86,7 @@ def test_a_local_folder_is_never_published_under_an_id_of_the_hub(commits, pets,
     assert "founder" not in result.model_dump_json()
 
 
+@pytest.mark.slow
 def test_offline_a_model_is_the_commit_it_was(commits, here, tmp_path, monkeypatch):
     first, second = commits
     assert sb.load_classifier(NET).revision == second["model"]

@@ -296,6 +296,7 @@ def test_a_token_is_not_taken_for_the_name_of_its_variable_and_not_repeated(sour
     assert not list(tmp_path.rglob("made_by.json"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("passing", [429, 500, 503, "slow"])
 def test_a_busy_server_is_asked_again(source, server, monkeypatch, passing):
     monkeypatch.setattr(_language_model, "SECONDS", 0.3)

@@ -40,6 +40,7 @@ def test_image_differs_from_the_empty_scene_exactly_inside_the_mask(size):
         assert differs.sum() > 0.9 * drawing["mask"].sum()
 
 
+@pytest.mark.slow
 def test_objects_fill_2_to_20_percent_alike_in_all_classes(masks):
     shares = masks.mean(axis=(1, 2))
     assert 0.02 < shares.min() < shares.max() < 0.20

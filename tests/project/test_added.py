@@ -173,6 +173,7 @@ def test_a_run_is_read_without_the_package(example, resnet, shapes, tmp_path, mo
     refused("unknown explainer 'local_contrast'", sb.run, **settings)
 
 
+@pytest.mark.slow
 def test_another_release_of_the_package_computes_anew(example, resnet, shapes, tmp_path, monkeypatch):
     settings = few(shapes, resnet, tmp_path / "run")
     sb.run(**settings)

@@ -324,6 +324,7 @@ def scored(model, pets, tmp_path_factory):
                   metrics=["saliency_miou", "saliency_insertion", "saliency_miou:threshold=0.3"])  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_scores_of_gradcam_are_listed_on_the_page_of_the_dataset(hub, model, pets, scored, workspace):
     publish(dataset_publication(pets, "saliency-bench", workspace, evaluation=True), api=hub.api())
     tasks = yaml.safe_load(hub.files("datasets", "saliency-bench/pet-xai")["eval.yaml"])["tasks"]
@@ -543,6 +544,7 @@ def test_a_file_is_hashed_twice_at_most(hub, tmp_path, monkeypatch):
     assert len(hashed) == 1
 
 
+@pytest.mark.slow
 def test_a_change_by_someone_else_meanwhile_is_seen(hub):
     """The commit says on top of what it was compared with; the Hub refuses it, and the comparison is made again."""
     publish(small(a="1", b="1"), api=hub.api())
@@ -561,6 +563,7 @@ def test_a_change_by_someone_else_meanwhile_is_seen(hub):
     assert len(hub.repo("datasets", "saliency-bench/small").history("main")) == 4
 
 
+@pytest.mark.slow
 def test_an_interrupted_upload_goes_on_with_what_is_missing(hub):
     """The connection breaks in the middle of one of three large files, every time; later only that one is sent."""
     content = {f"{index}.parquet": bytes([index]) * 300_000 for index in range(3)}

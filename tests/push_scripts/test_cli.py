@@ -111,6 +111,7 @@ def test_debug_shows_the_traceback():
         main(["run", "--dataset", "nope", "--model", "m", "--out", "X", "--debug"])
 
 
+@pytest.mark.sample(2, 4)
 @pytest.mark.parametrize("line", ["--help", "--version", "run --help", "list", "power --spread 0.2 --difference -1e-2",
                                   "help gradcam", "list --json"])  # fmt: skip
 @pytest.mark.parametrize("merged", [False, True])

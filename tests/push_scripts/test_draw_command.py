@@ -147,6 +147,7 @@ def test_maps_shows_mask_and_maps_of_several_runs_with_all_their_scores(
     assert scores["run", "random"]["saliency_insertion:reference=mean,steps=8"] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_insertion_shows_the_pixels_that_have_entered_and_what_the_network_says(
     folder, rows, classifiers, name, tmp_path, capsys
 ):

@@ -117,6 +117,7 @@ def test_ones_own_data_are_left_out_and_named(line, built, tmp_path, capsys):
     assert lines[1].startswith(f"saliency-bench: error: {data} holds no built dataset")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("file", ["pet-xai/build_report.json", "models/MODEL/training_log.json", "runs/a/summary.json"])
 @pytest.mark.parametrize("content", ["{", "[]", '{"dataset": "pet-xai"}', '{"dataset": {"a": 1}, "settings": 3}'])
 def test_one_file_that_cannot_be_read_is_named_and_the_others_go_on(line, built, tmp_path, capsys, file, content):
@@ -148,6 +149,7 @@ def test_what_is_there_is_said_with_what_would_be_overwritten(line, here, capsys
     assert "on 5 samples of 13, so that they have no rank" in shown
 
 
+@pytest.mark.slow
 def test_it_is_refused_before_anything_is_sent(line, here, capsys, monkeypatch, tmp_path):
     def refusal(*words, **more):
         assert line(*words, **more) == 2

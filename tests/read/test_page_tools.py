@@ -127,6 +127,7 @@ def content_of(folder):
     return json.loads(page.partition('id="content">')[2].partition("</script>")[0])
 
 
+@pytest.mark.slow
 def test_the_page_of_all_samples_holds_what_the_records_say(sampled):
     content = content_of(sampled)
     assert [one[0] for one in content["samples"]] == [f"<i>{number}" for number in range(90)]
@@ -153,6 +154,7 @@ def test_the_page_of_all_samples_holds_what_the_records_say(sampled):
     assert (sampled / "report-samples.html").read_text(encoding="utf-8") == page
 
 
+@pytest.mark.slow
 def test_samples_without_small_maps_or_of_another_dataset_are_told(folder, tmp_path):
     page = report(folder, tmp_path / "page.html", samples=True)
     text = page.with_name("page-samples.html").read_text(encoding="utf-8")

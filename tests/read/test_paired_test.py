@@ -182,6 +182,7 @@ def outlasting(matched, columns=2, p=0.0):
     return outlasting_failures(p, p_with_failures(matched, 0, 1), columns)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("count", [50, 120])
 @pytest.mark.parametrize(("spread", "lead"), [(0.02, 0.02), (0.02, -0.03), (0.06, 0.03), (0.1, 0.06), (0.25, 0.1)])
 def test_a_difference_outlasts_failures_that_are_not_seen(spread, lead, count):

@@ -182,7 +182,7 @@ const result = [root.scrollWidth - root.clientWidth, innerWidth];
 """
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @browser
 @pytest.mark.parametrize("width", [375, 1280])
 def test_no_page_is_wider_than_its_screen(folder, tmp_path, width):

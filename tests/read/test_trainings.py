@@ -160,6 +160,7 @@ def test_a_seed_study_is_mean_spread_and_interval_over_networks(networks, count)
         assert table["best"].any()
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_same_seed_study(networks, tmp_path, capsys):
     words = ["report", *map(str, networks[:3]), "--seeds", "--table", str(tmp_path / "t.tex"), "--digits", "1",
              "--figure", str(tmp_path / "f.pdf"), "--labels", "rise=RISE"]  # fmt: skip

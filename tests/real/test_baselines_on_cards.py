@@ -41,6 +41,7 @@ def test_baselines_that_reach_the_best_score_are_named():
     assert both.startswith("`centre` and `edges` reach the best score")
 
 
+@pytest.mark.slow
 def test_two_cells_are_what_a_run_computes_today(table, lite0, photos_folder, tmp_path):
     run = sb.run(dataset=str(photos_folder), model=lite0, explainers=["centre"], target="predicted", device="cpu",
                  metrics=["saliency_energy", "saliency_miou"], out=tmp_path / "run", progress=False)  # fmt: skip

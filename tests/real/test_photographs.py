@@ -24,6 +24,7 @@ def test_the_peak_of_a_class_activation_map_lies_on_the_cat_and_in_the_cup(name,
         assert mask[row, column]
 
 
+@pytest.mark.slow
 def test_grad_cam_follows_the_class_in_a_grid_of_the_photographs(lite0, photos):
     """GridPG (Boehle et al., 2021): the share of the positive values in the cell of the class; chance is a quarter."""
     grid = torch.cat([torch.cat(list(photos.images[i : i + 2]), dim=2) for i in (0, 2)], dim=1)[None]

@@ -200,6 +200,7 @@ def test_baselines_score_as_in_a_run(tmp_path):
         assert scores[cell.explainer][cell.metric] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_maps_of_a_saturated_network_are_flat():
     for network, is_flat in ((Colours(), False), (nn.Sequential(Colours(), nn.Hardtanh(-1e-3, 1e-3)), True)):
         report = check_maps(examined(pictures(), classifier(network))[0], inf)

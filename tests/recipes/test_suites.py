@@ -216,6 +216,7 @@ def test_tables_are_written_with_every_digit_and_the_page_shows_them(done):
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
+@pytest.mark.slow
 def test_a_plot_has_a_panel_for_each_quantity_and_none_without_numbers(done, tmp_path):
     def panels(name, empty=()):
         table = next(table for table in done.tables if table.name == name)

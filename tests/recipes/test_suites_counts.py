@@ -73,6 +73,7 @@ def test_the_binary_sets_of_p0_are_evaluated_on_the_positive_class(tmp_path):
         assert tuple(job.spec.only or ()) == only
 
 
+@pytest.mark.slow
 def test_drawn_pictures_are_marked_in_every_file_and_never_taken_for_real_ones(tmp_path):
     suite("p0-table1", out=tmp_path / "smoke", smoke=True, progress=False)
     files = sorted((tmp_path / "smoke/tables").iterdir())

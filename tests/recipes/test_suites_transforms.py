@@ -57,6 +57,7 @@ CHANGES = {"": lambda picture: picture, "flip_vertical": lambda picture: picture
            "right": right}  # fmt: skip
 
 
+@pytest.mark.slow
 def test_it_is_the_accuracy_of_changed_images(settings):
     context = load(*describe(settings))
     values = set()

@@ -51,6 +51,7 @@ def rate(study, person, rating, most=None):
     return person
 
 
+@pytest.mark.slow
 def test_every_image_gets_its_raters_with_all_its_maps(study):
     people = [rate(study, study.study.join().name, lambda *about: 3) for _ in range(7)]
     assert study.state(people[-1])["total"] == 0  # 12 images for 2 people each, 4 a person: 6 people
@@ -74,6 +75,7 @@ def test_the_order_is_of_each_person_and_image_and_is_kept(study, tmp_path):
         assert [stored[one.unit] for one in maps] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_those_who_leave_are_replaced(study):
     for _ in range(6):
         rate(study, study.study.join().name, lambda *about: 3, most=6)

@@ -166,6 +166,7 @@ def test_an_assessment_counts_the_ratings_that_its_results_count(tmp_path):
     assert [row["marks"] for row in seen["people"] if people[row["person"]] == 5] == [["careless"]]
 
 
+@pytest.mark.slow
 def test_peekaboom_gives_the_place_of_who_is_left_out_to_others(tmp_path):
     images = run_images(6)
     store = Store(tmp_path / "study.db")

@@ -89,6 +89,7 @@ def test_people_see_what_kae_shows_the_network_unless_the_study_is_an_earlier_on
         game.save(person, {"place": question.place, "step": step, "choice": None})
 
 
+@pytest.mark.slow
 def test_under_the_protocol_of_the_paper_there_are_no_checks_and_the_careless_count(tmp_path):
     """Lu et al., table 3 and figure 6: `--protocol p2`."""
     game = start(Store(tmp_path / "study.db"), run_images(6), **PROTOCOLS["p2"] | {"judgements": 2})

@@ -88,6 +88,7 @@ def test_nobody_without_a_key_and_nobody_for_another(client, game):
     assert {answer.person for answer in game.study.answers()} == {one["person"]}
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("body", [
     b"", b"{", b"[]", b"null", b'"text"', b"\xff\xfe", b"[" * 100_000, b'{"place": 0}', b" " * 70_000,
     b'{"place": 0, "step": 0, "choice": "purple"}', b'{"place": 3, "step": 0, "choice": null}',

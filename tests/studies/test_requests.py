@@ -82,6 +82,7 @@ def test_the_bodies_of_all_requests_are_bounded_together(server, app):
         connection.close()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("sent", [b"", b"G", b"POST /api/join HTTP/1.1\r\nHost: a\r\n"])
 def test_a_connection_without_a_request_is_closed(server, sent):
     start = time.monotonic()
@@ -91,6 +92,7 @@ def test_a_connection_without_a_request_is_closed(server, sent):
     assert time.monotonic() - start < 3
 
 
+@pytest.mark.slow
 def test_heads_that_trickle_are_closed_after_an_answer_too(server):
     with socket.create_connection(server) as connection:
         connection.sendall(b"GET /api/about HTTP/1.1\r\nHost: a\r\n\r\n")

@@ -64,6 +64,7 @@ def test_every_answer_of_every_person_comes_back(annotated, other, tmp_path, for
     assert {name: one["value"] for name, one in read.items()} == pytest.approx(values, rel=1e-12)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("person", ["ada", "p"])
 def test_masks_of_others_are_nobody_elses(annotated, other, tmp_path, format, person):
@@ -81,6 +82,7 @@ def test_a_file_is_as_good_as_its_folder(annotated, other, tmp_path, format):
         import_masks(other, tmp_path / "other", format, "p-a")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("person", ["consensus", "Consensus", "../../x", "/tmp/x", "a/b", "a\\b", ".hidden", "..", "",
                                     " ", "a b", "x" * 101, "a\nb"])  # fmt: skip
 def test_what_is_no_pseudonym_is_not_imported(annotated, other, tmp_path, person):
@@ -89,6 +91,7 @@ def test_what_is_no_pseudonym_is_not_imported(annotated, other, tmp_path, person
     assert other.study.answers() == []
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("format", ["png", "cvat"])
 @pytest.mark.parametrize("person", ["../../outside", "/tmp/outside", "..", ".", ".git", "a/b", "a\\b", "ü" * 101])
 def test_a_person_of_a_store_from_elsewhere_leads_to_no_other_folder(annotated, tmp_path, format, person):

@@ -178,6 +178,7 @@ def counted(study, units, lease_hours):
     return [counts[unit] for unit in units]
 
 
+@pytest.mark.sample(2, 2)
 @pytest.mark.parametrize("seed", range(4))
 def test_places_are_those_of_all_rows_whatever_happens_and_whoever_writes(place, seed, monkeypatch):
     """Test two servers with people who come and go, reviews, exclusions, wrong clocks and transactions that fail."""

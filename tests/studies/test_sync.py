@@ -86,6 +86,7 @@ def test_only_new_answers_are_committed(hub, tmp_path):
     assert hub.api(VISITOR).repo_info(REPO, repo_type="dataset").sha != head
 
 
+@pytest.mark.slow
 def test_each_commit_holds_whole_answers_while_people_answer(hub, tmp_path, monkeypatch):
     """Each commit is a beginning of the answers, whether a file is continued or a new one is begun."""
     monkeypatch.setattr("saliency_bench.studies.sync.LARGE", 5000)
@@ -210,6 +211,7 @@ def test_a_repository_that_is_made_public_gets_no_further_answers(hub, tmp_path,
     assert "answers since then: 1\nCOPYING FAILS" in sync.status()
 
 
+@pytest.mark.slow
 def test_another_study_is_not_continued(hub, tmp_path):
     sync = sync_of(hub, tmp_path / "study.db")
     sync.restore()

@@ -60,6 +60,7 @@ def test_a_command_shows_its_lines_whatever_is_set_up(logged, caplog, capsys):
     assert LOGGER.propagate
 
 
+@pytest.mark.slow
 def test_importing_sets_up_nothing():
     code = "import logging, saliency_bench as sb; sb.run; sb.train; names = logging.root.manager.loggerDict; " \
            "print(logging.root.handlers, getattr(names.get('saliency_bench'), 'handlers', []))"  # fmt: skip

@@ -142,6 +142,7 @@ def test_metrics_and_explainers_say_what_they_are():
     says(as_explainer(lit), HOSTILE)
 
 
+@pytest.mark.slow
 def test_a_board_shows_its_cells(done, tmp_path):
     refused("cannot be the name of a method", of_run, done.folder, "ada")
     write(tmp_path, {"gradcam": np.linspace(0.1, 0.9, 60), "mine@1": np.linspace(0.2, 0.3, 60)}, "ada")

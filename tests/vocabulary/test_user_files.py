@@ -146,6 +146,7 @@ def test_what_others_have_written_imports_no_file(folder):
     assert "mine" not in sys.modules
 
 
+@pytest.mark.slow
 def test_the_words_of_others_import_nothing(folder, shapes, resnet, capsys):
     """A run's folder that somebody else made: its run.json, summary and records name a file."""
     words = ["run", "--dataset", str(shapes), "--model", str(resnet), "--limit", "4", "--device", "cpu", "--out", "run"]
