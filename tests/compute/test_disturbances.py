@@ -420,7 +420,7 @@ sys.exit(main())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_a_stopped_process_is_named_and_ends_the_run(rank, world, tmp_path):
     script = tmp_path / "impatient.py"
     script.write_text(IMPATIENT)

@@ -122,7 +122,7 @@ def scored(name, images, **more):
     return score_samples(name, images, **given)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(2, 3)
 @pytest.mark.filterwarnings("ignore:.*samples left out")
 @pytest.mark.parametrize("name", ASKING)
 def test_images_of_any_kind_and_one_image_give_what_the_function_gives(load, name):

@@ -84,7 +84,7 @@ def stop_after(monkeypatch, writes):
     monkeypatch.setattr(PartFolder, "write", counted)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, 2)
 @pytest.mark.parametrize("writes", [1, 2, 3, 8, 13, 16])
 def test_a_run_that_was_stopped_ends_with_the_same_maps(done, shapes, resnet, tmp_path, monkeypatch, writes):
     with monkeypatch.context() as patch:

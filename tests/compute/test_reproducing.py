@@ -99,7 +99,7 @@ HISTORIES = {
 }  # fmt: skip
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(1, 3)
 @pytest.mark.parametrize("history", HISTORIES)
 def test_the_command_gives_all_cells_of_the_summary_and_the_same_records(start, check_repeated, tmp_path, history):
     for explainers, metrics, settings in HISTORIES[history]:

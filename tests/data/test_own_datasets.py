@@ -138,7 +138,7 @@ def united(rows, words="lists .* a sample has one picture; combine"):
     return eval(f"rows{code}", {"rows": rows, "functools": functools, "PIL": PIL, "numpy": np})
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(3, 5)
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_gives_the_same_numbers(form, rows, run, tmp_path):
     (tmp_path / "data").mkdir()

@@ -86,7 +86,7 @@ def settings():
     )  # fmt: skip
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(4, 3)
 @pytest.mark.parametrize("state", STATES)
 def test_settings_of_torch_change_no_map_and_stay(state, tiny):
     for model, explainers in ((Convolutions(), OF_CONVOLUTIONS), (tiny(), OF_ATTENTION)):

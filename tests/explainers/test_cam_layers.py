@@ -75,7 +75,7 @@ def shrink(model):
     model.classifier[6] = nn.Linear(8, 4)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2, 5)
 @pytest.mark.parametrize("name", TORCHVISION)
 def test_torchvision(name):
     side, expected, grid = TORCHVISION[name]

@@ -42,7 +42,7 @@ def built(name):
     return load_classifier(model, mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu"), torch.rand(1, 3, side, side)
 
 
-@pytest.mark.sample(1, 25)
+@pytest.mark.sample(1, 8)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_is_read_at_its_last_features(name):
     classifier, images = built(name)

@@ -133,7 +133,7 @@ def opened_by(jobs):
     return opened
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(4, 6)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_equal_bytes_with_one_thread_and_with_three(name, tmp_path):
     source, options = _examples.write(name, tmp_path / "source", 6, 48), _examples.options(name)

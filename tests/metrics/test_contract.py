@@ -173,7 +173,7 @@ class Breaking(nn.Module):
 MARK = 0.123
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(8, 20)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("name", NAMES)
 def test_what_reads_a_classifier_without_probabilities_has_no_score_for_that_sample(name, value, inputs):

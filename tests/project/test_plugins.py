@@ -64,7 +64,7 @@ def test_nothing_that_a_command_must_have_is_missing(name):
     contracts.check("push_scripts", name)
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3, 5)
 @pytest.mark.parametrize("name", contracts.complete("push_scripts"))
 def test_help_of_every_command_shows_an_example_and_imports_no_torch(name):
     code = f"""

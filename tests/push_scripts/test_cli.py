@@ -302,7 +302,7 @@ def words_of(command):
     return [*QUICK[command].split(), *on_cpu, "--quiet"]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2, 4)
 @pytest.mark.parametrize("command", sorted(set(QUICK) - {"train"}))
 def test_a_quiet_command_prints_nothing_and_does_the_same(command, sandbox, capsys, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

@@ -31,7 +31,7 @@ def offered(line: str, folder) -> list[str]:
     return [word.strip() for word in answer.read_text().splitlines()]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(4, 4)
 @pytest.mark.parametrize(("line", "words"), [
     ("", set(registry.names("push_scripts")) | {"help"}), ("re", {"recompute", "report", "review"}),
     ("help tr", {"train"}), ("run --met", {"--metrics"}),

@@ -343,8 +343,8 @@ def _steady(path, content):
     return content
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kills", [1, pytest.param(len(KILLS), marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("kills", [1, len(KILLS)])
 def test_a_first_day_with_faults_and_kills_ends_as_an_undisturbed_one(kills, tmp_path, built):
     from local_hub import LocalHub
 

@@ -99,7 +99,7 @@ def test_the_best_is_found_for_a_part_of_the_passes(simulation):
 
 
 @pytest.mark.slow
-@pytest.mark.sample(0, 4)
+@pytest.mark.sample(0, 1)
 @pytest.mark.parametrize("candidates", [10, 60])
 @pytest.mark.parametrize("case", ["all tied", "four within the margin", "rare 0/1 scores, tied",
                                   "clusters of six, tied", "unbounded, tied"])  # fmt: skip

@@ -21,7 +21,7 @@ def at_least(share, times):
     return share - 2.5 * (share * (1 - share) / times) ** 0.5
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(2, 4)
 @pytest.mark.parametrize("design", ["single samples", "clusters of 6, ICC .3", "log-normal sizes, ICC .5"])
 @pytest.mark.parametrize("law", ["95 % zeros", "70 % zeros", "IoU (beta .7, 1.3)", "narrow (beta 30, 30)"])
 def test_means_of_bounded_scores_are_covered(simulation, law, design):

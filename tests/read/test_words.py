@@ -149,7 +149,7 @@ def test_ranks_that_another_version_of_the_test_made_are_computed_anew(version, 
     assert (again.cells, again.contrasts, again.summary) == (today.cells, today.contrasts, today.summary)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2, 4)
 @pytest.mark.parametrize("name", RUNS)
 def test_pairs_are_called_alike_as_the_two_tests_say(name, folder_of, tmp_path):
     run = read_run(folder_of(name))
@@ -286,7 +286,7 @@ def test_cards_and_tags_follow_from_the_pairs(name, folder_of):
     assert told == expected
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2, 4)
 @pytest.mark.parametrize("name", RUNS)
 def test_the_page_and_the_console_say_the_same(name, folder_of, tmp_path):
     run = read_run(folder_of(name))

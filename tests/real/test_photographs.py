@@ -44,7 +44,7 @@ def test_maps_of_many_pictures_have_the_same_bits_in_every_batch(name, lite0, ph
     assert torch.equal(together[2], alone[0])
 
 
-@pytest.mark.slow
+@pytest.mark.sample(0, 2)
 @pytest.mark.parametrize("name", [*CAMS, "gradient", "input_x_gradient"])
 def test_random_weights_destroy_the_maps(name, lite0, photos, predicted):
     *_, (_, randomised) = cascade(lite0, 0)
