@@ -1,1 +1,1 @@
-"""Metrics: a folder per `evaluate` module; the function is in `score.py` (see saliency_bench/declarations.py)."""
+"""Metrics, with one folder per `evaluate` module and the function in `score.py` (saliency_bench/declarations.py)."""

@@ -1,7 +1,7 @@
-"""The Space of a metric: a form to try it on your own pictures, and the card. Pushed as app.py.
+"""Space of a metric: a form for trying the metric on your own images, and the metric's card. Pushed as app.py.
 
-The form has the inputs of the metric's function: a map and a mask; a picture, its map and a classifier; or, for a
-metric that requests maps itself, a picture, a classifier and an explainer.
+The form has the inputs of the metric's function: a map and a mask; an image, its map and a classifier; or, for a metric
+that requests maps itself, an image, a classifier and an explainer.
 """
 
 import ast
@@ -19,37 +19,37 @@ import numpy as np
 from PIL import Image
 
 HERE = Path(__file__).resolve().parent
-MODULE = re.compile(r"^class \w+\(\w+, evaluate\.Metric\):", re.MULTILINE)  # name of the metric for `evaluate`
+MODULE = re.compile(r"^class \w+\(\w+, evaluate\.Metric\):", re.MULTILINE)  # class of the metric for `evaluate`
 NAME = next(path.stem for path in sorted(HERE.glob("*.py")) if MODULE.search(path.read_text(encoding="utf-8")))
 CARD = (HERE / "README.md").read_text(encoding="utf-8").split("---\n", 2)[-1]
-SIDE = 224  # pixels of the example
+SIDE = 224  # side of the example in pixels
 CLASSIFIER = "microsoft/resnet-18"
 
 
 def score(saliency, mask):
-    """Return the score of one map (H, W) and its mask, 0 to 255."""
+    """Return the score of one map (H, W) and its mask (H, W) with values from 0 to 255."""
     if saliency is None or mask is None:
-        raise gr.Error("give a saliency map and a mask")
+        raise gr.Error("the saliency map or the mask is missing; upload both")
     return computed(predictions=[saliency], references=[mask > 127])
 
 
 def score_curves(picture, saliency, model, chosen):
-    """Return (score, prediction as text) of one picture and its map, for the chosen class or else the top class."""
+    """Return (score, prediction as text) of one image and its map, for the chosen class or by default the top class."""
     if picture is None or saliency is None:
-        raise gr.Error("give a picture and its saliency map")
+        raise gr.Error("the image or its saliency map is missing; upload both")
     if picture.size != saliency.size:
-        raise gr.Error(f"the map has {saliency.size} pixels, its picture {picture.size}; give them the same size")
+        raise gr.Error(f"the map has {saliency.size} pixels, but the image has {picture.size}; upload the same size")
     classifier = load(model)
     images, seen, target = read(classifier, picture, chosen)
-    # Store the map as a picture, so that it is resized and cropped exactly like the picture.
+    # Pass the map as an image, so that it is resized and cropped exactly like the image.
     maps = classifier.prepare([{"image": saliency.convert("RGB")}]).images.mean(dim=1)
     return computed(predictions=maps, references=[target], images=images, classifier=classifier), seen
 
 
 def score_explainer(picture, model, explainer, chosen=""):
-    """Return (score, prediction as text) of an explainer on one picture."""
+    """Return (score, prediction as text) of an explainer on one image."""
     if picture is None:
-        raise gr.Error("give a picture")
+        raise gr.Error("the image is missing; upload one")
     classifier = load(model)
     images, seen, target = read(classifier, picture, chosen)
     inputs = {"references": [target]} if OF_A_CLASS else {}
@@ -57,7 +57,11 @@ def score_explainer(picture, model, explainer, chosen=""):
 
 
 def computed(**inputs):
-    """Return the metric of these inputs as text; raise an error for the form if this fails."""
+    """Return the score of these inputs as text.
+
+    Raises:
+        gr.Error: The metric cannot be computed.
+    """
     try:
         metric = evaluate.load(str(HERE / f"{NAME}.py"))
         return f"{metric.compute(**inputs)[NAME]:.4f}"
@@ -67,10 +71,10 @@ def computed(**inputs):
 
 @lru_cache(maxsize=1)
 def load(model):
-    """Load a classifier from the Hub or torchvision; folders of the machine that serves the page are refused."""
+    """Load a classifier from the Hub or torchvision. Folders on the machine that runs the Space are rejected."""
     model = model.strip()
     if not re.fullmatch(r"\w[\w-]*/\w[\w.-]*|torchvision:\w+", model) or Path(model).exists():
-        raise gr.Error(f"'{model}' is not a classifier on the Hub; give its id, such as {CLASSIFIER}")
+        raise gr.Error(f"'{model}' is not a classifier on the Hub; enter the id of a model, such as {CLASSIFIER}")
     try:
         from saliency_bench.compute.classifiers.loading import load_classifier
 
@@ -80,7 +84,7 @@ def load(model):
 
 
 def read(classifier, picture, chosen):
-    """Return (the prepared picture (1, 3, H, W), the prediction as text, the index of the class)."""
+    """Return (prepared image (1, 3, H, W), prediction as text, index of the class)."""
     import torch
 
     from saliency_bench.compute.targets.label_maps import index_of
@@ -101,7 +105,7 @@ def read(classifier, picture, chosen):
 
 
 def asks():
-    """Return the names of the inputs of the metric's function, without its options."""
+    """Return the names of the inputs of the metric's function, without the options."""
     path = HERE / "score.py"
     tree = ast.parse(path.read_text(encoding="utf-8")) if path.exists() else ast.Module([], [])
     signatures = [node.args for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == NAME]
@@ -115,7 +119,7 @@ def example():
 
 
 def drawing():
-    """Return a picture of a ball under a blue sky."""
+    """Return an image of a ball under a blue sky."""
     sky = np.stack([110 + 90 * UP, 160 + 60 * UP, 0 * UP + 230], axis=-1)
     ball = np.array([235, 120, 30]) * (1.15 - UP[..., None])
     return Image.fromarray(np.where(DISC[..., None], ball, sky).clip(0, 255).astype(np.uint8))
@@ -132,25 +136,25 @@ def a_map(value, type):
 
 
 def a_picture():
-    """Return a form field for a picture."""
-    return an_image(drawing(), "picture", "RGB", "pil")
+    """Return a form field for the image to explain."""
+    return an_image(drawing(), "image", "RGB", "pil")
 
 
 def a_classifier():
     """Return a form field for a classifier."""
-    return gr.Textbox(CLASSIFIER, label="classifier: an id of the Hub, or torchvision:NAME")
+    return gr.Textbox(CLASSIFIER, label="classifier: id on the Hub, or torchvision:NAME")
 
 
 def a_class():
     """Return a form field for a class."""
-    return gr.Textbox("", label="class: name or number; empty: the predicted one")
+    return gr.Textbox("", label="class: name or number; empty for the predicted class")
 
 
 def an_explainer():
     """Return a form field for an explainer."""
     known = explainers()
     first = "gradcam" if "gradcam" in known else known[0]
-    return gr.Dropdown(known, value=first, label="explainer, with options as rise:masks=500", allow_custom_value=True)
+    return gr.Dropdown(known, value=first, label="explainer, with options: rise:masks=500", allow_custom_value=True)
 
 
 def explainers():
@@ -163,7 +167,7 @@ def explainers():
 UP, LEFT = np.mgrid[:SIDE, :SIDE] / SIDE
 DISC = (UP - 0.5) ** 2 + (LEFT - 0.55) ** 2 < 0.03
 ASKS = asks()
-OF_A_CLASS = bool(ASKS & {"maps", "target"})  # else the metric chooses the classes
+OF_A_CLASS = bool(ASKS & {"maps", "target"})  # other metrics choose the classes themselves
 
 with gr.Blocks(title=NAME) as demo:
     function: Callable | None = None
@@ -187,13 +191,14 @@ with gr.Blocks(title=NAME) as demo:
                 inputs += [a_classifier(), an_explainer()]
                 inputs += [a_class()] if OF_A_CLASS else []
     if function is None:
-        gr.Markdown(f"*{NAME} has no form here: it takes {', '.join(sorted(ASKS)) or 'more'} than pictures can give.*")
+        inputs_text = ", ".join(sorted(ASKS)) or "other inputs"
+        gr.Markdown(f"*{NAME} cannot be tried here, because it needs more inputs than an image: {inputs_text}.*")
     else:
         with gr.Row():
             button = gr.Button("score", variant="primary")
             results = [gr.Textbox(label=NAME, interactive=False)]
             if function is not score:
-                results += [gr.Textbox(label="the classifier sees", interactive=False)]
+                results += [gr.Textbox(label="prediction of the classifier", interactive=False)]
         button.click(function, inputs, results)
     gr.Markdown(CARD)
 

@@ -1,4 +1,4 @@
-"""Papers of metrics as BibTeX, by first author and year."""
+"""BibTeX entries of the metrics' papers, named by first author and year."""
 
 ACHANTA_2009 = """@inproceedings{achanta2009frequency,
   title={Frequency-tuned salient region detection},

@@ -1,8 +1,8 @@
-"""Shared by saliency_correctness and saliency_confidence: salient regions pasted into pictures of the same class.
+"""Shared code of saliency_correctness and saliency_confidence: paste salient regions into pictures of the same class.
 
-For each class, the k images with the highest probability of that class (H) and the k images with the lowest (L),
-disjoint, are paired one to one at random. The salient region S of H is pasted into L; for the inverse, the rest of H is
-pasted.
+For each class, the k images with the highest probability of that class (H) are paired one to one, at random, with the k
+images with the lowest probability (L). H and L are disjoint. The salient region S of H is pasted into L; for the
+inverse, the other pixels of H are pasted.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ NO_FIVE = "five classes or fewer, or no softmax"
 
 
 def plan(options: dict[str, Any], predictions: Predictions) -> dict[int, list[int]]:
-    """Return {image of L: its partner in H in each pairing}.
+    """Return {index of an image in L: indices of its partners in H, one per pairing}.
 
-    The classes of an image are its correct classes. For a class with n images, L and H have min(k, n // 2) images each;
-    images of equal probability are ordered by id.
+    The classes of an image are its correct classes. For a class with n images, L and H have min(k, n // 2) images each.
+    Images of equal probability are ordered by id.
     """
     p = true_probability(predictions.probabilities, predictions.right, predictions.activation)
     members: dict[tuple[int, ...], list[int]] = {}
@@ -47,14 +47,14 @@ def plan(options: dict[str, Any], predictions: Predictions) -> dict[int, list[in
 
 
 def _bijection(count: int, seed: int, pairing: int, classes: Sequence[int]) -> np.ndarray:
-    """Return a random order of `count` images, which pairs H with L."""
+    """Return a random order of `count` images that pairs H with L."""
     return np.argsort(random_bits(seed_of(seed, "pairing", pairing, *classes), count), kind="stable")
 
 
 def true_probability(p: np.ndarray, right: np.ndarray, activation: str) -> np.ndarray:
-    """Return the summed probability of the correct classes, Float64 (...) for p (..., K).
+    """Return the sum of the probabilities of the correct classes, float64 (...) for p (..., K).
 
-    With a sigmoid, return the probability of the most likely correct class.
+    With a sigmoid, return the probability of the most likely correct class instead.
     """
     probability = np.where(right, p.astype(np.float64), 0)
     return probability.max(axis=-1) if activation == "sigmoid" else probability.sum(axis=-1)
@@ -65,8 +65,8 @@ class Pasted:
     """Probabilities of the pasted pictures, and the size of the pasted regions.
 
     Attributes:
-        p: float64 (B, 2, R, K), probabilities for R pairings, normal and inverse.
-        size: (B, R), share of pixels in S.
+        p: Probabilities of the normal and inverse pictures of R pairings, float64 (B, 2, R, K).
+        size: Share of pixels in S, of shape (B, R).
     """
 
     p: np.ndarray
@@ -80,13 +80,13 @@ def pasted(images: Images, classifier: nn.Module, partners: Partners, threshold:
     inside, pairings = torch.from_numpy(salient).to(images.device), index.shape[1]
 
     def draw(samples: Tensor, pictures: Tensor) -> Images:
-        """Return the pictures: the first R have S of H on L, the others the rest of H on L."""
+        """Return the pictures: first R pictures with S of H pasted onto L, then R with the other pixels of H."""
         chosen = index[samples, pictures % pairings]
         from_high = inside[chosen] ^ (pictures >= pairings)[:, None, None]
         return torch.where(from_high[:, None], partners.images[chosen], images[samples])
 
     def read(logits: Tensor, samples: Tensor) -> Tensor:
-        """Return probabilities; NaN where the logits have none."""
+        """Return the probabilities, or NaN for logits without probabilities."""
         p = probabilities(logits.double(), activation_of(classifier))
         broken = torch.from_numpy(no_probabilities(logits, activation_of(classifier))).to(p.device)
         return torch.where(broken[:, None], torch.nan, p)
@@ -98,10 +98,10 @@ def pasted(images: Images, classifier: nn.Module, partners: Partners, threshold:
 
 
 def salient_pixels(maps: np.ndarray, threshold: float, by: By) -> np.ndarray:
-    """Return the pixels above the threshold of a map's range or above this percentile of its pixels, Bool (N, H, W).
+    """Return the pixels above a share of each map's range or above a percentile of its pixels, bool (N, H, W).
 
-    With a percentile, the number of pixels is exact; ties are in the order of `saliency_bench.maps`. A constant map has
-    no salient pixels.
+    With a percentile, the number of pixels is exact, and ties are broken by the order of `saliency_bench.maps`. A
+    constant map has no salient pixels.
     """
     if by == "value":
         return normalise(maps) > threshold
@@ -110,7 +110,7 @@ def salient_pixels(maps: np.ndarray, threshold: float, by: By) -> np.ndarray:
 
 
 def accuracies(p: np.ndarray, right: np.ndarray, activation: str) -> np.ndarray:
-    """Return whether a correct class is first, and whether one is in the top five: Float64 (..., 2) for p (..., K)."""
+    """Return the top-1 and top-5 accuracy, float64 (..., 2) for p (..., K); top-5 is NaN if it is uninformative."""
     first = recognised(p, right, activation).astype(float)
     if not has_five(activation, p.shape[-1]):
         return np.stack([first, np.full(first.shape, np.nan)], axis=-1)
@@ -120,7 +120,7 @@ def accuracies(p: np.ndarray, right: np.ndarray, activation: str) -> np.ndarray:
 
 
 def has_five(activation: str, classes: int) -> bool:
-    """Return whether top-5 accuracy is informative."""
+    """Return whether the top-5 accuracy is informative: a softmax over more than five classes."""
     return activation == "softmax" and classes > 5
 
 
@@ -132,8 +132,8 @@ def check(*, k: int, pairings: int, threshold: float, by: By, **others: object) 
 
 
 def check_threshold(threshold: float, by: By) -> None:
-    """Raise UserError if the threshold is not a share of a range or, depending on `by`, not a percentile."""
+    """Raise UserError if the threshold is outside [0, 1) for by="value", or outside [0, 100) for by="percentile"."""
     low, high = (0, 1) if by == "value" else (0, 100)
     if not low <= threshold < high:
-        further = "; by=percentile takes 0 to 100" if by == "value" else ""
+        further = "; use by=percentile for 0 to 100" if by == "value" else ""
         raise UserError(f"threshold with by={by} must be from {low} to below {high}; got {threshold:g}{further}")

@@ -1,26 +1,25 @@
-"""Rank correlation of rows of numbers. Ranks are exact: only numbers that differ by no more than rounding tie."""
+"""Rank correlation of rows of numbers. Only numbers that differ by rounding errors share a rank."""
 
 import numpy as np
 from scipy.stats import rankdata
 
-ROUNDING = 1e-6  # uncertainty of float32, relative to the numbers from which a value was computed
+ROUNDING = 1e-6  # rounding error of float32, relative to the numbers from which a value was computed
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return Spearman correlations, Float64 (B,), of rows (B, n); 0 if one of them is constant."""
+    """Return the Spearman correlations, float64 (B,), of rows (B, n), or 0 for a constant row."""
     ranks = [rankdata(rows, axis=1) - (rows.shape[1] + 1) / 2 for rows in (first, second)]
     lengths = np.sqrt((ranks[0] ** 2).sum(axis=1) * (ranks[1] ** 2).sum(axis=1))
     return np.divide((ranks[0] * ranks[1]).sum(axis=1), lengths, out=np.zeros(len(first)), where=lengths > 0)
 
 
 def levels(rows: np.ndarray, scales: np.ndarray | None = None) -> np.ndarray:
-    """Return integer levels (B, n) in the order of each row; neighbours that differ only by rounding share a level.
+    """Return integer levels (B, n) in the order of each row, where values that differ only by rounding share a level.
 
     Args:
-        rows: (B, n).
-        scales: (B, n), magnitude of the values from which each number was computed; numbers are uncertain by `ROUNDING`
-            times this.
-            None: the largest magnitude of its row.
+        rows: Numbers of shape (B, n).
+        scales: Magnitude of the values from which each number was computed, of shape (B, n). The error of a number is
+            `ROUNDING` times its scale. None: the largest magnitude of the row.
     """
     if scales is None:
         scales = np.broadcast_to(np.abs(rows).max(axis=1, keepdims=True), rows.shape)

@@ -1,8 +1,8 @@
-"""Shared by the four scores of P3 (RFxG: reference frame and granularity): own maps, one curve each, its area.
+"""Shared code of the four scores of P3 (RFxG: reference frame and granularity).
 
-Each score has its own question about the classifier's top class A and gets the explainer's map for that question. The
-top pixels of the map, a share of 0.1 to 0.9 in steps of 0.1, are removed from the image, and the probabilities of all
-classes are read.
+Each score asks a different question about the classifier's top class A and requests the explainer's map for that
+question. The top pixels of the map are removed from the image, in shares of 0.1 to 0.9 in steps of 0.1. The classifier
+then predicts the probabilities of all classes. The score is the area under a curve that is computed from them.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,24 +26,26 @@ SHARES = np.linspace(0.1, 0.9, 9)
 
 @dataclass(frozen=True)
 class ExplainerQuestion:
-    """A sample's question to the explainer, and the function that scores the answer.
+    """Question about a sample for the explainer, and the function that scores the probabilities.
 
     Attributes:
-        target: (1, K), what the map explains.
-        value: function that scores probabilities f (N, K), given the probabilities g of the whole image.
+        target: Target that the map explains, of shape (1, K).
+        value: Function (f, g) of the probabilities f (N, K) without pixels and the probabilities g (K,) of the whole
+            image. It returns values of shape (N,).
     """
 
     target: Target
     value: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-Ask = Callable[[int, np.ndarray], ExplainerQuestion | None]  # (A, probabilities of the image); None: undefined
-# (groups, A, probabilities of the image) -> the classes that a metric asks about; None: undefined
+# (A, probabilities of the image) -> question about the image; None if it is undefined
+Ask = Callable[[int, np.ndarray], ExplainerQuestion | None]
+# (groups, A, probabilities of the image) -> classes of the question; None if they are undefined
 Sides = Callable[[ClassGroups, int, np.ndarray], TargetTerms | None]
 
 
 def question_of(sides: Sides) -> Callable[[dict, np.ndarray, ClassGroups], list[tuple[TargetTerms, ...]]]:
-    """Return the `question` of a metric, see `saliency_bench.bound_metric`."""
+    """Return the `question` function for a metric's declaration; see `saliency_bench.declarations`."""
 
     def question(options: dict, probabilities: np.ndarray, groups: ClassGroups) -> list[tuple[TargetTerms, ...]]:
         """Return the classes of each sample's question."""
@@ -63,10 +65,10 @@ def scores(
     reference: str,
     published: bool,
 ) -> np.ndarray:
-    """Return the area under a question's value, divided by 0.8, Float64 (B,); NaN if undefined.
+    """Return the area under the values of each sample's question, divided by 0.8, float64 (B,).
 
-    It is undefined for a sample without a question or without probabilities. With `published`, like in the authors'
-    code, the area is not divided and the number of pixels is rounded down.
+    The score is NaN for a sample without a question or without probabilities. With `published`, the area is not divided
+    and the number of pixels is rounded down, as in the authors' code.
     """
     activation = activation_of(classifier)
     whole, broken = probabilities(logits.double(), activation).cpu().numpy(), no_probabilities(logits, activation)
@@ -90,5 +92,5 @@ def scores(
 
 
 def higher_is_better(options: dict[str, object]) -> bool:
-    """Return whether better maps score higher; with the sign of the authors' code, this holds only for PGS."""
+    """Return whether better maps score higher, which is reversed by the sign in the authors' code (`published`)."""
     return not options["published"]

@@ -1,4 +1,4 @@
-"""Measure how well the order of a map's pixels separates the mask from the rest."""
+"""Measure how well the order of a map's pixels separates the mask from the other pixels."""
 
 from typing import Any
 
@@ -18,25 +18,26 @@ from saliency_bench.metrics._papers import DAVIS_2006
     also_called=("ap", "map", "auprc"),
 )
 def saliency_average_precision(maps: Any, masks: Any) -> np.ndarray:
-    """Return the area under the precision-recall steps of each map, over all its thresholds.
+    """Return the area under the stepwise precision-recall curve of each map, over all thresholds.
 
-        AP = sum_n (R_n - R_(n-1)) P_n    over the distinct values v_1 > v_2 > ...;  P_n, R_n: of {map >= v_n}
+        AP = sum_n (R_n - R_(n-1)) P_n    over the distinct values v_1 > v_2 > ... of the map
 
-    Pixels of equal value enter together, as in scikit-learn's average_precision_score. There is no threshold to choose.
+    P_n and R_n are the precision and recall of the pixels {map >= v_n}. Pixels of equal value are added together, as in
+    scikit-learn's average_precision_score. There is no threshold to choose.
 
     Args:
-        maps: (B, H, W), finite.
-        masks: (B, H, W), bool or 0 and one other value.
+        maps: Finite maps of shape (B, H, W).
+        masks: Masks of shape (B, H, W): booleans, or 0 and one other value.
 
     Returns:
-        Float64 (B,) in (0, 1], higher is better; a constant map gets the mask's share of the image; NaN for an empty
-        mask.
+        Scores in (0, 1], float64 (B,); higher is better. The score of a constant map is the mask's share of the image.
+        The score is NaN for an empty mask.
 
     Raises:
         ValueError: Maps and masks differ in shape, maps are not finite, or masks are not binary.
 
     Example:
-        One 4 x 4 map (left) whose mask is the lower right quarter (right):
+        A 4 x 4 map (left) and its mask, the lower right quarter (right):
 
             0 0 0 0     0 0 0 0     v    8    7    6    4    2    0
             0 8 0 0     0 0 0 0     P    0   1/2  2/3  3/4  4/5  4/16
@@ -56,9 +57,9 @@ def _average_precision(values: np.ndarray, inside: np.ndarray) -> float:
     """Return the average precision of a sample's map (H, W); NaN for an empty mask."""
     if not inside.any():
         return np.nan
-    inside_values = np.sort(values[inside])[::-1]  # where recall grows; other steps add nothing
-    last = np.flatnonzero(np.append(inside_values[1:] != inside_values[:-1], True))  # pixel of each distinct value
+    inside_values = np.sort(values[inside])[::-1]  # recall grows only at these values; other steps add nothing
+    last = np.flatnonzero(np.append(inside_values[1:] != inside_values[:-1], True))  # last pixel of each distinct value
     hits = last + 1
-    below = np.searchsorted(np.sort(values, axis=None), inside_values[last])  # pixels of lesser values
+    below = np.searchsorted(np.sort(values, axis=None), inside_values[last])  # number of pixels with a smaller value
     salient = values.size - below
     return float(np.diff(hits, prepend=0) @ (hits / salient) / hits[-1])

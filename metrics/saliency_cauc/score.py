@@ -37,46 +37,49 @@ def saliency_cauc(
     reference: Reference = "mean",
     rival: Rival = "any",
 ) -> np.ndarray:
-    """Return the contrastive AUC: the area under s as the salient pixels are removed.
+    """Return the contrastive AUC: the area under the contrastive score s as the salient pixels are removed.
 
         CAUC = trapezoid sum of s_0 ... s_(m-1) / (ceil(H W / step) + 1),    m = max(1, ceil(n / step))
 
-    for n salient pixels: a share of the whole image's path, like in the published code.
+    n is the number of salient pixels. The divisor is the number of points for removing the whole image, as in the
+    published code.
 
-    s = p_A (1 - p_B), softmax probabilities. A are the classes with positive target weight, B those with negative
-    weight; if there are none, B is the most probable other class of the whole image (with rival="group" of A's group).
+    The contrastive score is s = p_A (1 - p_B), with softmax probabilities. A are the classes with a positive target
+    weight and B the classes with a negative weight. Without negative weights, B is the most probable other class for
+    the whole image; with rival="group", only A's group is considered.
 
-    Caveat: pixels that are not salient are never deleted, so fewer salient pixels give a smaller score: a spiky map
-    looks perfect wherever its spikes are. Compare maps with similar numbers of salient pixels, or use a metric that
-    deletes equal shares (saliency_deletion).
+    Caveat: only salient pixels are deleted, so fewer salient pixels give a smaller score. A map with a few spikes looks
+    perfect wherever its spikes are. Compare maps with similar numbers of salient pixels, or use a metric that deletes
+    equal shares (saliency_deletion).
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        groups: groups of the classifier's classes; with rival="group".
-        step: pixels removed together. The area needs every point of a path: a forward pass per sample for each step of
-            the longest path in the batch, at most H W / step (3,136 for 224 x 224).
-        threshold: share of the map's range (salient="range") or maximum ("maximum") above which pixels are salient.
-        salient: "range": salient pixels are above min + threshold (max - min), like in the published code. "maximum":
-            they are at least threshold * max, like in its paper; none if max <= 0.
-        reference: what replaces the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
-            which is zero for the network. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5. "noise":
-            uniform in [0, 1). "inpaint": filled in from the kept pixels. "linear": imputed linearly from the kept
-            pixels (ROAD). "farthest": 0 or 1, whichever is farther from each value. "gaussian": normal noise
-            around each value, within [0, 1] (both Sturmfels et al., 2020).
-        rival: class B for a target without negative weights: "any", the most probable other class, like in the
-            published code; "group", the most probable other class of A's group (Elisha et al., 2025, 5.3).
+        groups: Groups of the classifier's classes, required for rival="group".
+        step: Number of pixels removed at once. The area needs every point of the path. Each sample therefore needs one
+            forward pass per step of the longest path in the batch, at most H W / step (3,136 for 224 x 224).
+        threshold: Share of the map's range (salient="range") or maximum ("maximum") above which pixels are salient.
+        salient: Rule that selects the salient pixels. "range": pixels above min + threshold (max - min), as in the
+            published code. "maximum": pixels of at least threshold * max, as in the paper; there are none if max <= 0.
+        reference: Values that replace the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation
+            mean, which is zero after normalisation. "blur": the image blurred by a Gaussian of 11 x 11 pixels with
+            sigma 5. "noise": uniform noise in [0, 1). "inpaint": values filled in from the kept pixels. "linear":
+            linear imputation from the kept pixels (ROAD). "farthest": 0 or 1, whichever is farther from each value.
+            "gaussian": normal noise around each value, truncated to [0, 1]. The last two are from Sturmfels et al.
+            (2020).
+        rival: Class B for a target without negative weights. "any": the most probable other class, as in the published
+            code. "group": the most probable other class of A's group (Elisha et al., 2025, 5.3).
 
     Returns:
-        Float64 (B,) in [0, 1], lower is better; 0 for at most `step` salient pixels, so also for a constant map; NaN
-        where rival="group" and A's group has no other class.
+        Scores in [0, 1], float64 (B,); lower is better. The score is 0 for at most `step` salient pixels, which
+        includes a constant map. It is NaN if rival="group" and A's group has no other class.
 
     Raises:
         UserError: An option is out of range.
 
     Example:
-        A 4 x 4 image, and a classifier whose p_A is the share of white among the four pixels in the upper left corner
-        and p_B = 1 - p_A. The image is white and the map ranks the pixels row by row from 16 to 1; the 8 above 8.5 are
-        salient, with step=2 a path of 4 points of the 9 to the whole image:
+        Take a 4 x 4 image and a classifier whose p_A is the share of white among the four pixels in the upper left
+        corner, with p_B = 1 - p_A. The image is white, and the map ranks the pixels row by row from 16 to 1. The 8
+        pixels above 8.5 are salient. With step=2 the path has 4 points, of 9 points for the whole image:
 
             pixels gone     0   2     4     6
             p_A             1   1/2   1/2   0

@@ -1,4 +1,4 @@
-"""Why A and not B: whether the map of B against A finds the evidence for B."""
+"""Test whether the map that contrasts class B with class A finds the evidence for B."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from saliency_bench.types import Images
 
 
 def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
-    """Return A and the most probable other class of its group, or None if its group has no other class."""
+    """Return A and the most probable other class of A's group, or None if there is no other class."""
     b = groups.runner_up(a, p)
     return None if b is None else TargetTerms((a,), (b,))
 
@@ -44,46 +44,48 @@ def saliency_ccs(
     reference: Reference = "black",
     published: bool = False,
 ) -> np.ndarray:
-    """Return the contrastive contrastivity score (P3 eq. 2): how far A leads B as the evidence for B is removed.
+    """Return the contrastive contrastivity score (P3 eq. 2): A's lead over B as the evidence for B is removed.
 
         CCS = 1/0.8 * integral of f_A(x_s) - f_B(x_s) ds over [0.1, 0.9], trapezoid rule on 0.1, 0.2, ..., 0.9
 
-    f are the probabilities, A the top class, B the most probable other member of A's group. x_s is the image without
-    the top share s of the pixels of the map for the target contrast(B, A): the evidence for B and not for A.
+    f are the probabilities, A is the top class, and B is the most probable other member of A's group. The map explains
+    the target contrast(B, A): the evidence for B and not for A. x_s is the image without the top share s of the map's
+    pixels.
 
     Args:
-        images: (B, 3, H, W) in [0, 1].
-        classifier: the network whose probabilities are read.
-        logits: (B, K), the classifier's logits for these images.
-        groups: groups of the classifier's classes.
-        explain: makes the map for the target above.
-        seeds: one per image, for the references "noise", "linear" and "gaussian".
-        reference: what replaces the removed pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint",
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        classifier: Network that predicts the probabilities.
+        logits: Logits of the classifier for these images, of shape (B, K).
+        groups: Groups of the classifier's classes.
+        explain: Function that computes the map for the target above.
+        seeds: One seed per image for the references "noise", "linear" and "gaussian".
+        reference: Values that replace the removed pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint",
             "linear", "farthest" (0 or 1, whichever is farther from each value) or "gaussian" (normal noise around each
-            value, within [0, 1]).
-        published: follow the authors' code: the map is for contrast(A, B), the area is not divided by 0.8 and the
-            number of pixels is rounded down. Lower is then better.
+            value, truncated to [0, 1]).
+        published: Whether to follow the authors' code: the map explains contrast(A, B), the area is not divided by 0.8,
+            and the number of pixels is rounded down. Lower is then better.
 
     Returns:
-        Float64 (B,) in [-1, 1], higher is better (lower if `published`); NaN for a sample whose class is alone in its
-        group or in no group.
+        Scores in [-1, 1], float64 (B,); higher is better (lower if `published`). The score is NaN if the sample's class
+        is alone in its group or belongs to no group.
 
     Raises:
         UserError: The reference is unknown.
 
     Example:
-        A white 4 x 4 image; u and l are the shares of white in its upper and its lower half. The classifier says p_A =
-        u / 2, p_B = 3 l / 10, p_C = 3 r / 4 and p_D = r / 4 of the rest r. The groups are {A, B} and {C, D}. The map
-        for B against A ranks the lower half first, so B falls before A does:
+        Take a white 4 x 4 image and the groups {A, B} and {C, D}. u and l are the shares of white in the upper and the
+        lower half of the image. The classifier predicts p_A = u / 2 and p_B = 3 l / 10. The remaining probability r is
+        divided into p_C = 3 r / 4 and p_D = r / 4. The map for B against A ranks the lower half first, so p_B falls
+        before p_A:
 
             removed        2        3        5        6        8        10       11       13       14 pixels
             f_A - f_B      0.275    0.3125   0.3875   0.425    0.5      0.375    0.3125   0.1875   0.125
 
-        and the area is 1/8 (sum - (first + last) / 2) = 1/8 (2.9 - 0.2) = 0.3375.
+        The area is 1/8 (sum - (first + last) / 2) = 1/8 (2.9 - 0.2) = 0.3375.
     """
 
     def ask(a: int, p: np.ndarray) -> ExplainerQuestion | None:
-        """Return the question about class A, or None if it has no rival in its group."""
+        """Return the question about class A, or None if A's group has no other class."""
         terms = sides(groups, a, p)
         if terms is None:
             return None

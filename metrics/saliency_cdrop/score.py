@@ -1,4 +1,4 @@
-"""Measure how far class A falls relative to class B once a map's salient pixels are removed."""
+"""Measure how far the probability of class A falls relative to class B once a map's salient pixels are removed."""
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from saliency_bench.declarations import metric
 from saliency_bench.metrics._papers import XIE_2023
 from saliency_bench.target_weights import TargetRange
 
-TAU = 0.05  # share of the image below which fewer salient pixels do not raise the score
-SMOOTHED = 3  # number of last points of the path that are averaged
+TAU = 0.05  # below this share of the image, fewer salient pixels do not raise the score
+SMOOTHED = 3  # number of points averaged at the end of the path
 
 
 def limits(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
@@ -47,46 +47,48 @@ def saliency_cdrop(
     reference: Reference = "mean",
     rival: Rival = "any",
 ) -> np.ndarray:
-    """Return the drop in the contrastive score s as the salient pixels are removed, discounted by their number.
+    """Return the drop in the contrastive score s as the salient pixels are removed, discounted by the pixel count.
 
         CDROP = (s_0 - mean of the last three of s_0 ... s_(m-1)) / log2(1 + max(n, tau) / tau)
 
-    for n salient pixels, m = max(1, ceil(n / step)), tau = 0.05 H W, like in the published code: if m < 3, the last
-    point replaces the mean.
+    n is the number of salient pixels, m = max(1, ceil(n / step)) and tau = 0.05 H W. If m < 3, the last point replaces
+    the mean, as in the published code.
 
-    s = p_A (1 - p_B), softmax probabilities. A are the classes with positive target weight, B those with negative
-    weight; if there are none, B is the most probable other class of the whole image (with rival="group" of A's group).
+    The contrastive score is s = p_A (1 - p_B), with softmax probabilities. A are the classes with a positive target
+    weight and B the classes with a negative weight. Without negative weights, B is the most probable other class for
+    the whole image; with rival="group", only A's group is considered.
 
-    Caveat: pixels that are not salient are never deleted, so the score depends as much on how many pixels exceed the
-    threshold as on which; below tau the number does not matter.
+    Caveat: only salient pixels are deleted, so the score depends on the number of pixels above the threshold as much as
+    on their positions. The number does not matter below tau.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        groups: groups of the classifier's classes; with rival="group".
-        step: pixels removed together. Only the whole image and the last three points of each path in the batch are
-            classified.
-        threshold: share of the map's range (salient="range") or maximum ("maximum") above which pixels are salient.
-        salient: "range": salient pixels are above min + threshold (max - min), like in the published code. "maximum":
-            they are at least threshold * max, like in its paper; none if max <= 0.
-        reference: what replaces the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
-            which is zero for the network. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5. "noise":
-            uniform in [0, 1). "inpaint": filled in from the kept pixels. "linear": imputed linearly from the kept
-            pixels (ROAD). "farthest": 0 or 1, whichever is farther from each value. "gaussian": normal noise
-            around each value, within [0, 1] (both Sturmfels et al., 2020).
-        rival: class B for a target without negative weights: "any", the most probable other class, like in the
-            published code; "group", the most probable other class of A's group (Elisha et al., 2025, 5.3).
+        groups: Groups of the classifier's classes, required for rival="group".
+        step: Number of pixels removed at once. Only the whole image and the last three points of each path in the batch
+            are classified.
+        threshold: Share of the map's range (salient="range") or maximum ("maximum") above which pixels are salient.
+        salient: Rule that selects the salient pixels. "range": pixels above min + threshold (max - min), as in the
+            published code. "maximum": pixels of at least threshold * max, as in the paper; there are none if max <= 0.
+        reference: Values that replace the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation
+            mean, which is zero after normalisation. "blur": the image blurred by a Gaussian of 11 x 11 pixels with
+            sigma 5. "noise": uniform noise in [0, 1). "inpaint": values filled in from the kept pixels. "linear":
+            linear imputation from the kept pixels (ROAD). "farthest": 0 or 1, whichever is farther from each value.
+            "gaussian": normal noise around each value, truncated to [0, 1]. The last two are from Sturmfels et al.
+            (2020).
+        rival: Class B for a target without negative weights. "any": the most probable other class, as in the published
+            code. "group": the most probable other class of A's group (Elisha et al., 2025, 5.3).
 
     Returns:
-        Float64 (B,) in [-1, 1], higher is better; 0 for at most `step` salient pixels, so also for a constant map (for
-        which the published code gives NaN).
+        Scores in [-1, 1], float64 (B,); higher is better. The score is 0 for at most `step` salient pixels, which
+        includes a constant map (the published code returns NaN for a constant map).
 
     Raises:
         UserError: An option is out of range.
 
     Example:
-        A 4 x 4 image, and a classifier whose p_A is the share of white among the four pixels in the upper left corner
-        and p_B = 1 - p_A. The image is white and the map ranks the pixels row by row from 16 to 1; the 8 above 8.5 are
-        salient, with step=2 a path of 4 points; tau = 0.8:
+        Take a 4 x 4 image and a classifier whose p_A is the share of white among the four pixels in the upper left
+        corner, with p_B = 1 - p_A. The image is white, and the map ranks the pixels row by row from 16 to 1. The 8
+        pixels above 8.5 are salient. With step=2 the path has 4 points, and tau = 0.8:
 
             pixels gone     0   2     4     6
             p_A             1   1/2   1/2   0
@@ -114,5 +116,5 @@ def saliency_cdrop(
 
 
 def _last(points: int) -> np.ndarray:
-    """Return the points at the end of a path that are averaged; only the last point if there are too few."""
+    """Return the indices of the final points that are averaged, or only the last point of a short path."""
     return np.arange(points - (SMOOTHED if points >= SMOOTHED else 1), points)

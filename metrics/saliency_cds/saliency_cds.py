@@ -1,4 +1,4 @@
-"""The metric as a module of `evaluate`; score.py declares it.
+"""Module for `evaluate`; the metric is declared in score.py.
 
 Example:
     >>> import evaluate
@@ -13,7 +13,7 @@ Example:
     >>> images = torch.ones(1, 3, 4, 4)
     >>> maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
     >>> metric = evaluate.load("saliency_cds")
-    >>> classifier = sb.load_classifier(Corner(), mean=0, std=1)  # it takes images in [0, 1]
+    >>> classifier = sb.load_classifier(Corner(), mean=0, std=1)  # it expects images in [0, 1]
     >>> result = metric.compute(predictions=maps, references=[1], images=images, classifier=classifier)
     >>> print(round(result["saliency_cds"], 4))
     0.875

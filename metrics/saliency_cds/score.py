@@ -1,4 +1,4 @@
-"""Measure how far the target class falls when a map's top pixels are blackened."""
+"""Measure how far the probability of the target class falls when a map's top pixels are blackened."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ FRACTIONS = tuple(np.arange(1, 10) / 10)
 
 
 def limits(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
-    """Return the range, [-1, 1] for one class; with a sigmoid, p_A of several classes may fall further."""
+    """Return the range: [-1, 1] for one class, wider for several classes with a sigmoid."""
     return -target.a, target.a
 
 
@@ -29,8 +29,8 @@ def saliency_cds(curves: Curves, *, reference: Reference = "black") -> np.ndarra
 
         CDS = integral of [p_A(x) - p_A(x_r)] dr over [0.1, 0.9] / 0.8,    by the trapezoid rule at r = 0.1, 0.2 ... 0.9
 
-    where the top share r of the pixels is masked in x_r. A are the classes with positive target weight; the score
-    ignores all other classes, including those with negative weight.
+    x_r is the image with the top share r of the pixels masked. A are the classes with a positive target weight; the
+    score ignores all other classes, including classes with a negative weight.
 
     No formula or code of this score was found. This implementation follows the description by Elisha et al.
     ("prediction shifts after masking", of "only the target class") with the masking of their own metrics; it does not
@@ -38,21 +38,22 @@ def saliency_cds(curves: Curves, *, reference: Reference = "black") -> np.ndarra
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        reference: what replaces the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
-            which is zero for the network. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5. "noise":
-            uniform in [0, 1). "inpaint": filled in from the kept pixels. "linear": imputed linearly from the kept
-            pixels (ROAD). "farthest": 0 or 1, whichever is farther from each value. "gaussian": normal noise
-            around each value, within [0, 1] (both Sturmfels et al., 2020).
+        reference: Values that replace the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation
+            mean, which is zero after normalisation. "blur": the image blurred by a Gaussian of 11 x 11 pixels with
+            sigma 5. "noise": uniform noise in [0, 1). "inpaint": values filled in from the kept pixels. "linear":
+            linear imputation from the kept pixels (ROAD). "farthest": 0 or 1, whichever is farther from each value.
+            "gaussian": normal noise around each value, truncated to [0, 1]. The last two are from Sturmfels et al.
+            (2020).
 
     Returns:
-        Float64 (B,) in [-1, 1], higher is better.
+        Scores in [-1, 1], float64 (B,); higher is better.
 
     Raises:
         UserError: The reference is unknown.
 
     Example:
-        A 4 x 4 image, and a classifier whose p_c is the share of white among the four pixels in the upper left corner.
-        The image is white and the map ranks the pixels row by row:
+        Take a 4 x 4 image and a classifier whose p_A is the share of white among the four pixels in the upper left
+        corner. The image is white, and the map ranks the pixels row by row:
 
             r             0.1   0.2   0.3   0.4   0.5   0.6   0.7   0.8   0.9
             pixels gone   2     3     5     6     8     10    11    13    14

@@ -1,4 +1,4 @@
-"""Why A and not the others of its group: whether the map finds what distinguishes A."""
+"""Test whether a map finds the evidence that distinguishes class A from the other classes of its group."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from saliency_bench.types import Images
 
 
 def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
-    """Return A and the other classes of its group, or None if there are none."""
+    """Return A and the other classes of A's group, or None if there are no other classes."""
     others = tuple(member for member in groups.group_of(a) if member != a)
     return TargetTerms((a,), others) if others else None
 
@@ -44,46 +44,48 @@ def saliency_cgc(
     reference: Reference = "black",
     published: bool = False,
 ) -> np.ndarray:
-    """Return class group contrastivity (P3 eq. 3): how A falls and its group rises as A's evidence is removed.
+    """Return class group contrastivity (P3 eq. 3): the fall of A and rise of its group without A's evidence.
 
         CGC = 1/0.8 * integral of 1/2 [mean over k in G_A of (f_k(x_s) - f_k(x)) + f_A(x) - f_A(x_s)] ds
 
-    over [0.1, 0.9] by the trapezoid rule on 0.1, 0.2, ..., 0.9. f are the probabilities, A the top class, G_A its group
-    without A. x_s is the image without the top share s of the pixels of the map for class_vs_group(A, G_A).
+    The integral is over [0.1, 0.9], computed by the trapezoid rule on 0.1, 0.2, ..., 0.9. f are the probabilities, A is
+    the top class, and G_A is its group without A. The map explains the target class_vs_group(A, G_A). x_s is the image
+    without the top share s of the map's pixels.
 
     Args:
-        images: (B, 3, H, W) in [0, 1].
-        classifier: the network whose probabilities are read.
-        logits: (B, K), the classifier's logits for these images.
-        groups: groups of the classifier's classes.
-        explain: makes the map for the target above.
-        seeds: one per image, for the references "noise", "linear" and "gaussian".
-        reference: what replaces the removed pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint",
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        classifier: Network that predicts the probabilities.
+        logits: Logits of the classifier for these images, of shape (B, K).
+        groups: Groups of the classifier's classes.
+        explain: Function that computes the map for the target above.
+        seeds: One seed per image for the references "noise", "linear" and "gaussian".
+        reference: Values that replace the removed pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint",
             "linear", "farthest" (0 or 1, whichever is farther from each value) or "gaussian" (normal noise around each
-            value, within [0, 1]).
-        published: follow the authors' code: the term of A has the opposite sign, the area is not divided by 0.8 and the
-            number of pixels is rounded down. Lower is then better.
+            value, truncated to [0, 1]).
+        published: Whether to follow the authors' code: the term of A has the opposite sign, the area is not divided by
+            0.8, and the number of pixels is rounded down. Lower is then better.
 
     Returns:
-        Float64 (B,) in [-1, 1], higher is better (lower if `published`); NaN for a sample whose class is alone in its
-        group or in no group.
+        Scores in [-1, 1], float64 (B,); higher is better (lower if `published`). The score is NaN if the sample's class
+        is alone in its group or belongs to no group.
 
     Raises:
         UserError: The reference is unknown.
 
     Example:
-        A white 4 x 4 image; u and l are the shares of white in its upper and its lower half. The classifier says p_A =
-        u / 2, p_B = 3 l / 10, p_C = 3 r / 4 and p_D = r / 4 of the rest r. The groups are {A, B} and {C, D}. The map
-        for A against B ranks the upper half first, so A falls first, then B:
+        Take a white 4 x 4 image and the groups {A, B} and {C, D}. u and l are the shares of white in the upper and the
+        lower half of the image. The classifier predicts p_A = u / 2 and p_B = 3 l / 10. The remaining probability r is
+        divided into p_C = 3 r / 4 and p_D = r / 4. The map for A against B ranks the upper half first, so p_A falls
+        before p_B:
 
             removed        2        3        5        6        8        10       11       13       14 pixels
             value          0.0625   0.09375  0.15625  0.1875   0.25     0.2125   0.19375  0.15625  0.1375
 
-        and the area is 1/8 (sum - (first + last) / 2) = 1/8 (1.45 - 0.1) = 0.16875.
+        The area is 1/8 (sum - (first + last) / 2) = 1/8 (1.45 - 0.1) = 0.16875.
     """
 
     def ask(a: int, p: np.ndarray) -> ExplainerQuestion | None:
-        """Return the question about class A, or None if it is alone in its group."""
+        """Return the question about class A, or None if A is alone in its group."""
         terms = sides(groups, a, p)
         if terms is None:
             return None

@@ -1,4 +1,4 @@
-"""Why this group and not another: whether the map of one group against another finds what distinguishes them."""
+"""Test whether the map that contrasts two groups of classes finds the evidence that distinguishes them."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from saliency_bench.types import Images
 
 
 def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
-    """Return the group of A and the most probable disjoint group, or None if there is none."""
+    """Return the group of A and the most probable disjoint group, or None if there is no disjoint group."""
     rival = groups.rival(a, p)
     return TargetTerms(groups.group_of(a), rival) if rival else None
 
@@ -44,48 +44,48 @@ def saliency_cgs(
     reference: Reference = "black",
     published: bool = False,
 ) -> np.ndarray:
-    """Return the contrastive group score (P3 eq. 5): how G_A falls and G_B rises as their difference is removed.
+    """Return the contrastive group score (P3 eq. 5): the fall of G_A and rise of G_B without distinguishing pixels.
 
         CGS = 1/0.8 * integral of 1/2 [mean over k in G_A of (f_k(x) - f_k(x_s))
                                        + mean over j in G_B of (f_j(x_s) - f_j(x))] ds over [0.1, 0.9]
 
-    by the trapezoid rule on 0.1, 0.2, ..., 0.9. f are the probabilities, G_A the group of the top class, G_B the group
-    disjoint from G_A with the highest mean probability, without merged groups. x_s is the image without
-    the top share s of the pixels of the map for the target group_vs_group(G_A, G_B).
+    The integral is computed by the trapezoid rule on 0.1, 0.2, ..., 0.9. f are the probabilities, and G_A is the group
+    of the top class. G_B is the group disjoint from G_A with the highest mean probability; merged groups are excluded.
+    The map explains the target group_vs_group(G_A, G_B). x_s is the image without the top share s of the map's pixels.
 
     Args:
-        images: (B, 3, H, W) in [0, 1].
-        classifier: the network whose probabilities are read.
-        logits: (B, K), the classifier's logits for these images.
-        groups: groups of the classifier's classes.
-        explain: makes the map for the target above.
-        seeds: one per image, for the references "noise", "linear" and "gaussian".
-        reference: what replaces the removed pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint",
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        classifier: Network that predicts the probabilities.
+        logits: Logits of the classifier for these images, of shape (B, K).
+        groups: Groups of the classifier's classes.
+        explain: Function that computes the map for the target above.
+        seeds: One seed per image for the references "noise", "linear" and "gaussian".
+        reference: Values that replace the removed pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint",
             "linear", "farthest" (0 or 1, whichever is farther from each value) or "gaussian" (normal noise around each
-            value, within [0, 1]).
-        published: follow the authors' code: the term of G_A has the opposite sign, the area is not divided by 0.8 and
-            the number of pixels is rounded down. Lower is then better.
+            value, truncated to [0, 1]).
+        published: Whether to follow the authors' code: the term of G_A has the opposite sign, the area is not divided
+            by 0.8, and the number of pixels is rounded down. Lower is then better.
 
     Returns:
-        Float64 (B,) in [-1, 1], higher is better (lower if `published`); NaN for a sample whose class is in no group,
-        or whose group overlaps with all others.
+        Scores in [-1, 1], float64 (B,); higher is better (lower if `published`). The score is NaN if the sample's class
+        belongs to no group, or if its group overlaps with all other groups.
 
     Raises:
         UserError: The reference is unknown.
 
     Example:
-        A white 4 x 4 image; u and l are the shares of white in its upper and its lower half. The classifier says p_A =
-        u / 2, p_B = 3 l / 10, p_C = 3 r / 4 and p_D = r / 4 of the rest r. The groups are {A, B} and {C, D}. The map
-        for {A, B} against {C, D} ranks the upper half first:
+        Take a white 4 x 4 image and the groups {A, B} and {C, D}. u and l are the shares of white in the upper and the
+        lower half of the image. The classifier predicts p_A = u / 2 and p_B = 3 l / 10. The remaining probability r is
+        divided into p_C = 3 r / 4 and p_D = r / 4. The map for {A, B} against {C, D} ranks the upper half first:
 
             removed        2        3        5        6        8        10       11       13       14 pixels
             value          0.0625   0.09375  0.15625  0.1875   0.25     0.2875   0.30625  0.34375  0.3625
 
-        and the area is 1/8 (sum - (first + last) / 2) = 1/8 (2.05 - 0.2125) = 0.2296875.
+        The area is 1/8 (sum - (first + last) / 2) = 1/8 (2.05 - 0.2125) = 0.2296875.
     """
 
     def ask(a: int, p: np.ndarray) -> ExplainerQuestion | None:
-        """Return the question about the group of class A, or None if it has no rival."""
+        """Return the question about the group of class A, or None if there is no disjoint group."""
         terms = sides(groups, a, p)
         if terms is None:
             return None

@@ -1,4 +1,4 @@
-"""The metric as a module of `evaluate`; score.py declares it.
+"""Module for `evaluate`; the metric is declared in score.py.
 
 Example:
     >>> import evaluate
@@ -10,13 +10,13 @@ Example:
     ...         return torch.tensor([[1.0, 0.0]]).repeat(len(images), 1)
     ...
     >>> def explainer(classifier, images, target):
-    ...     # Class 0: the first row; class 1: the first two rows.
+    ...     # Marks the first row for class 0 and the first two rows for class 1.
     ...     maps = torch.zeros(len(images), 4, 4)
     ...     maps[:, 0], maps[:, 1] = 1, target[:, 1, None]
     ...     return maps
     ...
     >>> sensitivity = evaluate.load("saliency_class_sensitivity")
-    >>> classifier = sb.load_classifier(Two(), mean=0, std=1)  # it takes images in [0, 1]
+    >>> classifier = sb.load_classifier(Two(), mean=0, std=1)  # it expects images in [0, 1]
     >>> result = sensitivity.compute(images=torch.ones(1, 3, 4, 4), classifier=classifier, explainer=explainer)
     >>> print(round(result["saliency_class_sensitivity"], 4))
     0.5774

@@ -1,4 +1,4 @@
-"""Test whether a map changes with the class that it explains."""
+"""Test whether a map changes with the explained class."""
 
 import numpy as np
 import torch
@@ -36,19 +36,19 @@ def saliency_class_sensitivity(images: Images, logits: Tensor, explain: MapProvi
         score = pearson(E(x, argmax_k logit_k), E(x, argmin_k logit_k)), over the pixels
 
     A map that distinguishes classes scores near 0 or below; a map that ignores the class scores 1. Among equal logits,
-    the first class counts; classes that the network masks out with a logit of -infinity do not count.
+    the first class is chosen. Classes that the network masks out with a logit of -infinity are ignored.
 
     Args:
-        images: (B, 3, H, W) in [0, 1].
-        logits: (B, K), the classifier's logits for these images.
-        explain: makes both maps.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        logits: Logits of the classifier for these images, of shape (B, K).
+        explain: Function that computes both maps.
 
     Returns:
-        Float64 (B,) in [-1, 1], lower is better; NaN if one of the maps is constant: its correlation would be 0 by
-        convention, better than most maps, so it is not ranked; NaN if logits are NaN or infinite.
+        Scores in [-1, 1], float64 (B,); lower is better. The score is NaN if a logit is NaN or infinite, or if one of
+        the maps is constant. A constant map has a correlation of 0 by convention, which would rank it above most maps.
 
     Example:
-        4 x 4 maps for the most likely class (left) and for the least likely (right):
+        The 4 x 4 maps for the most likely class (left) and the least likely class (right):
 
             1 1 1 1     1 1 1 1     means 1/4 and 1/2, covariance 4/16 - 1/8 = 1/8, variances 3/16 and 1/4:
             0 0 0 0     1 1 1 1     1/8 / sqrt(3/64) = 1 / sqrt(3) = 0.5774
@@ -63,15 +63,15 @@ def saliency_class_sensitivity(images: Images, logits: Tensor, explain: MapProvi
 
 
 def pearson(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return Pearson correlations, Float64 (B,), of maps (B, H, W); 0 if one is constant."""
+    """Return the Pearson correlations of maps (B, H, W), float64 (B,), or 0 if a map is constant."""
     first_unit, second_unit = (_unit(maps.reshape(len(maps), -1).astype(np.float64)) for maps in (first, second))
     return np.clip((first_unit * second_unit).sum(axis=1), -1, 1)
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:
-    """Return rows centred and scaled to length 1; zeros for a constant row."""
+    """Return the rows centred and scaled to length 1, with zeros for a constant row."""
     constant = rows.max(axis=1, keepdims=True) == rows.min(axis=1, keepdims=True)
-    # Squares of tiny or huge values would under- or overflow, so each row is first divided by its scale.
+    # Squares of tiny or huge values could underflow or overflow, so each row is first divided by its largest value.
     centred = np.where(constant, 0, rows - rows.mean(axis=1, keepdims=True))
     centred /= np.where(constant, 1, np.abs(centred).max(axis=1, keepdims=True))
     return centred / np.where(constant, 1, np.linalg.norm(centred, axis=1, keepdims=True))

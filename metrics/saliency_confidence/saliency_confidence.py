@@ -1,11 +1,11 @@
-"""The metric as a module of `evaluate`; score.py declares it.
+"""Module for `evaluate`; the metric is declared in score.py.
 
 Example:
     >>> import evaluate
     >>> import torch
     >>> import saliency_bench as sb
     >>> class Corner(torch.nn.Module):
-    ...     # The brighter the upper left quarter, the more probable is class 1.
+    ...     # A brighter upper left quarter makes class 1 more probable.
     ...     def forward(self, images):
     ...         bright = images[:, :, :2, :2].mean(dim=(1, 2, 3))
     ...         return torch.stack([0 * bright, 2.1972246 * bright], dim=1)  # 2 ln 3
@@ -17,7 +17,7 @@ Example:
     ...     return maps
     ...
     >>> confidence = evaluate.load("saliency_confidence")
-    >>> classifier = sb.load_classifier(Corner(), mean=0, std=1)  # it takes images in [0, 1]
+    >>> classifier = sb.load_classifier(Corner(), mean=0, std=1)  # it expects images in [0, 1]
     >>> images = torch.stack([torch.zeros(3, 4, 4), torch.ones(3, 4, 4)])
     >>> result = confidence.compute(images=images, references=[1, 1], classifier=classifier, explainer=explainer, k=1)
     >>> print(round(result["saliency_confidence"], 4))

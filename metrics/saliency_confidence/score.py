@@ -1,4 +1,4 @@
-"""Measure how much more confident the classifier becomes when the salient region is pasted."""
+"""Measure how much more confident the classifier becomes when the salient region is pasted into another picture."""
 
 from math import inf
 from typing import Any, Literal
@@ -17,22 +17,22 @@ from saliency_bench.types import Images
 
 
 def range_of(options: dict[str, Any]) -> tuple[float, float]:
-    """Return the range; entropies grow with the number of classes."""
+    """Return the range of scores, which is unbounded for the entropy because it grows with the number of classes."""
     return (-1.0, 1.0) if options["of"] == "probability" else (-inf, inf)
 
 
 def higher_is_better(options: dict[str, Any]) -> bool:
-    """Return True for the probability, which the salient region should raise; it should lower the entropy."""
+    """Return True for the probability; the salient region should raise the probability and lower the entropy."""
     return options["of"] == "probability"
 
 
 def parts(options: dict[str, Any], classifier: object) -> list[str]:
-    """Return the parts: the change with S pasted, the change with the rest pasted, and the share of pixels in S."""
+    """Return the parts: change with S pasted, change with the other pixels pasted, and share of pixels in S."""
     return ["normal", "inverse", "size"]
 
 
 def reduce(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-    """Return the change with S pasted, which is the score."""
+    """Return the score: the change with S pasted."""
     return values[:, 0]
 
 
@@ -62,36 +62,37 @@ def saliency_confidence(
 ) -> np.ndarray:
     """Return the change in class probability, or entropy, when the salient region is pasted into a picture (P4).
 
-        score = p_c(S of H pasted into L) - p_c(L),    entropy: -sum_k p_k ln p_k of the same pictures
+        score = p_c(S of H pasted into L) - p_c(L),    with of="entropy": -sum_k p_k ln p_k instead of p_c
 
-    in the pictures of saliency_correctness: for each class, the salient regions S of the k images with the highest
-    probability (H) are pasted into the k with the lowest (L). The parts are: normal, which is the score; inverse, the
-    change when the rest of H is pasted instead; and size, the share of pixels in S. A map that marks everything gets
-    the best possible score, so read the three parts together.
+    The pictures are the same as in saliency_correctness. For each class, the salient regions S of the k images with the
+    highest probability (H) are pasted into the k images with the lowest probability (L). The score has three parts:
+    "normal" is the score; "inverse" is the change when the other pixels of H are pasted instead; "size" is the share of
+    pixels in S. A map that marks every pixel gets the best possible score, so read the three parts together.
 
     Args:
-        images: (B, 3, H, W) in [0, 1], the images of L.
-        logits: (B, K), the classifier's logits for these images.
-        labels: Bool (B, K), their correct classes.
-        classifier: the network that judges the pasted pictures.
-        partners: the images of H paired with each image.
-        of: "probability" of the correct class, higher is better; "entropy" in nats, lower is better.
-        k: images of each class; at most n // 2 of a class with n images.
-        pairings: random pairings within a class.
-        threshold: where S begins: with by="value" a share of the map's range, from 0 to 1; with by="percentile" a
-            percentile of the map's own pixels, from 0 to 100.
-        by: what the threshold refers to: "value", the range of the map, or "percentile", its pixels.
+        images: Images of L, of shape (B, 3, H, W) with values in [0, 1].
+        logits: Logits of the classifier for these images, of shape (B, K).
+        labels: Correct classes of these images, bool (B, K).
+        classifier: Network that classifies the pasted pictures.
+        partners: Images of H that are paired with each image.
+        of: Measured quantity. "probability": probability of the correct class; higher is better. "entropy": entropy in
+            nats; lower is better.
+        k: Number of images per class, limited to n // 2 for a class of n images.
+        pairings: Number of random pairings within a class.
+        threshold: Lower limit of S. With by="value", a share of the map's range from 0 to 1. With by="percentile", a
+            percentile of the map's pixels from 0 to 100.
+        by: Reference of the threshold: the range of the map ("value") or its pixels ("percentile").
 
     Returns:
-        Float64 (B, 3): normal, inverse, size, means over the pairings. Images that are not in any L are not scored.
+        Means over the pairings of normal, inverse and size, float64 (B, 3). Images outside every L have no score.
 
     Raises:
-        UserError: of="entropy" with a sigmoid, whose classes are not exclusive.
+        UserError: The option is of="entropy" and the classifier has a sigmoid, whose classes are not exclusive.
 
     Example:
-        One pairing, 4 x 4: the map of H is 8 in its upper left quarter, else 0, so that S has 4 / 16 of the pixels. The
-        classifier's logits are 2 ln 3 times the share of white in the upper left quarter, and 0; H is white there, L is
-        black:
+        Take one pairing of 4 x 4 images. The map of H is 8 in the upper left quarter and 0 elsewhere, so S contains 4 /
+        16 of the pixels. The classifier's logits are 0 and 2 ln 3 times the share of white in the upper left quarter.
+        This quarter is white in H and black in L:
 
             8 8 0 0     p of L: 1 / 2
             8 8 0 0     normal: white, 9 / (9 + 1) = 0.9;  0.9 - 0.5 = 0.4
@@ -101,7 +102,7 @@ def saliency_confidence(
     activation = activation_of(classifier)
     if of == "entropy" and activation == "sigmoid":
         raise UserError(
-            "saliency_confidence:of=entropy needs a softmax, but this model has a sigmoid; leave out of=entropy"
+            "saliency_confidence:of=entropy needs a softmax, but this model has a sigmoid; remove of=entropy"
         )
     pictures = _pasting.pasted(images, classifier, partners, threshold, by)
     plain = probabilities(logits.double(), activation).cpu().numpy()
@@ -117,5 +118,5 @@ def saliency_confidence(
 
 
 def entropy(p: np.ndarray) -> np.ndarray:
-    """Return the entropy in nats (...) of p (..., K)."""
+    """Return the entropies in nats, of shape (...), for probabilities p of shape (..., K)."""
     return -(p * np.log(np.where(p > 0, p, 1))).sum(axis=-1)

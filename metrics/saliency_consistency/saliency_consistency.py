@@ -1,4 +1,4 @@
-"""The metric as a module of `evaluate`; score.py declares it.
+"""Module for `evaluate`; the metric is declared in score.py.
 
 Example:
     >>> import evaluate
@@ -16,7 +16,7 @@ Example:
     ...     return maps
     ...
     >>> consistency = evaluate.load("saliency_consistency")
-    >>> classifier = sb.load_classifier(Two(), mean=0, std=1)  # it takes images in [0, 1]
+    >>> classifier = sb.load_classifier(Two(), mean=0, std=1)  # it expects images in [0, 1]
     >>> result = consistency.compute(
     ...     images=torch.ones(1, 3, 4, 4), classifier=classifier, explainer=explainer, transform="flip_horizontal"
     ... )

@@ -1,4 +1,4 @@
-"""Test whether the map of a turned, shifted or mirrored image is the map turned, shifted or mirrored."""
+"""Test whether the map of a rotated, shifted or mirrored image is the map rotated, shifted or mirrored."""
 
 from typing import Literal
 
@@ -26,11 +26,11 @@ def parts(options: dict, classifier: object) -> list[str]:
 def check(*, radius: int, **others: object) -> None:
     """Raise UserError if an option is out of range."""
     if radius < 1:
-        raise UserError(f"radius={radius} of saliency_consistency must be 1 or more")
+        raise UserError(f"radius={radius} of saliency_consistency must be at least 1")
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return the largest number of (pictures to classify, further maps to compute) per image."""
+    """Return the largest (number of pictures to classify, number of additional maps) per image."""
     return len(chosen_transforms(options["transform"])), len(chosen_transforms(options["transform"]))
 
 
@@ -63,41 +63,44 @@ def saliency_consistency(
 
         score = mean over transforms t of FastDTW(s(E(x)), s(t^-1(E(t(x)))))
 
-    (see also P4 A.4) over the transforms that keep the predicted class. s reads the pixels of the map that stay inside
-    the frame after t, row by row; min-max, then divided by the sum (a constant series becomes uniform). FastDTW
-    (Salvador and Chan, 2007) has radius 1 and absolute differences of single values, like the library fastdtw for 1-D
-    series. The paper specifies neither the region, the radius nor how a map becomes a series, so these are options.
+    The mean is over the transforms that keep the predicted class (see also P4 A.4). s reads the pixels of the map that
+    stay inside the frame after t, row by row. The values are min-max scaled and then divided by their sum; a constant
+    series becomes uniform. FastDTW (Salvador and Chan, 2007) uses radius 1 and absolute differences of single values,
+    like the library fastdtw for 1-D series. The paper does not specify the region, the radius or the conversion of a
+    map to a series, so these are options.
 
     Args:
-        maps: (B, H, W), E(x).
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), target of the maps.
-        logits: (B, K), the classifier's logits for these images.
-        classifier: the network that the maps explain.
-        explain: makes the maps of the transformed images.
-        transform: "all", or one of "right", "left", "down", "up" (by 0.2 of the width or height, rounded to whole
-            pixels), "rotate-15", "rotate-10", "rotate-5", "rotate+5", "rotate+10", "rotate+15" (degrees,
-            counter-clockwise, bilinear), "flip_horizontal", "flip_vertical". Images are filled with black.
-        region: "common": the pixels that stay inside the frame after t. "frame": all pixels; pixels that t has cut off
-            are 0 in the back-transformed map, so even a map that moves exactly with the image has a distance.
-        radius: radius of FastDTW, at least 1: how far a path may deviate from the path of the coarser pair.
-        series: "rows": the pixels row by row. "columns": column by column. "vectors": the rows of pixels as vectors,
-            compared by the sum of absolute differences; pixels outside the region are 0, rows without any left out.
+        maps: Maps E(x) of shape (B, H, W).
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Target of the maps, of shape (B, K).
+        logits: Logits of the classifier for these images, of shape (B, K).
+        classifier: Network that the maps explain.
+        explain: Function that computes the maps of the transformed images.
+        transform: Transform to apply: "all", or one of the following. "right", "left", "down", "up": shift by 0.2 of
+            the width or height, rounded to whole pixels. "rotate-15", "rotate-10", "rotate-5", "rotate+5", "rotate+10",
+            "rotate+15": bilinear rotation in degrees, counter-clockwise. "flip_horizontal", "flip_vertical": mirroring.
+            New pixels at the border are black.
+        region: Compared pixels. "common": pixels that stay inside the frame after t. "frame": all pixels. Pixels cut
+            off by t are 0 in the back-transformed map, so even a map that moves exactly with the image has a distance.
+        radius: Radius of FastDTW, at least 1: the number of cells by which a path may deviate from the coarser path.
+        series: Conversion of a map to a series. "rows": pixels row by row. "columns": pixels column by column.
+            "vectors": rows of pixels as vectors, compared by the sum of absolute differences. Pixels outside the region
+            are 0, and rows without pixels inside the region are skipped.
 
     Returns:
-        Float64 (B, P): the distance under each transform, 0 or more, lower is better; their mean is the score. NaN if
-        the prediction changes or both series are constant, for a constant map, which would be the best possible and is
-        not ranked, and for an image for which the classifier gives NaN.
+        Distances under each transform, float64 (B, P), at least 0; lower is better. The score is their mean. A distance
+        is NaN if the prediction changes, if both series are constant, or if the classifier returns NaN for the image.
+        It is also NaN for a constant map, which would otherwise have the best possible score.
 
     Raises:
         UserError: The transform is unknown, the radius is below 1, or numba, which compiles FastDTW, is not installed.
 
     Example:
-        A 4 x 4 map that always marks the upper left corner, also of the mirrored image. Mirrored back, it marks the
-        upper right corner. Row by row, with a sum of 1:
+        A 4 x 4 map always marks the upper left corner, also for the mirrored image. The map of the mirrored image,
+        mirrored back, marks the upper right corner. The series, row by row and with a sum of 1, are:
 
-            1 0 0 0     0 0 0 1     Ends are aligned with ends, so the 1 at the beginning of the first series
-            0 0 0 0     0 0 0 0     costs 1 and the 1 of the second one costs 1:
+            1 0 0 0     0 0 0 1     FastDTW aligns the ends of the series, so the 1 of the first series
+            0 0 0 0     0 0 0 0     costs 1 and the 1 of the second series costs 1:
             0 0 0 0     0 0 0 0     transform="flip_horizontal" gives 2.
             0 0 0 0     0 0 0 0
     """
@@ -122,17 +125,17 @@ def saliency_consistency(
 
 
 def _predicted(logits: torch.Tensor) -> torch.Tensor:
-    """Return the class with the highest logit (B,); for a single logit, whether its probability is above 1/2."""
+    """Return the class with the highest logit (B,), or for a single logit whether its probability is above 1/2."""
     return logits.argmax(dim=1) if logits.shape[1] > 1 else logits[:, 0] > 0
 
 
 def chosen_transforms(transform: str) -> dict[str, Transform]:
-    """Return {name: transform} of one transform, or of all for "all"."""
+    """Return {name: transform} with the chosen transform, or with all transforms for "all"."""
     return TRANSFORMS if transform == "all" else {transform: TRANSFORMS[transform]}
 
 
 def distance(first: np.ndarray, second: np.ndarray, inside: np.ndarray, radius: int = 1, series: str = "rows") -> float:
-    """Return FastDTW of two maps (H, W) on the pixels `inside`; NaN if both are constant or no pixel is inside."""
+    """Return the FastDTW distance of two maps (H, W) on the pixels `inside`, or NaN if both are constant or empty."""
     try:
         from saliency_bench.metrics.saliency_consistency.warping import fastdtw
     except ModuleNotFoundError as error:
@@ -143,7 +146,7 @@ def distance(first: np.ndarray, second: np.ndarray, inside: np.ndarray, radius: 
 
 
 def series_of(values: np.ndarray, inside: np.ndarray, series: str) -> np.ndarray:
-    """Return the values inside, min-max and divided by their sum: Float64 (N,), or (N, W) for "vectors"."""
+    """Return the values inside, min-max scaled and divided by their sum: float64 (N,), or (N, W) for "vectors"."""
     if series == "columns":
         return shares(values.T[inside.T])
     if series == "rows":
@@ -154,6 +157,6 @@ def series_of(values: np.ndarray, inside: np.ndarray, series: str) -> np.ndarray
 
 
 def shares(values: np.ndarray) -> np.ndarray:
-    """Return values min-max and divided by their sum, Float64 (N,); uniform if they are constant."""
+    """Return the values min-max scaled and divided by their sum, float64 (N,), or equal shares if they are constant."""
     normal = normalise(values.astype(np.float64).reshape(1, 1, -1)).ravel()
     return normal / normal.sum() if normal.any() else np.full(len(normal), 1 / len(normal))

@@ -1,25 +1,27 @@
 """Compiled FastDTW (Salvador and Chan, 2007) with the distance and path of the library `fastdtw` 0.3.4.
 
-The distance of two vectors is the sum of their absolute differences; numbers are vectors of length 1.
-Both series are halved by averaging neighbours until one has fewer than radius + 2 items; there all alignments are
-tried. Going back up, a path may only run through the cells of the coarser path and cells up to `radius` away. If
-several ways to a cell have the same cost, the library takes the first of: advance in x, advance in y, advance in both.
-This choice decides where the finer level searches, and so the distance itself. So all sums are computed and compared in
-the library's order, and series of numbers give bit-identical results.
+The distance of two vectors is the sum of their absolute differences. Numbers are vectors of length 1.
 
-The code is compiled at the first call in each process (about two seconds): a cache on disk would be written next to the
-installed package, which may not be writable.
+Both series are halved by averaging neighbours until one has fewer than radius + 2 items. All alignments are tried at
+this coarsest level. At each finer level, a path may only pass through cells of the coarser path and cells up to
+`radius` away. If several steps reach a cell at the same cost, the library chooses the first of these: advance in x,
+advance in y, advance in both. This choice determines the search window of the finer level, and thereby the distance.
+All sums are therefore computed and compared in the library's order, so results for series of numbers are
+bit-identical.
+
+The code is compiled at the first call in each process, which takes about two seconds. It is not cached on disk, because
+numba would write the cache next to the installed package, which may be read-only.
 """
 
 import numpy as np
 from numba import njit
 
-UP, LEFT, BOTH = 1, 2, 3  # step by which the best path reaches a cell
+UP, LEFT, BOTH = 1, 2, 3  # last step of the best path to a cell
 
 
 @njit
 def halved(x):
-    """Return the means of neighbours (N, D); an odd last item is dropped."""
+    """Return the means of neighbouring items (N, D), without the last item if the length is odd."""
     half = np.empty((len(x) // 2, x.shape[1]))
     for i in range(len(half)):
         for d in range(x.shape[1]):
@@ -29,7 +31,7 @@ def halved(x):
 
 @njit
 def warped(x, y, low, high):
-    """Return (distance, path (n, 2)) of the best alignment with row i in columns low[i] to high[i], inclusive."""
+    """Return (distance, path (n, 2)) of the best alignment that visits only columns low[i] to high[i] of each row i."""
     start = np.zeros(len(x) + 1, np.int64)
     for i in range(len(x)):
         start[i + 1] = start[i] + high[i] - low[i] + 1
@@ -68,7 +70,7 @@ def warped(x, y, low, high):
 
 @njit
 def window(path, rows, columns, radius):
-    """Return (low, high), the columns for each row of the finer level: `radius` cells around the coarser path."""
+    """Return (low, high), the first and last column per row of the finer level within `radius` of the coarser path."""
     low, high = np.full(rows, columns), np.full(rows, -1)
     for step in range(len(path)):
         for row in range(2 * (path[step, 0] - radius), 2 * (path[step, 0] + radius + 1)):
@@ -79,7 +81,7 @@ def window(path, rows, columns, radius):
 
 
 def fastdtw(x, y, radius=1):
-    """Return (distance, path (n, 2) of indices into x and y) of Float64 series (N,) or (N, D), N at least 1."""
+    """Return (distance, path (n, 2) of indices into x and y) of two non-empty float64 series (N,) or (N, D)."""
     return _fastdtw(x.reshape(len(x), -1), y.reshape(len(y), -1), radius)
 
 

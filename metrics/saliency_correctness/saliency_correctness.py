@@ -1,4 +1,4 @@
-"""The metric as a module of `evaluate`; score.py declares it.
+"""Module for `evaluate`; the metric is declared in score.py.
 
 Example:
     >>> import evaluate
@@ -17,9 +17,9 @@ Example:
     ...     return maps
     ...
     >>> correctness = evaluate.load("saliency_correctness")
-    >>> classifier = sb.load_classifier(Corner(), mean=0, std=1)  # it takes images in [0, 1]
+    >>> classifier = sb.load_classifier(Corner(), mean=0, std=1)  # it expects images in [0, 1]
     >>> images = torch.linspace(0, 1, 8).view(8, 1, 1, 1).expand(8, 3, 4, 4)
-    >>> labels = [1] * 8  # the dark ones are not recognised
+    >>> labels = [1] * 8  # dark images are not recognised
     >>> result = correctness.compute(images=images, references=labels, classifier=classifier, explainer=explainer, k=2)
     >>> print(round(result["saliency_correctness"], 4))
     1.0

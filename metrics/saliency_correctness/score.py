@@ -1,4 +1,4 @@
-"""Test whether the class is recognised when the salient region is pasted, and not when the rest is."""
+"""Test whether the class is recognised when the salient region is pasted, but not when the other pixels are."""
 
 from typing import Any, Literal
 
@@ -18,12 +18,12 @@ TOPS = (1, 5)
 
 
 def parts(options: dict[str, Any], classifier: object) -> list[str]:
-    """Return the top-1 and top-5 accuracies with S pasted, with the rest pasted, and of the image itself."""
+    """Return the names of top-1 and top-5 accuracies: S pasted, other pixels pasted, and unchanged image."""
     return [f"{kind}@{top}" for kind in ("normal", "inverse", "plain") for top in TOPS]
 
 
 def pseudo_f1(means: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-    """Return 2 / (1 / (1 - inverse) + 1 / normal), Float64 (D,), of mean accuracies (D, 6); 0 if one of the terms is 0.
+    """Return 2 / (1 / (1 - inverse) + 1 / normal), float64 (D,), of mean accuracies (D, 6), or 0 if a divisor is 0.
 
     >>> pseudo_f1(np.array([[0.8, 1, 0.4, 1, 0.1, 1], [0.0, 1, 0.0, 1, 0.0, 1]]), {"top": 1}).round(4).tolist()
     [0.6857, 0.0]
@@ -60,56 +60,58 @@ def saliency_correctness(
     by: By = "value",
     top: Literal[1, 5] = 1,
 ) -> np.ndarray:
-    """Return accuracies with the salient region, or the rest, pasted into a picture of the class (P4).
+    """Return accuracies with the salient region, or the other pixels, pasted into a picture of the class (P4).
 
         score = 2 / (1 / (1 - acc_inverse) + 1 / acc_normal)
 
     The score is the pseudo-F1 of two mean accuracies. For each class, the k images with the highest probability of that
-    class (H) and the k images with the lowest (L), disjoint, are paired one to one at random, `pairings` times. S are
-    the salient pixels of H's map for its class, min-max, above the threshold. Normal: S of H on L; inverse: the rest of
-    H on L, which should not be recognised. The accuracies are means over L and the pairings, and the score is computed
-    from these means, not from scores of single images.
+    class (H) are paired at random with the k images with the lowest probability (L). H and L are disjoint, and images
+    are paired one to one, `pairings` times. S are the salient pixels of H's map for its class: the pixels above the
+    threshold after min-max scaling. A "normal" picture is S of H pasted onto L. An "inverse" picture is the other
+    pixels of H pasted onto L, which should not be recognised. The accuracies are means over L and the pairings. The
+    score is computed from these means, not from scores of single images.
 
-    The paper uses "a fixed threshold" for S and Th(1 - E) for the rest. At thresholds other than 0.5 these overlap or
-    leave holes, so here the rest is everything outside S.
+    The paper uses "a fixed threshold" for S and Th(1 - E) for the other pixels. At thresholds other than 0.5 these
+    regions overlap or leave holes, so this implementation uses all pixels outside S.
 
     Args:
-        images: (B, 3, H, W) in [0, 1], the images of L.
-        logits: (B, K), the classifier's logits for these images.
-        labels: Bool (B, K), their correct classes.
-        classifier: the network that judges the pasted pictures.
-        partners: the images of H paired with each image.
-        k: images of each class; at most n // 2 of a class with n images.
-        pairings: random pairings within a class.
-        threshold: where S begins: with by="value" a share of the map's range, from 0 to 1; with by="percentile" a
-            percentile of the map's own pixels, from 0 to 100, such as 20, 40, 60, 80, so that S has the same number of
-            pixels for every map.
-        by: what the threshold refers to: "value", the range of the map, or "percentile", its pixels.
-        top: whether the class must come first (1) or be among the first five (5).
+        images: Images of L, of shape (B, 3, H, W) with values in [0, 1].
+        logits: Logits of the classifier for these images, of shape (B, K).
+        labels: Correct classes of these images, bool (B, K).
+        classifier: Network that classifies the pasted pictures.
+        partners: Images of H that are paired with each image.
+        k: Number of images per class, limited to n // 2 for a class of n images.
+        pairings: Number of random pairings within a class.
+        threshold: Lower limit of S. With by="value", a share of the map's range from 0 to 1. With by="percentile", a
+            percentile of the map's pixels from 0 to 100, such as 20, 40, 60 or 80; S then has the same number of pixels
+            for every map.
+        by: Reference of the threshold: the range of the map ("value") or its pixels ("percentile").
+        top: Whether the class must be the top class (1) or among the top five (5).
 
     Returns:
-        Float64 (B, 6): for each image of L, the shares of its pairings in which it is recognised: normal@1, normal@5,
-        inverse@1, inverse@5; and for the image itself plain@1, plain@5. @5 is NaN with five classes or fewer, or
-        without a softmax.
-        Images that are not in any L are not scored. Higher is better.
+        Accuracies of each image of L, float64 (B, 6). normal@1, normal@5, inverse@1 and inverse@5 are the shares of
+        pairings in which the class is recognised. plain@1 and plain@5 are the accuracies on the unchanged image. Values
+        of @5 are NaN for five classes or fewer, or without a softmax. Images outside every L have no score. Higher is
+        better.
 
     Raises:
-        UserError: top=5 with five classes or fewer, or without a softmax.
+        UserError: The option is top=5 and the classifier has five classes or fewer, or no softmax.
 
     Example:
-        One pairing, 4 x 4: the map of H is 8 in its upper left quarter, 3 in its lower right, else 0. The classifier
-        sees the class where the upper left quarter is white, as it is in H and not in L:
+        Take one pairing of 4 x 4 images. The map of H is 8 in the upper left quarter, 3 in the lower right quarter and
+        0 elsewhere. The classifier recognises the class if the upper left quarter is white, which is true for H but not
+        for L:
 
             8 8 0 0     S, above 0.5 of the range, is the upper left quarter.
-            8 8 0 0     normal: white there, recognised: 1
-            0 0 3 3     inverse: L's own upper left quarter stays, not recognised: 0
+            8 8 0 0     normal: this quarter is white, so the class is recognised: 1
+            0 0 3 3     inverse: L's upper left quarter is kept, so it is not recognised: 0
             0 0 3 3     score = 2 / (1 / (1 - 0) + 1 / 1) = 1
     """
     activation, classes = activation_of(classifier), logits.shape[1]
     if top == 5 and not _pasting.has_five(activation, classes):
         raise UserError(
-            f"saliency_correctness:top=5 needs a softmax over more than five classes; this model has {activation} and "
-            f"{classes}: leave top=5 out"
+            f"saliency_correctness:top=5 needs a softmax over more than five classes; this model has a {activation} "
+            f"over {classes} classes: remove top=5"
         )
     pictures = _pasting.pasted(images, classifier, partners, threshold, by)
     plain = probabilities(logits.double(), activation).cpu().numpy()

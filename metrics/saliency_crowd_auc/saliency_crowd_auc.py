@@ -1,9 +1,9 @@
-"""The metric as a module of `evaluate`; score.py declares it.
+"""Module for `evaluate`; the metric is declared in score.py.
 
 Example:
     >>> import evaluate
     >>> metric = evaluate.load("saliency_crowd_auc")
-    >>> first_right = [0.05, 0.1, 0.1, 0.5, None]  # one person never named it
+    >>> first_right = [0.05, 0.1, 0.1, 0.5, None]  # one person never named the class
     >>> result = metric.compute(predictions=first_right, per_sample=True)
     >>> print(round(result["saliency_crowd_auc"], 4))
     0.685
@@ -25,22 +25,22 @@ from .score import saliency_crowd_auc
 class SaliencyCrowdAuc(MapOnlyShell, evaluate.Metric):
     """Declared in score.py."""
 
-    INPUTS = """predictions: the exposure (N,) at which each judgement was first correct, a share of the pixels above 0
-        and at most 1; None if it ended without a correct answer."""
+    INPUTS = """predictions: the exposure (N,) at which each judgement was first correct: a share of the pixels above 0
+        and at most 1. None for a judgement that ended without a correct answer."""
     ALONE = "uses only the answers of people"
     function = staticmethod(saliency_crowd_auc)
 
     def _info(self) -> evaluate.MetricInfo:
-        """Return what `evaluate` shows of the metric."""
+        """Return the description of the metric for `evaluate`."""
         info = super()._info()
-        info.format = None  # arrays would convert the numbers to float32, but an analysis computes in float64
+        info.format = None  # arrays would be float32, but analyses compute in float64
         return info
 
     def _features(self, size: tuple[int, ...]) -> datasets.Features:
         return datasets.Features({"predictions": datasets.Value("float64")})
 
     def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, Any]:
-        """Return the exposure (N,) of the first correct answer of each judgement; NaN if there is none."""
+        """Return the exposure (N,) of the first correct answer of each judgement, or NaN without a correct answer."""
         self._refuse(references)
         if predictions is None:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Area under the accuracy of people who see a growing share of a picture, in the order of a map."""
+"""Measure how early people recognise a picture whose pixels are revealed in the order of a map."""
 
 from collections.abc import Sequence
 
@@ -24,29 +24,30 @@ def check(*, exposures: Sequence[float]) -> None:
     also_called=("peekaboom", "crowd auc"),
 )
 def saliency_crowd_auc(first_right: np.ndarray, *, exposures: Sequence[float] = SHOWN) -> np.ndarray:
-    """Return the area under a(r): whether people name the class when they see a map's top share r of a picture.
+    """Return the area under a(r): whether a person names the class when shown a map's top share r of a picture.
 
-        score = integral of a(r) dr over [0, R] / R, by the trapezoid rule at r = 0 and the R exposures
+        score = integral of a(r) dr over [0, R] / R, by the trapezoid rule at r = 0 and at the exposures up to R
 
-    "Crowd" in section 3 and table 2 of the paper.
+    The paper describes this score as "Crowd" in section 3 and table 2.
 
-    A person sees the top 5 % of the pixels of a picture, then more of them until they choose its class correctly among
-    several. a(r) of this judgement is 1 from that exposure on, else 0, and 0 if no pixel is shown. The mean over
-    judgements is the area under the accuracy of people, the share of judgements that are correct at or before r.
+    A person is shown the top 5 % of the pixels of a picture, then more pixels, until the person chooses the correct
+    class from several classes. a(r) of this judgement is 1 from that exposure on and 0 before; it is 0 at r = 0. The
+    mean over judgements is the area under the accuracy curve, where the accuracy at r is the share of judgements that
+    are correct at or before r.
 
     Args:
-        first_right: Float (B,), for each judgement (one person, one picture, one map) the exposure of the first correct
-            answer; NaN if it ended without a correct answer ("I don't know" at 100 %).
-        exposures: increasing shares of the pixels at which people were asked, above 0 and at most 1.
+        first_right: Exposure of the first correct answer in each judgement (one person, one picture, one map), float
+            (B,). NaN for a judgement that ended without a correct answer ("I don't know" at 100 %).
+        exposures: Increasing shares of the pixels at which people answered, above 0 and at most 1.
 
     Returns:
-        Float64 (B,) in [0, 1], higher is better; 0 without a correct answer.
+        Scores in [0, 1], float64 (B,); higher is better. The score is 0 without a correct answer.
 
     Raises:
         ValueError: The exposures are not increasing shares.
 
     Example:
-        People see the top 4, then 8, then all 16 pixels of a 4 x 4 picture: r = 0.25, 0.5, 1
+        People are shown the top 4, then 8, then all 16 pixels of a 4 x 4 picture, so r = 0.25, 0.5, 1:
 
             right at 0.25   a = 0 1 1 1   area = 0.25 / 2 + 0.25 + 0.5 = 0.875
             right at 0.5    a = 0 0 1 1   area = 0.25 / 2 + 0.5        = 0.625

@@ -1,4 +1,4 @@
-"""Measure how fast the classifier loses the class as the image's top pixels are removed."""
+"""Measure how fast the probability of the target class falls as the top pixels of a map are removed."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from saliency_bench.target_weights import TargetRange
 
 
 def limits(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
-    """Return the range, [0, 1] for one class and [-1, 1] for a contrast."""
+    """Return the range of scores: [0, 1] for one class and [-1, 1] for a contrast."""
     return target.low, target.high
 
 
@@ -29,27 +29,28 @@ def saliency_deletion(curves: Curves, *, reference: Reference = "black", steps: 
 
         score = integral of f(t) dt over [0, 1] by the trapezoid rule,    f(t) = sum_k w_k p_k(picture at t)
 
-    For a one-hot target f is p_c, the softmax probability of the sample's target class.
+    For a one-hot target, f is p_c, the softmax probability of the sample's target class.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        reference: what replaces the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
-            which is zero for the network (as RISE's authors delete). "blur": the image under a Gaussian of 11 x 11
-            pixels, sigma 5. "noise": uniform in [0, 1). "inpaint": filled in from the kept pixels. "linear": imputed
-            linearly from the kept pixels (ROAD). "farthest": 0 or 1, whichever is farther from each value.
-            "gaussian": normal noise around each value, within [0, 1] (both Sturmfels et al., 2020).
-        steps: points of the curve minus one, equally spaced; None: one image row of pixels per step (H steps).
+        reference: Values that replace the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation
+            mean, which is zero after normalisation (the choice of RISE's authors). "blur": the image blurred by a
+            Gaussian of 11 x 11 pixels with sigma 5. "noise": uniform noise in [0, 1). "inpaint": values filled in from
+            the kept pixels. "linear": linear imputation from the kept pixels (ROAD). "farthest": 0 or 1, whichever is
+            farther from each value. "gaussian": normal noise around each value, truncated to [0, 1]. The last two are
+            from Sturmfels et al. (2020).
+        steps: Number of equal steps; the curve has one point more. None: one image row of pixels per step (H steps).
 
     Returns:
-        Float64 (B,), lower is better; in [0, 1] for one class.
+        Scores of shape (B,), float64, in [0, 1] for one class; lower is better.
 
     Raises:
         UserError: The reference is unknown or steps is out of range.
 
     Example:
-        A 4 x 4 image, and a classifier whose p_c is the share of white among the four pixels in the upper left corner.
-        The image is white and the map ranks the pixels row by row, so each of the first two rows removes two of these
-        four:
+        Take a 4 x 4 image and a classifier whose p_c is the share of white among the four pixels in the upper left
+        corner. The image is white, and the map ranks the pixels row by row. Each of the first two rows therefore
+        removes two of these four pixels:
 
             t       0   1/4   1/2   3/4   1
             p_c     1   1/2   0     0     0      area = 1/4 (1/2 + 1/2) = 0.25

@@ -1,4 +1,4 @@
-"""Measure how much of a map's positive value lies in the mask."""
+"""Measure which share of a map's positive values lies in the mask."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from saliency_bench.declarations import metric
 from saliency_bench.maps import read_maps, read_pair
 from saliency_bench.metrics._papers import WANG_2020
 
-LEAST = 1e-7  # smallest sum of the positive values that counts
+LEAST = 1e-7  # smaller sums of positive values are treated as 0
 
 
 def marked(maps: Any, masks: Any) -> np.ndarray:
-    """Return whether no positive value counts, Bool (B,)."""
+    """Return whether the positive values of each map sum to less than `LEAST`, bool (B,)."""
     return _energy(read_maps(maps)) < LEAST
 
 
@@ -27,30 +27,31 @@ def marked(maps: Any, masks: Any) -> np.ndarray:
     also_called=("energy-based pointing game", "EBPG", "relevance mass accuracy", "GridPG"),
 )
 def saliency_energy(maps: Any, masks: Any) -> np.ndarray:
-    """Return the energy-based pointing game: the share of a map's positive values, by sum, inside the mask.
+    """Return the energy-based pointing game: the share of the sum of a map's positive values inside the mask.
 
         score = sum over the mask of max(map, 0) / sum over the image of max(map, 0)
 
-    For positive maps this is also known as relevance mass accuracy (Arras et al., 2022). On the dataset grid-xai, whose
-    pictures are grids of other pictures with the target's cell as the mask, it is the grid pointing game, GridPG
-    (Boehle et al., 2021). A map that is equal everywhere gets the mask's share of the image, which is the chance level.
+    For positive maps this is also known as relevance mass accuracy (Arras et al., 2022). On the dataset grid-xai, the
+    score is the grid pointing game, GridPG (Boehle et al., 2021): each picture is a grid of other pictures, and the
+    mask is the cell of the target. The score of a constant positive map is the mask's share of the image, which is the
+    chance level.
 
     Args:
-        maps: (B, H, W), finite; negative values do not count.
-        masks: (B, H, W), bool or 0 and one other value.
+        maps: Finite maps of shape (B, H, W). Negative values are ignored.
+        masks: Masks of shape (B, H, W): booleans, or 0 and one other value.
 
     Returns:
-        Float64 (B,) in [0, 1], higher is better; 0 where the positive values sum to less than 1e-7 (a run counts these
-        maps); NaN for an empty mask.
+        Scores in [0, 1], float64 (B,); higher is better. The score is 0 if the positive values sum to less than 1e-7; a
+        run reports the number of these maps. It is NaN for an empty mask.
 
     Raises:
         ValueError: Maps and masks differ in shape, maps are not finite, or masks are not binary.
 
     Example:
-        One 4 x 4 map (left) whose mask is the lower right quarter (right):
+        A 4 x 4 map (left) and its mask, the lower right quarter (right):
 
             0 0 0 0     0 0 0 0     the positive values sum to 8 + 6 + 7 + 4 + 5 = 30
-           -3 8 0 0     0 0 0 0     those in the mask to 22
+           -3 8 0 0     0 0 0 0     the positive values in the mask sum to 22
             0 0 6 7     0 0 1 1     score = 22 / 30
             0 0 4 5     0 0 1 1
 

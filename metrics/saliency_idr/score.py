@@ -1,4 +1,4 @@
-"""Measure how often a scene model's map rises in a region when an object is pasted there."""
+"""Measure how often the values of a scene model's map rise in a region when an object is pasted there."""
 
 from typing import Literal
 
@@ -38,27 +38,28 @@ def saliency_idr(
 
         score = 1 if the mean over the object's region of E(f_s, x, scene) is greater with the object than without
 
-    0 if it is smaller, 1/2 if both are equal, so that a map that never changes is no better than chance (P1 counts only
-    greater means, which makes a constant map perfect). Maps are first brought to a common scale: positive part, clipped
-    at the 99th percentile, min-max to [0, 1]. The run's own classifier, which classifies objects, is not used. P1 calls
-    the score a share of hits; chance is 1/2.
+    The score is 0 if the mean is smaller with the object, and 1/2 if both means are equal. A map that never changes is
+    therefore no better than chance (P1 counts only greater means, which makes a constant map perfect). Maps are first
+    brought to a common scale: negative values become 0, values are clipped at the 99th percentile, and the result is
+    min-max scaled to [0, 1]. The run's classifier of objects is not used. P1 calls the score a share of hits; the
+    chance level is 1/2.
 
     Args:
-        images: (B, 3, H, W) in [0, 1], with the object.
-        masks: Bool (B, H, W), the object.
-        columns: "image_without_object": (B, 3, H, W), the same scenes without the object.
-        other: f_s, the classifier of scenes, with its target, logits and labels.
-        explain: makes both maps.
-        filter: images that count: "right", images that f_s classifies correctly both with and without the object,
-            because the cause of a wrong prediction is another question; "all": all images with the object, like in eq.
-            14.
+        images: Images with the object, of shape (B, 3, H, W) with values in [0, 1].
+        masks: Masks of the object, bool (B, H, W).
+        columns: Additional images. "image_without_object": the same scenes without the object, of shape (B, 3, H, W).
+        other: The classifier f_s of scenes, with its target, logits and labels.
+        explain: Function that computes both maps.
+        filter: Images that are scored. "right": images that f_s classifies correctly both with and without the object,
+            because the cause of a wrong prediction is not of interest here. "all": all images with the object, as in
+            eq. 14.
 
     Returns:
-        Float64 (B,), 0, 1/2 or 1, lower is better; with filter="right" NaN unless f_s classifies both pictures
-        correctly.
+        Scores of 0, 1/2 or 1, float64 (B,); lower is better. With filter="right", the score is NaN unless f_s
+        classifies both pictures correctly.
 
     Example:
-        4 x 4 maps of f_s with the object, in the lower right quarter (left), and without (right):
+        The 4 x 4 maps of f_s with an object in the lower right quarter (left) and without the object (right):
 
             4 4 0 0     4 4 0 0     the 99th percentile is 4 in both; divided by it, the region's mean is
             0 0 0 0     0 0 0 0     0.25 / 4 with the object, 0 without: score = 1

@@ -1,4 +1,4 @@
-"""The metric as a module of `evaluate`; score.py declares it.
+"""Module for `evaluate`; the metric is declared in score.py.
 
 Example:
     >>> import evaluate
@@ -19,7 +19,7 @@ Example:
     >>> maps = torch.zeros(1, 4, 4)
     >>> maps[0, :2, :2] = torch.tensor([[4.0, 3.0], [2.0, 1.0]])
     >>> insertion = evaluate.load("saliency_insertion")
-    >>> classifier = sb.load_classifier(WhiteInTheCorner(), mean=0, std=1)  # it takes images in [0, 1]
+    >>> classifier = sb.load_classifier(WhiteInTheCorner(), mean=0, std=1)  # it expects images in [0, 1]
     >>> result = insertion.compute(predictions=maps, references=[1], images=images, classifier=classifier)
     >>> print(round(result["saliency_insertion"], 4))
     0.875

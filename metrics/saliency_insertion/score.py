@@ -1,4 +1,4 @@
-"""Measure how fast the classifier recognises the image as its top pixels are inserted into a reference picture."""
+"""Measure how fast the probability of the target class rises as the top pixels of a map are inserted."""
 
 from typing import Literal
 
@@ -20,7 +20,7 @@ def starts_at_zero(*, reference: object, start: object, **others: object) -> boo
 
 
 def limits(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
-    """Return the range: [0, 1] for one class, [-1, 1] for a contrast, wider if the start is subtracted."""
+    """Return the range of scores: [0, 1] for one class, [-1, 1] for a contrast, wider if the start is subtracted."""
     width = target.high - target.low
     return (-width, width) if starts_at_zero(**options) else (target.low, target.high)
 
@@ -29,7 +29,7 @@ def check(*, steps: int | None, start: str, **others: object) -> None:
     """Raise UserError if an option is out of range."""
     check_steps(steps=steps)
     if start not in STARTS:
-        raise UserError(f"start='{start}' is none of {', '.join(STARTS)}")
+        raise UserError(f"start='{start}' of saliency_insertion is unknown; use one of {', '.join(STARTS)}")
 
 
 @metric(
@@ -53,37 +53,39 @@ def saliency_insertion(
 
         score = integral of f(t) dt over [0, 1] by the trapezoid rule,    f(t) = sum_k w_k p_k(picture at t)
 
-    For a one-hot target f is p_c, the softmax probability of the sample's target class.
+    For a one-hot target, f is p_c, the softmax probability of the sample's target class.
 
-    RISE's authors insert into the blurred image and keep the start: reference="blur", start="keep". They use the
-    model's top class; here it is the sample's target.
+    RISE's authors insert pixels into the blurred image and do not subtract the start: reference="blur", start="keep".
+    They explain the model's top class; this implementation uses the sample's target.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        reference: the picture to insert into. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean.
-            "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5 (`perturbation.blurred`). "noise": uniform in
-            [0, 1). "inpaint": the inserted pixels spread over the rest (`perturbation.inpainted`). "linear": the rest
-            imputed linearly from them (ROAD). "farthest": 0 or 1, whichever is farther from each value. "gaussian":
-            normal noise around each value, within [0, 1] (both Sturmfels et al., 2020).
-        steps: points of the curve minus one, equally spaced; None: one image row of pixels per step (H steps).
-        start: "subtract": f(0) is subtracted from the whole curve. "keep": it is not subtracted. "auto": it is
-            subtracted for "blur" only, because a blurred picture may already show the class (Li et al., 2020, eq. 9).
+        reference: Picture into which pixels are inserted. "black": 0 in [0, 1]. "mean": the classifier's normalisation
+            mean. "blur": the image blurred by a Gaussian of 11 x 11 pixels with sigma 5 (`perturbation.blurred`).
+            "noise": uniform noise in [0, 1). "inpaint": the other pixels are filled in from the inserted pixels
+            (`perturbation.inpainted`). "linear": the other pixels are imputed linearly from the inserted pixels (ROAD).
+            "farthest": 0 or 1, whichever is farther from each value. "gaussian": normal noise around each value,
+            truncated to [0, 1]. The last two are from Sturmfels et al. (2020).
+        steps: Number of equal steps; the curve has one point more. None: one image row of pixels per step (H steps).
+        start: Treatment of the start f(0). "subtract": subtract f(0) from the whole curve. "keep": do not subtract
+            f(0). "auto": subtract f(0) for "blur" only, because a blurred picture may already show the class (Li et
+            al., 2020, eq. 9).
 
     Returns:
-        Float64 (B,), higher is better; in [0, 1] for one class if the start is kept.
+        Scores of shape (B,), float64, in [0, 1] for one class if the start is not subtracted; higher is better.
 
     Raises:
         UserError: The reference or start is unknown, or steps is out of range.
 
     Example:
-        A 4 x 4 image, and a classifier whose p_c is the share of white among the four pixels in the upper left corner.
-        The image is white; the map ranks the pixels row by row, so each of the first two rows inserts two of these
-        four:
+        Take a 4 x 4 image and a classifier whose p_c is the share of white among the four pixels in the upper left
+        corner. The image is white, and the map ranks the pixels row by row. Each of the first two rows therefore
+        inserts two of these four pixels:
 
             t       0   1/4   1/2   3/4   1
             p_c     0   1/2   1     1     1      area = 1/4 (0/2 + 1/2 + 1 + 1 + 1/2) = 0.75
 
-        The reversed map inserts them last: p_c = 0, 0, 0, 1/2, 1 and 1/4 (1/2 + 1/2) = 0.25.
+        The reversed map inserts these pixels last: p_c = 0, 0, 0, 1/2, 1, and the area is 1/4 (1/2 + 1/2) = 0.25.
 
         >>> import torch
         >>> class Corner(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""Measure how much of the salient area lies in the mask."""
+"""Measure which share of the salient pixels lies in the mask, with a threshold relative to the maximum."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from saliency_bench.metrics._papers import LI_2020
 
 
 def marked(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarray:
-    """Return whether no value is positive, so that nothing is salient at any threshold, Bool (B,)."""
+    """Return whether each map has no positive value and therefore no salient pixels at any threshold, bool (B,)."""
     return read_maps(maps).max(axis=(1, 2)) <= 0
 
 
@@ -37,23 +37,23 @@ def saliency_iosr(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarra
     score, but shifting it does.
 
     Args:
-        maps: (B, H, W), finite.
-        masks: (B, H, W), bool or 0 and one other value.
-        threshold: number in [0, 1), the share of the map's maximum that salient pixels exceed.
+        maps: Finite maps of shape (B, H, W).
+        masks: Masks of shape (B, H, W): booleans, or 0 and one other value.
+        threshold: Share of the map's maximum that salient pixels exceed, in [0, 1).
 
     Returns:
-        Float64 (B,) in [0, 1], higher is better; 0 if the maximum is not positive, because then nothing is salient (a
-        run counts these maps); NaN for an empty mask. A constant positive map is salient everywhere and gets the mask's
-        share of the image.
+        Scores in [0, 1], float64 (B,); higher is better. The score is 0 if the maximum is not positive, because no
+        pixel is then salient; a run reports the number of these maps. It is NaN for an empty mask. A constant positive
+        map is salient everywhere, so its score is the mask's share of the image.
 
     Raises:
         ValueError: Maps and masks differ in shape, maps are not finite, or masks are not binary.
 
     Example:
-        One 4 x 4 map (left) whose mask is the lower right quarter (right):
+        A 4 x 4 map (left) and its mask, the lower right quarter (right):
 
             0 0 0 0     0 0 0 0     the maximum is 8, so 5, 6, 7 and 8 are salient
-            0 8 0 0     0 0 0 0     three of the four lie in the mask
+            0 8 0 0     0 0 0 0     three of these four pixels lie in the mask
             0 0 6 7     0 0 1 1     IoSR = 3 / 4 = 0.75
             0 0 4 5     0 0 1 1
 

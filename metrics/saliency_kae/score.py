@@ -1,4 +1,4 @@
-"""Measure how often the classifier is right when only the image's top pixels are kept."""
+"""Measure how often the classifier is right when only the top pixels of a map are kept."""
 
 import numpy as np
 
@@ -28,40 +28,43 @@ from saliency_bench.metrics._papers import LU_2021
 def saliency_kae(
     curves: Curves, labels: np.ndarray, *, reference: Reference = "black", exposure: float | None = None
 ) -> np.ndarray:
-    """Return a(r): whether the classifier is right about a picture that keeps only the map's top share r.
+    """Return a(r): whether the classifier is right about a picture reduced to the map's top share r of the pixels.
 
         score = integral of a(r) dr over [0, 1] by the trapezoid rule at r = 0, 5, 10, 15, 20, 30, 50, 75, 100 %
 
-    a is 1 if the classifier is right about the sample's label, whatever class the map explains, else 0: its top class
-    is one of the label's classes or, with sigmoid outputs, one of the label's classes has p > 0.5. The mean of a over
-    samples is the accuracy, and the mean score is the area under the accuracy.
+    a is 1 if the classifier predicts the sample's label, whatever class the map explains, and 0 otherwise. The
+    prediction is correct if the top class is one of the label's classes or, with sigmoid outputs, if one of the label's
+    classes has p > 0.5. The mean of a over samples is the accuracy, and the mean score is the area under the accuracy
+    curve.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        labels: Bool (B, K), the correct classes of each image.
-        reference: what replaces the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
-            which is zero for the network. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5. "noise":
-            uniform in [0, 1). "inpaint": filled in from the kept pixels. "linear": imputed linearly from the kept
-            pixels (ROAD). "farthest": 0 or 1, whichever is farther from each value. "gaussian": normal noise
-            around each value, within [0, 1] (both Sturmfels et al., 2020).
-        exposure: return only a at this share, a number in [0, 1]; None: the area.
+        labels: Correct classes of each image, bool (B, K).
+        reference: Values that replace the removed pixels. "black": 0 in [0, 1]. "mean": the classifier's normalisation
+            mean, which is zero after normalisation. "blur": the image blurred by a Gaussian of 11 x 11 pixels with
+            sigma 5. "noise": uniform noise in [0, 1). "inpaint": values filled in from the kept pixels. "linear":
+            linear imputation from the kept pixels (ROAD). "farthest": 0 or 1, whichever is farther from each value.
+            "gaussian": normal noise around each value, truncated to [0, 1]. The last two are from Sturmfels et al.
+            (2020).
+        exposure: Share in [0, 1] at which to return a. None: return the area.
 
     Returns:
-        (B, P): a at each exposure, the parts of the score; `reduce` gives the area, in [0, 1]; higher is better.
+        Values of a at each exposure, of shape (B, P); these are the parts of the score. `reduce` computes the area, in
+        [0, 1]; higher is better.
 
     Raises:
         UserError: The reference is unknown or the exposure is out of range.
 
     Example:
-        A 4 x 4 image, and a classifier whose p_c is the share of white among the four pixels in the upper left corner.
-        The image is white and the map ranks the pixels row by row:
+        Take a 4 x 4 image and a classifier whose p_c is the share of white among the four pixels in the upper left
+        corner. The image is white, and the map ranks the pixels row by row:
 
             exposure   0   5 %   10 %   15 %   20 %   30 %   50 %   75 %   100 %
             pixels     0   1     2      2      3      5      8      12     16
             p_c        0   1/4   1/2    1/2    1/2    3/4    1      1      1
             right      0   0     0      0      0      1      1      1      1
 
-        (at p_c = 1/2 both classes are equal, and the first is the top one)
+        At p_c = 1/2 both classes are equally probable, and the first one is the top class.
 
             area = 0.1 * 1/2 + 0.7 * 1 = 0.75
 

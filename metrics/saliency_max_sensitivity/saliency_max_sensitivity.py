@@ -1,4 +1,4 @@
-"""The metric as a module of `evaluate`; score.py declares it.
+"""Module for `evaluate`; the metric is declared in score.py.
 
 Example:
     >>> import evaluate
@@ -10,14 +10,14 @@ Example:
     ...         return torch.tensor([[1.0, 0.0]]).repeat(len(images), 1)
     ...
     >>> def explainer(classifier, images, target):
-    ...     # 1 on all pixels, except 2 on the first pixel of a white image and on the second pixel of any other.
+    ...     # All pixels are 1, except a 2 on the first pixel of a white image or the second pixel of another one.
     ...     maps = torch.ones(len(images), 4, 4)
     ...     white = (images == 1).all(dim=(1, 2, 3))
     ...     maps[white, 0, 0], maps[~white, 0, 1] = 2, 2
     ...     return maps
     ...
     >>> sensitivity = evaluate.load("saliency_max_sensitivity")
-    >>> classifier = sb.load_classifier(Two(), mean=0, std=1)  # it takes images in [0, 1]
+    >>> classifier = sb.load_classifier(Two(), mean=0, std=1)  # it expects images in [0, 1]
     >>> result = sensitivity.compute(images=torch.ones(1, 3, 4, 4), classifier=classifier, explainer=explainer)
     >>> print(round(result["saliency_max_sensitivity"], 4))  # sqrt(2 / 19)
     0.3244

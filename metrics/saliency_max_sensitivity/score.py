@@ -1,4 +1,4 @@
-"""The largest change of a map under small changes of the image."""
+"""Measure the largest change of a map under small changes of the image."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -20,11 +20,11 @@ from saliency_bench.utils.seeds import seed_of, uniform
 def check(*, radius: float, draws: int, **others: object) -> None:
     """Raise UserError if an option is out of range."""
     if not 0 < radius < float("inf") or draws < 1:
-        raise UserError(f"saliency_max_sensitivity needs radius > 0 and draws >= 1; got {radius} and {draws}")
+        raise UserError(f"saliency_max_sensitivity needs radius > 0 and draws >= 1; got {radius=} and {draws=}")
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return (pictures to classify, further maps to compute) per image: one map per draw, and the map of the image."""
+    """Return (pictures to classify, additional maps) per image: a map per draw, plus one for unit=normalised."""
     return 0, options["draws"] + (_unit(options["unit"], options["relative"]) == "normalised")
 
 
@@ -55,35 +55,36 @@ def saliency_max_sensitivity(
 
         score = max over draws of ||E(x + d) - E(x)|| / ||E(x)||, Euclidean norms over the pixels
 
-    d is uniform in [-radius, radius] for every pixel and channel of the normalised image. Target and seeds of the
-    explainer do not change. The denominator is the size of the map; P1 has none (`relative=False`), which ranks
-    explainers by the scale of their maps. A gradient per unit of [0, 1] is 1 / std, about 4, times as large as a
-    gradient per unit of the normalised image, while other maps have no unit. So without the denominator the normalised
-    image is explained, as always in published code (captum, Quantus).
+    d is uniform in [-radius, radius] for every pixel and channel of the normalised image. The target and seeds of the
+    explainer do not change. The denominator is the norm of the map. P1 has no denominator (`relative=False`), which
+    ranks explainers by the scale of their maps. A gradient with respect to an image in [0, 1] is 1 / std (about 4)
+    times as large as a gradient with respect to the normalised image, while other maps have no unit. Without the
+    denominator, the normalised image is therefore explained, as in published code (captum, Quantus).
 
     Args:
         maps: (B, H, W), E(x).
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), target of the maps.
-        classifier: has the buffer `std` (1, 3, 1, 1), the standard deviation of its normalisation.
-        explain: makes one map per draw.
-        seeds: one per image, for its draws.
-        radius: largest change, in units of the normalised image, above 0.
-        draws: number of random changes, at least 1; captum takes 10, Quantus 200.
-        relative: divide by ||E(x)||; False: P1's equation as printed.
-        unit: unit of the explained images: [0, 1] as everywhere else ("image"), or the network's normalised input
-            ("normalised"), which is the unit of d. None: "image" if `relative`, else "normalised".
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Target of the maps, of shape (B, K).
+        classifier: Network with a buffer `std` (1, 3, 1, 1), the standard deviation of its normalisation.
+        explain: Function that computes one map per draw.
+        seeds: One seed per image for the random changes.
+        radius: Largest change in units of the normalised image, above 0.
+        draws: Number of random changes, at least 1. The default is 10 in captum and 200 in Quantus.
+        relative: Whether to divide by ||E(x)||. False: P1's equation as printed.
+        unit: Unit of the explained images. "image": values in [0, 1], as for all other metrics. "normalised": the
+            network's normalised input, which is the unit of d. None: "image" if `relative`, else "normalised".
 
     Returns:
-        Float64 (B,), lower is better; NaN for a constant map, which would be the best possible and is not ranked.
+        Scores of shape (B,), float64; lower is better. The score is NaN for a constant map, which would otherwise have
+        the best possible score.
 
     Raises:
         UserError: The radius or number of draws is out of range, or the classifier has no known normalisation.
 
     Example:
-        E(x) is 2 on one of 4 x 4 pixels and 1 on all others, so ||E(x)|| = sqrt(15 + 4). In one of the draws the 2 of
-        E(x + d) is on another pixel: the difference is 1 on two pixels, so the score is sqrt(2 / 19) = 0.3244, or
-        sqrt(2) with relative=False.
+        E(x) is 2 on one of 4 x 4 pixels and 1 on all others, so ||E(x)|| = sqrt(15 + 4). In one of the draws, E(x + d)
+        has its 2 on another pixel. The two maps then differ by 1 on two pixels, so the score is sqrt(2 / 19) = 0.3244,
+        or sqrt(2) with relative=False.
     """
     check(radius=radius, draws=draws)
     std = getattr(classifier, "std", None)

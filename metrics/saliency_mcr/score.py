@@ -1,4 +1,4 @@
-"""Measure how much larger the object's share is of an object model's map than of a scene model's map."""
+"""Measure how much larger the object's share of an object model's map is than its share of a scene model's map."""
 
 from typing import Literal
 
@@ -38,35 +38,36 @@ def saliency_mcr(
     *,
     filter: Literal["both", "each"] = "both",
 ) -> np.ndarray:
-    """Return the object's share of both models' maps; the model contrast ratio (P1 eq. 18) is their difference.
+    """Return the object's share of both models' maps; the model contrast ratio (P1 eq. 18) is the difference.
 
-        score = sum over the object of E(f_o, x, object) / sum of E(f_o, x, object) - the same of E(f_s, x, scene)
+        score = share(E(f_o, x, object)) - share(E(f_s, x, scene)),    share(E) = sum of E over the object / sum of E
 
-    f_o is the run's classifier of objects, and f_s the other classifier, of scenes, for which the object is irrelevant.
-    Maps are first brought to a common scale: positive part, clipped at the 99th percentile, min-max to [0, 1]. Unlike
-    saliency_mcs, it does not reward maps whose values are large everywhere. P1 prints f_o in both terms, and means
-    instead of sums; its text gives the meaning used here.
+    f_o is the run's classifier of objects, and f_s is a classifier of scenes, for which the object is irrelevant. Maps
+    are first brought to a common scale: negative values become 0, values are clipped at the 99th percentile, and the
+    result is min-max scaled to [0, 1]. Unlike saliency_mcs, this score does not reward maps whose values are large
+    everywhere. The printed equation of P1 has f_o in both terms, and means instead of sums; this implementation follows
+    the text of P1.
 
     Args:
-        images: (B, 3, H, W) in [0, 1].
-        masks: Bool (B, H, W), the object.
-        logits: (B, K), the classifier's logits.
-        labels: Bool (B, K), the object's class.
-        classifier: the run's classifier, of objects.
-        other: the other classifier, of scenes, with its target, logits and labels.
-        explain: makes both maps.
-        filter: "both": images that both models classify correctly. "each" (P1 eq. 12): the share of f_o over the images
-            that f_o classifies correctly, and the share of f_s over the images that f_s classifies correctly; only the
-            difference of the two means is defined, and no rank.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        masks: Masks of the object, bool (B, H, W).
+        logits: Logits of the classifier, of shape (B, K).
+        labels: Class of the object, bool (B, K).
+        classifier: The run's classifier of objects.
+        other: The classifier of scenes, with its target, logits and labels.
+        explain: Function that computes both maps.
+        filter: Images that are scored. "both": images that both models classify correctly. "each" (P1 eq. 12): images
+            that f_o classifies correctly for the share of f_o, and images that f_s classifies correctly for the share
+            of f_s. With "each", only the difference of the two means is defined, without a rank.
 
     Returns:
-        Float64 (B, 2), the share of each model, in [0, 1], 0 if a map has no positive value; their difference, in
-        [-1, 1], is the score, higher is better.
+        Shares of both models in [0, 1], float64 (B, 2); a share is 0 if the map has no positive value. The score is
+        their difference, in [-1, 1]; higher is better.
 
     Example:
-        4 x 4 maps of f_o (left) and f_s (right) of an object in the lower right quarter:
+        The 4 x 4 maps of f_o (left) and f_s (right) for an object in the lower right quarter:
 
-            0 0 0 0     4 4 0 0     all of f_o's map lies on the object, of f_s's 1 / (4 + 4 + 1) = 1 / 9:
+            0 0 0 0     4 4 0 0     the object's share is 1 for f_o and 1 / (4 + 4 + 1) = 1 / 9 for f_s:
             0 0 0 0     0 0 0 0     score = 8 / 9
             0 0 4 4     0 0 1 0
             0 0 2 0     0 0 0 0

@@ -1,4 +1,4 @@
-"""The metric as a module of `evaluate`; score.py declares it.
+"""Module for `evaluate`; the metric is declared in score.py.
 
 Example:
     >>> import evaluate
@@ -9,7 +9,7 @@ Example:
     ...     def forward(self, images):
     ...         return torch.tensor([[1.0, 0.0]]).repeat(len(images), 1)
     ...
-    >>> objects = sb.load_classifier(First(), mean=0, std=1, labels=["dog", "cat"])  # they take images in [0, 1]
+    >>> objects = sb.load_classifier(First(), mean=0, std=1, labels=["dog", "cat"])  # they expect images in [0, 1]
     >>> scenes = sb.load_classifier(First(), mean=0, std=1, labels=["beach", "forest"])
     >>> of_object = [[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 4, 4], [0, 0, 2, 0]]
     >>> of_scene = [[4, 4, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]

@@ -1,4 +1,4 @@
-"""Measure how much more value an object gets in the map of an object model than in the map of a scene model."""
+"""Measure how much higher an object's mean value is in an object model's map than in a scene model's map."""
 
 from typing import Literal
 
@@ -42,26 +42,27 @@ def saliency_mcs(
 
         score = mean over the object of E(f_o, x, object) - mean over the object of E(f_s, x, scene)
 
-    f_o is the run's classifier of objects, and f_s the other classifier, of scenes, for which the object is irrelevant.
-    Maps are first brought to a common scale: positive part, clipped at the 99th percentile, min-max to [0, 1].
+    f_o is the run's classifier of objects, and f_s is a classifier of scenes, for which the object is irrelevant. Maps
+    are first brought to a common scale: negative values become 0, values are clipped at the 99th percentile, and the
+    result is min-max scaled to [0, 1].
 
     Args:
-        images: (B, 3, H, W) in [0, 1].
-        masks: Bool (B, H, W), the object.
-        logits: (B, K), the classifier's logits.
-        labels: Bool (B, K), the object's class.
-        classifier: the run's classifier, of objects.
-        other: the other classifier, of scenes, with its target, logits and labels.
-        explain: makes both maps.
-        filter: "both": images that both models classify correctly. "each" (P1 eq. 12 as printed): the mean of f_o over
-            the images that f_o classifies correctly, and the mean of f_s over the images that f_s classifies correctly;
-            only the difference of the two means is defined, and no rank.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        masks: Masks of the object, bool (B, H, W).
+        logits: Logits of the classifier, of shape (B, K).
+        labels: Class of the object, bool (B, K).
+        classifier: The run's classifier of objects.
+        other: The classifier of scenes, with its target, logits and labels.
+        explain: Function that computes both maps.
+        filter: Images that are scored. "both": images that both models classify correctly. "each" (P1 eq. 12 as
+            printed): images that f_o classifies correctly for the mean of f_o, and images that f_s classifies correctly
+            for the mean of f_s. With "each", only the difference of the two means is defined, without a rank.
 
     Returns:
-        Float64 (B, 2), the mean of each model, in [0, 1]; their difference, in [-1, 1], is the score, higher is better.
+        Means of both models in [0, 1], float64 (B, 2). The score is their difference, in [-1, 1]; higher is better.
 
     Example:
-        4 x 4 maps of f_o (left) and f_s (right) of an object in the lower right quarter:
+        The 4 x 4 maps of f_o (left) and f_s (right) for an object in the lower right quarter:
 
             0 0 0 0     4 4 0 0     the 99th percentile is 4 in both; divided by it, the object's mean is
             0 0 0 0     0 0 0 0     (1 + 1 + 0.5 + 0) / 4 = 0.625 for f_o and 0.25 / 4 = 0.0625 for f_s:

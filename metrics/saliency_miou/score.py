@@ -1,4 +1,4 @@
-"""Mean intersection over union of the salient region and the mask."""
+"""Measure the intersection over union of the salient region and the mask."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -25,26 +25,26 @@ def saliency_miou(
     """Return IoU = |S and M| / |S or M| of the salient pixels S = {normalised map > threshold} and the mask M.
 
     Args:
-        maps: (B, H, W), finite.
-        masks: (B, H, W), bool or 0 and one other value.
-        threshold: number in [0, 1] that salient pixels strictly exceed. "mask_area": S is the |M| highest pixels
-            instead, with ties in the fixed pseudo-random order of `saliency_bench.maps`.
-        normalise: whether to min-max each map to [0, 1] first (a constant map becomes zeros). `normalise=False,
-            threshold=0` gives the definition of the implementation published with Saliency-Bench: map > 0.
+        maps: Finite maps of shape (B, H, W).
+        masks: Masks of shape (B, H, W): booleans, or 0 and one other value.
+        threshold: Number in [0, 1] that salient pixels strictly exceed. With "mask_area", S consists of the |M| highest
+            pixels instead, with ties broken by the fixed pseudo-random order of `saliency_bench.maps`.
+        normalise: Whether to min-max scale each map to [0, 1] first (a constant map becomes zeros). Use
+            `normalise=False, threshold=0` for the definition in the code published with Saliency-Bench: map > 0.
 
     Returns:
-        Float64 (B,) in [0, 1], higher is better; NaN for an empty mask.
+        Scores in [0, 1], float64 (B,); higher is better. The score is NaN for an empty mask.
 
     Raises:
         ValueError: Maps and masks differ in shape, maps are not finite, or masks are not binary.
 
     Example:
-        One 4 x 4 map (left) whose mask is the lower right quarter (right):
+        A 4 x 4 map (left) and its mask, the lower right quarter (right):
 
             0 0 0 0     0 0 0 0     normalised > 0.5: the three pixels 6, 7 and 8
-            0 8 0 0     0 0 0 0     two of them lie among the 4 of the mask, together they cover 5
+            0 8 0 0     0 0 0 0     two of them are among the 4 mask pixels; the union has 5
             0 0 6 7     0 0 1 1     IoU = 2 / 5 = 0.4
-            0 0 4 2     0 0 1 1     mask_area: 8, 7, 6 and 4; three inside, together 5: 3 / 5 = 0.6
+            0 0 4 2     0 0 1 1     mask_area: 8, 7, 6 and 4; three inside, union of 5: 3 / 5 = 0.6
 
         >>> maps = [[[0, 0, 0, 0], [0, 8, 0, 0], [0, 0, 6, 7], [0, 0, 4, 2]]]
         >>> masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]]
@@ -57,12 +57,12 @@ def saliency_miou(
 def saliency_miou_sweep(
     maps: Any, masks: Any, thresholds: Sequence[float | str], *, normalise: bool = True
 ) -> np.ndarray:
-    """Return `saliency_miou` at each of T thresholds, Float64 (B, T)."""
+    """Return `saliency_miou` at each of T thresholds, float64 (B, T)."""
     return score_regions(_iou, maps, masks, thresholds, normalised=normalise)
 
 
 def _iou(salient: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Return the intersection over union of bool (B, H, W), Float64 (B,)."""
+    """Return the intersection over union of two bool arrays (B, H, W), float64 (B,)."""
     shared = np.count_nonzero(salient & inside, axis=(1, 2))
     either = np.count_nonzero(salient | inside, axis=(1, 2))
     return shared / np.maximum(either, 1)

@@ -12,12 +12,12 @@ from saliency_bench.metrics._pasting import By
 
 
 def parts(options: dict[str, Any], classifier: object) -> list[str]:
-    """Return the parts: whether a correct class is the top class, and whether one is among the first five."""
+    """Return the names of the parts: whether a correct class is the top class, and whether it is in the top five."""
     return ["acc@1", "acc@5"]
 
 
 def reduce(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-    """Return whether a correct class is the top class."""
+    """Return the score: whether a correct class is the top class."""
     return values[:, 0]
 
 
@@ -46,39 +46,40 @@ def saliency_own_region(
     threshold: float = 0.5,
     by: By = "value",
 ) -> np.ndarray:
-    """Return the accuracy on pictures that show only the map's salient region S (P4 A.5), a reference elsewhere.
+    """Return the accuracy on pictures that show only the map's salient region S on a reference (P4 A.5).
 
-        acc@1 = 1 if the top class of S x + (1 - S) reference is one of the label's, S = {map, min-max, > threshold}
+        acc@1 = 1 if the top class for the picture S x + (1 - S) reference is one of the label's classes, else 0
 
-    else 0. The mean over samples is an accuracy. S is defined as in saliency_correctness, which shows it on a picture
-    of the class instead, because a mostly black picture is meaningless to a classifier of photographs.
+    S are the pixels whose min-max scaled map value exceeds the threshold. The mean over samples is an accuracy.
+    saliency_correctness pastes the same S into a picture of the class instead, because a mostly black picture is
+    meaningless to a classifier of photographs.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        labels: Bool (B, K), the correct classes of each image, whatever class the map explains. A map that explains the
-            label leaks it to the classifier; P4 does not specify which class its maps explain.
-        reference: what is shown outside S. "black": 0 in [0, 1] (P4's table 9). "mean": the classifier's normalisation
-            mean, instead of the grey of its table 10, which is the bias of a convolution that has no bias in
-            torchvision's Inception v3. All others: see saliency_kae.
-        threshold: where S begins: with by="value" a share of the map's range, from 0 to 1; with by="percentile" a
-            percentile of the map's own pixels, from 0 to 100.
-        by: what the threshold refers to: "value", the range of the map, or "percentile", its pixels.
+        labels: Correct classes of each image, bool (B, K), independent of the class that the map explains. A map that
+            explains the label leaks the label to the classifier; P4 does not specify which class its maps explain.
+        reference: Values outside S. "black": 0 in [0, 1] (P4, table 9). "mean": the classifier's normalisation mean.
+            P4's table 10 uses a grey from the bias of a convolution instead, which has no bias in torchvision's
+            Inception v3. For the other references, see saliency_kae.
+        threshold: Lower limit of S. With by="value", a share of the map's range from 0 to 1. With by="percentile", a
+            percentile of the map's pixels from 0 to 100.
+        by: Reference of the threshold: the range of the map ("value") or its pixels ("percentile").
 
     Returns:
-        Float64 (B, 2): acc@1, the score, and acc@5, NaN with five classes or fewer or without a softmax; 0 or 1, higher
-        is better; NaN if the classifier gives NaN for it or for the image itself. A constant map marks nothing, so the
-        picture is the reference.
+        Values acc@1 (the score) and acc@5, float64 (B, 2), 0 or 1; higher is better. acc@5 is NaN for five classes or
+        fewer, or without a softmax. Both are NaN if the classifier returns NaN for the picture or for the unchanged
+        image. A constant map has no salient pixels, so its picture is the reference.
 
     Raises:
         UserError: The reference is unknown or the threshold is out of range.
 
     Example:
-        A white 4 x 4 image of class 1, a classifier whose p_1 is the share of white in the upper left quarter:
+        Take a white 4 x 4 image of class 1 and a classifier whose p_1 is the share of white in the upper left quarter:
 
-            8 8 0 0     S, above 0.5 of the range from 0 to 9, has three pixels of that quarter
-            8 3 0 0     p_1 = 3/4, class 1 comes first: acc@1 = 1
+            8 8 0 0     S, above 0.5 of the range from 0 to 9, has three pixels of this quarter
+            8 3 0 0     p_1 = 3/4, so class 1 is the top class: acc@1 = 1
             0 0 9 9
-            0 0 9 9     with threshold=0.9 it has none, p_1 = 0: acc@1 = 0
+            0 0 9 9     threshold=0.9: S has no pixel of it, p_1 = 0: acc@1 = 0
 
         >>> import torch
         >>> class Corner(torch.nn.Module):
@@ -95,6 +96,6 @@ def saliency_own_region(
     check(threshold=threshold, by=by)
     p = curves.shown(_pasting.salient_pixels(curves.maps, threshold, by), reference)
     correct = _pasting.accuracies(p, labels, curves.activation)
-    # A picture for which the classifier gives NaN has no score, even if S leaves out the pixels that cause it.
+    # An image with NaN probabilities has no score, even if S excludes the pixels that cause NaN.
     whole = curves.probabilities("rest", "black", [0])[:, 0]
     return np.where(np.isnan(p + whole).any(axis=1, keepdims=True), np.nan, correct)

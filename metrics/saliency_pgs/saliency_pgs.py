@@ -1,24 +1,24 @@
-"""The metric as a module of `evaluate`; score.py declares it.
+"""Module for `evaluate`; the metric is declared in score.py.
 
 Example:
     >>> import evaluate
     >>> import torch
     >>> import saliency_bench as sb
     >>> class Halves(torch.nn.Module):
-    ...     # Class A lives in the upper half of the image, B in the lower one; C and D share the rest.
+    ...     # The upper half is evidence for class A, the lower half for B; C and D share the rest.
     ...     def forward(self, images):
     ...         upper, lower = images[:, :, :2].mean(dim=(1, 2, 3)), images[:, :, 2:].mean(dim=(1, 2, 3))
     ...         rest = 1 - upper / 2 - 0.3 * lower
     ...         return torch.stack([upper / 2, 0.3 * lower, 0.75 * rest, 0.25 * rest], dim=1).clamp(min=1e-12).log()
     ...
     >>> def explainer(classifier, images, target):
-    ...     # The truth: what the target wants of A lies in the upper half, what it wants of B in the lower one.
+    ...     # Ground truth: the upper half has the target's weight of A, the lower half its weight of B.
     ...     maps = torch.zeros(len(images), 4, 4)
     ...     maps[:, :2], maps[:, 2:] = 2 * target[:, 0, None, None], target[:, 1, None, None]
     ...     return maps
     ...
     >>> metric = evaluate.load("saliency_pgs")
-    >>> classifier = sb.load_classifier(Halves(), mean=0, std=1)  # it takes images in [0, 1]
+    >>> classifier = sb.load_classifier(Halves(), mean=0, std=1)  # it expects images in [0, 1]
     >>> groups = {"one": [0, 1], "two": [2, 3]}
     >>> result = metric.compute(
     ...     images=torch.ones(1, 3, 4, 4), classifier=classifier, explainer=explainer, groups=groups

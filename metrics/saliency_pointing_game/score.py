@@ -8,13 +8,13 @@ from saliency_bench.declarations import metric
 from saliency_bench.maps import read_pair
 from saliency_bench.metrics._papers import ZHANG_2018
 
-PART = 4096  # maxima whose distances are computed together
+PART = 4096  # number of maxima whose distances are computed at once
 
 
 def check(*, ties: str, tolerance: float) -> None:
     """Raise ValueError if an option is out of range."""
     if ties not in ("share", "any"):
-        raise ValueError(f"ties='{ties}' is neither 'share' nor 'any'")
+        raise ValueError(f"ties='{ties}' is unknown; use 'share' or 'any'")
     if isinstance(tolerance, bool) or not 0 <= tolerance < float("inf"):
         raise ValueError(f"tolerance={tolerance} must be a number of pixels, 0 or more")
 
@@ -31,32 +31,33 @@ def check(*, ties: str, tolerance: float) -> None:
 def saliency_pointing_game(
     maps: Any, masks: Any, *, ties: Literal["share", "any"] = "share", tolerance: float = 0
 ) -> np.ndarray:
-    """Return the share of a map's maxima that lie in its mask: 1 or 0 where the maximum is unique.
+    """Return the share of a map's maxima that lie in its mask, which is 1 or 0 for a unique maximum.
 
         score = |{x : map(x) = max map, distance(x, mask) <= tolerance}| / |{x : map(x) = max map}|
 
     Args:
-        maps: (B, H, W), finite.
-        masks: (B, H, W), bool or 0 and one other value.
-        ties: "share": the exact expectation of pointing at one of the tied maxima at random, so a constant map gets the
-            mask's share of the image. "any": 1 if one of the tied maxima is a hit (the published rule).
-        tolerance: pixels, at least 0. A maximum is also a hit when a mask pixel lies within this Euclidean distance,
-            itself included (<=). TorchRay's tolerance of 15 requires a distance below 15 (<), which between pixels is
-            tolerance=14.99. Its accuracy is then averaged per class, which is an aggregate over samples, not a score:
-            to compare with it, first average the scores of each class.
+        maps: Finite maps of shape (B, H, W).
+        masks: Masks of shape (B, H, W): booleans, or 0 and one other value.
+        ties: Score of tied maxima. "share": the exact expectation for a maximum chosen at random, so the score of a
+            constant map is the mask's share of the image. "any": 1 if at least one of the tied maxima is a hit (the
+            published rule).
+        tolerance: Distance in pixels, at least 0. A maximum is also a hit if a mask pixel lies within this Euclidean
+            distance, inclusive (<=). TorchRay's tolerance of 15 requires a distance below 15 (<), which corresponds to
+            tolerance=14.99 for whole pixels. TorchRay also averages the accuracy over classes. To compare with its
+            results, first average the scores of each class.
 
     Returns:
-        Float64 (B,) in [0, 1], higher is better; NaN for an empty mask.
+        Scores in [0, 1], float64 (B,); higher is better. The score is NaN for an empty mask.
 
     Raises:
         ValueError: Maps and masks differ in shape, maps are not finite, or masks are not binary.
 
     Example:
-        One 4 x 4 map (left) with two tied maxima, and its mask (right):
+        A 4 x 4 map (left) with two tied maxima, and its mask (right):
 
             9 0 0 0     0 0 0 0     one of the two 9s is inside: 1 / 2 = 0.5
             0 0 0 0     0 1 0 0     ties="any": 1
-            0 0 9 0     0 0 1 0     tolerance=1: the other 9 is sqrt(2) away, still 0.5
+            0 0 9 0     0 0 1 0     tolerance=1: the other 9 is sqrt(2) away, so still 0.5
             0 0 0 0     0 0 0 0     tolerance=2: both are hits: 1
 
         >>> maps = [[[9, 0, 0, 0], [0, 0, 0, 0], [0, 0, 9, 0], [0, 0, 0, 0]]]
@@ -81,8 +82,9 @@ def _near(maxima: np.ndarray, inside: np.ndarray, tolerance: float) -> np.ndarra
 def _near_one(maxima: np.ndarray, inside: np.ndarray, tolerance: float) -> np.ndarray:
     """Return the maxima of a map within `tolerance` of a mask pixel, Bool (H, W).
 
-    A maximum is near if, dy rows away, the nearest mask pixel is at most sqrt(tolerance^2 - dy^2) columns off. Only
-    rows within reach of a maximum are considered, for `PART` maxima at a time: a map may be all maxima.
+    A maximum is near the mask if, in a row dy rows away, the nearest mask pixel is at most sqrt(tolerance^2 - dy^2)
+    columns away. Only rows within `tolerance` of a maximum are considered. Maxima are processed `PART` at a time,
+    because every pixel of a map may be a maximum.
     """
     height = len(inside)
     rows, columns = np.nonzero(maxima)
@@ -101,7 +103,10 @@ def _near_one(maxima: np.ndarray, inside: np.ndarray, tolerance: float) -> np.nd
 
 
 def _gaps_along_rows(inside: np.ndarray) -> np.ndarray:
-    """Return the columns to the nearest mask pixel of a row, Int64 (H, W); a large number if the row has none."""
+    """Return the column distance of each pixel to the nearest mask pixel of its row, int64 (H, W).
+
+    The distance is a large number if the row has no mask pixel.
+    """
     far = 2**30
     column = np.arange(inside.shape[1])
     left = np.maximum.accumulate(np.where(inside, column, -far), axis=1)

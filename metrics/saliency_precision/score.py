@@ -1,4 +1,4 @@
-"""The share of the salient pixels that lies in the mask."""
+"""Measure which share of the salient pixels lies in the mask."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -24,25 +24,26 @@ def saliency_precision(
     """Return precision = |S and M| / |S| of the salient pixels S = {normalised map > threshold} and the mask M.
 
     Args:
-        maps: (B, H, W), finite.
-        masks: (B, H, W), bool or 0 and one other value.
-        threshold: number in [0, 1] that salient pixels strictly exceed. "mask_area": S is the |M| highest pixels
-            instead, ties in the fixed pseudo-random order of `saliency_bench.maps`; precision and recall are then
-            equal.
-        normalise: whether to min-max each map to [0, 1] first (a constant map becomes zeros); False: use the unchanged
-            map.
+        maps: Finite maps of shape (B, H, W).
+        masks: Masks of shape (B, H, W): booleans, or 0 and one other value.
+        threshold: Number in [0, 1] that salient pixels strictly exceed. With "mask_area", S consists of the |M| highest
+            pixels instead. Ties are then broken by the fixed pseudo-random order of `saliency_bench.maps`, and
+            precision and recall are equal.
+        normalise: Whether to min-max scale each map to [0, 1] first (a constant map becomes zeros). False: use the
+            unchanged map.
 
     Returns:
-        Float64 (B,) in [0, 1], higher is better; 0 where nothing is salient; NaN for an empty mask.
+        Scores in [0, 1], float64 (B,); higher is better. The score is 0 if no pixel is salient and NaN for an empty
+        mask.
 
     Raises:
         ValueError: Maps and masks differ in shape, maps are not finite, or masks are not binary.
 
     Example:
-        One 4 x 4 map (left) whose mask is the lower right quarter (right):
+        A 4 x 4 map (left) and its mask, the lower right quarter (right):
 
             0 0 0 0     0 0 0 0     normalised > 0.5: the three pixels 6, 7 and 8
-            0 8 0 0     0 0 0 0     two of them lie among the 4 of the mask
+            0 8 0 0     0 0 0 0     two of them are among the 4 mask pixels
             0 0 6 7     0 0 1 1     precision = 2 / 3
             0 0 4 2     0 0 1 1     mask_area: 8, 7, 6 and 4; three inside: 3 / 4
 
@@ -57,11 +58,11 @@ def saliency_precision(
 def saliency_precision_sweep(
     maps: Any, masks: Any, thresholds: Sequence[float | str], *, normalise: bool = True
 ) -> np.ndarray:
-    """Return `saliency_precision` at each of T thresholds, Float64 (B, T)."""
+    """Return `saliency_precision` at each of T thresholds, float64 (B, T)."""
     return score_regions(_precision, maps, masks, thresholds, normalised=normalise)
 
 
 def _precision(salient: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Return the precision of bool (B, H, W), Float64 (B,); 0 where nothing is salient."""
+    """Return the precision of bool arrays (B, H, W), float64 (B,), or 0 if no pixel is salient."""
     shared = np.count_nonzero(salient & inside, axis=(1, 2))
     return shared / np.maximum(np.count_nonzero(salient, axis=(1, 2)), 1)

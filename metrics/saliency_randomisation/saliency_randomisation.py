@@ -1,4 +1,4 @@
-"""The metric as a module of `evaluate`; score.py declares it.
+"""Module for `evaluate`; the metric is declared in score.py.
 
 Example:
     >>> import evaluate
@@ -14,13 +14,13 @@ Example:
     ...         return self.linear(images.flatten(1))
     ...
     >>> def explainer(classifier, images, target):
-    ...     # The top row with the weights above; the two upper rows with other weights.
+    ...     # Marks the top row with the weights above, and the two upper rows with other weights.
     ...     maps = torch.zeros(len(images), 4, 4)
     ...     maps[:, : 1 if (classifier.model.linear.weight == 1).all() else 2] = 1
     ...     return maps
     ...
     >>> randomisation = evaluate.load("saliency_randomisation")
-    >>> classifier = sb.load_classifier(Linear(), mean=0, std=1)  # it takes images in [0, 1]
+    >>> classifier = sb.load_classifier(Linear(), mean=0, std=1)  # it expects images in [0, 1]
     >>> result = randomisation.compute(
     ...     images=torch.rand(1, 3, 4, 4), classifier=classifier, explainer=explainer, form="spearman"
     ... )

@@ -23,11 +23,11 @@ from saliency_bench.types import Images, Target
 
 BINS = 100  # bins of the histogram of a map
 NOISE = 0.1  # standard deviation, relative to the range of the normalised image
-WINDOW = 7  # side in pixels of the windows that are compared
+WINDOW = 7  # side of the SSIM windows in pixels
 
 
 def limits(options: dict[str, object]) -> tuple[float, float]:
-    """Return the range: complexity has no upper bound."""
+    """Return the range of scores, which has no upper bound for complexity."""
     return (-1.0, float("inf")) if options["form"] == "complexity" else (-1.0, 1.0)
 
 
@@ -37,21 +37,21 @@ def higher_is_better(options: dict[str, object]) -> bool:
 
 
 def parts(options: dict, classifier: nn.Module) -> list[str]:
-    """Return the layers from the logits down; maps are compared after each is randomised."""
+    """Return the names of the layers, from the logits down, after whose randomisation maps are compared."""
     names = layer_names(classifier)
     count = 1 if options["form"] == "complexity" else min(options["layers"] or len(names), len(names))
     return [names[(stage * len(names)) // count - 1] for stage in range(1, count + 1)]
 
 
 def marked(maps: np.ndarray, *, form: str, **others: object) -> np.ndarray:
-    """Return whether more than a tenth of a map's absolute values tie, Bool (B,); False if no ranks are compared."""
+    """Return whether ranks are compared and more than a tenth of a map's absolute values are tied, bool (B,)."""
     return is_tied(np.abs(maps)) & (form == "spearman")
 
 
 def check(*, smooth: int, layers: int, **others: object) -> None:
     """Raise UserError if an option is out of range."""
     if smooth < 0 or layers < 0:
-        raise UserError(f"saliency_randomisation needs smooth >= 0 and layers >= 0; got {smooth} and {layers}")
+        raise UserError(f"saliency_randomisation needs smooth >= 0 and layers >= 0; got {smooth=} and {layers=}")
 
 
 @metric(
@@ -80,50 +80,51 @@ def saliency_randomisation(
     smooth: int = 0,
     layers: int = 0,
 ) -> np.ndarray:
-    """Return the similarity of a map to the map after layers are re-initialised, from the logits down (MPRT).
+    """Return the similarity of a map to the maps after layers are randomised, from the logits down (MPRT).
 
         score = mean over layers l of similarity(|E(x; f)|, |E(x; f_l)|)
 
-    f_l is a copy of the network whose layers from the last down to l have new random weights, the same for all samples
-    of a run (`compute/maps/randomised.py`: what a layer is and how its weights are drawn). A map that explains what the
-    network has learned changes: the similarity falls to 0. A map that stays the same, such as an edge map, does not
-    depend on the weights.
+    f_l is a copy of the network in which the layers from the last layer down to l have new random weights. The weights
+    are the same for all samples of a run; see `compute/maps/randomised.py` for the definition of a layer and of its
+    random weights. The similarity falls to 0 for a map that explains what the network has learned. A map that stays the
+    same, such as an edge map, does not depend on the weights.
 
     Args:
-        maps: (B, H, W), E(x; f).
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), target of the maps.
-        classifier: the network; it is copied and left unchanged.
-        explain: makes the maps of the copy.
-        seeds: one per image, for the noise of `smooth`.
-        run_seed: seed of the new weights.
-        form: "ssim": structural similarity of the absolute maps, min-max to [0, 1] (windows of 7 x 7 pixels; smaller
-            ones where the image is smaller; variances within a window have ddof 1, as in scikit-image). "spearman":
-            rank correlation of the absolute maps, where equal values share the mean of their ranks; maps with ties in
-            more than a tenth of their values, such as most enlarged maps, are counted. "complexity" (eMPRT, Hedstroem
-            et al., 2024): relative rise of the entropy of the map's histogram under full randomisation, (H(E(x; f_1)) -
-            H(E(x; f))) / H(E(x; f)) in 100 bins between its minimum and maximum; higher is better.
-        smooth: number of noisy copies of the image that each map is averaged over, with normal noise of 0.1 times the
-            range of the normalised image (sMPRT, Hedstroem et al., 2024, who take 50); 0: no noise. Signed maps are
-            averaged before the absolute value is taken, like in Quantus. Its last copy has no noise; here all copies
-            have.
-        layers: number of equally spaced stages at which maps are compared; at the last stage all weights are new. 0:
+        maps: Maps E(x; f) of shape (B, H, W).
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Target of the maps, of shape (B, K).
+        classifier: The network, which is copied and not changed.
+        explain: Function that computes the maps of the copy.
+        seeds: One seed per image for the noise of `smooth`.
+        run_seed: Seed of the new weights.
+        form: Similarity of two maps. "ssim": structural similarity of the absolute maps, min-max scaled to [0, 1]. It
+            uses windows of 7 x 7 pixels, or smaller windows for a smaller image; variances within a window have ddof 1,
+            as in scikit-image. "spearman": rank correlation of the absolute maps; equal values share the mean of their
+            ranks. A run reports the number of maps in which more than a tenth of the values are tied, such as most
+            enlarged maps. "complexity" (eMPRT, Hedstroem et al., 2024): relative rise of the entropy H of the map's
+            histogram under full randomisation, (H(E(x; f_1)) - H(E(x; f))) / H(E(x; f)), with 100 bins between the
+            map's minimum and maximum; higher is better.
+        smooth: Number of noisy copies of the image over which each map is averaged, with normal noise of 0.1 times the
+            range of the normalised image (sMPRT; Hedstroem et al., 2024, use 50 copies). 0: no noise. Signed maps are
+            averaged before the absolute value is computed, as in Quantus. The last copy has no noise in Quantus; here
+            all copies have noise.
+        layers: Number of equally spaced stages at which maps are compared. All weights are new at the last stage. 0:
             one stage per layer.
 
     Returns:
-        (B, P): the similarity after each layer; their mean is the score; "complexity" has only full randomisation. NaN
-        for a constant map, which would be the best possible and is not ranked. A map that is constant after
-        randomisation has a rank correlation of 0.
+        Similarities after each layer, of shape (B, P). The score is their mean; "complexity" uses only full
+        randomisation. The score is NaN for a constant map, which would otherwise have the best possible score. A map
+        that is constant after randomisation has a rank correlation of 0.
 
     Raises:
         UserError: An option is negative, or the network has no weights or cannot be copied.
 
     Example:
-        |E| is 1 in the top row of 4 x 4 pixels and 0 elsewhere; with random weights it is 1 in the two upper rows. With
-        two values per map, the rank correlation is Pearson's: means 1/4 and 1/2, covariance 4/16 - 1/8 = 1/8, variances
-        3/16 and 1/4, so form="spearman" gives 1/8 / sqrt(3/64) = 1 / sqrt(3) = 0.5774. The histograms are 4 and 12, and
-        8
-        and 8 pixels: entropies 0.5623 and 0.6931, so form="complexity" gives 0.2326.
+        |E| is 1 in the top row of 4 x 4 pixels and 0 elsewhere; with random weights it is 1 in the two upper rows. Each
+        map has two distinct values, so the rank correlation equals Pearson's correlation. The means are 1/4 and 1/2,
+        the covariance is 4/16 - 1/8 = 1/8, and the variances are 3/16 and 1/4. form="spearman" therefore returns 1/8 /
+        sqrt(3/64) = 1 / sqrt(3) = 0.5774. The histograms have 4 and 12 pixels before, and 8 and 8 pixels after
+        randomisation. Their entropies are 0.5623 and 0.6931, so form="complexity" returns 0.2326.
     """
     check(smooth=smooth, layers=layers)
     names = parts({"form": form, "layers": layers}, classifier)
@@ -147,7 +148,7 @@ def _maps(
     seeds: Sequence[int],
     smooth: int,
 ) -> np.ndarray:
-    """Return Float64 (B, H, W): maps of the network `explained`, averaged over noisy copies.
+    """Return maps of the network `explained`, averaged over noisy copies of the images, float64 (B, H, W).
 
     Without noise, `given` is returned unless it is None.
     """
@@ -162,9 +163,9 @@ def _maps(
 
 
 def ssim(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return structural similarities, Float64 (B,), of the absolute values of maps (B, H, W).
+    """Return the structural similarities, float64 (B,), of the absolute values of maps (B, H, W).
 
-    Wang et al. (2004) with uniform windows that lie inside the image.
+    This is SSIM (Wang et al., 2004) with uniform windows that lie inside the image.
     """
     side = min(WINDOW, first.shape[1], first.shape[2])
     side -= 1 - side % 2
@@ -174,7 +175,7 @@ def ssim(first: np.ndarray, second: np.ndarray) -> np.ndarray:
         return functional.avg_pool2d(torch.from_numpy(values)[:, None], side, 1)[:, 0].numpy()
 
     x, y = normalise(np.abs(first)), normalise(np.abs(second))
-    sample = side**2 / max(1, side**2 - 1)  # of which variances are estimated
+    sample = side**2 / max(1, side**2 - 1)  # correction of variances for ddof = 1
     means = local(x), local(y)
     variances = sample * (local(x * x) - means[0] ** 2), sample * (local(y * y) - means[1] ** 2)
     covariance = sample * (local(x * y) - means[0] * means[1])
@@ -185,12 +186,12 @@ def ssim(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def rank_correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the rank correlation, Float64 (B,), of the absolute values of maps (B, H, W)."""
+    """Return the rank correlations, float64 (B,), of the absolute values of maps (B, H, W)."""
     return spearman(*(np.abs(maps).reshape(len(maps), -1) for maps in (first, second)))
 
 
 def relative_rise(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return the relative rise in the entropy of maps (B, H, W), Float64 (B,); NaN if it was zero before."""
+    """Return the relative rise in the entropy of maps (B, H, W), float64 (B,), or NaN if the old entropy is 0."""
     old, new = (np.array([_entropy(values) for values in maps]) for maps in (before, after))
     return np.divide(new - old, old, out=np.full(len(old), np.nan), where=old > 0)
 

@@ -1,4 +1,4 @@
-"""Accuracy when the top or bottom pixels are imputed from their neighbours."""
+"""Measure the classifier's accuracy when the top or bottom pixels are imputed from their neighbours."""
 
 from typing import Literal
 
@@ -39,31 +39,33 @@ def saliency_road(
 
         score = integral of a(r) dr over [0, 1] by the trapezoid rule at r = 0, 5, 10, 15, 20, 30, 50, 75, 100 %
 
-    a is 1 if the classifier is right about the sample's label, whatever class the map explains, else 0. Removed pixels
-    do not become black, because their shape could reveal the class: each becomes the mean of its neighbours (1/6
-    direct, 1/12 diagonal, including removed neighbours: one linear system per picture) plus normal noise of standard
-    deviation 0.01 in [0, 1], the same for every r, order and map of an image. If all pixels are removed, they are
-    black.
+    a is 1 if the classifier predicts the sample's label, whatever class the map explains, and 0 otherwise. Removed
+    pixels are not blackened, because a black shape could reveal the class. Each removed pixel becomes the weighted mean
+    of its neighbours: 1/6 for direct and 1/12 for diagonal neighbours. Removed neighbours are included, which requires
+    solving one linear system per picture. Normal noise with a standard deviation of 0.01, for values in [0, 1], is
+    added; it is the same for every r, order and map of an image. If all pixels are removed, the picture is black.
 
-    With `order=morf` this is saliency_roae, and with `order=lerf` saliency_kae, with `reference=linear`. Rong et al.
-    remove 10 to 90 % in steps of 10.
+    With `order=morf` the score equals saliency_roae with `reference=linear`, and with `order=lerf` it equals
+    saliency_kae with `reference=linear`. Rong et al. remove 10 to 90 % in steps of 10.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        labels: Bool (B, K), the correct classes of each image.
-        order: "morf": the most relevant share r is removed; lower is better. "lerf": everything except the most
-            relevant share r is removed, so the least relevant pixels are removed first as r falls; higher is better.
-        exposure: return only a at this share, a number in [0, 1]; None: the area.
+        labels: Correct classes of each image, bool (B, K).
+        order: Order of removal. "morf": the most relevant share r is removed; lower is better. "lerf": all pixels
+            except the most relevant share r are removed, so the least relevant pixels are removed first as r falls;
+            higher is better.
+        exposure: Share in [0, 1] at which to return a. None: return the area.
 
     Returns:
-        (B, P): a at each exposure, the parts of the score; `reduce` gives the area, in [0, 1].
+        Values of a at each exposure, of shape (B, P); these are the parts of the score. `reduce` computes the area, in
+        [0, 1].
 
     Raises:
         UserError: The exposure is out of range.
 
     Example:
-        A black 4 x 4 image whose four pixels in the upper left corner are white; the map ranks these first, row by row.
-        The classifier is right if more than half of these four is white.
+        Take a black 4 x 4 image whose four pixels in the upper left corner are white. The map ranks these pixels first,
+        row by row. The classifier is right if more than half of these four pixels are white:
 
             removed   a white pixel becomes                                         white    right
             1         1, of three white neighbours                                  1        1
@@ -71,7 +73,7 @@ def saliency_road(
             3         x = 5/9, y = 4/9 (twice), from 5 x = 4 y + 1, 7 y = 2 x + 2   11/18    1
             5         0, of black neighbours                                        0        0
 
-        These are the counts at 5, 10 and 15, 20, 30 %, so area = 0.2 * 1 + 0.1 * 1/2 = 0.25.
+        The rows are the pixel counts at 5 %, at 10 and 15 %, at 20 % and at 30 %, so area = 0.2 * 1 + 0.1 * 1/2 = 0.25.
 
         >>> import torch
         >>> class Corner(torch.nn.Module):

@@ -42,46 +42,47 @@ def saliency_roar(
     initial: Initial = "new",
     exposures: list | tuple | None = None,
 ) -> np.ndarray:
-    """Return whether networks trained on pictures without a map's top share r are right about each image.
+    """Return whether networks that are trained on pictures without a map's top share r classify each image correctly.
 
         score = integral of a(r) dr over [0, 1] by the trapezoid rule at r = 0, 5, 10, 15, 20, 30, 50, 75, 100 %
 
-    The explainer explains the class that the run's classifier predicts, on every training, validation and test image
-    (maps of the label would leak the label). The top share r of the pixels is replaced by the mean colour of the
-    training images. For each r, networks of the classifier's architecture are trained with new weights by the same
-    recipe: Adam, keeping the epoch that is best on the changed validation images. a(r) is the share of them that are
-    right about the sample's label. A run also scores two controls for every explainer: `random`, and the explainer's
-    maps under a strong Gaussian blur, because a less informative map often scores better (Brocki and Chung, 2023).
+    The explainer explains the class that the run's classifier predicts for every training, validation and test image
+    (maps for the label would leak the label). The top share r of the pixels is replaced by the mean colour of the
+    training images. For each r, networks of the classifier's architecture are trained from new weights with the same
+    procedure: Adam, keeping the weights of the epoch that is best on the changed validation images. a(r) is the share
+    of these networks that predict the sample's label. A run also scores two controls for every explainer: `random`, and
+    the explainer's maps after a strong Gaussian blur. The controls are needed because a less informative map often
+    scores better (Brocki and Chung, 2023).
 
     Args:
-        retrained: Int (B, P), the class that each network predicts for each image; -1 if missing. P is the number of
+        retrained: Class that each network predicts for each image, int (B, P); -1 if missing. P is the number of
             exposures times the number of trainings.
-        labels: Bool (B, K), the correct classes of each image.
-        test: "modified": the test images are changed like the training images (Hooker et al., 2019). "clean": they
-            are unchanged (Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021).
-        trainings: trainings per exposure, each with its own initial weights and order of the images, the same for all
-            explainers.
-        epochs: passes over the training images.
-        learning_rate: step size of Adam.
-        batch_size: images in one step.
-        images: number of images to train on, drawn with the run's seed; None: all.
-        initial: "new": weights are drawn anew. "base": weights of the checkpoint that the classifier was trained from,
-            according to its `training_log.json`, except for the last layer, which is drawn anew.
-        exposures: a subset of the exposures above, increasing, such as [0, 0.1, 0.5, 1], for fewer trainings; the area
-            is divided by their width. None: all.
+        labels: Correct classes of each image, bool (B, K).
+        test: Test images. "modified": changed in the same way as the training images (Hooker et al., 2019). "clean":
+            unchanged (Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021).
+        trainings: Number of trainings per exposure. Each training has different initial weights and a different order
+            of the images, which are the same for all explainers.
+        epochs: Number of passes over the training images.
+        learning_rate: Step size of Adam.
+        batch_size: Number of images per training step.
+        images: Number of training images, drawn with the run's seed. None: all images.
+        initial: Initial weights. "new": random weights. "base": weights of the checkpoint from which the classifier was
+            trained, according to its `training_log.json`, with a random last layer.
+        exposures: Increasing subset of the exposures above, such as [0, 0.1, 0.5, 1], for fewer trainings. The area is
+            divided by the range of the subset. None: all exposures.
 
     Returns:
-        (B, P): 1 if a network is right, else 0, the parts of the score; `reduce` gives the area, in [0, 1], lower is
-        better.
+        Parts of the score, of shape (B, P): 1 if a network is right and 0 otherwise. `reduce` computes the area, in [0,
+        1]; lower is better.
 
     Raises:
-        UserError: A training is impossible with these options.
+        UserError: Training is impossible with these options.
 
     Example:
-        One training per exposure, and its prediction for a 4 x 4 image of class 1:
+        Predictions for a 4 x 4 image of class 1, with one training per exposure:
 
             exposure   0   5 %   10 %   15 %   20 %   30 %   50 %   75 %   100 %
-            answer     1   1     1      0      0      0      0      0      0
+            predicted  1   1     1      0      0      0      0      0      0
             right      1   1     1      0      0      0      0      0      0
 
             area = 0.05 * 1 + 0.05 * 1 + 0.05 * 1/2 = 0.125

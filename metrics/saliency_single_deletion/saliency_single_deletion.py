@@ -1,4 +1,4 @@
-"""The metric as a module of `evaluate`; score.py declares it.
+"""Module for `evaluate`; the metric is declared in score.py.
 
 Example:
     >>> import evaluate
@@ -13,7 +13,7 @@ Example:
     >>> images = torch.ones(1, 3, 4, 4)
     >>> maps = torch.tensor([[[8.0, 0, 9, 0], [0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]])
     >>> metric = evaluate.load("saliency_single_deletion")
-    >>> classifier = sb.load_classifier(Weighted(), mean=0, std=1)  # it takes images in [0, 1]
+    >>> classifier = sb.load_classifier(Weighted(), mean=0, std=1)  # it expects images in [0, 1]
     >>> result = metric.compute(predictions=maps, references=[0], images=images, classifier=classifier, grid=2)
     >>> print(round(result["saliency_single_deletion"], 4))
     0.8

@@ -1,4 +1,4 @@
-"""Test whether a map ranks the parts of an image like the classifier."""
+"""Test whether a map ranks the patches of an image in the same order as the classifier."""
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from saliency_bench.types import Images
 
 
 def marked(curves: Curves, *, grid: int = 4, reference: Reference = "mean") -> np.ndarray:
-    """Return whether all patches have equal sums or equal drops, Bool (B,)."""
+    """Return whether all patches of an image have equal sums or equal drops, bool (B,)."""
     patches = _patches(curves, grid)
     sums, without = _sums(curves, patches, grid), levels(_without(curves, patches, grid, reference))
     return (sums.max(axis=1) == 0) | (without.max(axis=1) == 0)
@@ -22,7 +22,7 @@ def marked(curves: Curves, *, grid: int = 4, reference: Reference = "mean") -> n
 def check(*, grid: int, **others: object) -> None:
     """Raise UserError if an option is out of range."""
     if isinstance(grid, bool) or not isinstance(grid, int) or grid < 2:
-        raise UserError(f"grid={grid!r} of saliency_single_deletion must be a whole number of patches, 2 or more")
+        raise UserError(f"grid={grid!r} of saliency_single_deletion must be a whole number of patches, at least 2")
 
 
 @metric(
@@ -42,35 +42,37 @@ def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Refere
 
         score = spearman(sum over patch of map,  z(image) - z(image without patch)),    z = sum_k w_k logit_k
 
-    for the grid x grid patches of the image and the weights w of the target; for a class z is its logit. Only one patch
-    is removed at a time, so pictures stay close to the classifier's training data. The map is not normalised: its
-    negative values count.
+    The image has grid x grid patches, and w are the weights of the target. If the target is one class, z is its logit.
+    Only one patch is removed at a time, so pictures stay close to the classifier's training data. The map is not
+    normalised, and negative values are included.
 
-    Ranks are 1 to grid^2. Patches that differ only by rounding share the mean of their ranks: sums that differ by no
-    more than 1e-6 of the sum of their magnitudes, or logits that differ by no more than 1e-6 of the largest.
+    Ranks are 1 to grid^2. Patches that differ only by rounding share the mean of their ranks. Sums may differ by 1e-6
+    of the sum of their magnitudes, and logits by 1e-6 of the largest logit.
 
-    The authors first fine-tune their classifiers on images without patches, so that deletions stay in their domain;
-    scores of a classifier that was not fine-tuned have another meaning.
+    The authors first fine-tune their classifiers on images with missing patches, so that pictures with a deleted patch
+    are in the training domain. Scores of a classifier without this fine-tuning are not comparable.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        grid: patches along a side, at least 2. If it does not divide a side, patches differ by a pixel.
-        reference: what replaces the patch. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean, which is
-            zero for the network. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5. "noise": uniform in [0,
-            1). "inpaint": filled in from the kept pixels. "linear": imputed linearly from the kept pixels (ROAD).
-            "farthest": 0 or 1, whichever is farther from each value. "gaussian": normal noise around each value, within
-            [0, 1] (both Sturmfels et al., 2020).
+        grid: Number of patches along a side, at least 2. If a side is not divisible by it, patch sizes differ by one
+            pixel.
+        reference: Values that replace the patch. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
+            which is zero after normalisation. "blur": the image blurred by a Gaussian of 11 x 11 pixels with sigma 5.
+            "noise": uniform noise in [0, 1). "inpaint": values filled in from the kept pixels. "linear": linear
+            imputation from the kept pixels (ROAD). "farthest": 0 or 1, whichever is farther from each value.
+            "gaussian": normal noise around each value, truncated to [0, 1]. The last two are from Sturmfels et al.
+            (2020).
 
     Returns:
-        Float64 (B,) in [-1, 1], higher is better. 0 if the correlation is undefined because all patches have equal sums
-        or equal drops; a run counts these.
+        Scores in [-1, 1], float64 (B,); higher is better. The score is 0 if the correlation is undefined because all
+        patches have equal sums or equal drops; a run reports the number of these samples.
 
     Raises:
-        UserError: The grid has fewer than 2 patches a side, or is finer than the image.
+        UserError: The grid has fewer than 2 patches per side, or more patches than pixels.
 
     Example:
-        A 4 x 4 image that is white, grid=2, and a classifier whose logit is the sum of the four patches' white shares
-        times 3, 2, 1 and 0:
+        Take a white 4 x 4 image, grid=2, and a classifier whose logit is the sum of the white shares of the four
+        patches, weighted by 3, 2, 1 and 0:
 
             patch                 upper left   upper right   lower left   lower right
             sum of the map                 8             9            1             0
@@ -89,22 +91,26 @@ def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Refere
     """
     patches = _patches(curves, grid)
     without = _without(curves, patches, grid, reference)
-    # Drops are the whole image's logit minus these; subtracting from a constant changes no rank.
+    # A drop is the whole image's logit minus this logit. The ranks of drops are the reversed ranks of the logits.
     scores = spearman(_sums(curves, patches, grid), -levels(without))
     return np.where(np.isnan(without).any(axis=1), np.nan, scores)
 
 
 def _patches(curves: Curves, grid: int) -> np.ndarray:
-    """Return the number of each pixel's patch, row by row, Int (H, W); raise UserError if the grid is too fine."""
+    """Return the index of each pixel's patch, counted row by row, int (H, W).
+
+    Raises:
+        UserError: The grid is invalid or finer than the image.
+    """
     check(grid=grid)
     if grid > min(curves.height, curves.width):
-        raise UserError(f"grid={grid} of saliency_single_deletion is finer than the image; take fewer patches")
+        raise UserError(f"grid={grid} of saliency_single_deletion is finer than the image; use fewer patches")
     rows, columns = (np.arange(side) * grid // side for side in (curves.height, curves.width))
     return rows[:, None] * grid + columns
 
 
 def _sums(curves: Curves, patches: np.ndarray, grid: int) -> np.ndarray:
-    """Return the `levels` of the sums of each map over each patch, Int (B, grid^2)."""
+    """Return the `levels` of the sum of each map over each patch, int (B, grid^2)."""
     maps = curves.maps.reshape(len(curves.maps), -1).astype(np.float64)
     sums, sizes = (
         np.stack([np.bincount(patches.ravel(), values, grid**2) for values in numbers])
@@ -114,11 +120,11 @@ def _sums(curves: Curves, patches: np.ndarray, grid: int) -> np.ndarray:
 
 
 def _without(curves: Curves, patches: np.ndarray, grid: int, reference: Reference) -> np.ndarray:
-    """Return z of each image without one of its patches, Float64 (B, grid^2)."""
+    """Return z of each image without each of its patches, float64 (B, grid^2)."""
     of_pixel = torch.from_numpy(patches).to(curves.images.device)
 
     def draw(samples: Tensor, pictures: Tensor) -> Images:
-        """Return the images, each without a patch."""
+        """Return the images, each without one patch."""
         return curves.drawn(samples, (of_pixel != pictures[:, None, None])[:, None], reference)
 
     return curves.logits(("without a patch", grid, reference), grid**2, draw)

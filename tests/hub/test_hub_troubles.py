@@ -229,7 +229,7 @@ assert any(block.get("type") == "button" for block in app.demo.config["component
     scores, *errors = lines_of(hub.run([sys.executable, "-c", code], user=None, PYTHONPATH=str(place)))
     assert scores.split()[:2] == ["1.0000", "1.0000"]
     assert 0.1 < float(scores.split()[2]) < 0.9
-    assert (errors[0], len(errors)) == ("give a saliency map and a mask", 3)
+    assert (errors[0], len(errors)) == ("the saliency map or the mask is missing; upload both", 3)
 
 
 @pytest.fixture(scope="module")
@@ -257,18 +257,18 @@ for place in sorted(Path(sys.argv[1]).iterdir()):
 """
     asked = dict(line.split(" ", 1) for line in lines_of(hub.run([sys.executable, "-c", code, str(spaces)], user=None)))
     assert set(asked) == set(list_metrics())
-    ends = "score|{}|the classifier sees"
+    ends = "score|{}|prediction of the classifier"
     for name in asked:
         needs, end = set(load_metric(name).inputs), ends.format(name)
         if needs == {"maps", "masks"}:
             assert asked[name] == f"saliency map|mask of the same size|score|{name}"
         elif needs - {"labels"} == {"curves"}:
-            assert asked[name] == f"picture|saliency map|classifier|class|{end}"
+            assert asked[name] == f"image|saliency map|classifier|class|{end}"
         elif needs & {"other", "partners", "retrained", "first_right"}:  # more than a page asks for
             assert asked[name] == ""
         else:
             own = "class|" if needs & {"maps", "target"} else ""
-            assert asked[name] == f"picture|classifier|explainer|{own}{end}"
+            assert asked[name] == f"image|classifier|explainer|{own}{end}"
 
 
 @pytest.mark.thorough
@@ -319,9 +319,9 @@ for call in (lambda: score(picture, None, model, ""), lambda: score(picture, sal
 """
     right, *errors = lines_of(filled.run([sys.executable, "-c", code, str(spaces)], user=None))
     assert right == "right"
-    said = ("give a picture and its saliency map", "give them the same size",
+    said = ("the image or its saliency map is missing", "upload the same size",
             "unknown class of the model 'no such class'", "'/etc' is not a classifier on the Hub",
-            "'../x' is not a classifier on the Hub", "give a picture", "unknown explainer 'nonsense'",
+            "'../x' is not a classifier on the Hub", "the image is missing", "unknown explainer 'nonsense'",
             "unknown model 'no/such-model'")  # fmt: skip
     for line, words in zip(errors, said, strict=True):
         assert words in line

@@ -223,7 +223,7 @@ def test_entropy_is_scipy_s(weights):
 
 def test_what_a_head_does_not_have_is_refused_by_name(dark_and_white):
     classifier = loaded(Custom(corner))
-    refused("top=5 needs a softmax over more than five classes; this model has softmax and 2", score_parts,
+    refused("top=5 needs a softmax over more than five classes; this model has a softmax over 2 classes", score_parts,
             "saliency_correctness:top=5", dark_and_white, classifier, LEFT, labels=[1, 1])  # fmt: skip
     several = loaded(Custom(corner), activation="sigmoid")
     refused("of=entropy needs a softmax", score_samples, "saliency_confidence:of=entropy", dark_and_white, several,
