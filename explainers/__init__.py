@@ -1,1 +1,1 @@
-"""Explainers: one per file, `NAME.py` with a function `NAME` (see saliency_bench/declarations.py)."""
+"""Explainers, one per file: `NAME.py` contains a function `NAME` (see saliency_bench/declarations.py)."""

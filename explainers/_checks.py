@@ -1,4 +1,4 @@
-"""Checks of options that several explainers have."""
+"""Checks of options that several explainers share."""
 
 from saliency_bench.errors import UserError
 
@@ -10,12 +10,12 @@ def check_batch_size(name: str, batch_size: int | None) -> None:
 
 
 def check_count(name: str, option: str, count: int) -> None:
-    """Raise UserError if an option that counts something is below 1."""
+    """Raise UserError if an option that is a count is below 1."""
     if count < 1:
         raise UserError(f"{option} of {name} must be at least 1; got {count}")
 
 
 def check_reliability(name: str, reliability: float | None) -> None:
-    """Raise UserError if a wanted reliability is not between 0 and 1; None is allowed."""
+    """Raise UserError if a required reliability is not between 0 and 1; None is allowed."""
     if reliability is not None and not 0 < reliability < 1:
         raise UserError(f"reliability of {name} must lie between 0 and 1, such as 0.9; got {reliability}")

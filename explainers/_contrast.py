@@ -1,12 +1,12 @@
-"""Weighted contrast of Wang and Wang (2022): why this class and not the others, weighted by their probabilities.
+"""Weighted contrast of Wang and Wang (2022): evidence for a class against all others, weighted by their probabilities.
 
     map = map of y_t - sum over s != t of a_s map of y_s        a = softmax over the other classes of their logits
 
 For maps that are linear in the gradient of the score, this equals the map of the probability p_t up to a positive
-factor per image; the authors' code computes the latter. Negative values are kept. Groups are supported as well: t is
-then any class with a positive weight in the target, and s are the others. (Wang and Wang, "Why Not Other Classes?":
-Towards Class-Contrastive Back-Propagation Explanations, NeurIPS 2022; Eriksson, Israelsson and Kallhauge, 2025, carry
-it over to transformers.)
+factor per image. The authors' code computes the map of p_t. Negative values are kept. Groups are supported as well: t
+is then any class with a positive weight in the target, and s are all other classes. The paper is Wang and Wang, "Why
+Not Other Classes?": Towards Class-Contrastive Back-Propagation Explanations, NeurIPS 2022. Eriksson, Israelsson and
+Kallhauge (2025) extend the method to transformers.
 """
 
 import torch
@@ -19,15 +19,15 @@ from saliency_bench.types import Images, Target
 
 
 def explained_score(classifier: Classifier, images: Images, target: Target, on: str) -> Tensor:
-    """Return the score of a target whose gradient yields the map, (B,).
+    """Return the score, of shape (B,), whose gradient determines the map.
 
-    With `on="weighted"`, its gradient equals the gradient of p, the summed probability of the classes with a positive
-    weight. It is computed as p (1 - p) times the gradient of the log odds of p, because the gradient of a softmax is 0
-    where p rounds to 1.
+    With `on="weighted"`, the gradient of the score equals the gradient of p, the summed probability of the classes with
+    a positive weight. It is computed as p (1 - p) times the gradient of the log odds of p, because the gradient of a
+    softmax is 0 if p rounds to 1.
 
     Raises:
-        UserError: `on` is "weighted", and the classes are not mutually exclusive, or a target has no positive weight or
-            no other class.
+        UserError: `on` is "weighted", and the classes are not mutually exclusive, or a target lacks a class with a
+            positive weight or another class.
     """
     logits = classifier(images)
     if on != "weighted":
@@ -43,5 +43,5 @@ def explained_score(classifier: Classifier, images: Images, target: Target, on: 
         raise UserError("on=weighted needs a target with at least one class of positive weight and one other class")
     inside, others = (logits.masked_fill(without, -torch.inf).logsumexp(dim=1) for without in (~chosen, chosen))
     odds = inside - others
-    odds = odds / 2 if activation == BINARY else odds  # its logits are -z and z, and p is the sigmoid of z
+    odds = odds / 2 if activation == BINARY else odds  # the logits are -z and z, and p is the sigmoid of z
     return odds * (odds.sigmoid() * (-odds).sigmoid()).detach()

@@ -1,4 +1,4 @@
-"""Check the cost that an explainer declares."""
+"""Declared cost of an explainer."""
 
 from inspect import signature
 
@@ -11,8 +11,11 @@ SIDE = 224
 def costs(name: str) -> str:
     """Return an explainer's requirements on a network, and its forward passes for one image with default options.
 
-    "outputs; 4000", or "activations, outputs; 513 with channels=512" where the number depends on the network. The image
-    has SIDE x SIDE pixels. Empty for an explainer that does not declare both.
+    The image has SIDE x SIDE pixels. Examples are "outputs; 4000" and, if the number depends on the network,
+    "activations, outputs; 513 with channels=512". The text is empty if the explainer does not declare both.
+
+    Raises:
+        UserError: The explainer's function `passes` raised an error.
     """
     function = getattr(registry.load("explainers", name), name)
     declared = registry.declaration_of("explainers", name, function)
@@ -20,7 +23,7 @@ def costs(name: str) -> str:
         return ""
     try:
         passes = declared.passes_of(options.defaults(function), SIDE, SIDE)
-    except Exception as error:  # of the author's function
+    except Exception as error:  # the function may be user code
         raise UserError(f"explainer {name}: passes raised {described(error)}") from error
     parameters = signature(declared.passes).parameters.items() if callable(declared.passes) else ()
     assumed = ", ".join(f"{key}={p.default}" for key, p in parameters if p.default is not p.empty)

@@ -1,12 +1,12 @@
-"""The rules of excitation backpropagation, applied instead of gradients.
+"""Rules of excitation backpropagation, which replace gradients.
 
-Relevance p of a layer's outputs goes to its inputs a >= 0 through positive weights only:
+Relevance p of a layer's outputs is propagated to its inputs a >= 0 through positive weights only:
 
     convolution, linear, average pooling    a * W+^T (p / (W+ a)), 0 where W+ a = 0; biases are ignored
-    batch norm                              passes relevance on
+    batch norm                              relevance is unchanged
     a + b, two branches                     shares a+ / (a+ + b+) and b+ / (a+ + b+)
-    ReLU, max pooling, shapes, cat          as a gradient goes
-    the last linear layer                   the virtual unit of the target, see `Excitation`
+    ReLU, max pooling, shapes, cat          same as a gradient
+    the last linear layer                   virtual unit of the target, see `Excitation`
 """
 
 from collections.abc import Callable
@@ -31,16 +31,16 @@ PASSING = GATES | SHAPES | PARTS | COPIES
 
 
 class Excitation(TorchFunctionMode):
-    """Context that replaces gradients: outputs are computed as usual, but relevance is propagated by the rules above.
+    """Context that replaces gradients by relevance, which is propagated by the rules above. Outputs do not change.
 
-    The last linear layer, with weights W and inputs h, holds one virtual unit of weights v = sum_k w_k W_k, where w is
-    the signal that comes back to its outputs. Its relevance 1 goes to h as h v+ / sum(h v+); if `contrastive`, the same
-    for the dual unit with weights -v is subtracted. A zero sum gives 0. As the rules are linear in p, subtracting here
-    is the same as subtracting anywhere.
+    The last linear layer has weights W and inputs h. It is treated as one virtual unit with the weights v = sum_k w_k
+    W_k, where w is the gradient that arrives at its outputs. The relevance 1 of the unit is propagated to h as
+    h v+ / sum(h v+). With `contrastive`, the relevance of the dual unit with the weights -v is subtracted. A zero sum
+    yields 0. The rules are linear in p, so subtraction at any other layer is equivalent.
 
     Args:
-        network: name of the network, for messages.
-        contrastive: subtract the relevance of the dual unit.
+        network: Name of the network for messages.
+        contrastive: Whether to subtract the relevance of the dual unit.
 
     Raises:
         UserError: The forward pass contains an operation without a rule.
@@ -53,7 +53,7 @@ class Excitation(TorchFunctionMode):
         self.last: _Layer | None = None
 
     def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        """Compute a function, with a rule for its backward pass if it depends on a tensor that takes gradients."""
+        """Compute a function, with a rule for its backward pass if an input requires gradients."""
         kwargs = kwargs or {}
         name = getattr(function, "__name__", str(function))
         if any(_takes_gradients(value) for value in (*args, *kwargs.values())):
@@ -72,10 +72,10 @@ class Excitation(TorchFunctionMode):
         return output
 
     def _weighted(self, name: str, function: Any, input: Tensor, weight: Tensor, bias: Any = None, *args, **kwargs):
-        """Compute a convolution or linear layer whose relevance is propagated by its rule."""
+        """Compute a convolution or linear layer, with the rule for its relevance."""
 
         def through(weights: Tensor) -> Callable[[Tensor], Tensor]:
-            """Return the layer without bias, with these weights."""
+            """Return the layer with these weights and without bias."""
             return lambda inputs: function(inputs, weights.float(), None, *args, **kwargs)
 
         compute = partial(function, input, weight, bias, *args, **kwargs)
@@ -85,7 +85,7 @@ class Excitation(TorchFunctionMode):
         return self._excite(name, self.last)
 
     def _average(self, name: str, function: Any, input: Tensor, *args, **kwargs) -> Tensor:
-        """Compute average pooling whose relevance is propagated by its rule."""
+        """Compute average pooling, with the rule for its relevance."""
 
         def average(inputs: Tensor) -> Tensor:
             """Return the average of the inputs."""
@@ -94,13 +94,13 @@ class Excitation(TorchFunctionMode):
         return self._excite(name, _Layer(input, partial(average, input), average, average))
 
     def _excite(self, name: str, layer: "_Layer") -> Tensor:
-        """Compute a layer whose relevance is propagated by its rule; raise UserError for negative inputs."""
+        """Compute a layer, with the rule for its relevance; raise UserError for negative inputs."""
         if (layer.inputs < 0).any():
             raise self._refused(f"{name} of negative values")
         return _Excite.apply(layer.inputs, layer, self)
 
     def _sum(self, name: str, a: Any, b: Any) -> Tensor:
-        """Compute a + b, whose relevance is shared between two branches or passed on to the only one."""
+        """Compute a + b, whose relevance is shared between two branches or passed to the only branch."""
         in_place = name in ("add_", "__iadd__")
         if isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape:
             return _Share.apply(a, b, in_place)
@@ -110,7 +110,7 @@ class Excitation(TorchFunctionMode):
         return _Pass.apply(branch, partial(torch.Tensor.add_ if in_place else torch.add, branch, constant))
 
     def check_end(self, logits: Tensor) -> None:
-        """Raise UserError if logits do not come only from the last layer, such as with the head of another branch."""
+        """Raise UserError if the logits also depend on another layer, such as the head of another branch."""
         nodes, seen = [logits.grad_fn], set()
         while nodes and self.last is not None:
             node = nodes.pop()
@@ -126,8 +126,8 @@ class Excitation(TorchFunctionMode):
 
     def _refused(self, operation: str) -> UserError:
         return UserError(
-            f"cebp is not defined for {self.network}: it needs convolutions, ReLUs, batch norm, pooling and sums, but "
-            f"found {operation}; use gradcam, gradient or rise"
+            f"cebp is not defined for {self.network}, because its operations include {operation}; cebp supports only "
+            "convolutions, ReLUs, batch norm, pooling and sums: use gradcam, gradient or rise"
         )
 
 
@@ -139,14 +139,14 @@ def _takes_gradients(value: Any) -> bool:
 
 @dataclass
 class _Layer:
-    """A layer and its variants that the rules need.
+    """Layer with the variants that the rules need.
 
     Attributes:
-        inputs: inputs of the layer.
-        compute: function that returns the outputs.
-        linear: function that applies its weights to inputs, without bias.
-        positive: function that applies its positive weights to inputs.
-        is_weighted: whether it has weights, unlike an average.
+        inputs: Inputs of the layer.
+        compute: Function that returns the outputs.
+        linear: Function that applies the layer's weights to inputs, without the bias.
+        positive: Function that applies the layer's positive weights to inputs.
+        is_weighted: Whether the layer has weights, unlike an average.
     """
 
     inputs: Tensor
@@ -222,6 +222,6 @@ class _Pass(torch.autograd.Function):
 
 
 def _normalised(excitation: Tensor) -> Tensor:
-    """Return each sample divided by its sum; zeros stay zeros."""
+    """Return each sample divided by its sum. A sample with a zero sum becomes zeros."""
     total = excitation.flatten(1).sum(dim=1).view(-1, *(1,) * (excitation.ndim - 1))
     return torch.where(total > 0, excitation / total, 0)

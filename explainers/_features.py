@@ -1,4 +1,4 @@
-"""Shared by explainers of a feature map: the map with its gradient, and the cut at zero."""
+"""Shared code of explainers that use a feature map: the map, its gradient, and the removal of negative values."""
 
 import torch
 from torch import Tensor
@@ -15,9 +15,9 @@ from saliency_bench.types import Images, Target
 def activation_and_gradient(
     name: str, classifier: Classifier, images: Images, target: Target, layer: str | None, on: str
 ) -> tuple[Tensor, Tensor]:
-    """Return A and d score / d A, both (B, C, h, w), at a layer's last call, where backward stops.
+    """Return the feature map A and d score / d A at the last call of a layer, both of shape (B, C, h, w).
 
-    The default `layer` is Grad-CAM's.
+    The backward pass stops at the layer. The default `layer` is Grad-CAM's layer.
     """
     layer = layer or cam_layer(classifier, images)
     with detached_at(classifier.module_named(layer)) as outputs:
@@ -29,26 +29,26 @@ def activation_and_gradient(
 
 
 def feature_layout(name: str, classifier: Classifier, images: Images, layer: str, outputs: list[Tensor]) -> MapLayout:
-    """Return the layout of the map in the last of a layer's outputs.
+    """Return the layout of the feature map in the last output of a layer.
 
     Raises:
-        UserError: There is no output or feature map, or it does not hold all evidence (`check_cut`).
+        UserError: There is no output or feature map, or the feature map does not contain all evidence (`check_cut`).
     """
     if not outputs:
-        raise UserError(f"layer {layer} of {classifier.id} is not called in a forward pass; name another")
+        raise UserError(f"layer {layer} of {classifier.id} is not called in a forward pass; choose another layer")
     check_cut(classifier, images, layer, outputs)
     layout = layout_of(classifier, images, layer)
     if layout is None:
         fix = "; for the tokens of a transformer use gradcam_vit or gae" if outputs[-1].ndim == 3 else ""
         shape = tuple(outputs[-1].shape)
-        raise UserError(f"layer {layer} gives {shape}; {name} needs a feature map (B, C, h, w){fix}")
+        raise UserError(f"layer {layer} returns {shape}; {name} needs a feature map (B, C, h, w){fix}")
     return layout
 
 
 def cut_if_positive(cam: Tensor, target: Target, on: str = "logit") -> Tensor:
-    """Return (B, h, w) with negative values set to 0 for samples whose target has no negative weight.
+    """Return the maps (B, h, w) with negative values set to 0 for samples whose target has no negative weight.
 
-    For a weighted contrast, keep all values.
+    All values are kept for a weighted contrast.
     """
     if on == "weighted":
         return cam

@@ -1,4 +1,4 @@
-"""Reference pictures that show nothing, by name."""
+"""Named reference pictures without content."""
 
 from typing import Literal
 
@@ -12,9 +12,12 @@ Fill = Literal["zero", "black", "white", "blur"]
 
 
 def filled(classifier: Classifier, images: Images, fill: str) -> Images:
-    """Return a picture that shows nothing (B, 3, H, W) in the prepared frame.
+    """Return reference pictures (B, 3, H, W) in the prepared frame.
 
-    It is zero after normalisation, 0 or 1 in [0, 1], or the blurred image.
+    Args:
+        classifier: Network whose normalisation is used.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        fill: "zero" (zero after normalisation), "black" (0), "white" (1) or "blur" (the blurred image).
     """
     if fill == "blur":
         return blurred(classifier, images)

@@ -1,7 +1,7 @@
-"""Shared by explainers that follow attention through the blocks.
+"""Shared code of explainers that follow attention through the blocks.
 
-Matrices are (B, T, T) over the tokens. Products are kept as R - I: a class token's row is the same, and small relevance
-is not lost next to the ones.
+Matrices have the shape (B, T, T) over the tokens. Products R are stored as R - I, so that small relevance is not lost
+next to the ones on the diagonal. At the patches, the row of a class token is the same in R and R - I.
 """
 
 from collections.abc import Iterable
@@ -13,9 +13,9 @@ from saliency_bench.errors import UserError
 
 
 def check_start(name: str, start: int) -> None:
-    """Raise UserError if the first block is below 0."""
+    """Raise UserError if the index of the first block is below 0."""
     if start < 0:
-        raise UserError(f"start of {name} must be the number of a block, from 0; got {start}")
+        raise UserError(f"start of {name} must be the index of a block, at least 0; got {start}")
 
 
 def product(steps: Iterable[Tensor]) -> Tensor:
@@ -28,7 +28,7 @@ def product(steps: Iterable[Tensor]) -> Tensor:
 
 
 def by_row(matrix: Tensor) -> Tensor:
-    """Return N - I, where N is M + I with each row divided by its sum."""
+    """Return N - I, where N is `matrix` + I with each row divided by its sum."""
     total = matrix.sum(dim=-1, keepdim=True)
     return (matrix - torch.diag_embed(total[..., 0])) / (1 + total)
 

@@ -1,4 +1,4 @@
-"""Derivatives of the score, at one point or many, in passes of a fixed size: memory does not grow with the points."""
+"""Derivatives of the score at one or many points, in passes of a fixed size so that memory is bounded."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
@@ -18,15 +18,15 @@ Points = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | float]]
 
 
 def derivative(classifier: Classifier, total: Tensor, inputs: Tensor) -> Tensor:
-    """Return d total / d inputs; raise UserError for a network that lets no gradient through."""
+    """Return d total / d inputs; raise UserError if the network blocks the gradient."""
     return derivatives(classifier, total, [inputs])[0]
 
 
 def derivatives(classifier: Classifier, total: Tensor, inputs: Sequence[Tensor], keep: bool = False) -> list[Tensor]:
-    """Return d total / d x for each x of the inputs; `keep` the graph for further calls.
+    """Return d total / d x for each x of the inputs. With `keep`, the graph is kept for further calls.
 
     Raises:
-        UserError: The network lets no gradient through to one of the inputs, or writes to values that gradients need.
+        UserError: The network blocks the gradient to one of the inputs, or overwrites values that gradients need.
     """
     if not total.requires_grad:
         raise cut(classifier.id)
@@ -46,7 +46,7 @@ def derivatives(classifier: Classifier, total: Tensor, inputs: Sequence[Tensor],
 
 
 def cut(network: str) -> UserError:
-    """Return the error for a network that lets no gradient through."""
+    """Return the error for a network that blocks the gradient."""
     return UserError(
         f"the gradient is cut inside {network} (its forward switches gradients off or detaches); use an explainer that "
         "needs only outputs, such as rise, or attention or rollout for a vision transformer"
@@ -70,24 +70,24 @@ def summed_gradients(
     points: Points,
     halves: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return for each image the sum over its steps of factor * gradient at the step's point, (B, 3, H, W).
+    """Return two sums of factor * gradient for each image, (B, 3, H, W): over all steps, and over half of the steps.
 
-    The second sum covers only one half of the steps.
+    The gradient is computed at the point of each step.
 
     Args:
-        classifier: the network.
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), weights over the logits.
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Weights over the logits, of shape (B, K).
         on: "logit" or "probability", as in the explainers.
-        steps: points per image.
-        batch_size: points in one pass; None: `pictures_per_pass`.
-        points: takes the numbers of images and steps, as in `passes.Pass`, and gives the points (n, 3, H, W) and their
-            factors.
-        halves: Bool (B, steps), the steps of the second sum; None: no second sum, which is then 0.
+        steps: Number of points per image.
+        batch_size: Number of points in one pass. None: `pictures_per_pass`.
+        points: Function of the indices of images and steps, as in `passes.Pass`. It returns the points (n, 3, H, W) and
+            their factors.
+        halves: Steps of the second sum, bool (B, steps). None: the second sum is 0.
     """
 
     def work(passes: Iterator[Pass]) -> tuple[Tensor, Tensor]:
-        """Return the sums of all passes."""
+        """Return both sums over all passes."""
         total, half = torch.zeros_like(images), torch.zeros_like(images)
         for batch in passes:
             at, factors = points(batch.samples, batch.pictures)
@@ -104,10 +104,10 @@ def summed_gradients(
 
 
 def even_steps(images: Images, steps: int) -> Tensor:
-    """Return Bool (B, steps): the steps with even numbers."""
+    """Return whether the index of each step is even, bool (B, steps)."""
     return (torch.arange(steps, device=images.device) % 2 == 0).expand(len(images), -1)
 
 
 def over_channels(gradient: Tensor, reduction: Reduction) -> Maps:
-    """Return (B, H, W) of (B, 3, H, W): a pixel's largest absolute value ("max"), or its channels' sum ("sum")."""
+    """Reduce (B, 3, H, W) to (B, H, W): the largest absolute value ("max") or the sum ("sum") over channels."""
     return gradient.abs().amax(dim=1) if reduction == "max" else gradient.sum(dim=1)

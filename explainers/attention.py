@@ -2,10 +2,11 @@
 
     map = mean over heads of A[class token, patches]
 
-A = softmax(q k^T / sqrt(d)) is the last block's matrix, (B, heads, T, T). A head that reads the distillation token as
-well, or the mean of the patch tokens in place of a class token: the mean of the rows it reads (the patch tokens count
-as one). Columns of class, distillation and register tokens are left out. The grid of patches is enlarged to the image
-by bilinear interpolation (`align_corners=False`). It ignores the target: maps of all classes are the same.
+A = softmax(q k^T / sqrt(d)) is the attention matrix of the last block, of shape (B, heads, T, T). If the classification
+head also reads the distillation token, or reads the mean of the patch tokens instead of a class token, the rows of
+these tokens are averaged; all patch tokens together count as one token. Columns of class, distillation and register
+tokens are left out. The grid of patches is enlarged to the image by bilinear interpolation (`align_corners=False`). The
+target is ignored, so the maps of all classes are the same.
 """
 
 import torch
@@ -20,18 +21,18 @@ from saliency_bench.types import Images, Maps, Target
 def attention(classifier: Classifier, images: Images, target: Target) -> Maps:
     """Return maps of the class token's attention in the last block of a vision transformer.
 
-    One forward pass; memory: the matrices of all blocks.
+    The cost is one forward pass, and memory for the matrices of all blocks.
 
     Args:
-        classifier: the network to explain.
-        images: (B, 3, H, W) in [0, 1].
-        target: not used: maps of all classes are the same.
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Not used, because the maps of all classes are the same.
 
     Returns:
-        Maps (B, H, W), in [0, 1].
+        Maps of shape (B, H, W) with values in [0, 1].
 
     Raises:
-        UserError: The network has no attention, or its attention is not from all patches to all patches.
+        UserError: The network has no attention, or its attention is not between all pairs of patches.
     """
     with torch.no_grad(), recording_attention(classifier, images) as seen:
         classifier(images)

@@ -2,17 +2,19 @@
 
     P(a_j | a_i) = a_j w_ij+ / sum_j a_j w_ij+        map = relu(sum over channels of P(target) - P(dual of target))
 
-Relevance 1 of one virtual output unit with the weights sum_k w_k W_k of the target goes down by P, layer by layer, as
-does that of its dual unit with negated weights; a zero normaliser gives 0. `_excitation.py` has the rule of each layer:
-biases are ignored, batch norm passes relevance on, skip connections split it in proportion to activation.
+A virtual output unit has the weights sum_k w_k W_k of the target and a relevance of 1. Its dual unit has the negated
+weights. P propagates the relevance of both units down, layer by layer; a zero normaliser yields 0. `_excitation.py`
+contains the rule for each layer: biases are ignored, batch norm does not change relevance, and skip connections split
+relevance in proportion to activation.
 
-The two are subtracted at the inputs of the last linear layer (the average pool of a ResNet, the penultimate linear
-layer of a VGG); P is linear, so that any layer would do. The map is read at the last feature map that is larger than
-the last convolution's: ResNet's third stage (layer3), in VGG the last ReLU before the fourth pooling, Mixed_6e of
-Inception v3; where there is none, at Grad-CAM's layer. Enlarged bilinearly.
+The relevance of the dual unit is subtracted at the inputs of the last linear layer (the average pool of a ResNet, the
+penultimate linear layer of a VGG). P is linear, so subtraction at any other layer is equivalent. The map is the
+relevance at the last feature map that is larger than the feature map of the last convolution: ResNet's third stage
+(layer3), the last ReLU before the fourth pooling in VGG, or Mixed_6e in Inception v3. If there is no such feature map,
+Grad-CAM's layer is used. The map is enlarged bilinearly.
 
-TorchRay splits skip connections by signed activations, whose shares leave [0, 1] where one is negative; here negative
-activations, as in the paper's own rule, excite nothing. `contrastive=False` gives plain excitation backpropagation.
+TorchRay splits skip connections by signed activations, which can yield shares outside [0, 1]. Here, as in the paper,
+negative activations receive no relevance. Use `contrastive=False` for plain excitation backpropagation.
 """
 
 from saliency_bench.compute.classifiers.classifier import Classifier
@@ -39,19 +41,19 @@ def cebp(
     """Return maps of the activations that support only the target.
 
     Args:
-        classifier: the network to explain.
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), weights over the logits.
-        layer: dotted name of the module at whose output, (B, C, h, w), the map is read; None: the last whose map is
-            larger than the last convolution's, else Grad-CAM's.
-        contrastive: subtract the dual of the target; False: plain excitation backpropagation.
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Weights over the logits, of shape (B, K).
+        layer: Dotted name of the module whose output (B, C, h, w) receives the relevance. None: the last module whose
+            feature map is larger than that of the last convolution, or else Grad-CAM's layer.
+        contrastive: Whether to subtract the dual of the target. False: plain excitation backpropagation.
 
     Returns:
-        Maps (B, H, W), non-negative.
+        Non-negative maps of shape (B, H, W).
 
     Raises:
-        UserError: Above the layer, the network has anything but convolutions, ReLUs, pooling, batch norm, sums and
-            linear layers; or the logits do not come from its last layer alone.
+        UserError: The network above the layer has operations other than convolutions, ReLUs, pooling, batch norm, sums
+            and linear layers, or the logits are not only outputs of the last layer.
     """
     layer = layer or excitation_layer(classifier, images)
     check_gradient(classifier, images, classifier.module_named(layer))
@@ -65,7 +67,7 @@ def cebp(
 
 
 def excitation_layer(classifier: Classifier, images: Images) -> str:
-    """Return the name of the last module whose map is larger than the last convolution's; else Grad-CAM's layer."""
+    """Return the last module whose feature map is larger than that of the last convolution, or Grad-CAM's layer."""
     pixels = last_convolution(classifier, images)
     larger = None if pixels is None else last_feature_map(classifier, images, pixels)
     return larger or cam_layer(classifier, images)

@@ -1,4 +1,4 @@
-"""A centred Gaussian: the score of always pointing at the middle. It ignores image and network.
+"""Centred Gaussian: a baseline that always marks the middle and ignores the image and the network.
 
 map(y, x) = exp(-(dy^2 + dx^2) / 2),   dy = (y - (H - 1) / 2) / (sigma H),   dx = (x - (W - 1) / 2) / (sigma W)
 """
@@ -22,13 +22,13 @@ def centre(classifier: Classifier, images: Images, target: Target, *, sigma: flo
     """Return a centred Gaussian for every image.
 
     Args:
-        classifier: not used.
-        images: (B, 3, H, W) in [0, 1].
-        target: not used.
-        sigma: standard deviation as a share of each side.
+        classifier: Not used.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Not used.
+        sigma: Standard deviation as a share of each side.
 
     Returns:
-        Maps (B, H, W) in (0, 1].
+        Maps of shape (B, H, W) with values in (0, 1].
 
     Raises:
         UserError: sigma is not above 0.

@@ -2,11 +2,12 @@
 
     R = I;   for each block:  R = R + mean over heads of relu(d score / d A_l x A_l) R
 
-A_l is block l's softmax(q k^T / sqrt(d)), (B, heads, T, T); map = R[class token, patches]. Rows are not normalised. A
-head that reads the distillation token as well, or the mean of the patch tokens in place of a class token: the mean of
-the rows of R - I that it reads (the patch tokens count as one; for a class token's row, I is zero at the patches), so
-that a target of no weight gives exactly zero. Columns of class, distillation and register tokens are left out. The grid
-of patches is enlarged to the image by bilinear interpolation (`align_corners=False`).
+A_l = softmax(q k^T / sqrt(d)) is the attention matrix of block l, of shape (B, heads, T, T). The map is R[class token,
+patches]. Rows are not normalised. If the classification head also reads the distillation token, or reads the mean of
+the patch tokens instead of a class token, the rows of R - I of these tokens are averaged; all patch tokens together
+count as one token. (In the row of a class token, I is zero at the patches.) A target of zeros therefore yields exactly
+zero. Columns of class, distillation and register tokens are left out. The grid of patches is enlarged to the image by
+bilinear interpolation (`align_corners=False`).
 """
 
 from saliency_bench.compute.classifiers.attention import recording_attention
@@ -29,20 +30,21 @@ def check(*, start: int, **others: object) -> None:
 def gae(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: On = "logit") -> Maps:
     """Return maps of the relevance that each block of a vision transformer adds to the tokens.
 
-    One forward pass, and a backward pass down to block `start`; memory: as a training step of the blocks above it.
+    The cost is one forward pass, and a backward pass down to block `start`. The memory is that of a training step of
+    the blocks from `start` on.
 
     Args:
-        classifier: the network to explain.
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), weights over the logits.
-        start: the first block that counts, from 0 (the authors' default as well).
-        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Weights over the logits, of shape (B, K).
+        start: Index of the first block that is included. The default 0 is also the authors' default.
+        on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
 
     Returns:
-        Maps (B, H, W), non-negative.
+        Non-negative maps of shape (B, H, W).
 
     Raises:
-        UserError: The network has no attention, or its attention is not from all patches to all patches.
+        UserError: The network has no attention, or its attention is not between all pairs of patches.
     """
     check(start=start)
     with recording_attention(classifier, images, start) as seen:

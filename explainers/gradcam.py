@@ -2,14 +2,18 @@
 
     weight_c = mean over pixels of d score / d A_c        map = sum_c weight_c A_c
 
-A is the last feature map before any pooling, (B, C, h, w): of images of 224 x 224 14 x 14 x 512 in VGG-16 (P1 4.3.1),
-where published code may take the pooled 7 x 7, layer4's 7 x 7 in ResNet, the last stage's in ConvNeXt. Transformers of
-windows or stages (Swin, PVT) may hold it as (B, h, w, C) or as tokens (B, h * w, C). It holds all evidence only if no
-branch bypasses it, as in a network with two streams: if the last feature map fails this test, an earlier one that
-passes is read, or the network is refused; a layer that the user names is read anyway, with a message. Negative values
-are cut off if and only if no weight of the sample's target is negative (a map for "A, not B" keeps the evidence for B).
-The map is enlarged to the image by bilinear interpolation (`align_corners=False`) in float64, so that values that are
-equal in theory stay equal; it is not normalised. The backward pass stops at the layer.
+A is the last feature map before any pooling, of shape (B, C, h, w). For images of 224 x 224 pixels, A has 14 x 14 x 512
+values in VGG-16 (P1 4.3.1; published code may use the pooled 7 x 7 map). In ResNet, A is the 7 x 7 output of layer4,
+and in ConvNeXt the output of the last stage. Transformers with windows or stages (Swin, PVT) may store A as (B, h, w,
+C) or as tokens (B, h * w, C).
+
+A contains all evidence only if no branch bypasses the layer; a network with two streams is a counterexample. If the
+last feature map fails this test, an earlier feature map that passes is used; if none passes, an error is raised. A
+layer chosen by the user is used in any case, with a message.
+
+Negative values are set to 0 if and only if no weight of the sample's target is negative; a map for "A, not B" keeps the
+evidence for B. The map is enlarged to the image by bilinear interpolation (`align_corners=False`) in float64, so that
+values that are equal in theory stay equal. It is not normalised. The backward pass stops at the layer.
 """
 
 from saliency_bench.compute.classifiers.classifier import Classifier
@@ -36,22 +40,23 @@ from saliency_bench.types import Images, Maps, OnWeighted, Target
 def gradcam(
     classifier: Classifier, images: Images, target: Target, *, layer: str | None = None, on: OnWeighted = "logit"
 ) -> Maps:
-    """Return feature maps weighted by their mean gradient.
+    """Return the sum of feature maps, weighted by their mean gradients.
 
     Args:
-        classifier: the network to explain.
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), weights over the logits.
-        layer: dotted name of a module with a feature map; None: the last one that holds all evidence.
-        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability"); "weighted":
-            explain the classes of positive weight against all others (Wang and Wang, 2022; `_contrast.py`).
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Weights over the logits, of shape (B, K).
+        layer: Dotted name of a module with a feature map. None: the last module whose feature map contains all
+            evidence.
+        on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability"). "weighted":
+            explain the classes with a positive weight against all other classes (Wang and Wang, 2022; `_contrast.py`).
 
     Returns:
-        Maps (B, H, W); non-negative for samples whose target has no negative weight, unless `on="weighted"`.
+        Maps of shape (B, H, W), non-negative for samples whose target has no negative weight, unless `on="weighted"`.
 
     Raises:
-        UserError: The layer does not exist, has no feature map or runs on several views of an image; or no layer holds
-            all evidence.
+        UserError: The layer does not exist, has no feature map or runs on several views of an image, or no layer
+            contains all evidence.
     """
     activation, gradient = activation_and_gradient("gradcam", classifier, images, target, layer, on)
     weight = gradient.mean(dim=(2, 3), keepdim=True)  # (B, C, 1, 1)

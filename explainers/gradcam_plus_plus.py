@@ -1,12 +1,13 @@
-"""Grad-CAM++ (Chattopadhay et al., 2018; P0): Grad-CAM with a mean of the gradient weighted by its higher powers.
+"""Grad-CAM++ (Chattopadhay et al., 2018; P0): Grad-CAM with gradients weighted by their higher powers.
 
     alpha_cp = g_cp^2 / (2 g_cp^2 + S_c g_cp^3 + 1e-6), 0 where g_cp = 0
     weight_c = sum over pixels p of relu(g_cp) alpha_cp        map = sum_c weight_c A_c
 
-A is the feature map that gradcam reads, S_c the sum of A_c over its pixels, g = d score / d A. The paper differentiates
-exp(score), whose higher derivatives are these powers if the network is linear above the layer; here g is that of the
-raw score. Other packages: docs/other_packages.md. Where the denominator is exactly zero, alpha is 0. Negative values
-are cut off if and only if no weight of the sample's target is negative; bilinear enlargement and layer as in gradcam.
+A is the feature map that gradcam uses, S_c is the sum of A_c over its pixels, and g = d score / d A. The paper
+differentiates exp(score), whose higher derivatives are these powers if the network is linear above the layer; here g is
+the gradient of the score itself. See docs/other_packages.md for the definitions in other packages. If the denominator
+is exactly zero, alpha is 0. As in gradcam, negative values are set to 0 if and only if no weight of the sample's target
+is negative. The layer and the bilinear enlargement are also the same as in gradcam.
 """
 
 import torch
@@ -34,21 +35,22 @@ from saliency_bench.types import Images, Maps, On, Target
 def gradcam_plus_plus(
     classifier: Classifier, images: Images, target: Target, *, layer: str | None = None, on: On = "logit"
 ) -> Maps:
-    """Return feature maps weighted by their gradient's mean, itself weighted by the gradient's higher powers.
+    """Return the sum of feature maps, weighted by means of their gradients with weights of higher powers.
 
     Args:
-        classifier: the network to explain.
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), weights over the logits.
-        layer: dotted name of a module with a feature map; None: the last one that holds all evidence.
-        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Weights over the logits, of shape (B, K).
+        layer: Dotted name of a module with a feature map. None: the last module whose feature map contains all
+            evidence.
+        on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
 
     Returns:
-        Maps (B, H, W); non-negative for samples whose target has no negative weight.
+        Maps of shape (B, H, W), non-negative for samples whose target has no negative weight.
 
     Raises:
-        UserError: The layer does not exist, has no feature map or runs on several views of an image; or no layer holds
-            all evidence.
+        UserError: The layer does not exist, has no feature map or runs on several views of an image, or no layer
+            contains all evidence.
     """
     activation, gradient = activation_and_gradient("gradcam_plus_plus", classifier, images, target, layer, on)
     square = gradient**2

@@ -2,11 +2,12 @@
 
     weight_h = mean over patches of d score / d A_h[class token, patch]      map = mean over heads of weight_h A_h
 
-A is the last block's softmax(q k^T / sqrt(d)), (B, heads, T, T), of which the class token's row over the patches is
-taken. A head that reads the distillation token as well, or the mean of the patch tokens in place of a class token: the
-same of each row it reads, then the mean of these rows (the patch tokens count as one). Negative values are cut off if
-and only if no weight of the sample's target is negative, as in gradcam. The grid of patches is enlarged to the image by
-bilinear interpolation (`align_corners=False`); it is not normalised.
+A = softmax(q k^T / sqrt(d)) is the attention matrix of the last block, of shape (B, heads, T, T); the map uses the
+class token's row over the patches. If the classification head also reads the distillation token, or reads the mean of
+the patch tokens instead of a class token, the maps of the rows of these tokens are averaged; all patch tokens together
+count as one token. As in gradcam, negative values are set to 0 if and only if no weight of the sample's target is
+negative. The grid of patches is enlarged to the image by bilinear interpolation (`align_corners=False`), without
+normalisation.
 """
 
 from saliency_bench.compute.classifiers.attention import recording_attention
@@ -29,20 +30,21 @@ from saliency_bench.types import Images, Maps, OnWeighted, Target
 def gradcam_vit(classifier: Classifier, images: Images, target: Target, *, on: OnWeighted = "logit") -> Maps:
     """Return Grad-CAM maps of a vision transformer, with the heads' attention as feature maps.
 
-    One forward pass, and a backward pass that stops at the last block's attention; memory: the matrices of all blocks.
+    The cost is one forward pass, a backward pass that stops at the last block's attention, and memory for the matrices
+    of all blocks.
 
     Args:
-        classifier: the network to explain.
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), weights over the logits.
-        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability"); "weighted":
-            explain the classes of positive weight against all others (Wang and Wang, 2022; `_contrast.py`).
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Weights over the logits, of shape (B, K).
+        on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability"). "weighted":
+            explain the classes with a positive weight against all other classes (Wang and Wang, 2022; `_contrast.py`).
 
     Returns:
-        Maps (B, H, W); non-negative for samples whose target has no negative weight, unless `on="weighted"`.
+        Maps of shape (B, H, W), non-negative for samples whose target has no negative weight, unless `on="weighted"`.
 
     Raises:
-        UserError: The network has no attention, or its attention is not from all patches to all patches.
+        UserError: The network has no attention, or its attention is not between all pairs of patches.
     """
     with recording_attention(classifier, images, start=-1) as seen:
         total = explained_score(classifier, images, target, on).sum()

@@ -1,8 +1,8 @@
-"""Gradient (Simonyan et al., 2014; P1 2.1.1, P2): how fast the score changes with each pixel.
+"""Gradient (Simonyan et al., 2014; P1 2.1.1, P2): sensitivity of the score to each pixel.
 
     map = max over channels of |d score / d x|        reduction="sum": sum over channels of d score / d x
 
-x is the image in [0, 1]; P1 sums signed values. Other packages: docs/other_packages.md.
+x is the image in [0, 1]. P1 sums signed values. See docs/other_packages.md for the definitions in other packages.
 """
 
 from saliency_bench.compute.classifiers.classifier import Classifier
@@ -22,16 +22,16 @@ from saliency_bench.types import Images, Maps, On, Target
 def gradient(
     classifier: Classifier, images: Images, target: Target, *, reduction: Reduction = "max", on: On = "logit"
 ) -> Maps:
-    """Return maps of how fast the score changes with each pixel.
+    """Return maps of the sensitivity of the score to each pixel.
 
     Args:
-        classifier: the network to explain.
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), weights over the logits.
-        reduction: over channels: "max" of the absolute values, or signed "sum".
-        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Weights over the logits, of shape (B, K).
+        reduction: Reduction over channels: "max" of the absolute values, or signed "sum".
+        on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
 
     Returns:
-        Maps (B, H, W): non-negative for reduction "max", signed for "sum".
+        Maps of shape (B, H, W), non-negative for reduction "max" and signed for "sum".
     """
     return over_channels(gradient_at(classifier, images, target, on), reduction)

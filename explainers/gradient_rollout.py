@@ -2,18 +2,20 @@
 
     R = N_L ... N_1 N_0        N_l = (mean over heads of relu(d score / d A_l x A_l) + I), each row divided by its sum
 
-A_l is block l's softmax(q k^T / sqrt(d)), (B, heads, T, T); map = R[class token, patches]. The rows of R sum to one. A
-head that reads the distillation token as well, or the mean of the patch tokens in place of a class token: the mean of
-the rows of R - I that it reads (the patch tokens count as one; for a class token's row, I is zero at the patches), so
-that a target of no weight gives exactly zero. Columns of class, distillation and register tokens are left out. The grid
-of patches is enlarged to the image by bilinear interpolation (`align_corners=False`).
+A_l = softmax(q k^T / sqrt(d)) is the attention matrix of block l, of shape (B, heads, T, T). The map is R[class token,
+patches]. The rows of R sum to one. If the classification head also reads the distillation token, or reads the mean of
+the patch tokens instead of a class token, the rows of R - I of these tokens are averaged; all patch tokens together
+count as one token. (In the row of a class token, I is zero at the patches.) A target of zeros therefore yields exactly
+zero. Columns of class, distillation and register tokens are left out. The grid of patches is enlarged to the image by
+bilinear interpolation (`align_corners=False`).
 
-Published code leaves out block 0; that is `start=1`. Here all blocks count, as in rollout. P3's repository also holds
-this without the relu and from block 0, `relu=False,start=0`: signed maps. With the relu the maps are nearly those of
-gae (Spearman 0.86 to 0.93 on ViTs of random weights with 12 blocks, 0.63 to 0.79 without), and P3's tables distinguish
-the two clearly: its suite uses the version without the relu. The contrastive rollout of Eriksson et al. (2025), which
-P3 cites, is `relu=False,on=weighted`. Their notebook also drops the lowest nine tenths of each matrix, multiplies each
-matrix by the gradient of the block counted from the other end, and normalises columns instead of rows.
+Published code leaves out block 0, which corresponds to `start=1`. Here all blocks are included by default, as in
+rollout. P3's repository also contains a version without the relu and with block 0, which yields signed maps:
+`relu=False,start=0`. With the relu, the maps are similar to the maps of gae: the Spearman correlation on ViTs with
+random weights and 12 blocks is 0.86 to 0.93, and 0.63 to 0.79 without the relu. P3's tables distinguish the two methods
+clearly, so P3's suite uses the version without the relu. The contrastive rollout of Eriksson et al. (2025), which P3
+cites, corresponds to `relu=False,on=weighted`. Their notebook also drops the lowest nine tenths of each matrix,
+multiplies each matrix by the gradient of the block counted from the other end, and normalises columns instead of rows.
 """
 
 from saliency_bench.compute.classifiers.attention import recording_attention
@@ -42,22 +44,23 @@ def gradient_rollout(
 ) -> Maps:
     """Return attention rollout weighted by the gradients of the score.
 
-    One forward pass, and a backward pass down to block `start`; memory: as a training step of the blocks above it.
+    The cost is one forward pass, and a backward pass down to block `start`. The memory is that of a training step of
+    the blocks from `start` on.
 
     Args:
-        classifier: the network to explain.
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), weights over the logits.
-        start: the first block that counts, from 0.
-        relu: cut off negative products of gradient and attention; False: keep them.
-        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability"); "weighted":
-            explain the classes of positive weight against all others (Wang and Wang, 2022; `_contrast.py`).
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Weights over the logits, of shape (B, K).
+        start: Index of the first block that is included, starting at 0.
+        relu: Whether to set negative products of gradient and attention to 0.
+        on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability"). "weighted":
+            explain the classes with a positive weight against all other classes (Wang and Wang, 2022; `_contrast.py`).
 
     Returns:
-        Maps (B, H, W), non-negative for a class token unless `relu=False`.
+        Maps of shape (B, H, W), non-negative for a class token unless `relu=False`.
 
     Raises:
-        UserError: The network has no attention, or its attention is not from all patches to all patches.
+        UserError: The network has no attention, or its attention is not between all pairs of patches.
     """
     check(start=start)
     with recording_attention(classifier, images, start) as seen:

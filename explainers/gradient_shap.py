@@ -1,12 +1,13 @@
-"""Gradient SHAP (Lundberg and Lee, 2017; P3): integrated gradients whose baseline and path point are drawn at random.
+"""Gradient SHAP (Lundberg and Lee, 2017; P3): integrated gradients with random baselines and path points.
 
     map = sum over channels of 1 / N * sum_i (x - b_i) * d score / d x at b_i + a_i (x - b_i)
 
-a_i is uniform in [0, 1], b_i one of a fixed bank of baselines: standard normal noise after normalisation, the same bank
-for every sample of a run. a_i and the choice of b_i are seeded per sample. In expectation over a and b the map sums to
-score(x) minus the mean score of the bank: expected gradients (Erion et al., 2021). Captum's GradientShap, which P3
-uses, leaves the baselines to the caller and can add noise to x (here none, its default); it takes 5 draws. P3's code
-gives it one baseline of zeros: `baseline=zero,samples=5` (its maps correlate with the default's by 0.87).
+a_i is uniform in [0, 1], and b_i is one of a fixed bank of baselines. The baselines are standard normal noise after
+normalisation, and the bank is the same for every sample of a run. a_i and the choice of b_i are seeded per sample. In
+expectation over a and b, the map sums to score(x) minus the mean score of the bank; this method is also known as
+expected gradients (Erion et al., 2021). P3 uses Captum's GradientShap, which requires baselines as an argument, can add
+noise to x (by default none, as here) and uses 5 draws. P3's code passes one baseline of zeros, which corresponds to
+`baseline=zero,samples=5`; its maps have a correlation of 0.87 with the default.
 """
 
 from typing import Literal
@@ -59,26 +60,26 @@ def gradient_shap(
     """Return integrated gradients with random baselines and path points.
 
     Args:
-        classifier: the network to explain.
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), weights over the logits.
-        seeds: one per image, for its path points and baselines.
-        samples: draws of a baseline and a path point per image; with `reliability` the most that an image gets.
-        baseline: "noise": the bank; or one picture for all draws: "zero" (after normalisation), "black" or "white" (in
-            [0, 1]), "blur": the image under a Gaussian of 11 x 11 pixels and sigma 5.
-        baselines: size of the bank.
-        seed: seed of the bank; None: the run's, else 0.
-        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
-        reliability: stop at the reliability, between 0 and 1, that the map of an image should have; None: use all
-            draws.
-        batch_size: path points per pass; None: 10 of 224 x 224, 256 on a GPU.
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Weights over the logits, of shape (B, K).
+        seeds: One seed per image for path points and baselines.
+        samples: Number of draws of a baseline and a path point per image; with `reliability`, the maximum number.
+        baseline: "noise" for the bank of baselines, or one picture for all draws: "zero" (after normalisation), "black"
+            or "white" (in [0, 1]), or "blur" (the image blurred by a Gaussian of 11 x 11 pixels with sigma 5).
+        baselines: Number of baselines in the bank.
+        seed: Seed of the bank. None: the run's seed, or 0 outside a run.
+        on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
+        reliability: Reliability between 0 and 1 at which the draws of an image stop. None: use all draws.
+        batch_size: Number of path points per pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:
-        Maps (B, H, W), signed, of all draws and of two halves. If there is a bank of baselines, the halves are the
-        draws with even-numbered and with odd-numbered baselines, else the even-numbered and the odd-numbered draws.
+        Signed maps of shape (B, H, W) of all draws and of two halves. With a bank of baselines, the halves are the
+        draws with even-numbered and with odd-numbered baselines; otherwise they are the even-numbered and the
+        odd-numbered draws.
 
     Raises:
-        UserError: samples, baselines or batch_size is below 1, or reliability not between 0 and 1.
+        UserError: samples, baselines or batch_size is below 1, or reliability is not between 0 and 1.
     """
     check(samples=samples, baselines=baselines, reliability=reliability, batch_size=batch_size)
     is_bank = baseline == "noise"
@@ -88,7 +89,8 @@ def gradient_shap(
     picked = torch.from_numpy((picks % np.uint64(baselines)).astype(np.int64)).to(images.device)
     places = places.to(images.device)
 
-    # The halves share no baselines: another run has another bank, whose effect draws from one bank would not show.
+    # The halves share no baselines, because another run has another bank. Halves with shared baselines would not show
+    # the effect of the bank.
     halves = picked % 2 == 0 if is_bank else even_steps(images, samples)
     total, even = torch.zeros_like(images), torch.zeros_like(images)
 
@@ -108,7 +110,7 @@ def gradient_shap(
         total[which], even[which] = total[which] + sums[0], even[which] + sums[1]
 
     def read(which: Tensor, count: int) -> tuple[Maps, Maps, Maps]:
-        """Return the maps of the first `count` draws, and of two halves of these."""
+        """Return the maps of the first `count` draws and of two halves of these draws."""
         of_all, of_even = total[which], even[which]
         of_odd = of_all - of_even
         return of_all.sum(dim=1) * (samples / count), of_even.sum(dim=1), of_odd.sum(dim=1)
@@ -117,7 +119,7 @@ def gradient_shap(
 
 
 def bank(classifier: Classifier, baselines: int, seed: int, images: Images) -> Images:
-    """Return the baselines (baselines, 3, H, W) in the prepared frame; values may leave [0, 1]."""
+    """Return the baselines (baselines, 3, H, W) in the prepared frame. Values may be outside [0, 1]."""
     drawn = [normal(seed_of(seed, "gradient_shap", number), images[0].numel()) for number in range(baselines)]
     noise = torch.from_numpy(np.stack(drawn)).view(-1, *images.shape[1:]).to(images.device)
     return classifier.mean + classifier.std * noise

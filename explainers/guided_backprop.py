@@ -1,11 +1,11 @@
-"""Guided backpropagation (Springenberg et al., 2015; P1 2.1.2): the gradient with its negative part cut at ReLUs.
+"""Guided backpropagation (Springenberg et al., 2015; P1 2.1.2): the gradient without negative values at ReLUs.
 
     backward through y = relu(x):  g_x = (x > 0) * relu(g_y)        map = max over channels of |g_image|
 
-reduction="sum" sums the signed values over channels. ReLUs are intercepted where they are computed, as module or
-function, in place or not, used once or often, and so are relu6 and clamp from 0. Other packages:
-docs/other_packages.md. A network without ReLU (GELU, SiLU) is refused: there this would be the plain gradient under
-another name.
+reduction="sum" sums the signed values over channels. All ReLUs are intercepted when they are computed: as modules or
+functions, in place or not, and also if a module is used several times. relu6 and clamp from 0 are treated in the same
+way. See docs/other_packages.md for the behaviour of other packages. A network without ReLUs (GELU, SiLU) raises an
+error, because the result would be the plain gradient.
 """
 
 from collections.abc import Callable
@@ -33,17 +33,17 @@ from saliency_bench.types import Images, Maps, On, Target
 def guided_backprop(
     classifier: Classifier, images: Images, target: Target, *, reduction: Reduction = "max", on: On = "logit"
 ) -> Maps:
-    """Return the gradient, with its negative part cut at every ReLU.
+    """Return the gradient with negative values set to 0 at the output of every ReLU.
 
     Args:
-        classifier: the network to explain.
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), weights over the logits.
-        reduction: over channels: "max" of the absolute values, or signed "sum".
-        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Weights over the logits, of shape (B, K).
+        reduction: Reduction over channels: "max" of the absolute values, or signed "sum".
+        on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
 
     Returns:
-        Maps (B, H, W): non-negative for reduction "max", signed for "sum".
+        Maps of shape (B, H, W), non-negative for reduction "max" and signed for "sum".
 
     Raises:
         UserError: The network computes no ReLU.
@@ -59,10 +59,10 @@ def guided_backprop(
 
 
 class GuidedReLUs(TorchFunctionMode):
-    """Context that cuts the negative part of the gradient at the output of every ReLU.
+    """Context that sets negative values of the gradient to 0 at the output of every ReLU.
 
     Attributes:
-        count: number of ReLUs that were computed.
+        count: Number of computed ReLUs.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class GuidedReLUs(TorchFunctionMode):
         self.count = 0
 
     def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        """Compute a function; if it is a ReLU, cut its gradient."""
+        """Compute a function and, if it is a ReLU, hook its gradient."""
         output = function(*args, **(kwargs or {}))
         if _is_relu(function, args, kwargs or {}) and isinstance(output, Tensor) and output.requires_grad:
             self.count += 1
@@ -79,7 +79,7 @@ class GuidedReLUs(TorchFunctionMode):
 
 
 def _is_relu(function: Callable, args: tuple, kwargs: dict) -> bool:
-    """Return whether a function is a ReLU, or clamps from 0."""
+    """Return whether a function is a ReLU or a clamp with the lower limit 0."""
     name = getattr(function, "__name__", "").rstrip("_")
     if name in ("relu", "relu6"):
         return True

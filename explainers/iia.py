@@ -1,25 +1,27 @@
-"""Iterated integrated attributions (Barkan et al., 2023; P3): a layer's gradient along paths of image and layer.
+"""Iterated integrated attributions (Barkan et al., 2023; P3): gradients averaged along paths of image and layer.
 
-    A(a) = the layer at x' + a (x - x')        v(a, b) = r + b (A(a) - r)        r = min over a of A(a), each unit apart
+    A(a) = the layer at x' + a (x - x')        v(a, b) = r + b (A(a) - r)        r = min over a of A(a), for each unit
     map = sum over channels of the mean over a and b of d score / d v at v(a, b) * relu(v(a, b))
 
-x' is the image that is zero after normalisation; a and b run over the steps + 1 points 0, 1 / steps ... 1 (two-fold:
-for each point on the image's path, a path of the layer). The layer is gradcam's. A mean stands where
-the authors sum (the same ranking); they enlarge bicubically and scale to [0, 1], here it is bilinear and unscaled.
+x' is the image that is zero after normalisation. a and b have the steps + 1 values 0, 1 / steps ... 1. The method is
+two-fold: each point on the image's path has a path of the layer. The layer is the same as in gradcam. This
+implementation averages where the authors sum, which does not change the ranking of pixels. The authors enlarge the map
+bicubically and scale it to [0, 1]; here it is enlarged bilinearly and not scaled.
 
-The authors' two-fold code takes the minimum over an axis of size one, so that r = A(a) and the path in b stands still:
-their map is the sum over a of gradient * relu(A(a)), which `published=True` gives (as a mean). r above is what their
-three-fold code takes.
+The authors' two-fold code computes the minimum over an axis of size one, so r = A(a) and v does not depend on b. Their
+map is therefore the sum over a of gradient * relu(A(a)); `published=True` returns the mean instead of the sum. The r
+above is the definition in their three-fold code.
 
-On a vision transformer A is the last block's softmax(q k^T / sqrt(d)), (heads, T, T), and all else that the network
-computes is that of x' + a (x - x'), as in the authors' code. A mean over heads stands in the place of the sum over
-channels, v is never negative, and map = the class token's row over the patches. A head that reads the distillation
-token as well, or the mean of the patch tokens in place of a class token: the mean of the rows it reads (the patch
-tokens count as one). The authors take r = 0 and join all blocks by gradient rollout; that is `published=True`:
+On a vision transformer, A = softmax(q k^T / sqrt(d)) is the attention matrix of the last block, of shape (heads, T, T).
+As in the authors' code, everything else is computed from the image x' + a (x - x'). The mean over heads replaces the
+sum over channels, v is never negative, and the map is the class token's row over the patches. If the classification
+head also reads the distillation token, or reads the mean of the patch tokens instead of a class token, the rows of
+these tokens are averaged; all patch tokens together count as one token. The authors set r = 0 and combine all blocks by
+gradient rollout, which corresponds to `published=True`:
 
     R = N_L ... N_1 N_0        N_l = (mean over heads, a and b of relu(d score / d A_l x A_l) + I), rows divided by sums
 
-A_L = v(a, b), the others what the network computes; map = (R - I)[class token, patches].
+A_L is v(a, b), and the other A_l are computed by the network. The map is (R - I)[class token, patches].
 """
 
 from contextlib import suppress
@@ -52,15 +54,15 @@ from saliency_bench.explainers._gradients import derivative, derivatives
 from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Maps, On, Target
 
-FEATURES_PER_PASS = 2**24  # numbers at the layer; with what follows, about what 2^19 pixels need
+FEATURES_PER_PASS = 2**24  # values at the layer per pass; the later layers then need about the memory of 2^19 pixels
 
 
 def passes(options: dict, height: int, width: int, attention: bool = False) -> int:
     """Return the number of forward passes for one image.
 
     There is one pass for each point of the image's path. A vision transformer (`attention`) needs another pass for each
-    point of the layer's paths. On feature maps the points of all layer paths share a pass, unless the layer has more
-    than 2^24 numbers at all points together.
+    point of the layer's paths. For feature maps, the points of all layer paths share one pass, unless the layer has
+    more than 2^24 values at all points together.
     """
     first = (options["steps"] or (5 if attention else 10)) + 1
     points = first if options["published"] and not attention else first**2
@@ -94,28 +96,29 @@ def iia(
 ) -> Maps:
     """Return a layer's gradients times its positive values, averaged along paths of image and layer.
 
-    On feature maps the network below the layer is run steps + 2 times, and what follows it at each of the (steps + 1)^2
-    points. A pass at the layer runs the network on one image and replaces the layer's output by the points; what a skip
-    connection carries past the layer stays that of the image. If branches are concatenated after the layer, the network
-    below it is run at each point.
+    For feature maps, the network below the layer is run steps + 2 times, and the network above the layer is run at each
+    of the (steps + 1)^2 points. A pass runs the network on one image and replaces the layer's output by the points. A
+    skip connection around the layer keeps the values of the image. If branches are concatenated after the layer, the
+    network below the layer is run at each point.
 
     Args:
-        classifier: the network to explain.
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), weights over the logits.
-        layer: dotted name of a module with a feature map; None: the last one that holds all evidence, or the last
-            attention if its features are tokens.
-        steps: steps of each path; None: 10, on a vision transformer 5 (36 forward passes, after 6 that find A).
-        published: follow the authors' code, whose differences the module's docstring explains.
-        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
-        batch_size: points per pass; None: as many as a fixed budget of memory allows.
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Weights over the logits, of shape (B, K).
+        layer: Dotted name of a module with a feature map. None: the last module whose feature map contains all
+            evidence, or the last attention if the network's features are tokens.
+        steps: Number of steps of each path. None: 10, or 5 for a vision transformer (36 forward passes, after 6 passes
+            that compute A).
+        published: Whether to follow the authors' code. The module's docstring explains the differences.
+        on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
+        batch_size: Number of points per pass. None: as many as fit into a fixed memory budget.
 
     Returns:
-        Maps (B, H, W), signed.
+        Signed maps of shape (B, H, W).
 
     Raises:
-        UserError: The layer does not exist, has no feature map, or runs on several views of an image; no layer holds
-            all evidence; or the network's last features are tokens and its attention is not from all patches to all
+        UserError: The layer does not exist, has no feature map, or runs on several views of an image; no layer contains
+            all evidence; or the network's last features are tokens and its attention is not between all pairs of
             patches.
     """
     check(steps=steps, batch_size=batch_size)
@@ -130,7 +133,7 @@ def iia(
 
 
 def _feature_layer(classifier: Classifier, images: Images) -> str | None:
-    """Return the last feature map; None for a network whose features are tokens and whose attention can be recorded."""
+    """Return the layer of the last feature map, or None if features are tokens and attention can be recorded."""
     layer = last_feature_map(classifier, images)
     layout = None if layer is None else layout_of(classifier, images, layer)
     if layout is None or layout.axes == "BNC":
@@ -152,10 +155,10 @@ def _of_features(
     on: str,
     batch_size: int | None,
 ) -> Maps:
-    """Return the map (1, H, W) of one image, from feature maps."""
+    """Return the map (1, H, W) of one image, computed from feature maps."""
     check_gradient(classifier, image, classifier.module_named(layer))
     places = torch.linspace(0, 1, steps + 1, device=image.device)
-    points, layout = _along_path(classifier, image, layer, places, batch_size)  # (a, ...), of feature maps (a, C, h, w)
+    points, layout = _along_path(classifier, image, layer, places, batch_size)  # (a, ...), such as (a, C, h, w)
     if not published:
         low = points.amin(dim=0)
         points = torch.cat([low + place * (points - low) for place in places])  # (b a, ...)
@@ -193,8 +196,8 @@ def _attribution(
 def _logits_at(classifier: Classifier, image: Images, layer: str, points: Tensor) -> Tensor:
     """Return the logits (n, K) of one image with the layer's output replaced by each of n points.
 
-    One pass of the image serves all points, unless what follows the layer needs as many pictures: it joins another
-    branch, or arranges features by the number of pictures, as PVT v2 of transformers does.
+    One pass of a single image is sufficient for all points, unless the network above the layer needs n images. This is
+    the case if it joins another branch, or reshapes features by the number of images (PVT v2 of transformers).
     """
     module, runs = classifier.module_named(layer), runs_of(classifier, image, layer)
     with suppress(RuntimeError, UserError), replaced_at(module, points, runs):
@@ -208,7 +211,7 @@ def _logits_at(classifier: Classifier, image: Images, layer: str, points: Tensor
 def _of_attention(
     classifier: Classifier, image: Images, row: Target, steps: int, published: bool, on: str, batch_size: int | None
 ) -> Maps:
-    """Return the map (1, H, W) of one image, from attention."""
+    """Return the map (1, H, W) of one image, computed from attention."""
     places = torch.linspace(0, 1, steps + 1, device=image.device)
     way = classifier.mean + places.view(-1, 1, 1, 1) * (image - classifier.mean)  # (a, 3, H, W)
     size = pictures_per_pass(image, batch_size)
@@ -231,7 +234,7 @@ def _of_attention(
 
 
 def _last_attention(classifier: Classifier, images: Images) -> Tensor:
-    """Return the last block's attention, Float (B, heads, T, T)."""
+    """Return the attention of the last block, float (B, heads, T, T)."""
     with torch.no_grad(), recording_attention(classifier, images) as seen:
         classifier(images)
     return seen.matrices[-1].float()
@@ -241,7 +244,7 @@ class Replacing(AttentionRecorder):
     """AttentionRecorder that replaces the output of the last block's softmax.
 
     Attributes:
-        points: Float (B, heads, T, T), the replacement.
+        points: Replacement of the output, float (B, heads, T, T).
     """
 
     def __init__(self, start: int | None = None, whole: bool = False, *, points: Tensor):
@@ -249,7 +252,7 @@ class Replacing(AttentionRecorder):
         self.points = points
 
     def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Compute a function, or return the points if it is the last softmax."""
+        """Compute a function, or return the points if the function is the last softmax."""
         output = function(*args, **kwargs)
         is_last = function in SOFTMAX and output.ndim > 2 and len(self.matrices) == self.tokens.blocks - 1
         return self.points.to(output.dtype, copy=True) if is_last else output

@@ -1,8 +1,8 @@
-"""Input times gradient (Shrikumar et al., 2016; P0): each pixel's contribution to the score, if it were linear.
+"""Input times gradient (Shrikumar et al., 2016; P0): each pixel's contribution to a locally linear score.
 
     map = sum over channels of z * d score / d z        z = (x - mean) / std, the normalised image
 
-For a network that is linear in z, and for one of ReLUs without biases, the map sums to the score.
+The map sums to the score for a network that is linear in z, and for a network of ReLUs without biases.
 """
 
 from saliency_bench.compute.classifiers.classifier import Classifier
@@ -23,13 +23,13 @@ def input_x_gradient(classifier: Classifier, images: Images, target: Target, *, 
     """Return the normalised image times the gradient of the score.
 
     Args:
-        classifier: the network to explain.
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), weights over the logits.
-        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Weights over the logits, of shape (B, K).
+        on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
 
     Returns:
-        Maps (B, H, W), signed.
+        Signed maps of shape (B, H, W).
     """
     # z * d score / d z = (x - mean) / std * std * d score / d x
     return ((images - classifier.mean) * gradient_at(classifier, images, target, on)).sum(dim=1)

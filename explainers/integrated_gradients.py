@@ -2,9 +2,9 @@
 
     map = sum over channels of (x - x') * sum_i w_i  d score / d image at x' + a_i (x - x')
 
-x' is the baseline, by default the image that is zero after normalisation; a_i and w_i are nodes and weights of
-Gauss-Legendre quadrature on [0, 1]. Completeness: the map sums to score(x) - score(x'), exactly where the score along
-the path is a polynomial of degree below 2 * steps, else up to the quadrature's error.
+x' is the baseline, by default the image that is zero after normalisation. a_i and w_i are the nodes and weights of
+Gauss-Legendre quadrature on [0, 1]. The map is complete: it sums to score(x) - score(x'). The sum is exact if the score
+along the path is a polynomial of degree below 2 * steps; otherwise it has the error of the quadrature.
 """
 
 import numpy as np
@@ -49,17 +49,17 @@ def integrated_gradients(
     """Return the gradient averaged along a straight path from a baseline, times the image's difference from it.
 
     Args:
-        classifier: the network to explain.
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), weights over the logits.
-        steps: points on the path.
-        baseline: "zero" (after normalisation), "black" or "white" (in [0, 1]), or "blur": the image under a Gaussian of
-            11 x 11 pixels and sigma 5.
-        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
-        batch_size: path points per pass; None: 10 of 224 x 224, 256 on a GPU.
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Weights over the logits, of shape (B, K).
+        steps: Number of points on the path.
+        baseline: Start of the path: "zero" (after normalisation), "black" or "white" (in [0, 1]), or "blur" (the image
+            blurred by a Gaussian of 11 x 11 pixels with sigma 5).
+        on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
+        batch_size: Number of path points per pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:
-        Maps (B, H, W), signed.
+        Signed maps of shape (B, H, W).
 
     Raises:
         UserError: steps or batch_size is below 1.

@@ -3,15 +3,15 @@
     beta = argmin over (b, beta) of sum_i w_i (score(x_i) - b - z_i . beta)^2 + ridge |beta|^2
     w_i = exp(-d_i^2 / (2 width^2)),   d_i = 1 - sqrt(|z_i| / S)                map(pixel) = beta of its superpixel
 
-An image has S superpixels (quickshift, Vedaldi and Soatto, 2008). z_i in {0, 1}^S tells which of them are visible in
-picture x_i, each with probability 1/2, and all of them in the first picture; the others have their mean colour. d_i is
-the cosine distance of z_i to the whole image (1 where nothing is shown). The authors' package has the same defaults,
-except for smaller superpixels in images below 224 pixels here, and the same kernel, written as the square root of
-exp(-d^2 / width^2). All samples are solved together, in float64. On probabilities by default. Passes per sample:
-`samples`, or with `reliability` only as many as the map of an image needs (`_draws`).
+An image has S superpixels (quickshift, Vedaldi and Soatto, 2008). z_i in {0, 1}^S contains 1 for the superpixels that
+are visible in picture x_i. Each superpixel is visible with probability 1/2, and all are visible in the first picture.
+Hidden superpixels have their mean colour. d_i is the cosine distance of z_i to the whole image; it is 1 if no
+superpixel is visible. The defaults and the kernel are the same as in the authors' package, which writes the kernel as
+the square root of exp(-d^2 / width^2). The only difference is that superpixels are smaller in images below 224 pixels.
 
-The map of each half of the draws is a regression on half of the pictures with half the penalty, so that the penalty per
-picture stays the same.
+All samples are solved together in float64. The score is a probability by default. Each sample needs `samples` forward
+passes, or with `reliability` only as many as its map needs (`_draws`). The map of each half of the draws is a
+regression on half of the pictures with half of the penalty, so that the penalty per picture stays the same.
 """
 
 import numpy as np
@@ -33,7 +33,10 @@ def check(*, samples: int, width: float, ridge: float, kernel_size: float | None
           reliability: float | None = None, batch_size: int | None = None, **others: object) -> None:  # fmt: skip
     """Raise UserError if an option is out of range."""
     if samples < 1 or not width > 0 or not ridge > 0 or (kernel_size is not None and kernel_size < 1):
-        raise UserError("lime needs samples >= 1, width > 0, ridge > 0 and kernel_size >= 1")
+        raise UserError(
+            "lime needs samples >= 1, width > 0, ridge > 0 and kernel_size >= 1; "
+            f"got {samples=}, {width=}, {ridge=} and {kernel_size=}"
+        )
     check_batch_size("lime", batch_size)
     check_reliability("lime", reliability)
     _quickshift()
@@ -59,24 +62,24 @@ def lime(
     """Return the coefficients of a linear model of the score as a function of the visible superpixels.
 
     Args:
-        classifier: the network to explain.
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), weights over the logits.
-        seeds: one per image, for its pictures.
-        samples: pictures per image; with `reliability` the most that an image gets.
-        kernel_size: kernel size of quickshift, in pixels; None: 4 for images of 224 and above, in proportion below,
-            which keeps the number of superpixels.
-        max_dist: largest distance of scikit-image's quickshift, on the image in Lab.
-        ratio: weight of colour against distance in scikit-image's quickshift.
-        width: width of the kernel that weights pictures by their distance to the image.
-        ridge: weight of the penalty on beta.
-        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
-        reliability: stop at the reliability, between 0 and 1, that the map of an image should have; None: use all
-            pictures.
-        batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Weights over the logits, of shape (B, K).
+        seeds: One seed per image for its pictures.
+        samples: Number of pictures per image; with `reliability`, the maximum number.
+        kernel_size: Kernel size of quickshift in pixels. None: 4 for images of at least 224 pixels, and proportionally
+            smaller for smaller images, so that the number of superpixels stays the same.
+        max_dist: Largest distance in scikit-image's quickshift on the image in Lab colour space.
+        ratio: Weight of colour relative to distance in scikit-image's quickshift.
+        width: Width of the kernel that weights pictures by their distance to the image.
+        ridge: Weight of the penalty on beta.
+        on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
+        reliability: Reliability between 0 and 1 at which the pictures of an image stop. None: use all pictures.
+        batch_size: Number of pictures in memory and in one forward pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:
-        Maps (B, H, W), signed, constant on each superpixel, of all, the even-numbered and the odd-numbered pictures.
+        Signed maps of shape (B, H, W) of all pictures, the even-numbered pictures and the odd-numbered pictures,
+        constant on each superpixel.
 
     Raises:
         UserError: scikit-image is not installed.
@@ -86,7 +89,7 @@ def lime(
     shown = torch.zeros(len(images), samples, int(counts.max()), dtype=torch.bool)
     for index, (seed, count) in enumerate(zip(seeds, counts.tolist(), strict=True)):
         shown[index, :, :count] = draws(seed, samples, count)
-    filled = mean_coloured(images.cpu(), segments)  # sums over pixels have a fixed order on the CPU only
+    filled = mean_coloured(images.cpu(), segments)  # the order of sums is fixed only on the CPU
     segments, shown, counts, filled = (tensor.to(images.device) for tensor in (segments, shown, counts, filled))
 
     scores = images.new_zeros(len(images), samples)
@@ -107,20 +110,20 @@ def lime(
     weights = torch.exp(-(distance**2) / (2 * width**2))
 
     def fit(which: Tensor, start: int, end: int, step: int) -> Maps:
-        """Return the maps of these images from every step-th picture."""
+        """Return the maps of these images from every `step`-th picture."""
         drawn = shown[which, start:end:step], scores[which, start:end:step], weights[which, start:end:step]
         coefficients = fitted(drawn[0].double(), drawn[1].double(), drawn[2], ridge / step)
         return coefficients.gather(1, segments[which].flatten(1)).view(-1, *images.shape[2:])
 
     def read(which: Tensor, count: int) -> tuple[Maps, Maps, Maps]:
-        """Return the maps of all, the even-numbered and the odd-numbered of the first `count` pictures."""
+        """Return the maps of the first `count` pictures: of all, the even-numbered and the odd-numbered pictures."""
         return fit(which, 0, count, 1), fit(which, 0, count, 2), fit(which, 1, count, 2)
 
     return averaged(images, samples, reliability, add, read)
 
 
 def superpixels(images: Images, kernel_size: float | None, max_dist: float, ratio: float) -> Tensor:
-    """Return the superpixels of each image, numbered from 0, Int64 (B, H, W)."""
+    """Return the superpixel index of each pixel, starting at 0, int64 (B, H, W)."""
     quickshift = _quickshift()
     kernel_size = kernel_size or min(4.0, max(1.0, 4 * min(images.shape[2:]) / 224))
     pictures = images.clamp(0, 1).permute(0, 2, 3, 1).double().cpu().numpy()
@@ -140,7 +143,7 @@ def _quickshift():
 
 
 def draws(seed: int, samples: int, count: int) -> Tensor:
-    """Return fair coins, Bool (samples, count), with a first row that shows everything."""
+    """Return which superpixels are visible, bool (samples, count): all in the first row, else with probability 1/2."""
     coins = random_bits(seed_of(seed, "lime"), samples * count) >> np.uint64(63)
     shown = torch.from_numpy(coins.astype(bool)).view(samples, count)
     shown[0] = True
@@ -148,7 +151,7 @@ def draws(seed: int, samples: int, count: int) -> Tensor:
 
 
 def mean_coloured(images: Images, segments: Tensor) -> Images:
-    """Return the images with every superpixel in its mean colour."""
+    """Return the images with the mean colour in every superpixel."""
     index = segments[:, None].flatten(2).expand(-1, 3, -1)  # (B, 3, H*W)
     sums = images.new_zeros(len(images), 3, int(segments.max()) + 1, dtype=torch.float64)
     pixels = torch.zeros_like(sums).scatter_add_(2, index, torch.ones_like(index, dtype=torch.float64))
@@ -157,9 +160,16 @@ def mean_coloured(images: Images, segments: Tensor) -> Images:
 
 
 def fitted(shown: Tensor, scores: Tensor, weights: Tensor, ridge: float) -> Tensor:
-    """Return weighted ridge regression of (B, N, S) on (B, N) with weights (B, N) and an unpenalised intercept, (B, S).
+    """Return the coefficients (B, S) of a weighted ridge regression of `scores` on `shown`.
 
-    The intercept disappears by subtracting the weighted means. A column of zeros gets the coefficient 0.
+    The intercept is not penalised; it is eliminated by subtracting the weighted means. A column of zeros has the
+    coefficient 0.
+
+    Args:
+        shown: Visible superpixels of N pictures, of shape (B, N, S).
+        scores: Scores of the pictures, of shape (B, N).
+        weights: Weights of the pictures, of shape (B, N).
+        ridge: Weight of the penalty.
     """
     total = weights.sum(dim=1).clamp_min(torch.finfo(weights.dtype).tiny)
     centred = shown - torch.einsum("bn,bns->bs", weights, shown)[:, None] / total[:, None, None]

@@ -1,13 +1,13 @@
-"""Occlusion (Zeiler and Fergus, 2014; P1 2.2.1): how far the score drops when a window of the image is covered.
+"""Occlusion (Zeiler and Fergus, 2014; P1 2.2.1): drop of the score when a window of the image is covered.
 
     map(pixel) = mean over the windows k that cover the pixel of  score(x) - score(x with window k covered)
 
-Windows are squares of `window` pixels, `stride` apart; along a side of length L there are ceil((L - window) / stride) +
-1 of them, and the last is cut off at the border (other packages: docs/other_packages.md). Covered pixels become the
-baseline: zero after normalisation by default (Zeiler and Fergus: grey). Passes per sample: one for each window, and one
-for the image itself. On a CPU, early layers of a convolutional network compute only what a window can reach
-(`compute/classifiers/windows.py`). In half precision a score has two or three digits, so the drops of small windows are
-lost in its rounding.
+Windows are squares with a side of `window` pixels at distances of `stride` pixels. A side of length L has ceil((L -
+window) / stride) + 1 windows, and the last window is cut off at the border (see docs/other_packages.md for other
+packages). Covered pixels are replaced by the baseline, which is zero after normalisation by default (grey in Zeiler and
+Fergus). Each sample needs one forward pass per window, and one for the image itself. On a CPU, early layers of a
+convolutional network compute only the region that a window can affect (`compute/classifiers/windows.py`). In half
+precision a score has two or three digits, so the drops of small windows are lost to rounding.
 """
 
 import torch
@@ -24,7 +24,7 @@ from saliency_bench.types import Images, Maps, On, Target
 
 
 def passes(options: dict, height: int, width: int) -> int:
-    """Return the number of forward passes for one image: one for each window, and one for the image itself."""
+    """Return the number of forward passes for one image: one per window, and one for the image itself."""
     window, stride = _resolved(options["window"], options["stride"], height, width)
     return _count(height, window, stride) * _count(width, window, stride) + 1
 
@@ -35,10 +35,10 @@ def check(
     """Raise UserError if an option is out of range."""
     check_batch_size("occlusion", batch_size)
     if any(number is not None and number < 1 for number in (window, stride)):
-        raise UserError("window and stride of occlusion must be at least 1")
+        raise UserError(f"window and stride of occlusion must be at least 1; got {window=} and {stride=}")
     if window is not None and stride is not None and stride > window:
         raise UserError(
-            f"stride={stride} of occlusion is above window={window}: pixels between windows would never be covered"
+            f"stride={stride} of occlusion is above window={window}, so some pixels would not be covered; reduce stride"
         )
 
 
@@ -54,21 +54,21 @@ def occlusion(
     on: On = "logit",
     batch_size: int | None = None,
 ) -> Maps:
-    """Return the mean drop of the score when windows that cover a pixel are occluded.
+    """Return the mean drop of the score over the windows that cover each pixel.
 
     Args:
-        classifier: the network to explain.
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), weights over the logits.
-        window: side in pixels; None: an eighth of the image's shorter side.
-        stride: distance of windows in pixels; None: half the window.
-        baseline: what covers a window: "zero" (after normalisation), "black" or "white" (in [0, 1]), or "blur": the
-            image under a Gaussian of 11 x 11 pixels and sigma 5.
-        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
-        batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Weights over the logits, of shape (B, K).
+        window: Side of a window in pixels. None: an eighth of the image's shorter side.
+        stride: Distance between windows in pixels. None: half of `window`.
+        baseline: Values in a covered window: "zero" (after normalisation), "black" or "white" (in [0, 1]), or "blur"
+            (the image blurred by a Gaussian of 11 x 11 pixels with sigma 5).
+        on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
+        batch_size: Number of pictures in memory and in one forward pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:
-        Maps (B, H, W), signed: positive where covering lowers the score.
+        Signed maps of shape (B, H, W), positive for pixels whose covering lowers the score.
 
     Raises:
         UserError: The window is larger than the image, or the stride would leave pixels uncovered.
@@ -81,10 +81,10 @@ def occlusion(
     rows, columns = (_spans(length, window, stride).to(images.device) for length in (height, width))
     across = len(columns)
     background = filled(classifier, images, baseline)
-    covering = torch.cat([rows, torch.zeros_like(rows[:1])])  # the last covers nothing: the image itself
+    covering = torch.cat([rows, torch.zeros_like(rows[:1])])  # the last row covers nothing, for the image itself
 
     def covered(samples: Tensor, pictures: Tensor) -> Images:
-        """Return pictures with a window covered."""
+        """Return the pictures, each with one window covered."""
         hidden = covering[pictures // across][:, :, None] & columns[pictures % across][:, None, :]  # (n, H, W)
         return torch.where(hidden[:, None], background[samples], images[samples])
 
@@ -93,7 +93,7 @@ def occlusion(
     windows = Windows(torch.cat([corners, corners[:1]]), window)
     scores = scores_of(classifier, images, target, len(windows.corners), covered, on, batch_size, windows)
     drops = (scores[:, -1:] - scores[:, :-1]).view(len(images), len(rows), across)
-    # In float64: sums of the same windows, which a matrix product may add in another order, are equal as float32.
+    # Use float64, so that sums of the same windows in a different order are equal when rounded to float32.
     down, right = rows.double(), columns.double()
     maps = torch.einsum("bij,ih,jw->bhw", drops.double(), down, right) / (down.sum(0)[:, None] * right.sum(0))
     return maps.float()
@@ -109,7 +109,7 @@ def _count(length: int, window: int, stride: int) -> int:
 
 
 def _spans(length: int, window: int, stride: int) -> Tensor:
-    """Return which positions each of the N windows along one side covers, Bool (N, length)."""
+    """Return whether each of the N windows along one side covers each position, bool (N, length)."""
     starts = stride * torch.arange(_count(length, window, stride))[:, None]
     positions = torch.arange(length)
     return (starts <= positions) & (positions < starts + window)

@@ -1,8 +1,8 @@
 """Uniform noise: the chance level in every table.
 
-It ignores the image's content and the network. It is redrawn for every sample, class and perturbation: the seed of a
-map is a hash of the sample's seed, its target and its pixels, so the same call gives the same map and any other call
-gives another map.
+The noise ignores the image's content and the network. It is redrawn for every sample, class and perturbation: the seed
+of a map is a hash of the sample's seed, target and pixels. The same call therefore returns the same map, and any other
+call returns a different map.
 """
 
 from hashlib import blake2b
@@ -22,13 +22,13 @@ def random(classifier: Classifier, images: Images, target: Target, *, seeds: lis
     """Return uniform noise.
 
     Args:
-        classifier: not used.
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), weights over the logits; part of the seed.
-        seeds: one per image; hashed with its pixels and target.
+        classifier: Not used.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Weights over the logits, of shape (B, K), which are part of the seed.
+        seeds: One seed per image, hashed with the image's pixels and target.
 
     Returns:
-        Maps (B, H, W) in [0, 1).
+        Maps of shape (B, H, W) with values in [0, 1).
     """
     height, width = images.shape[2:]
     drawn = [

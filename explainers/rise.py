@@ -1,14 +1,16 @@
-"""RISE (Petsiuk et al., 2018; P1 2.2.2): random masks, each weighted by the score of the image seen through it.
+"""RISE (Petsiuk et al., 2018; P1 2.2.2): mean of random masks, each weighted by the score of the masked image.
 
     map = 1 / (N p) * sum_i score(x * M_i) M_i
 
-M_i is a grid of cells x cells zeros and ones (one with probability p), enlarged bilinearly to (cells + 1) cells' size
-and cropped to the image at a random shift below one cell. Beyond the centres of its outer cells, the grid is continued
-with the values of these cells. The authors' code mirrors it there (`border=reflect`), which changes 7 % of the pixels
-of masks of 7 x 7 cells. Where a mask is 0, the image becomes zero after normalisation, as in the authors' code. The
-same N masks serve every image (one bank per run seed). They are recreated pass by pass from their cells and shifts on
-the device, so memory does not grow with N. On probabilities by default. With `reliability` an image gets only as many
-of the masks as its map needs (`_draws`).
+M_i is a grid of cells x cells zeros and ones (one with probability p). It is enlarged bilinearly to the size of (cells
++ 1) cells and cropped to the image at a random shift below one cell. Beyond the centres of its outer cells, the grid is
+extended with the values of these cells. The authors' code reflects the grid instead (`border=reflect`), which changes 7
+% of the pixels for masks of 7 x 7 cells. As in the authors' code, masked pixels of the image become zero after
+normalisation.
+
+The same N masks are used for every image (one bank per run seed). They are recreated in each pass from their cells and
+shifts on the device, so memory does not grow with N. The score is a probability by default. With `reliability`, an
+image uses only as many masks as its map needs (`_draws`).
 """
 
 from functools import lru_cache
@@ -37,7 +39,7 @@ def check(*, masks: int, cells: int, p: float, reliability: float | None = None,
     check_batch_size("rise", batch_size)
     check_reliability("rise", reliability)
     if masks < 1 or cells < 1 or not 0 < p <= 1:
-        raise UserError(f"rise needs masks >= 1, cells >= 1 and 0 < p <= 1; got {masks}, {cells} and {p}")
+        raise UserError(f"rise needs masks >= 1, cells >= 1 and 0 < p <= 1; got {masks=}, {cells=} and {p=}")
 
 
 @explainer(version=3, needs="outputs", passes=lambda options, *_: options["masks"], check=check)
@@ -55,27 +57,27 @@ def rise(
     reliability: float | None = None,
     batch_size: int | None = None,
 ) -> Averaged:
-    """Return the mean of random masks, each weighted by the score of the image seen through it.
+    """Return the mean of random masks, each weighted by the score of the masked image.
 
     Args:
-        classifier: the network to explain.
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), weights over the logits.
-        masks: N, the number of masks; with `reliability` the most that an image gets.
-        cells: cells along each side of a mask's grid.
-        p: probability that a cell shows the image.
-        border: how a grid continues beyond the centres of its outer cells: "replicate", or "reflect" as published.
-        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
-        seed: seed of the mask bank; None: the run's, else 0.
-        reliability: stop at the reliability, between 0 and 1, that the map of an image should have; None: use all
-            masks.
-        batch_size: masks in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Weights over the logits, of shape (B, K).
+        masks: Number N of masks; with `reliability`, the maximum number per image.
+        cells: Number of cells along each side of a mask's grid.
+        p: Probability that a cell shows the image.
+        border: Extension of a grid beyond the centres of its outer cells: "replicate", or "reflect" as published.
+        on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
+        seed: Seed of the bank of masks. None: the run's seed, or 0 outside a run.
+        reliability: Reliability between 0 and 1 at which the masks of an image stop. None: use all masks.
+        batch_size: Number of masks in memory and in one forward pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:
-        Maps (B, H, W), non-negative if the scores are, of all, the even-numbered and the odd-numbered masks.
+        Maps of shape (B, H, W) of all masks, the even-numbered masks and the odd-numbered masks, non-negative if all
+        scores are non-negative.
 
     Raises:
-        UserError: masks, cells or batch_size is below 1, p is not in (0, 1], or reliability not between 0 and 1.
+        UserError: masks, cells or batch_size is below 1, p is not in (0, 1], or reliability is not between 0 and 1.
     """
     check(masks=masks, cells=cells, p=p, reliability=reliability, batch_size=batch_size)
     height, width = images.shape[2:]
@@ -83,29 +85,29 @@ def rise(
     background = classifier.mean
 
     def masks_of(numbers: Tensor) -> Tensor:
-        """Return masks by number, (n, 1, H, W)."""
+        """Return the masks with these indices, (n, 1, H, W)."""
         return enlarge(grids[numbers], rows[numbers], columns[numbers], height, width, border)  # (n, 1, H, W)
 
     total, even = (images.new_zeros(len(images), height * width) for _ in range(2))
 
     def add(which: Tensor, start: int, end: int) -> None:
-        """Add masks start to end - 1, weighted by the scores of these images seen through them."""
+        """Add masks start to end - 1, weighted by the scores of the masked images."""
         subset = images[which]
 
         def seen(samples: Tensor, numbers: Tensor) -> Images:
-            """Return images seen through masks."""
+            """Return the masked images."""
             return background + masks_of(start + numbers) * (subset[samples] - background)
 
         scores = scores_of(classifier, subset, target[which], end - start, seen, on, batch_size)  # (b, end - start)
         for numbers in torch.arange(start, end, device=images.device).split(pictures_per_pass(images, batch_size)):
             mask = masks_of(numbers).flatten(1)
-            for index in range(len(which)):  # a product of matrices would depend on the number of images
+            for index in range(len(which)):  # the result of a matrix product would depend on the number of images
                 image, score = which[index : index + 1], scores[index, numbers - start]
                 total[image] += score @ mask
                 even[image] += (score * (numbers % 2 == 0)) @ mask
 
     def read(which: Tensor, count: int) -> tuple[Maps, Maps, Maps]:
-        """Return the maps of all, the even-numbered and the odd-numbered of the first `count` masks."""
+        """Return the maps of the first `count` masks: of all, of the even-numbered and of the odd-numbered masks."""
         sums = total[which] / (count * p), even[which], total[which] - even[which]
         return sums[0].view(-1, height, width), sums[1].view(-1, height, width), sums[2].view(-1, height, width)
 
@@ -116,9 +118,9 @@ def rise(
 def bank(
     masks: int, cells: int, p: float, seed: int, height: int, width: int, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return grids (N, cells, cells) of 0 and 1, and the shifts (N,) down and across, each below one cell's size.
+    """Return grids (N, cells, cells) of 0 and 1, and the shifts (N,) down and across, each smaller than one cell.
 
-    They are created on the device, once per run.
+    The result is cached, so the bank is moved to the device once per run.
     """
     grids = uniform(seed_of(seed, "rise", "grid"), masks * cells * cells).reshape(masks, cells, cells) < p
     down, across = -(-height // cells), -(-width // cells)
@@ -132,7 +134,10 @@ def bank(
 def enlarge(
     grids: Tensor, rows: Tensor, columns: Tensor, height: int, width: int, border: Border = "replicate"
 ) -> Tensor:
-    """Return masks (n, 1, H, W) in [0, 1] as two small matrix products: bilinear enlargement is linear in the grid."""
+    """Return the enlarged masks (n, 1, H, W) in [0, 1].
+
+    Bilinear enlargement is linear in the grid, so two small matrix products suffice.
+    """
     cells, device = grids.shape[1], grids.device
     # (n, H, cells) and (n, W, cells)
     down = _interpolation(cells, height, border, device)[rows[:, None] + torch.arange(height, device=device)]

@@ -1,14 +1,14 @@
-"""Attention rollout (Abnar & Zuidema, 2020): attention followed through all blocks and the residual paths beside them.
+"""Attention rollout (Abnar & Zuidema, 2020): attention followed through all blocks and their residual paths.
 
     R = N_L ... N_1 N_0        N_l = (mean over heads of A_l + I), each row divided by its sum
 
-A_l is block l's softmax(q k^T / sqrt(d)), (B, heads, T, T); map = R[class token, patches]. The rows of R sum to one. A
-head that reads the distillation token as well, or the mean of the patch tokens in place of a class token: the mean of
-the rows it reads (the patch tokens count as one). Columns of class, distillation and register tokens are left out. The
-grid of patches is enlarged to the image by bilinear interpolation (`align_corners=False`). It ignores the target: maps
-of all classes are the same.
+A_l = softmax(q k^T / sqrt(d)) is the attention matrix of block l, of shape (B, heads, T, T). The map is R[class token,
+patches]. The rows of R sum to one. If the classification head also reads the distillation token, or reads the mean of
+the patch tokens instead of a class token, the rows of these tokens are averaged; all patch tokens together count as one
+token. Columns of class, distillation and register tokens are left out. The grid of patches is enlarged to the image by
+bilinear interpolation (`align_corners=False`). The target is ignored, so the maps of all classes are the same.
 
-Some published scripts leave out block 0; that is `start=1`.
+Some published scripts leave out block 0, which corresponds to `start=1`.
 """
 
 import torch
@@ -29,22 +29,22 @@ def check(*, start: int) -> None:
 def rollout(classifier: Classifier, images: Images, target: Target, *, start: int = 0) -> Maps:
     """Return the attention of the class token, followed through all blocks and their residual paths.
 
-    One forward pass; memory: the matrices of all blocks, 4 * blocks * heads * T^2 bytes per image.
+    The cost is one forward pass, and 4 * blocks * heads * T^2 bytes per image for the matrices of all blocks.
 
     Args:
-        classifier: the network to explain.
-        images: (B, 3, H, W) in [0, 1].
-        target: not used: maps of all classes are the same.
-        start: the first block that counts, from 0.
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Not used, because the maps of all classes are the same.
+        start: Index of the first block that is included, starting at 0.
 
     Returns:
-        Maps (B, H, W), in [0, 1].
+        Maps of shape (B, H, W) with values in [0, 1].
 
     Raises:
-        UserError: The network has no attention, or its attention is not from all patches to all patches.
+        UserError: The network has no attention, or its attention is not between all pairs of patches.
     """
     check(start=start)
-    with torch.no_grad():  # for the products as well: a network that switches gradients off may give inference tensors
+    with torch.no_grad():  # also for the products, because a network may return inference tensors
         with recording_attention(classifier, images, start) as seen:
             classifier(images)
         joint = product(by_row(matrix.float().mean(dim=1)) for matrix in seen.matrices[start:])

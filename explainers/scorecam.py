@@ -1,15 +1,15 @@
-"""Score-CAM (Wang et al., 2020; P3): feature maps weighted by the scores of the image seen through each of them.
+"""Score-CAM (Wang et al., 2020; P3): feature maps weighted by the scores of images masked by them.
 
     M_c = A_c enlarged to the image, min-max to [0, 1]        weight = softmax over c of score(x * M_c)
     map = sum_c weight_c A_c
 
-A is the feature map that gradcam reads, (B, C, h, w). Where a mask is 0 the image becomes zero after
-normalisation; a channel without contrast shows nothing of the image. The paper first subtracts the score of a baseline
-image, which does not change a softmax. Negative values of the map are cut off if and only if no weight of the sample's
-target is negative; it is enlarged bilinearly and not normalised. A target of zeros (a contrast of a class with itself)
-gives all channels equal weight and returns their mean, not zero.
+A is the feature map that gradcam uses, of shape (B, C, h, w). Masked pixels of the image become zero after
+normalisation; a constant channel masks the whole image. The paper first subtracts the score of a baseline image, which
+does not change a softmax. Negative values of the map are set to 0 if and only if no weight of the sample's target is
+negative. The map is enlarged bilinearly and not normalised. For a target of zeros (a contrast of a class with itself),
+all channels have equal weights, so the map is their mean, not zero.
 
-Other packages: docs/other_packages.md. Passes per sample: one for each of the C channels, and one.
+See docs/other_packages.md for the definitions in other packages. Each sample needs C + 1 forward passes for C channels.
 """
 
 import torch
@@ -27,9 +27,9 @@ from saliency_bench.types import Images, Maps, On, Target
 
 
 def passes(options: dict, height: int, width: int, channels: int = 512) -> int:
-    """Return the number of forward passes for one image: one for each channel, and one that finds the channels.
+    """Return the number of forward passes for one image: one per channel, and one that computes the channels.
 
-    The layer has 512 channels in ResNet-18, 2048 in ResNet-50.
+    The layer has 512 channels in ResNet-18 and 2048 in ResNet-50.
     """
     return channels + 1
 
@@ -62,23 +62,24 @@ def scorecam(
     on: On = "logit",
     batch_size: int | None = None,
 ) -> Maps:
-    """Return feature maps weighted by the scores of the image seen through each of them.
+    """Return the sum of feature maps, weighted by the scores of the images that they mask.
 
     Args:
-        classifier: the network to explain.
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), weights over the logits.
-        layer: dotted name of a module with a feature map; None: the last one that holds all evidence.
-        align_corners: how masks are enlarged: whether corner pixels are aligned.
-        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
-        batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Weights over the logits, of shape (B, K).
+        layer: Dotted name of a module with a feature map. None: the last module whose feature map contains all
+            evidence.
+        align_corners: Whether corner pixels are aligned when masks are enlarged.
+        on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
+        batch_size: Number of pictures in memory and in one forward pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:
-        Maps (B, H, W); non-negative for samples whose target has no negative weight.
+        Maps of shape (B, H, W), non-negative for samples whose target has no negative weight.
 
     Raises:
-        UserError: The layer does not exist, has no feature map or runs on several views of an image; or no layer holds
-            all evidence.
+        UserError: The layer does not exist, has no feature map or runs on several views of an image, or no layer
+            contains all evidence.
     """
     size = images.shape[2:]
     layer = layer or cam_layer(classifier, images)
@@ -88,7 +89,7 @@ def scorecam(
     activation = layout.channels_first(outputs[-1].detach())  # (B, C, h, w)
 
     def masked(samples: Tensor, pictures: Tensor) -> Images:
-        """Return images seen through their enlarged channels."""
+        """Return the images masked by their enlarged channels."""
         chosen = activation[samples, pictures][:, None]  # (n, 1, h, w)
         mask = F.interpolate(chosen, size=size, mode="bilinear", align_corners=align_corners)
         low, high = mask.amin(dim=(2, 3), keepdim=True), mask.amax(dim=(2, 3), keepdim=True)

@@ -2,10 +2,10 @@
 
     map = max over channels of |1 / N * sum_i d score / d x at x + e_i|        e_i ~ Normal(0, (sigma * span * std_c)^2)
 
-span is the largest minus the smallest value of the normalised image, over all its pixels and channels, and std_c the
-classifier's normalisation: in normalised units the noise has one width. The mean is over signed gradients, as in the
-paper; the reduction over channels comes after it ("sum": signed sum). Noise is seeded per sample and copy.
-With sigma = 0 the map equals `gradient`.
+span is the largest minus the smallest value of the normalised image, over all pixels and channels, and std_c is the
+standard deviation of the classifier's normalisation, so the noise has the same width for all channels in normalised
+units. As in the paper, signed gradients are averaged before the reduction over channels ("sum": signed sum). The noise
+is seeded per sample and copy. With sigma = 0, the map equals `gradient`.
 """
 
 import torch
@@ -55,24 +55,23 @@ def smoothgrad(
     """Return the gradient averaged over noisy copies of the image.
 
     Args:
-        classifier: the network to explain.
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), weights over the logits.
-        seeds: one per image, for its noise.
-        samples: noisy copies per image; with `reliability` the most that an image gets.
-        sigma: width of the noise as a share of the image's span.
-        reduction: over channels: "max" of the absolute values, or signed "sum".
-        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
-        reliability: stop at the reliability, between 0 and 1, that the map of an image should have; None: use all
-            copies.
-        batch_size: noisy images per pass; None: 10 of 224 x 224, 256 on a GPU.
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Weights over the logits, of shape (B, K).
+        seeds: One seed per image for the noise.
+        samples: Number of noisy copies per image; with `reliability`, the maximum number.
+        sigma: Width of the noise as a share of the image's span.
+        reduction: Reduction over channels: "max" of the absolute values, or signed "sum".
+        on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
+        reliability: Reliability between 0 and 1 at which the copies of an image stop. None: use all copies.
+        batch_size: Number of noisy images per pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:
-        Maps (B, H, W) of all, the even-numbered and the odd-numbered copies; non-negative for reduction "max", signed
-        for "sum".
+        Maps of shape (B, H, W) of all copies, the even-numbered copies and the odd-numbered copies, non-negative for
+        reduction "max" and signed for "sum".
 
     Raises:
-        UserError: samples or batch_size is below 1, sigma is negative, or reliability not between 0 and 1.
+        UserError: samples or batch_size is below 1, sigma is negative, or reliability is not between 0 and 1.
     """
     check(samples=samples, sigma=sigma, reliability=reliability, batch_size=batch_size)
     copies = noisy_copies(classifier, images, sigma, seeds, samples)
@@ -90,7 +89,7 @@ def smoothgrad(
         total[which], even[which] = total[which] + sums[0], even[which] + sums[1]
 
     def read(which: Tensor, count: int) -> tuple[Maps, Maps, Maps]:
-        """Return the maps of all, the even-numbered and the odd-numbered of the first `count` copies."""
+        """Return the maps of the first `count` copies: of all, of the even-numbered and of the odd-numbered copies."""
         of_all, of_even = total[which], even[which]
         maps, *halves = (over_channels(part, reduction) for part in (of_all, of_even, of_all - of_even))
         return maps * (samples / count), halves[0], halves[1]

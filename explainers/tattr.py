@@ -1,33 +1,35 @@
-"""Transformer Attribution (Chefer et al., 2021, CVPR): relevance propagated to every attention, weighted by gradients.
+"""Transformer Attribution (Chefer et al., 2021, CVPR): relevance of every attention, weighted by gradients.
 
     R = M_L ... M_1 M_0        M_l = mean over heads of relu(d score / d A_l x R(A_l)) + I
 
-A_l is block l's softmax(q k^T / sqrt(d)), (heads, T, T), and R(A_l) the relevance that reaches it from the target's
-weights by layer-wise relevance propagation (alpha = 1, beta = 0); rows are not normalised; map = R[class token,
-patches]. With a / b meaning a / (b + 1e-9), 0 where b = 0, relevance r of an output z is passed on by these rules:
+A_l = softmax(q k^T / sqrt(d)) is the attention matrix of block l, of shape (heads, T, T). R(A_l) is the relevance of
+A_l, computed from the target's weights by layer-wise relevance propagation (alpha = 1, beta = 0). Rows are not
+normalised. The map is R[class token, patches]. In the following rules for the relevance r of an output z, a / b means a
+/ (b + 1e-9), or 0 if b = 0:
 
-    linear         x_j sum_i [x_j w_ij > 0] w_ij r_i / sum_j' [x_j' w_ij' > 0] x_j' w_ij'     (biases take no part)
-    matrix product half of x * grad(z; x) with r / z coming in, to each of the two factors
+    linear         x_j sum_i [x_j w_ij > 0] w_ij r_i / sum_j' [x_j' w_ij' > 0] x_j' w_ij'     (biases are ignored)
+    matrix product half of x * grad(z; x) for each of the two factors x, with r / z as the incoming gradient
     sum x + y      a = x r / z and b = y r / z, then scaled so that they sum to |sum a| and |sum b| over
                    |sum a| + |sum b|, times sum r (sums over all tokens and features of one sample)
-    mean           x * grad(z; x) with r / z coming in
-    softmax, normalisation, GELU (also as x * sigmoid(1.702 x)) and other activations, scaling, an added constant:
+    mean           x * grad(z; x) with r / z as the incoming gradient
+    softmax, normalisation, GELU (also as x * sigmoid(1.702 x)) and other activations, scaling, added constants:
     unchanged
-    choosing, joining, reshaping: to where it came from; what is used twice receives the sum
+    indexing, joining, reshaping: same as a gradient; a value that is used twice receives the sum
 
-If the target has weights of both signs, relevance is the relevance of its positive weights minus that of its negative
-weights, propagated separately (the rule for sums cannot start from weights that cancel). The gradient is the gradient
-of the score.
+If the target has weights of both signs, the relevance of its positive weights and of its negative weights is propagated
+separately, and the difference is used (the rule for sums cannot start from weights that cancel). The gradient is the
+gradient of the score.
 
-A head that reads the distillation token as well, or the mean of the patch tokens in place of a class token: the mean of
-the rows of R - I that it reads (the patch tokens count as one; for a class token's row, I is zero at the patches).
-Columns of class, distillation and register tokens are left out. The grid of patches is enlarged to the image by
-bilinear interpolation (`align_corners=False`).
+If the classification head also reads the distillation token, or reads the mean of the patch tokens instead of a class
+token, the rows of R - I of these tokens are averaged; all patch tokens together count as one token. (In the row of a
+class token, I is zero at the patches.) Columns of class, distillation and register tokens are left out. The grid of
+patches is enlarged to the image by bilinear interpolation (`align_corners=False`).
 
-The authors' rule for sums runs over the whole batch, so that there a map depends on its neighbours; here each image is
-computed alone, forward pass included, and in float32 under any `precision`: the divisions magnify the last bits, in
-which batches of different size differ (on random weights a change of 1e-7 in the input may change half the map).
-Their evaluation leaves out block 0; that is `start=1`. Here all blocks count, as in rollout.
+The authors' rule for sums runs over the whole batch, so a map depends on the other images of the batch. Here each image
+is computed separately, including the forward pass, and in float32 for any `precision`. The reason is that the divisions
+amplify differences in the last bits between batches of different size: with random weights, a change of 1e-7 in the
+input may change half of the map. The authors' evaluation leaves out block 0, which corresponds to `start=1`. Here all
+blocks are included by default, as in rollout.
 """
 
 from collections.abc import Callable, Iterator
@@ -69,26 +71,26 @@ def check(*, start: int, **others: object) -> None:
 
 @explainer(version=2, needs="attention, gradients", passes=1, check=check, also_called=("transformer attribution",))
 def tattr(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: On = "logit") -> Maps:
-    """Return relevance propagated to every attention, weighted by the gradients of the score.
+    """Return the relevance of every attention, weighted by the gradients of the score.
 
-    Relevance always starts at logits. One forward pass, a backward pass and a propagation of relevance (two with
-    weights of both signs), image by image. A linear layer's rule has four matrix products: all of it takes the time of
-    about six forward passes (ten with weights of both signs). Memory: about twice that of a training step for one
-    image.
+    Relevance is always propagated from the logits. Each image needs a forward pass, a backward pass and a propagation
+    of relevance (two propagations for weights of both signs). The rule for a linear layer has four matrix products, so
+    the total time is about six forward passes (ten for weights of both signs). The memory is about twice that of a
+    training step for one image.
 
     Args:
-        classifier: the network to explain.
-        images: (B, 3, H, W) in [0, 1].
-        target: (B, K), weights over the logits.
-        start: the first block that counts, from 0.
-        on: whether the target's weights apply to logits ("logit") or to probabilities ("probability").
+        classifier: Network to explain.
+        images: Images of shape (B, 3, H, W) with values in [0, 1].
+        target: Weights over the logits, of shape (B, K).
+        start: Index of the first block that is included, starting at 0.
+        on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
 
     Returns:
-        Maps (B, H, W), non-negative.
+        Non-negative maps of shape (B, H, W).
 
     Raises:
-        UserError: The network has no attention, its attention is not from all patches to all patches, or an operation
-            has no stated rule (gated units, rotary positions).
+        UserError: The network has no attention, its attention is not between all pairs of patches, or an operation has
+            no rule (gated units, rotary positions).
     """
     check(start=start)
     maps = [_alone(classifier, image[None], row[None], start, on) for image, row in zip(images, target, strict=True)]
@@ -97,7 +99,7 @@ def tattr(classifier: Classifier, images: Images, target: Target, *, start: int 
 
 def _alone(classifier: Classifier, image: Images, weights: Target, start: int, on: str) -> Maps:
     """Return the map (1, H, W) of one image."""
-    image = image.detach().requires_grad_()  # relevance is shared between a block's attention and its input
+    image = image.detach().requires_grad_()  # the relevance of a block is shared between its attention and its input
     with recording_attention(classifier, image, start, Propagating, whole=True, device=classifier.device.type) as seen:
         logits = classifier(image)
     assert isinstance(seen, Propagating)
@@ -114,13 +116,13 @@ def _alone(classifier: Classifier, image: Images, weights: Target, start: int, o
 
 @dataclass
 class Switch:
-    """Return whether the backward pass gives relevance instead of gradients."""
+    """Switch of the backward pass between gradients and relevance."""
 
     propagating: bool = False
 
 
 class Propagating(AttentionRecorder):
-    """AttentionRecorder whose backward pass gives relevance while `switch.propagating`, above the patches."""
+    """AttentionRecorder whose backward pass returns relevance while `switch.propagating` is set."""
 
     def __init__(self, start: int | None = None, whole: bool = False, device: str = "cpu"):
         super().__init__(start, whole)
@@ -137,7 +139,7 @@ class Propagating(AttentionRecorder):
         """Compute a function with a rule for its backward pass.
 
         Raises:
-            UserError: The function depends on the patches and has no rule.
+            UserError: The function depends on the patches but has no rule.
         """
         depends = [value for value in _tensors((args, kwargs)) if value.requires_grad]
         name = _name(function)
@@ -150,19 +152,19 @@ class Propagating(AttentionRecorder):
             self._note_gate(name, depends, output)
             return output
         output = function(*args, **kwargs)
-        # Operations before the first attention lie below everything whose relevance is needed: they need no rules.
+        # Operations before the first attention need no rules, because only the relevance of attentions is computed.
         if self.matrices and any(value.requires_grad for value in _tensors(output)):
             if not self._is_connected():
                 raise cut("this network")
-            raise UserError(f"tattr has no rule for '{name}', which this model uses; use gae, or rise")
-        return output  # a shape, a type
+            raise UserError(f"tattr has no rule for '{name}', which this model uses; use gae or rise")
+        return output  # such as a shape or type
 
     def _is_connected(self) -> bool:
         """Return whether the input of the last attention has a gradient path to the image."""
         return self.inputs[-1] is not None and self.inputs[-1].requires_grad
 
     def _rule(self, name: str, depends: list[Tensor], args: tuple, kwargs: dict[str, Any]) -> Rule | None:
-        """Return the rule of an operation with one or two inputs that depend on the patches; None if none is stated."""
+        """Return the rule of an operation with one or two inputs that depend on the patches, or None without a rule."""
         leads = len(args) > 0 and args[0] is depends[0]
         if len(depends) == 2 and leads and args[1] is depends[1]:
             if name in ("matmul", "bmm"):
@@ -177,7 +179,7 @@ class Propagating(AttentionRecorder):
         return _mean if name == "mean" else _unchanged if name in UNCHANGED else None
 
     def _note_gate(self, name: str, depends: list[Tensor], output: Tensor) -> None:
-        """Remember a sigmoid or a scaling, which may be part of a GELU."""
+        """Store the output of a sigmoid or a scaling, which may be part of a GELU."""
         if name == "sigmoid":
             scaled, x = self.scaled
             self.gate = output, x if depends[0] is scaled else depends[0]
@@ -186,7 +188,7 @@ class Propagating(AttentionRecorder):
 
 
 class Ruled(torch.autograd.Function):
-    """Function(*inputs) whose backward pass is the gradient or, if the switch is set, the rule."""
+    """Function whose backward pass returns gradients or, if the switch is set, relevance by the rule."""
 
     @staticmethod
     def forward(ctx: Any, switch: Switch, rule: Rule, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -212,14 +214,14 @@ def _unchanged(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
 
 
 def _gate(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
-    """Return the relevance of x * sigmoid(c x), an activation of x: unchanged."""
+    """Return the relevance of x * sigmoid(c x), an activation: x receives the unchanged relevance."""
     return relevance.to(inputs[0].dtype), torch.zeros_like(inputs[1])
 
 
 def _linear(weight: Tensor, relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
-    """Return the relevance of a linear layer's inputs: positive products only.
+    """Return the relevance of a linear layer's inputs, from positive products only.
 
-    Class 0 of a single logit has relevance -1, which is treated as relevance 1 of a unit with negated weights.
+    Class 0 of a single logit has the relevance -1, which is treated as the relevance 1 of a unit with negated weights.
     """
     if relevance.numel() == 1 and relevance < 0:
         weight, relevance = -weight, -relevance
@@ -235,12 +237,12 @@ def _mean(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
 
 
 def _product(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
-    """Return the relevance of a product's two factors, half to each."""
+    """Return the relevance of the two factors of a matrix product, half for each factor."""
     return tuple(part / 2 for part in _mean(relevance, inputs, output))
 
 
 def _sum(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
-    """Return the relevance of a sum's terms, scaled so that they share it by their absolute sums."""
+    """Return the relevance of a sum's terms, scaled so that their shares are proportional to their absolute sums."""
     ratio = _divided(relevance, output.detach())
     parts = [value.detach() * ratio for value in inputs]
     sums = [part.sum() for part in parts]
@@ -249,19 +251,19 @@ def _sum(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
 
 
 def _divided(a: Tensor, b: Tensor) -> Tensor:
-    """Return a / (b + 1e-9), 0 where b = 0."""
+    """Return a / (b + 1e-9), or 0 if b = 0."""
     below = b + 1e-9
     below = torch.where(below == 0, 1e-9, below)
     return torch.where(b == 0, 0, a / below)
 
 
 def _of(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Callable[..., Tensor]:
-    """Return the function of only those arguments that depend on the patches; out of place."""
+    """Return `function` as an out-of-place function of only the arguments that depend on the patches."""
     kept = kwargs | ({"inplace": False} if "inplace" in kwargs else {})
     places = [index for index, value in enumerate(args) if isinstance(value, Tensor) and value.requires_grad]
 
     def of_inputs(*inputs: Tensor) -> Tensor:
-        """Return the function of these inputs."""
+        """Compute the function with these inputs."""
         filled = list(args)
         for index, value in zip(places, inputs, strict=True):
             filled[index] = value
@@ -271,7 +273,7 @@ def _of(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Ca
 
 
 def _name(function: Any) -> str:
-    """Return an operator's plain name; in-place operators keep their last underscore, and so have no rule."""
+    """Return an operator's name without underscores, except for the trailing one of in-place operators."""
     name = function.__name__
     return name.strip("_") if name.endswith("__") else name.lstrip("_")
 
