@@ -1,4 +1,4 @@
-"""`python -m saliency_bench` is the command `saliency-bench`."""
+"""Entry point of `python -m saliency_bench`, which runs the command `saliency-bench`."""
 
 import sys
 

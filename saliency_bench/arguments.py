@@ -1,4 +1,4 @@
-"""Command-line parsing: argparse, with one-line errors and suggestions for unknown options."""
+"""Command-line parsing with argparse, one-line errors and suggestions for unknown options."""
 
 import argparse
 import re
@@ -13,7 +13,7 @@ from saliency_bench.terminal import Help, required_usage, show_help
 PROGRAM = "saliency-bench"
 NEGATIVE = re.compile(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$", re.IGNORECASE)
 
-OF_NETWORKS = ("--weights", "--mean", "--std", "--size", "--labels", "--name")  # what follows the text of a network
+OF_NETWORKS = ("--weights", "--mean", "--std", "--size", "--labels", "--name")  # options of --model
 
 CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<known>.*)\)")
 
@@ -21,20 +21,20 @@ CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<known
 class Parser(argparse.ArgumentParser):
     """Parser that raises `UserError` and whose usage lists required options."""
 
-    color = False  # `show_help` sees to it in all versions of Python
+    color = False  # `show_help` adds the colours in all versions of Python
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         self._negative_number_matcher = NEGATIVE  # argparse's own pattern treats -1e-2 as an option in some versions
 
     def format_help(self) -> str:
-        """Return the help, with required arguments as usage."""
+        """Return the help, whose usage lists only required arguments."""
         self.usage = self.usage or required_usage(self)
         self._positionals.title = "arguments"
         return super().format_help()
 
     def print_help(self, file: Any = None) -> None:
-        """Print the help, fitted to the terminal."""
+        """Print the help in the width of the terminal."""
         show_help(self.format_help())
 
     def error(self, message: str) -> NoReturn:
@@ -48,7 +48,7 @@ def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespac
     """Parse the words of a command line.
 
     Raises:
-        UserError: A word is invalid, an option is given twice that may be given once, or an option is unknown.
+        UserError: A word is invalid, an option is unknown, or an option is repeated that may occur only once.
     """
     options = {flag: action for action in parser._actions for flag in action.option_strings}
     _check_options(parser, options, argv)
@@ -57,7 +57,7 @@ def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespac
         action = options.get(flag := word.partition("=")[0])
         repeats = isinstance(action, argparse._ExtendAction)
         if action is not None and action.nargs != 0 and times[action.dest] > 1 and not repeats:
-            fix = f"write {flag} {action.metavar} {action.metavar} ..." if action.nargs == "+" else "give it once"
+            fix = f"write {flag} {action.metavar} {action.metavar} ..." if action.nargs == "+" else "use it once"
             parser.error(f"{flag} is given twice; {fix}")
     args, strange = parser.parse_known_args(argv)
     if strange:
@@ -66,9 +66,9 @@ def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespac
 
 
 def _check_options(parser: argparse.ArgumentParser, options: Iterable[str], argv: list[str]) -> None:
-    """Raise UserError for an unknown option with a suggestion, before argparse reports a missing one."""
+    """Raise UserError for an unknown option, with a suggestion, before argparse reports a missing option."""
     if any(action.nargs == argparse.REMAINDER for action in parser._actions):
-        return  # they belong to another parser
+        return  # the options belong to another parser
     before_dashes = argv[: argv.index("--")] if "--" in argv else argv
     for word in before_dashes:
         flag = word.partition("=")[0]
@@ -80,7 +80,7 @@ def _check_options(parser: argparse.ArgumentParser, options: Iterable[str], argv
 
 
 def parser_of(command: str, module: ModuleType) -> argparse.ArgumentParser:
-    """Return the parser of a command, described by its docstring."""
+    """Return the parser of a command, with the command's docstring as the description."""
     about, _, example = (module.__doc__ or "").partition("\n\n")
     parser = Parser(
         prog=f"{PROGRAM} {command}",

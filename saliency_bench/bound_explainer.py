@@ -1,11 +1,12 @@
-"""An explainer with its options bound: a declared function from (classifier, images, target) to saliency maps.
+"""Explainers with bound options: declared functions from (classifier, images, target) to saliency maps.
 
-Declarations of explainers are in `declarations`. The function receives a target with one row per image (B, K), a
-classifier in evaluation mode whose parameters require no gradients, and enabled autograd; images and target are copies.
-The caller's settings of torch do not affect it (`utils/untouched.py`). It may change modes, gradients, autograd and the
-working directory, and draw from global generators: all of these are restored afterwards. The contract of maps is
-enforced here, in one place for all explainers; a run checks that the network still gives the same logits
-(`compute/probe.py`). Without torch, declarations can be read, but nothing can be explained.
+Declarations of explainers are in `declarations`. The function receives a classifier in evaluation mode whose parameters
+require no gradients, and a target with one row per image (B, K). Images and target are copies, and autograd is enabled.
+The caller's torch settings do not affect the function (`utils/untouched.py`). The function may change modes, gradients,
+autograd and the working directory, and may draw from global generators: all of these are restored afterwards.
+
+This module checks the maps of all explainers. A run also checks that the network still returns the same logits
+(`compute/probe.py`). Declarations can be read without torch, but computing maps requires torch.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ if TYPE_CHECKING:
 
     from saliency_bench.types import Averaged, Images, Maps, Target
 
-# {package: its adapter in `peers`}.
+# {package: name of its adapter in `peers`}.
 PEERS = {"captum": "captum", "pytorch_grad_cam": "grad_cam", "quantus": "quantus", "zennit": "zennit"}
-# Options that came later count only where they are set, so that the identities of earlier results stay as they are.
+# Options that were added later are part of an identity only if they are set, so that earlier identities do not change.
 LATER = (("reliability", None),)
 
 
 @dataclass(frozen=True)
 class MadeMaps:
-    """The maps of a batch.
+    """Maps of a batch.
 
     Attributes:
-        maps: Float (B, H, W).
-        reliability: reliability of each map (`maps.reliability`); None if it averages no draws or it is undefined.
-        draws: number of random draws that each map averages; None for maps that average none.
+        maps: Maps, float (B, H, W).
+        reliability: Reliability of each map (`maps.reliability`); None without random draws, or if it is undefined.
+        draws: Number of random draws that each map averages; None without random draws.
         cells: (height, width) of the small maps before enlargement; None for maps computed pixel by pixel.
     """
 
@@ -56,10 +57,10 @@ class MadeMaps:
 
 
 def real_numbers(returned: Any, name: str, images: Images) -> Tensor:
-    """Return what the explainer `name` returned for images as a dense tensor of real numbers on their device.
+    """Convert the result of the explainer `name` to a dense tensor of real numbers on the device of the images.
 
     Raises:
-        UserError: The explainer returned something else.
+        UserError: The result cannot be converted.
     """
     import torch
 
@@ -72,7 +73,7 @@ def real_numbers(returned: Any, name: str, images: Images) -> Tensor:
             f"{name} returned {type(returned).__name__}, not maps (B, H, W): {one_line(error, 80)}"
         ) from error
     if maps.is_complex():
-        raise UserError(f"{name} returned complex maps; return real ones, such as their absolute values")
+        raise UserError(f"{name} returned complex maps; return real maps, such as their absolute values")
     if maps.is_meta or maps.layout != torch.strided:
         kind = "maps without numbers (meta)" if maps.is_meta else "sparse maps"
         raise UserError(f"{name} returned {kind}; return a dense tensor (B, H, W)")
@@ -81,16 +82,16 @@ def real_numbers(returned: Any, name: str, images: Images) -> Tensor:
 
 @dataclass(frozen=True)
 class Explainer:
-    """A function that makes saliency maps, with its options: explainer(classifier, images, target, seeds=None) -> maps.
+    """Explainer with bound options: explainer(classifier, images, target, seeds=None) -> maps.
 
     Attributes:
-        name: name of the function.
-        function: takes classifier, images and target, seeds and options by name; returns Float (B, H, W), or
-            `types.Averaged` if it averages random draws.
+        name: Name of the function.
+        function: Function of classifier, images and target, and of seeds and options by name. It returns maps, float
+            (B, H, W), or `types.Averaged` if it averages random draws.
         options: (name, value) of all options, sorted.
-        version: declared version, or a hash of your own function.
-        declaration: its declaration.
-        about: first line of the docstring of your own function.
+        version: Declared version, or a hash of a user's function.
+        declaration: Declaration of the explainer.
+        about: First line of the docstring of a user's function.
     """
 
     name: str
@@ -106,7 +107,7 @@ class Explainer:
     def __call__(
         self, classifier: nn.Module, images: Images, target: Target, *, seeds: Sequence[int] | None = None
     ) -> Maps:
-        """Return the maps of a batch, Float (B, H, W); see `made`."""
+        """Return the maps of a batch, float (B, H, W); see `made`."""
         return self.made(classifier, images, target, seeds=seeds).maps
 
     @handlers_end_work()
@@ -116,13 +117,13 @@ class Explainer:
         """Return the maps of a batch, with their reliability if they average random draws.
 
         Args:
-            classifier: the network; its state is restored afterwards.
-            images: Float (B, 3, H, W) in [0, 1].
-            target: weights over the logits, (B, K) or (1, K).
-            seeds: an integer per image, for random draws per sample; None means 0 to B-1.
+            classifier: Network to explain. Its state is restored afterwards.
+            images: Images in [0, 1], float (B, 3, H, W).
+            target: Weights over the logits, of shape (B, K) or (1, K).
+            seeds: One integer per image for random draws per sample. None means 0 to B-1.
 
         Raises:
-            UserError: The images or the target are not usable, or the maps are not Float (B, H, W) and finite.
+            UserError: The images or the target are invalid, or the maps are not finite or not of shape (B, H, W).
         """
         import torch
 
@@ -134,18 +135,18 @@ class Explainer:
             images = _checked(images)
             seeds = list(range(len(images))) if seeds is None else list(seeds)
             if len(seeds) != len(images):
-                raise UserError(f"{self.name} got {len(seeds)} seeds for {len(images)} images; give one per image")
+                raise UserError(f"{self.name} got {len(seeds)} seeds for {len(images)} images; pass one per image")
             extra = {"seeds": seeds} if "seeds" in inspect.signature(self.function).parameters else {}
             with getattr(classifier, "uncounted", nullcontext)():
                 refuse_changed_gradients(classifier, getattr(classifier, "id", "the network"), images)
-            # Use copies, so that changes by the function have no effect outside. Copies made outside inference mode
+            # Pass copies, so that changes by the function have no effect outside. Copies made outside of inference mode
             # support gradients.
             given = images.clone(memory_format=torch.contiguous_format).detach(), expand(target, images).clone()
             with no_exit(), noted_sizes() as sizes:
                 returned = self.function(classifier, *given, **extra, **dict(self.options))
             averaged = returned if isinstance(returned, Averaged) else None
             maps = returned.maps if isinstance(returned, Averaged) else returned
-            # Copy, because the function may continue writing to the returned tensor.
+            # Copy the result, because the function may later write to the returned tensor.
             maps = real_numbers(maps, self.name, images).to(torch.float32, copy=True)
             reliability, draws = _reliability(averaged, len(images)), _draws(averaged, len(images))
             made = MadeMaps(maps, reliability, draws, max(sizes, default=None))
@@ -153,9 +154,9 @@ class Explainer:
         return made
 
     def seeded(self, seed: int) -> Explainer:
-        """Return the explainer with the run's seed for draws shared by all samples (RISE's masks).
+        """Return the explainer with the run's seed for draws shared by all samples, such as RISE's masks.
 
-        An option `seed` that was set is kept.
+        A value that is already set for the option `seed` is kept.
         """
         given = dict(self.options)
         if given.get("seed", seed) is not None:
@@ -201,26 +202,26 @@ class Explainer:
 
     @property
     def is_bundled(self) -> bool:
-        """Return whether the explainer belongs to this package, not to another package or to your own code."""
+        """Return whether the explainer is part of this package, not of another package or a user's code."""
         return str(getattr(self.function, "__module__", "")).startswith("saliency_bench.explainers.")
 
     @property
     def ignores_against(self) -> bool:
-        """Return whether maps use the weighted contrast, against all classes that the target does not explain."""
+        """Return whether maps use the weighted contrast with all other classes, so a class to contrast is ignored."""
         return self.is_bundled and dict(self.options).get("on") == "weighted"
 
     @cached_property
     def identity(self) -> tuple[str, str, int | str]:
-        """(name, options as text, version): explainers of the same identity make the same maps."""
+        """(name, options as text, version): explainers with the same identity compute the same maps."""
         return self.name, options.text(self.options), self.version
 
 
 class NotFiniteError(UserError):
-    """An explainer returned maps that are not finite.
+    """Error for an explainer that returned maps that are not finite.
 
     Attributes:
-        made: the maps returned by the explainer.
-        where: positions in the batch of maps that are not finite.
+        made: Maps returned by the explainer.
+        where: Indices in the batch of the maps that are not finite.
     """
 
     def __init__(self, message: str, made: MadeMaps, where: list[int]):
@@ -229,10 +230,10 @@ class NotFiniteError(UserError):
 
 
 def _reliability(averaged: Averaged | None, images: int) -> list[float | None]:
-    """Return the reliability of each map; None if it averages no draws or its reliability is undefined.
+    """Return the reliability of each map, or None without random draws or if the reliability is undefined.
 
     Raises:
-        UserError: The shape of the halves' maps differs from the maps of all draws.
+        UserError: The maps of the halves differ in shape from the maps of all draws.
     """
     if averaged is None:
         return [None] * images
@@ -241,15 +242,15 @@ def _reliability(averaged: Averaged | None, images: int) -> list[float | None]:
     maps, *halves = (torch.as_tensor(half).detach().cpu().numpy() for half in averaged[:3])
     if any(half.shape != maps.shape for half in halves):
         shapes = f"{maps.shape}, {halves[0].shape} and {halves[1].shape}"
-        raise UserError(f"the maps of all, even and odd draws have shapes {shapes}; return maps of one shape")
+        raise UserError(f"the maps of all, even and odd draws have shapes {shapes}; return maps of the same shape")
     return [value if isfinite(value) else None for value in reliability(*halves).tolist()]
 
 
 def _draws(averaged: Averaged | None, images: int) -> list[int] | None:
-    """Return the number of draws of each map; None for maps that average none.
+    """Return the number of draws of each map, or None for maps without random draws.
 
     Raises:
-        UserError: There is not one number for all maps, nor one for each.
+        UserError: The number of draws is neither a single number nor one number per map.
     """
     if averaged is None:
         return None
@@ -258,7 +259,7 @@ def _draws(averaged: Averaged | None, images: int) -> list[int] | None:
     draws = torch.as_tensor(averaged.draws)
     if draws.shape not in ((), (images,)):
         raise UserError(
-            f"draws of {images} maps have shape {tuple(draws.shape)}; return one number, or one for each map"
+            f"draws of {images} maps have shape {tuple(draws.shape)}; return a single number or one per map"
         )
     return draws.expand(images).tolist()
 
@@ -269,27 +270,30 @@ def list_explainers() -> list[str]:
 
 
 def load_explainer(name: str | Callable[..., Maps], **chosen: object) -> Explainer:
-    """Return an explainer with its options bound.
+    """Return an explainer with bound options.
 
     Args:
-        name: "gradcam", or with options as text "rise:masks=1000"; a function in a file, "./mine.py:my_method"; or your
-            own function (classifier, images, target) -> maps.
-        chosen: options by name.
+        name: Name of an explainer, possibly with options ("gradcam", "rise:masks=1000"), a function in a file
+            ("./mine.py:my_method"), or your own function (classifier, images, target) -> maps.
+        chosen: Options by name.
 
     Raises:
         UserError: The explainer or an option is unknown.
     """
     if not isinstance(name, str):
         if chosen:
-            raise UserError("options are for an explainer given by name; bind them with functools.partial")
+            raise UserError(
+                "options require the name of an explainer; bind options of a function with functools.partial"
+            )
         return as_explainer(name)
     return _in_file(name, chosen) if user_files.is_in_file(name) else registered_explainer(name, **chosen)
 
 
 def registered_explainer(name: str, **chosen: object) -> Explainer:
-    """Return the explainer that is registered under a name, with its options bound.
+    """Return a registered explainer with bound options.
 
-    Use this for names from others, such as a submission or the settings of a run: it imports no user file.
+    Use this function for untrusted names, such as in a submission or the settings of a run, because it does not import
+    user files.
 
     Raises:
         UserError: The explainer or an option is unknown.
@@ -304,12 +308,15 @@ def registered_explainer(name: str, **chosen: object) -> Explainer:
 
 
 def as_explainer(explainer: str | Explainer | Callable[..., Maps]) -> Explainer:
-    """Return an explainer from a name, or from your own function (classifier, images, target) -> maps.
+    """Return an explainer for a name, or for your own function (classifier, images, target) -> maps.
 
-    A function in a file is written "./mine.py:my_method" (`user_files`).
+    A function in a file is written as "./mine.py:my_method" (`user_files`).
 
-    The version of your own function is a hash of its code and of everything that it uses outside libraries, so that
-    edited code never mixes with old results (`utils.source_code`).
+    The version of your own function is a hash of its code and of all code that it uses outside of libraries. Results of
+    edited code therefore never mix with old results (`utils.source_code`).
+
+    Raises:
+        UserError: The argument is not an explainer.
     """
     if isinstance(explainer, Explainer):
         return explainer
@@ -317,7 +324,9 @@ def as_explainer(explainer: str | Explainer | Callable[..., Maps]) -> Explainer:
         return load_explainer(explainer)
     _refuse_peer(explainer)
     if not callable(explainer):
-        raise UserError(f"an explainer is a name or a function (classifier, images, target) -> maps; got {explainer!r}")
+        raise UserError(
+            f"an explainer must be a name or a function (classifier, images, target) -> maps; got {explainer!r}"
+        )
     if isinstance(declaration := declaration_of(explainer), MetricDeclaration):
         raise UserError(f"{getattr(explainer, 'name', name_of(explainer))} is a metric; pass it with the metrics")
     check_call(name := name_of(explainer), explainer)
@@ -339,7 +348,7 @@ def _refuse_peer(explainer: object) -> None:
 
 
 def _in_file(text: str, further: dict[str, object]) -> Explainer:
-    """Return the explainer for a function in your own file, with the options in the text and further options."""
+    """Return the explainer for a function in a user's file, with the options in the text and additional options."""
     function, written = user_files.function_of(text)
     explainer = as_explainer(function)
     if not (chosen := written | further):
@@ -351,7 +360,7 @@ def _in_file(text: str, further: dict[str, object]) -> Explainer:
 
 @contextmanager
 def same_directory() -> Iterator[None]:
-    """Restore the working directory afterwards, unless it was deleted; relative paths depend on it."""
+    """Restore the working directory afterwards, unless it was deleted, because relative paths depend on it."""
     try:
         before = os.getcwd()
     except FileNotFoundError:
@@ -371,12 +380,14 @@ def is_ours(function: Callable) -> bool:
 
 
 def _checked(images: Images) -> Images:
-    """Return images as float32; raise UserError if they are not images in the prepared frame."""
+    """Return the images as float32.
+
+    Raises:
+        UserError: The images do not have the shape (B, 3, H, W), or are not floats in about [0, 1].
+    """
     if images.ndim != 4 or images.shape[1] != 3 or len(images) == 0:
-        raise UserError(f"images have shape (B, 3, H, W) with B of at least 1; these have {tuple(images.shape)}")
-    # Perturbed images may slightly exceed [0, 1]; values from 0 to 255 mean another frame.
+        raise UserError(f"images must have shape (B, 3, H, W) with B >= 1; got {tuple(images.shape)}")
+    # Perturbed images may slightly exceed [0, 1], but not reach values such as 255.
     if not images.is_floating_point() or not images.abs().max() < 10:
-        raise UserError(
-            "images must be floats in [0, 1], before the model's normalisation (classifier.prepare gives them)"
-        )
+        raise UserError("images must be floats in [0, 1], before the model's normalisation; use classifier.prepare")
     return images.float()

@@ -1,14 +1,14 @@
-"""A metric with its options bound: a declared function that scores each sample, called with checks.
+"""Metrics with bound options: declared functions that score each sample, called with checks.
 
 Declarations of metrics are in `declarations`. A metric of the package is a folder `metrics/NAME/` with `score.py`, the
-shell `NAME.py` for `evaluate` and the card `README.md`; your own function can be used wherever a metric's name is
+module `NAME.py` for `evaluate` and the card `README.md`. A user's function can be used wherever a metric's name is
 accepted.
 
-An undefined score is NaN. A flat map with score NaN is reported as flat. Records hold the score and each of its parts.
-A metric with none of the inputs `maps`, `curves` and `target` requests maps for its own question, and its cells do not
-depend on the run's target. A metric with the input `retrained` is a retraining metric (`compute.scoring.retraining`):
-its options are the options of `Protocol`, its parts `part_names`. A metric with the input `first_right` scores
-judgements of people: no run computes such a metric (`check_without_people`).
+An undefined score is NaN. A constant map with the score NaN is reported as a flat map. Records contain the score and
+each of its parts. A metric without the inputs `maps`, `curves` and `target` requests maps for a question of its own, so
+its cells do not depend on the run's target. A metric with the input `retrained` is a retraining metric
+(`compute.scoring.retraining`): its options are the options of `Protocol`, and its parts are `part_names`. A metric with
+the input `first_right` scores judgements of people and is not computed by runs (`check_without_people`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,34 +26,34 @@ from saliency_bench.maps import mean_of_parts, read_array
 from saliency_bench.target_weights import PLAIN_CONTRAST, TargetRange, activation_of
 from saliency_bench.utils.source_code import code_hash, first_line, name_of
 
-OF_PEOPLE = frozenset({"first_right"})  # inputs that no run has: a sample is a judgement
+OF_PEOPLE = frozenset({"first_right"})  # inputs that runs do not have, because a sample is a judgement
 OF_TARGET = frozenset({"maps", "curves", "target"})  # inputs that depend on the run's target
 
 Scored = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
-ROUNDING = 1e-5  # tolerance for scores outside the range, relative to its ends
+ROUNDING = 1e-5  # tolerance for scores outside the range, relative to the ends of the range
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric with its options bound: the function, its inputs, and its declaration."""
+    """Metric with bound options: the function, its inputs and its declaration."""
 
     name: str
     function: Callable[..., np.ndarray]
     options: tuple[tuple[str, object], ...]
-    inputs: tuple[str, ...]  # by name, of `INPUTS`
+    inputs: tuple[str, ...]  # names from `INPUTS`
     declaration: MetricDeclaration
-    version: int | str  # text: a hash of the code of your own function
-    about: str = ""  # of your own function: the first line of its docstring, and what it leaves open
+    version: int | str  # a text is a hash of the code of a user's function
+    about: str = ""  # for a user's function: first line of its docstring, and assumptions
 
     def __hash__(self) -> int:  # an option may be a list
         return hash(self.identity)
 
     def __call__(self, *inputs: object, **named: object) -> np.ndarray:
-        """Return a score per sample, float64 (B,); NaN if undefined, which is always the case with an aggregate."""
+        """Return a score per sample, float64 (B,). Undefined scores are NaN, as are all scores of an aggregate."""
         return self.with_parts(*inputs, **named)[0]
 
     def with_parts(self, *inputs: object, **named: object) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return (scores (B,), their parts (B, P) or None for a metric without parts); NaN if undefined."""
+        """Return (scores (B,), parts (B, P) or None for a metric without parts). Undefined values are NaN."""
         with no_exit():
             values = _numbers(self.function(*inputs, **named, **dict(self.options)))
         limits = self._limits_of(dict(zip(self.inputs, inputs, strict=False)) | named)
@@ -61,7 +61,7 @@ class Metric:
         if self.declaration.parts is None:
             return values, None
         if values.ndim != 2:
-            raise ValueError(f"it returned {_shape(values)}; with parts, scores must be (B, P), a number per part")
+            raise ValueError(f"it returned {_shape(values)}; a metric with parts must return values (B, P)")
         if self.aggregate is not None:
             return np.full(len(values), np.nan), values
         with no_exit():
@@ -70,20 +70,25 @@ class Metric:
         return scores, values
 
     def checked(self, inputs: dict[str, Any], count: int, names: Sequence[str]) -> Scored:
-        """Return checked (scores (B,), parts (B, P) or None, marks (B,) or None) of `count` samples with these parts.
+        """Return checked (scores (B,), parts (B, P) or None, marks (B,) or None) of samples.
+
+        Args:
+            inputs: Inputs of the metric by name.
+            count: Number B of samples.
+            names: Names of the parts.
 
         Raises:
-            ValueError: Their number is wrong.
+            ValueError: The number of scores, parts or marks is wrong.
         """
         scores, parts = self.with_parts(**inputs)
         if parts is not None and parts.shape != (count, len(names)):
-            raise ValueError(f"it returned {_shape(parts)}; there are {count} samples and {len(names)} parts")
+            raise ValueError(f"it returned {_shape(parts)}; expected {count} samples and {len(names)} parts")
         if scores.shape != (count,):
             giver = "it" if parts is None else "reduce"
-            raise ValueError(f"{giver} returned {_shape(scores)}; give one score for each of {count} samples")
+            raise ValueError(f"{giver} returned {_shape(scores)}; return one score for each of {count} samples")
         marked = self.marks(**inputs)
         if marked is not None and np.shape(marked) != (count,):
-            raise ValueError(f"marked returned {_shape(marked)}; give True or False for each of {count} samples")
+            raise ValueError(f"marked returned {_shape(marked)}; return True or False for each of {count} samples")
         return scores, parts, marked
 
     @property
@@ -93,18 +98,18 @@ class Metric:
 
     @property
     def range(self) -> Range:
-        """(low, high) of the scores; if it depends on the target, for a contrast of two classes of a softmax."""
+        """(low, high) of the scores. If it depends on the target, a contrast of two softmax classes is assumed."""
         return self.limits(PLAIN_CONTRAST)
 
     @property
     def aggregate(self) -> Callable[..., np.ndarray] | None:
-        """Function (means (D, P), options) -> values (D,), unless these options leave it out."""
+        """Function (means (D, P), options) -> values (D,), or None if these options do not use it."""
         when = self.declaration.aggregate_if
         return self.declaration.aggregate if when is None or when(dict(self.options)) else None
 
     def reduced(self, values: np.ndarray) -> np.ndarray:
         """Return the scores (B,) of parts (B, P)."""
-        # An aggregate that these options leave out is a function of a sample's own parts.
+        # An aggregate that is not used with these options reduces the parts of a single sample instead.
         reduction = self.declaration.reduce or self.declaration.aggregate
         return mean_of_parts(values) if reduction is None else reduction(values, dict(self.options))
 
@@ -113,7 +118,7 @@ class Metric:
         return self.declaration.range_of(dict(self.options), target)
 
     def _limits_of(self, inputs: dict[str, Any]) -> Range:
-        """Return (low, high) of the scores of these inputs."""
+        """Return (low, high) of the scores for these inputs."""
         if not self.declaration.asks_target_range:
             return self.range
         if "curves" in inputs:
@@ -127,7 +132,7 @@ class Metric:
             return ()
         names = self._asked("parts", self.declaration.parts, dict(self.options), classifier)
         if isinstance(names, str) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-            raise UserError(f"{self}: parts must give different texts, the names of the parts; got {names!r}")
+            raise UserError(f"{self}: parts must return distinct texts, the names of the parts; got {names!r}")
         return tuple(names)
 
     def questions(self, probabilities: np.ndarray, groups: object) -> Sequence[tuple] | None:
@@ -136,23 +141,23 @@ class Metric:
             return None
         targets = self._asked("question", self.declaration.question, dict(self.options), probabilities, groups)
         if not isinstance(targets, Sequence) or len(targets) != len(probabilities):
-            raise UserError(f"{self}: question must give the targets of each of {len(probabilities)} samples")
+            raise UserError(f"{self}: question must return targets for each of {len(probabilities)} samples")
         return targets
 
     def planned(self, predictions: object) -> Mapping[int, Sequence[int]]:
-        """Return {sample: its partners}, or {} for a metric without partners.
+        """Return {sample: partners}, or {} for a metric without partners.
 
         Args:
-            predictions: a `compute.scoring.partners.Predictions`.
+            predictions: Object of `compute.scoring.partners.Predictions`.
         """
         plan = self.declaration.plan
         return {} if plan is None else self._asked("plan", plan, dict(self.options), predictions)
 
     def _asked(self, name: str, function: Callable, *given: object) -> Any:
-        """Return the result of a declared function.
+        """Call a declared function and return its result.
 
         Raises:
-            UserError: The function raises an error.
+            UserError: The function raised an error.
         """
         try:
             with no_exit():
@@ -161,14 +166,14 @@ class Metric:
             raise UserError(f"{self}: {name} raised {described(error)}") from error
 
     def marks(self, **inputs: object) -> np.ndarray | None:
-        """Return the samples to count for `mark`, Bool (B,), or None for a metric without marks."""
+        """Return whether each sample is counted for `mark`, bool (B,), or None for a metric without marks."""
         marked = self.declaration.marked
         with no_exit():
             return None if marked is None else marked(**inputs, **dict(self.options))
 
     @property
     def asks_of_target(self) -> bool:
-        """Return whether the metric uses the run's target; if not, it has its own question."""
+        """Return whether the metric uses the run's target; otherwise it has a question of its own."""
         return bool(OF_TARGET & set(self.inputs))
 
     def __str__(self) -> str:
@@ -180,10 +185,10 @@ class Metric:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Return {name: text} of direction, range, inputs and paper."""
+        """Return {name: text} with the direction, range, inputs and paper."""
         ends = _span(self.range)
         if self.declaration.asks_target_range:
-            ends = f"{_span(self.limits(TargetRange.of_classes(1, 0)))}, if a map explains one class; else {ends}"
+            ends = f"{_span(self.limits(TargetRange.of_classes(1, 0)))} if a map explains one class, else {ends}"
         return {
             "direction": "higher is better" if self.higher_is_better else "lower is better",
             "range": ends,
@@ -205,7 +210,7 @@ class Metric:
 
     @cached_property
     def identity(self) -> tuple[str, str, int | str]:
-        """Return what determines the metric's scores: name, options and version."""
+        """(name, options as text, version): metrics with the same identity compute the same scores."""
         return self.name, options.text(self.options), self.version
 
 
@@ -219,7 +224,7 @@ def _numbers(returned: object) -> np.ndarray:
         values = read_array("scores", returned)
         if values.dtype.kind in "fiub":
             return values.astype(np.float64)
-    except (ValueError, TypeError, RuntimeError):  # such as lists of several lengths
+    except (ValueError, TypeError, RuntimeError):  # such as lists of different lengths
         pass
     raise ValueError(f"it returned {type(returned).__name__} instead of real numbers")
 
@@ -229,7 +234,7 @@ def _shape(values: Any) -> str:
 
 
 def _check_range(values: np.ndarray, limits: Range) -> None:
-    """Raise ValueError for a score outside the range, which intervals rely on."""
+    """Raise ValueError for a score outside the range, because intervals depend on the range."""
     if len(wrong := outside(values, limits)):
         low, high = limits
         raise ValueError(f"a score of {wrong[0]:.6g} is outside the range from {low:g} to {high:g}")
@@ -243,7 +248,7 @@ def _span(limits: Range) -> str:
 
 
 def outside(values: np.ndarray, limits: Range) -> np.ndarray:
-    """Return the finite values outside a range by more than rounding, flat."""
+    """Return a flat array of the finite values outside a range by more than rounding."""
     low, high = limits
     slack = ROUNDING * max([1.0, *(abs(end) for end in limits if np.isfinite(end))])
     return values[np.isfinite(values) & ((values < low - slack) | (values > high + slack))]
@@ -255,14 +260,15 @@ def list_metrics() -> list[str]:
 
 
 def load_metric(name: str | Callable[..., np.ndarray], **chosen: object) -> Metric:
-    """Return a metric by name, "saliency_miou", with its options bound, also as text: "saliency_miou:threshold=0.3".
+    """Return a metric with bound options.
 
     Args:
-        name: name of a metric; a function in a file, "./mine.py:my_score"; or your own function (`declarations`).
-        **chosen: options.
+        name: Name of a metric, possibly with options ("saliency_miou", "saliency_miou:threshold=0.3"), a function in a
+            file ("./mine.py:my_score"), or your own function (`declarations`).
+        **chosen: Options.
 
     Raises:
-        UserError: The metric or an option is unknown; the message has the closest names.
+        UserError: The metric or an option is unknown. The message suggests the closest names.
     """
     if not isinstance(name, str):
         return _without_options(as_metric(name), chosen)
@@ -270,9 +276,10 @@ def load_metric(name: str | Callable[..., np.ndarray], **chosen: object) -> Metr
 
 
 def registered_metric(name: str, **chosen: object) -> Metric:
-    """Return the metric that is registered under a name, with its options bound.
+    """Return a registered metric with bound options.
 
-    Use this for names from others, such as a submission or the settings of a run: it imports no user file.
+    Use this function for untrusted names, such as in a submission or the settings of a run, because it does not import
+    user files.
 
     Raises:
         UserError: The metric or an option is unknown.
@@ -295,17 +302,17 @@ def _needed(
 
 
 def check_without_people(metric: Metric) -> None:
-    """Raise UserError for a metric computed from answers of people, which a run does not have."""
+    """Raise UserError for a metric that is computed from answers of people, which a run does not have."""
     if OF_PEOPLE & set(metric.inputs):
         raise UserError(
-            f"{metric.name} is computed from the answers of people, which a run does not have; leave it out, and give "
-            f"the answers to `saliency-bench analyse RUN --what agreement --answers FILE` or to evaluate"
+            f"{metric.name} is computed from the answers of people, which a run does not have; remove this metric, and "
+            f"pass the answers to `saliency-bench analyse RUN --what agreement --answers FILE` or to evaluate"
         )
 
 
 def _without_options(metric: Metric, chosen: dict[str, object]) -> Metric:
     if chosen:
-        raise UserError("options are for a metric given by name; bind them to the function with functools.partial")
+        raise UserError("options require the name of a metric; bind options of a function with functools.partial")
     return metric
 
 
@@ -321,7 +328,7 @@ def as_metric(given: str | Metric | Callable[..., np.ndarray]) -> Metric:
         return load_metric(given)
     if not callable(given) or isinstance(given, type):
         raise UserError(
-            f"a metric is a name, a function such as f(maps, masks), or what load_metric gives; got {given!r}"
+            f"a metric must be a name, a function such as f(maps, masks), or a result of load_metric; got {given!r}"
         )
     name, declaration = name_of(given), declaration_of(given)
     if isinstance(declaration, ExplainerDeclaration):
@@ -329,8 +336,8 @@ def as_metric(given: str | Metric | Callable[..., np.ndarray]) -> Metric:
     if not isinstance(declaration, MetricDeclaration):
         declaration = MetricDeclaration()
     declaration.check_function(name, given)
-    if declaration.aggregate or declaration.keeps:  # results store the first by name, and trainings the second
-        raise UserError(f"metric {name}: aggregate and keeps are for named metrics: make it a folder of a package")
+    if declaration.aggregate or declaration.keeps:  # results and trainings refer to the metric by name
+        raise UserError(f"metric {name}: aggregate and keeps require a named metric; put it into a folder of a package")
     assumed = (
         "It does not declare which direction is better, so higher is assumed to be better."
         if declaration.higher_is_better is None
@@ -351,7 +358,7 @@ def as_metric(given: str | Metric | Callable[..., np.ndarray]) -> Metric:
 
 
 def _in_file(text: str, further: dict[str, object]) -> Metric:
-    """Return the metric for a function in your own file, with the options of the text and further options."""
+    """Return the metric for a function in a user's file, with the options in the text and additional options."""
     function, written = user_files.function_of(text)
     metric = as_metric(function)
     if not (chosen := written | further):
@@ -362,5 +369,5 @@ def _in_file(text: str, further: dict[str, object]) -> Metric:
 
 
 def is_direction_declared(metric: Metric) -> bool:
-    """Return whether the better direction is declared; it is otherwise assumed for your own function."""
+    """Return whether the metric declares its better direction; otherwise higher is assumed to be better."""
     return metric.declaration.higher_is_better is not None

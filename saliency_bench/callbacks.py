@@ -1,10 +1,10 @@
-"""Score saliency maps during training: a few images after each epoch, logged with the loss.
+"""Callbacks that score saliency maps of a few images after each training epoch, and log the scores with the loss.
 
-    trainer.add_callback(trainer_callback(trainer, dataset="shapes"))                # of transformers.Trainer
-    Trainer(callbacks=[lightning_callback(dataset="shapes", mean=0.5, std=0.25)])    # of lightning or pytorch_lightning
+    trainer.add_callback(trainer_callback(trainer, dataset="shapes"))                # for transformers.Trainer
+    Trainer(callbacks=[lightning_callback(dataset="shapes", mean=0.5, std=0.25)])    # lightning or pytorch_lightning
 
-Values such as "saliency/saliency_miou/gradcam" are logged by the trainer: TensorBoard, trackio, Weights and Biases. The
-scores come from `sb.run` on the first process; training is not affected.
+The trainer logs values such as "saliency/saliency_miou/gradcam" to TensorBoard, trackio or Weights and Biases. The
+scores are computed by `sb.run` on the first process. Training is not affected.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from saliency_bench.spec import RunSpec
 
 EXPLAINERS = ("gradcam", "random")
 METRICS = ("saliency_miou", "saliency_insertion")
-LOAD = [name for name in signature(load_classifier).parameters if name != "model"]  # what `load` may hold
+LOAD = [name for name in signature(load_classifier).parameters if name != "model"]  # allowed keys of `load`
 
 
 def scores_of(
@@ -43,17 +43,17 @@ def scores_of(
     """Return {"saliency/METRIC/EXPLAINER": mean score} of a network in its current state.
 
     Args:
-        model: the network; its modes do not change.
-        dataset: see `run`.
-        explainers: see `run`.
-        metrics: see `run`.
-        limit: number of images, always the same images.
-        load: arguments of `load_classifier`, such as {"mean": 0.5, "std": 0.25}, for a network without a known
+        model: Network. Its training and evaluation modes are not changed.
+        dataset: See `run`.
+        explainers: See `run`.
+        metrics: See `run`.
+        limit: Number of images. The same images are used in each call.
+        load: Arguments of `load_classifier`, such as {"mean": 0.5, "std": 0.25}, for a network without a known
             normalisation.
-        **settings: other settings of `run`, such as `split`.
+        **settings: Other settings of `run`, such as `split`.
 
     Raises:
-        UserError: `run` or `load_classifier` refuses something.
+        UserError: `run` or `load_classifier` raises an error.
     """
     with modes_kept({"model": model}), TemporaryDirectory() as folder:
         classifier = load_classifier(model, **load or {})
@@ -69,10 +69,10 @@ def scores_of(
 
 
 def _check(dataset: Any, options: dict[str, Any]) -> None:
-    """Raise UserError for arguments of `scores_of` that it would refuse after the first epoch."""
+    """Raise UserError for invalid arguments of `scores_of`, which would otherwise fail after the first epoch."""
     for name in ("model", "out", "progress"):
         if name in options:
-            raise UserError(f"{name} is given by the callback; leave it out")
+            raise UserError(f"{name} is set by the callback; remove this argument")
     settings = {"explainers": EXPLAINERS, "metrics": METRICS} | options
     load = settings.pop("load", None) or {}
     if not isinstance(load, dict):
@@ -80,37 +80,37 @@ def _check(dataset: Any, options: dict[str, Any]) -> None:
     check_names("load", load, LOAD)
     for name in options:
         if name in LOAD and name not in RunSpec.model_fields:
-            raise UserError(f'{name} is an argument of loading the model, not of a run; give load={{"{name}": ...}}')
+            raise UserError(f'{name} is an argument for loading the model, not for a run; use load={{"{name}": ...}}')
     describe({"dataset": dataset, "model": "as it is after the epoch", "out": "a temporary folder", **settings})
     if isinstance(dataset, str):
         check_dataset(dataset)
 
 
 def _check_model(model: Any, load: dict[str, Any] | None, how_to_give: str) -> None:
-    """Raise UserError for a model that `scores_of` would refuse after the first epoch.
+    """Raise UserError for an unsupported model, which would otherwise fail after the first epoch.
 
     Args:
-        model: the network before its training.
-        load: see `scores_of`.
-        how_to_give: code to suggest if mean and std are missing.
+        model: Network before training.
+        load: See `scores_of`.
+        how_to_give: Code to suggest if mean and std are missing.
     """
     try:
         with modes_kept({"model": model}):
             load_classifier(model, **load or {})
     except UserError as error:
-        raise UserError(str(error).replace(HOW_TO_GIVE, f"give the callback {how_to_give}")) from error
+        raise UserError(str(error).replace(HOW_TO_GIVE, f"pass {how_to_give} to the callback")) from error
 
 
 def trainer_callback(trainer: Any, dataset: Any, **options: Any) -> Any:
-    """Return a callback for a `transformers.Trainer` that logs `scores_of` its model after each epoch.
+    """Return a callback for a `transformers.Trainer` that logs the `scores_of` its model after each epoch.
 
     Args:
-        trainer: trainer whose `log` gets the scores.
-        dataset: see `run`.
-        **options: options of `scores_of`.
+        trainer: Trainer whose method `log` receives the scores.
+        dataset: See `run`.
+        **options: Options of `scores_of`.
 
     Raises:
-        UserError: `run` would refuse the dataset or an option, or `load_classifier` the model.
+        UserError: The dataset, an option or the model is invalid.
     """
     _check(dataset, options)
     _check_model(trainer.model, options.get("load"), 'load={"mean": ..., "std": ...}')
@@ -120,20 +120,22 @@ def trainer_callback(trainer: Any, dataset: Any, **options: Any) -> Any:
         """Callback that logs scores of saliency maps after each epoch."""
 
         def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            """Score the model and log it, on the first process."""
+            """Log the scores of the model, on the first process."""
             if state.is_world_process_zero:
                 should_log = control.should_log
                 trainer.log(scores_of(kwargs["model"], dataset, **options))
-                control.should_log = should_log  # `log` marks the epoch's loss as logged, although it comes later
+                control.should_log = should_log  # `log` marks the epoch's loss as logged before it is
 
     return SaliencyCallback()
 
 
 def _lightning() -> Any:
-    """Return the package of Lightning by either of its names; trainers of both accept callbacks of the other.
+    """Return the installed package of Lightning, under either of its two names.
+
+    Trainers of both packages accept callbacks of the other package.
 
     Raises:
-        UserError: None is installed.
+        UserError: Neither package is installed.
     """
     for name in ("lightning.pytorch", "pytorch_lightning"):
         if find_spec(name.partition(".")[0]) is not None:
@@ -142,10 +144,10 @@ def _lightning() -> Any:
 
 
 def _network_of(module: Any, name: str) -> Any:
-    """Return the attribute of a module that holds its network, or with "" the module itself.
+    """Return the attribute `name` of a module, or the module itself if `name` is empty.
 
     Raises:
-        UserError: The module has no such attribute.
+        UserError: The module has no attribute of this name.
     """
     if name and not hasattr(module, name):
         raise unknown("network", name, [child for child, _ in module.named_children()], owner=type(module).__name__)
@@ -156,13 +158,13 @@ def lightning_callback(dataset: Any, *, network: str = "", **options: Any) -> An
     """Return a callback for Lightning that logs `scores_of` the module after each epoch of training.
 
     Args:
-        dataset: see `run`.
-        network: the attribute of the module that holds the network; "": the module itself is called.
-        **options: options of `scores_of`; `mean` and `std` are short for `load`.
+        dataset: See `run`.
+        network: Attribute of the module that contains the network. "": the module itself is the network.
+        **options: Options of `scores_of`; `mean` and `std` are added to `load`.
 
     Raises:
-        UserError: Lightning is not installed, or `run` would refuse the dataset or an option; when training begins, the
-            module has no such network, or `load_classifier` refuses it.
+        UserError: Lightning is not installed, or the dataset or an option is invalid. When training starts: the module
+            has no such attribute, or the network is not supported.
     """
     short = {key: options.pop(key) for key in ("mean", "std") if key in options}
     _check(dataset, options)
@@ -173,11 +175,11 @@ def lightning_callback(dataset: Any, *, network: str = "", **options: Any) -> An
         """Callback that logs scores of saliency maps after each epoch."""
 
         def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-            """Raise UserError for errors that would otherwise occur after the first epoch."""
+            """Check the network before training, because errors would otherwise occur after the first epoch."""
             _check_model(_network_of(pl_module, network), load, "mean=..., std=...")
 
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-            """Score the network and log it, on the first process."""
+            """Log the scores of the network, on the first process."""
             if trainer.is_global_zero:
                 model = _network_of(pl_module, network)
                 pl_module.log_dict(scores_of(model, dataset, load=load, **options), rank_zero_only=True)

@@ -1,8 +1,8 @@
 # PYTHON_ARGCOMPLETE_OK
-"""The command `saliency-bench`: one file in `push_scripts/` per sub-command, imported only when needed.
+"""Command `saliency-bench`, with one file in `push_scripts/` per subcommand, imported only when needed.
 
-A command is a module with a docstring (what it does, then an example), `arguments(parser)`, `main(args)` and SECTION,
-its heading in the list of commands.
+A subcommand is a module with a docstring (a description, then an example), functions `arguments(parser)` and
+`main(args)`, and SECTION, the heading under which `saliency-bench --help` lists it.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from saliency_bench.utils.progress import silent
 from saliency_bench.utils.stand_ins import lacking
 from saliency_bench.utils.storage import storage_error
 
-SECTIONS = ("start here", "prepare", "measure", "people", "publish", "extend")  # headings of the overview, in order
+SECTIONS = ("start here", "prepare", "measure", "people", "publish", "extend")  # ordered headings of the overview
 HELP = ("-h", "--help", "help")
 
 
@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             return _main(sys.argv[1:] if argv is None else argv)
         finally:
-            sys.stdout.flush()  # otherwise Python flushes at exit and prints the error
+            sys.stdout.flush()  # otherwise Python flushes at exit and prints an error
     except BrokenPipeError as error:
         if not _silence_broken_pipes():
             show(f"error: {one_line(error)}")
@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _silence_broken_pipes() -> bool:
-    """Discard further output to pipes that were closed, such as by `head`; return whether there were any."""
+    """Discard further output to closed pipes, such as after `head`; return whether a pipe was closed."""
     gone = [stream for stream in (sys.stdout, sys.stderr) if _is_reader_gone(stream)]
     for stream in gone:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -66,7 +66,7 @@ def _is_reader_gone(stream: TextIO) -> bool:
 
 
 def _main(argv: list[str]) -> int:
-    """Run the command line and return its exit code; pass on a BrokenPipeError."""
+    """Run the command line and return its exit code. A BrokenPipeError is not caught."""
     _print_anything()
     if "_ARGCOMPLETE" in os.environ:  # the shell requests completions
         from saliency_bench.completion import complete
@@ -92,7 +92,7 @@ def _main(argv: list[str]) -> int:
 
 
 def _print_anything() -> None:
-    """Print text as UTF-8 if the locale is ASCII; otherwise escape characters that it cannot show."""
+    """Encode output as UTF-8 if the locale is ASCII; otherwise escape characters that the encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             ascii_only = codecs.lookup(stream.encoding).name == "ascii" and not os.environ.get("PYTHONIOENCODING")
@@ -100,9 +100,10 @@ def _print_anything() -> None:
 
 
 def guarded(command: str, argv: list[str]) -> int:
-    """Run a command; errors the user can fix become one line on standard error and exit code 2.
+    """Run a command and return its exit code.
 
-    A signal ends it with one line, and with 128 and the signal's number as exit code.
+    For errors that the user can fix, one line is printed to standard error and the exit code is 2. After a signal, one
+    line is printed and the exit code is 128 plus the number of the signal.
     """
     debug = "--debug" in argv
     args = argparse.Namespace()
@@ -126,24 +127,24 @@ def guarded(command: str, argv: list[str]) -> int:
         shown = error if isinstance(error, UserError) else storage_error(error) or error
         show(f"error: {one_line(shown, LONGEST)}")
         return 2
-    except Exception as error:  # a bug: still print no traceback, but how to get it
+    except Exception as error:  # a bug: print how to show the traceback
         if debug:
             raise
         if library := lacking(error):
             show(f"error: {command} needs {library}, which is not installed here: {registry.install_hint()}")
             return 2
-        if "Symlink loop" in str(error):  # as pathlib says of a path that it cannot follow
-            show(f"error: {one_line(error, LONGEST)}: the link leads to itself; give another path")
+        if "Symlink loop" in str(error):  # pathlib's message for a circular link
+            show(f"error: {one_line(error, LONGEST)}: the link points to itself; use another path")
             return 2
         if full := storage_error(error):
             show(f"error: {full}")
             return 2
-        show(f"unexpected error: {type(error).__name__}: {one_line(error, LONGEST)}; --debug shows where")
+        show(f"unexpected error: {type(error).__name__}: {one_line(error, LONGEST)}; add --debug to show the traceback")
         return 1
 
 
 def _leave_others() -> None:
-    """Close the connection between processes, so that its threads do not abort the first process that ends."""
+    """Close the connection between processes, because its threads would abort the first process that ends."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
@@ -159,10 +160,10 @@ def _last_words(number: int, command: str, argv: list[str], args: argparse.Names
 
 
 def _again(argv: list[str], args: argparse.Namespace) -> tuple[list[str], str]:
-    """Return the words that restart a command, without links already printed, and a note that these are still valid.
+    """Return (words that restart a command, note that printed links remain valid, or "").
 
-    `args.links` is {option that has printed links: whether it has a value}; a restart with it would create further
-    links.
+    `args.links` is {option that has printed links: whether it has a value}. These options are removed, because they
+    would create further links after a restart.
     """
     links: dict[str, bool] = getattr(args, "links", {})
     again, words = [], iter(argv)
@@ -176,9 +177,9 @@ def _again(argv: list[str], args: argparse.Namespace) -> tuple[list[str], str]:
 
 
 def _kept(command: str, argv: list[str]) -> str:
-    """Return the saved results that a command will reuse.
+    """Return a text about the saved results that a restarted command will reuse.
 
-    Its `KEPT` describes them, with a pattern of their files besides --out.
+    The command's `KEPT` contains their description, and a pattern of files in the folder of --out.
     """
     module = sys.modules.get(f"saliency_bench.push_scripts.{command.replace('-', '_')}")
     kept, pattern = getattr(module, "KEPT", ("", ""))
@@ -191,7 +192,7 @@ def _kept(command: str, argv: list[str]) -> str:
 
 
 def overview() -> str:
-    """Return the list of commands."""
+    """Return the help text with the list of commands."""
     commands = registry.files("push_scripts")
     width = max(map(len, commands), default=0)
     sections: dict[str, list[str]] = {title: [] for title in SECTIONS}

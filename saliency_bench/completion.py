@@ -1,4 +1,4 @@
-"""Tab completion of commands, options and names with argcomplete. Imports only the typed command."""
+"""Tab completion of commands, options and names with argcomplete. Only the typed command is imported."""
 
 import argparse
 import os
@@ -21,15 +21,15 @@ SOURCES = Path(__file__).parent / "compute" / "classifiers" / "sources.py"
 
 
 def complete() -> None:
-    """Answer the shell and end the process; return if the shell requests no completion."""
+    """Print completions and end the process. Return if the shell does not request a completion."""
     line = os.environ.get("COMP_LINE", "")[: int(os.environ.get("COMP_POINT") or 0)]
     typed = line.split()[1:]
-    command = next(iter(typed if line.endswith(" ") else typed[:-1]), "")  # a whole word
+    command = next(iter(typed if line.endswith(" ") else typed[:-1]), "")  # only a complete word is a command
     parser = Parser(prog=PROGRAM)
     parser.add_argument("--version", action="store_true", help="show the installed version")
     commands = parser.add_subparsers(metavar="COMMAND")
     known = registry.files("push_scripts")
-    if command in known:  # the others are not read
+    if command in known:  # other commands are not read
         commands.add_parser(command)
         commands.choices[command] = typed_parser(command, typed[1:])  # type: ignore[assignment]
     elif command == "help":
@@ -48,12 +48,12 @@ def typed_parser(command: str, words: list[str]) -> argparse.ArgumentParser:
     for action in parser._actions:
         completer = _completer(action)
         if completer and not hasattr(action, "completer"):
-            setattr(action, "completer", completer)  # noqa: B010  where argcomplete looks for it
+            setattr(action, "completer", completer)  # noqa: B010  argcomplete reads this attribute
     return parser
 
 
 def _by_first_word(module: ModuleType, words: list[str]) -> argparse.ArgumentParser:
-    """Return the parser of a command whose options depend on its first word, a plugin of the kind `INNER`."""
+    """Return the parser of a command whose options depend on its first word, the name of an item of kind `INNER`."""
     parser = Parser(prog=PROGRAM)
     names = parser.add_subparsers(metavar="NAME")
     for name, path in registry.files(module.INNER).items():
@@ -73,7 +73,7 @@ def _completer(action: argparse.Action) -> Completer | None:
         return lambda prefix="", **_: _or_folder(list_datasets(), prefix)
     if kind in ("model", "other_model"):
         return lambda prefix="", **_: _or_folder(registry.constant(SOURCES, "KNOWN", ()), prefix)
-    if kind == "target" and action.metavar is None:  # the rule of a run, not a class
+    if kind == "target" and action.metavar is None:  # `--target` of a run, not a class
         from saliency_bench.spec import TARGETS
 
         return partial(_or_file, TARGETS)
@@ -85,7 +85,7 @@ def _completer(action: argparse.Action) -> Completer | None:
 
 
 def _with_options(kind: str, prefix: str = "", **_: Any) -> list[str]:
-    """Return names of explainers or metrics; after a colon, the options of the named one."""
+    """Return the names of explainers or metrics, or after "NAME:" the options of this item."""
     name, colon, options = prefix.partition(":")
     if not colon or name not in registry.files(kind):
         return registry.names(kind)

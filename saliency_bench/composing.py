@@ -1,4 +1,4 @@
-"""Public name of `saliency_bench.compute.maps.composing`."""
+"""Public alias of `saliency_bench.compute.maps.composing`."""
 
 from saliency_bench.compute.maps.composing import absolute, blurred, over_layers, positive, smoothed
 

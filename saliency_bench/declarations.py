@@ -1,4 +1,4 @@
-"""`@sb.explainer(...)` and `@sb.metric(...)`: the properties of an explainer or metric, declared where it is defined.
+"""Decorators `@sb.explainer(...)` and `@sb.metric(...)`, which declare the properties of an explainer or metric.
 
     @sb.explainer(version=1, needs="gradients", passes=1)
     def my_method(classifier, images, target, *, option: float = 1.0): ...   # -> maps (B, H, W)
@@ -6,9 +6,9 @@
     @sb.metric(version=1, higher_is_better=True, range=(0, 1), paper="Authors, title, year, https://...")
     def my_score(maps, masks, *, option: float = 1.0): ...                   # -> scores (B,), or parts (B, P)
 
-The decorator makes a declaration, checks it against the function and attaches it as `my_score.declaration`; the
-function itself is not changed. A mismatch raises a `UserError` where the function is defined. Keyword-only parameters
-with defaults are options; the others are the inputs of a metric, by the names in `INPUTS`.
+The decorator creates a declaration, checks it against the function and attaches it as `my_score.declaration`. The
+function itself is not changed. A mismatch raises a `UserError` when the function is defined. Keyword-only parameters
+with defaults are options. The other parameters of a metric are its inputs, with names from `INPUTS`.
 
 This file is copied next to published metrics, so it imports only `errors`.
 """
@@ -43,12 +43,12 @@ INPUTS = {
     "retrained": "numpy int (B, P), the classes predicted by networks trained on changed pictures; -1: none",
     "first_right": "numpy (B,), the exposure of the first correct answer of each judgement of a person; NaN: none",
 }
-# Inputs through which scores depend on the explainer or on answers of people.
+# Inputs that depend on the explainer or on answers of people. A metric needs at least one of them.
 SCORED = frozenset({"maps", "curves", "explain", "partners", "retrained", "first_right"})
-# Columns of a dataset that have a separate parameter.
+# {column of a dataset: name of the input that contains it}.
 OWN_COLUMNS = {"image": "images", "mask": "masks", "label": "labels"}
 NETWORK = ("outputs", "gradients", "activations", "attention", "nothing")
-# Keywords by the type of their values.
+# Keywords grouped by the type of their values.
 TEXTS = ("title", "needs", "paper", "undefined", "mark", "absent", "note", "keeps")
 NAMES = ("also_called", "columns")
 FUNCTIONS = ("check", "marked", "parts", "reduce", "aggregate", "aggregate_if", "question", "plan", "left_out")
@@ -59,16 +59,18 @@ Range = tuple[float, float]
 
 
 class _Declaration:
-    """Base of the two declarations: keywords only, and usable as a decorator."""
+    """Base class of both declarations, which accept only keywords and are decorators."""
 
     def __new__(cls, *positional: object, **keywords: object) -> Self:
-        """Refuse unknown keywords.
+        """Create a declaration, after checking its keywords.
 
         Raises:
             UserError: A keyword is unknown, or the decorator is written without parentheses.
         """
         if positional:
-            raise UserError(f"{_decorator(cls)} takes keywords: write {_decorator(cls)}(version=1) above the function")
+            raise UserError(
+                f"{_decorator(cls)} accepts only keywords; write {_decorator(cls)}(version=1) above the function"
+            )
         names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
         for key in keywords:
             if key not in names:
@@ -76,13 +78,13 @@ class _Declaration:
         return super().__new__(cls)
 
     def __call__(self, function: F) -> F:
-        """Attach the declaration to a function, or to the class of callable objects.
+        """Attach the declaration to a function, or to a class of callable objects, and return it.
 
         Raises:
             UserError: The declaration does not fit the function.
         """
         if not callable(function):
-            raise UserError(f"{_decorator(type(self))}(...) decorates a function; got {function!r}")
+            raise UserError(f"{_decorator(type(self))}(...) must decorate a function; got {function!r}")
         self.check_function(getattr(function, "__name__", repr(function)), function)
         function.declaration = self  # type: ignore[attr-defined]
         return function
@@ -94,24 +96,26 @@ class _Declaration:
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainerDeclaration(_Declaration):
-    """`@sb.explainer(...)`: the properties of an explainer. All of them are optional for your own function.
+    """Properties of an explainer, declared by `@sb.explainer(...)`. All of them are optional for your own function.
 
     Attributes:
-        version: integer; increase it whenever a map changes, so that old and new numbers never mix. A function that is
-            not found by name (in a folder of plugins or by an entry point) has a hash of its code instead; items from
-            entry points also have a hash of their source.
-        needs: requirements on the network, from these words joined by ", " or " or ": outputs, gradients, activations,
-            attention; or "nothing" for a baseline.
-        passes: forward passes for one image, the most if images differ: a number, or a function (options, height,
-            width) -> number of all options. Other dependencies are further parameters with defaults, such as
-            `channels=512`.
-        targeted: whether its maps depend on the target.
-        signed: whether its maps also hold evidence against the target as negative values: True, or {option: value} of
-            the option that enables it. It must be a literal, because reports read it without importing the explainer.
-        check: called with all options before anything is loaded; raises UserError or ValueError for invalid options.
-        also_called: other names that people may type, for suggestions.
-        elsewhere: (package, line of code) that gives the same maps there, with options in braces: `{steps}`; x is the
-            normalised image, label the class, model gives logits of x, classifier is as here. `choose` shows it.
+        version: Integer to increase whenever a map changes, so that old and new numbers never mix. A function without a
+            registered name (in a plugin folder or an entry point) has a hash of its code instead. Items from entry
+            points also have a hash of their source.
+        needs: Requirements on the network: outputs, gradients, activations or attention, joined by ", " or " or "; or
+            "nothing" for a baseline.
+        passes: Forward passes for one image (the maximum if images differ): a number, or a function (options, height,
+            width) -> number. Other dependencies are additional parameters with defaults, such as `channels=512`.
+        targeted: Whether maps depend on the target.
+        signed: Whether maps also contain evidence against the target as negative values: True, or {option: value} for
+            the option that enables negative values. It must be a literal, because reports read it without importing the
+            explainer.
+        check: Function that is called with all options before anything is loaded. It raises UserError or ValueError for
+            invalid options.
+        also_called: Alternative names for suggestions.
+        elsewhere: Pairs (package, line of code) that compute the same maps with other packages. Options are in braces:
+            `{steps}`. In the code, x is the normalised image, label is the class, model returns logits of x, and
+            classifier is the classifier of this package. `choose` prints the code.
     """
 
     version: int | None = None
@@ -133,7 +137,7 @@ class ExplainerDeclaration(_Declaration):
         return self.passes(options, height, width) if callable(self.passes) else self.passes or 0
 
     def check_function(self, name: str, function: Callable[..., Any]) -> None:
-        """Raise UserError for unknown words, an invalid version, and invalid parameters."""
+        """Raise UserError for invalid keywords or parameters."""
         owner = f"explainer {name}"
         _check_common(owner, self)
         if type(self.targeted) is not bool:
@@ -150,40 +154,39 @@ class ExplainerDeclaration(_Declaration):
 
 @dataclass(frozen=True, kw_only=True)
 class MetricDeclaration(_Declaration):
-    """`@sb.metric(...)`: the properties of a metric and its scores.
+    """Properties of a metric and its scores, declared by `@sb.metric(...)`.
 
     Attributes:
-        version: integer; increase it whenever a number changes. See `ExplainerDeclaration`.
-        higher_is_better: the direction, or a function of {option: value} if options reverse it. Default: assumed to be
-            True, and marked so in tables.
-        title: its name on pages, in a few well-known words: "Overlap (mIoU)". It must be a literal, because pages read
-            it without importing the metric. Default: its identifier.
-        range: (low, high) of scores and their parts; or a function of {option: value}, or of that and the
-            `target_weights.TargetRange`. The kind of interval follows from it; a score outside is an error.
-        paper: its source: a BibTeX entry, or a line "authors, title, year, https://...".
-        undefined: when a score is NaN, in a few words.
-        mark: why valid scores must be counted and reported, in a few words, ...
-        marked: ... and a function of the metric's parameters -> bool (B,) that selects these samples.
-        parts: function (options, classifier) -> names of P parts, for a metric that returns (B, P).
-        absent: why a part may be NaN, in a few words.
-        reduce: function (values (B, P), options) -> scores (B,); default: the mean of the existing parts.
-        aggregate: instead of `reduce`, a function (means (D, P), options) -> (D,): the value of a cell is computed from
-            the means of the parts over all samples, or over resampled ones, row by row. Samples then have parts but no
-            score, and the cell has an interval but no rank.
-        aggregate_if: function (options) -> whether to use `aggregate`; if not, it is used like `reduce`.
-        note: a remark on all its numbers, in a few words.
-        columns: further columns of the dataset that it needs; a sample without a value is left out.
-        question: function (options, probabilities (B, K), groups) -> targets per sample
-            (`compute.targets.terms.TargetTerms`, () for none), for a metric whose question is not the target of the
-            run.
-        plan: function (options, predictions) -> {sample: [its partners]}, for a metric with the input `partners`; it
-            must depend on nothing else. Samples that it does not name are not scored.
-        keeps: "top" or "rest": the pixels kept in the pictures of a retraining metric.
-        left_out: function (options) -> parameters with a default that these options do not need.
-        passes: largest number of (classified pictures, requested maps) per image, or a function (options, height,
-            width) that returns it.
-        check: see `ExplainerDeclaration`.
-        also_called: see `ExplainerDeclaration`.
+        version: Integer to increase whenever a number changes. See `ExplainerDeclaration`.
+        higher_is_better: Whether higher is better, or a function of {option: value} if it depends on options. Default:
+            True is assumed, and tables report the assumption.
+        title: Name on pages, in a few well-known words: "Overlap (mIoU)". It must be a literal, because pages read it
+            without importing the metric. Default: the identifier.
+        range: (low, high) of scores and their parts, or a function of {option: value} and optionally of the
+            `target_weights.TargetRange`. It determines the type of interval. A score outside the range is an error.
+        paper: Source of the metric: a BibTeX entry, or a line "authors, title, year, https://...".
+        undefined: Short reason why a score is NaN.
+        mark: Short reason why some valid scores are counted and reported. It requires `marked`.
+        marked: Function of the metric's parameters -> bool (B,) that selects the samples for `mark`.
+        parts: Function (options, classifier) -> names of P parts, for a metric that returns (B, P).
+        absent: Short reason why a part may be NaN.
+        reduce: Function (values (B, P), options) -> scores (B,). Default: the mean of the parts that are not NaN.
+        aggregate: Function (means (D, P), options) -> values (D,), used instead of `reduce`. The value of a cell is
+            computed from the means of the parts over all samples, or over resampled samples, row by row. Samples then
+            have parts but no score, and the cell has an interval but no rank.
+        aggregate_if: Function (options) -> whether to use `aggregate`. Otherwise `aggregate` is used like `reduce`.
+        note: Short remark on all numbers of the metric.
+        columns: Additional columns of the dataset that the metric needs. A sample without a value is left out.
+        question: Function (options, probabilities (B, K), groups) -> targets per sample
+            (`compute.targets.terms.TargetTerms`, or () for none), for a metric whose question is not the run's target.
+        plan: Function (options, predictions) -> {sample: [partners]}, for a metric with the input `partners`. It must
+            depend only on the arguments. Samples that are not in the result have no score.
+        keeps: Pixels that are kept in the pictures of a retraining metric: "top" or "rest".
+        left_out: Function (options) -> parameters with a default that these options do not need.
+        passes: Maximum (classified pictures, requested maps) per image, or a function (options, height, width) that
+            returns this pair.
+        check: See `ExplainerDeclaration`.
+        also_called: See `ExplainerDeclaration`.
     """
 
     version: int | None = None
@@ -226,12 +229,12 @@ class MetricDeclaration(_Declaration):
         return self.range(options, target) if self.asks_target_range else self.range(options)
 
     def passes_of(self, options: Options, height: int, width: int) -> tuple[int, int]:
-        """Return the largest number of (classified pictures, requested maps) for an image of this size."""
+        """Return the maximum (classified pictures, requested maps) for an image of this size."""
         return self.passes(options, height, width) if callable(self.passes) else self.passes or (0, 0)
 
     @property
     def paper_line(self) -> str:
-        """Return the paper as a line."""
+        """Return the paper as one line."""
         return paper_line(self.paper)
 
     def check_function(self, name: str, function: Callable[..., Any]) -> None:
@@ -247,10 +250,10 @@ class MetricDeclaration(_Declaration):
         inputs = inputs_of(name, function)
         if ("partners" in inputs) != (self.plan is not None):
             raise UserError(
-                f"{owner}: a parameter partners and plan=function(options, predictions) go together; add the other"
+                f"{owner}: a parameter partners and plan=function(options, predictions) require each other; add both"
             )
         if self.asks_target_range and "curves" not in inputs and not {"target", "classifier"} <= set(inputs):
-            raise UserError(f"{owner}: its range depends on the target, so it must ask for curves, or target and "
+            raise UserError(f"{owner}: its range depends on the target, so it needs the input curves, or target and "
                             "classifier")  # fmt: skip
         _check_columns(owner, self.columns, inputs)
 
@@ -265,9 +268,9 @@ def check_call(name: str, explainer: Callable[..., Any], *, is_whole: bool = Tru
     """Check that an explainer can be called with only classifier, images and target.
 
     Args:
-        name: name of the explainer.
-        explainer: a function, or the class of callable objects.
-        is_whole: False if `functools.partial` may still bind some of its parameters.
+        name: Name of the explainer.
+        explainer: Function, or class of callable objects.
+        is_whole: Whether all parameters are bound. False if `functools.partial` may still bind some parameters.
 
     Raises:
         UserError: The explainer needs other arguments.
@@ -279,7 +282,7 @@ def check_call(name: str, explainer: Callable[..., Any], *, is_whole: bool = Tru
         takes = signature(explainer.__call__ if isinstance(explainer, type) else explainer)
     except ValueError as error:
         raise UserError(
-            f"{must}; its parameters cannot be read, so wrap it in a function with these parameters"
+            f"{must}; its signature cannot be read, so wrap it in a function with these parameters"
         ) from error
     bind = takes.bind if is_whole else takes.bind_partial
     try:
@@ -291,10 +294,10 @@ def check_call(name: str, explainer: Callable[..., Any], *, is_whole: bool = Tru
 
 
 def inputs_of(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the inputs of a metric from the names of its parameters; parameters with a default may have any name.
+    """Return the inputs of a metric: the names of its parameters, except for parameters with a default.
 
     Raises:
-        UserError: A parameter is unknown, or the metric does not use anything to score.
+        UserError: A parameter is unknown, or the metric has no input that depends on the explainer.
     """
     try:
         described = function.__call__ if isinstance(function, type) else function
@@ -302,9 +305,7 @@ def inputs_of(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
             p for p in signature(described).parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
         ]
     except (TypeError, ValueError) as error:
-        raise UserError(
-            f"metric {name}: its parameters cannot be read; wrap it in a function f(maps, masks)"
-        ) from error
+        raise UserError(f"metric {name}: its signature cannot be read; wrap it in a function f(maps, masks)") from error
     parameters = parameters[isinstance(function, type) :]  # without self
     options = [p for p in parameters if p.default is not p.empty and (p.kind is p.KEYWORD_ONLY or p.name not in INPUTS)]
     inputs = [p for p in parameters if p not in options]
@@ -312,19 +313,19 @@ def inputs_of(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
     if strange and strange[0].kind is Parameter.KEYWORD_ONLY:
         raise UserError(f"metric {name}: option {strange[0].name} needs a default; bind it with functools.partial")
     if strange or not inputs:
-        names = ", ".join(p.name for p in strange) or "nothing"
-        raise UserError(f"metric {name} asks for {names}; its parameters name what it needs: {', '.join(INPUTS)}")
+        unknown_names = f"the unknown inputs {', '.join(p.name for p in strange)}" if strange else "no inputs"
+        raise UserError(
+            f"metric {name} has {unknown_names}; name its parameters after these inputs: {', '.join(INPUTS)}"
+        )
     named = tuple(p.name for p in inputs)
     if not SCORED & set(named):
         fix = "; pass an explainer with the explainers" * (named == ("classifier", "images", "target"))
-        raise UserError(
-            f"metric {name} has only the inputs {', '.join(named)}; it must use maps, curves or explain{fix}"
-        )
+        raise UserError(f"metric {name} has only the inputs {', '.join(named)}; add maps, curves or explain{fix}")
     return named
 
 
 def paper_line(paper: str) -> str:
-    """Return "authors, title, year, address" of a BibTeX entry; other text is returned unchanged.
+    """Return "authors, title, year, address" of a BibTeX entry. Other text is returned unchanged.
 
     >>> paper_line("@misc{a, author={Ada, Eve and Bo, Al}, title={{T}wo}, year={2020}, url={https://x.org}}")
     'Ada and Bo, Two, 2020, https://x.org'
@@ -343,7 +344,7 @@ def _decorator(kind: type) -> str:
 
 
 def _check_common(owner: str, declared: ExplainerDeclaration | MetricDeclaration) -> None:
-    """Raise UserError for an invalid version, names or check of options."""
+    """Raise UserError for a version, text, function or list of names of the wrong type."""
     if declared.version is not None and (type(declared.version) is not int or declared.version < 1):
         raise UserError(f"{owner}: version must be a whole number of at least 1; got {declared.version!r}")
     for field in fields(declared):
@@ -353,7 +354,7 @@ def _check_common(owner: str, declared: ExplainerDeclaration | MetricDeclaration
         if key in FUNCTIONS and value is not None and not callable(value):
             raise UserError(f"{owner}: {key} must be a function; got {value!r}")
         if key in NAMES and isinstance(value, str):
-            raise UserError(f'{owner}: {key} must be several names: ("{value}",)')
+            raise UserError(f'{owner}: {key} must be a list of names, not a text: ("{value}",)')
         if key in NAMES and not _is_texts(value):
             raise UserError(f"{owner}: {key} must be a list of names; got {value!r}")
 
@@ -363,7 +364,7 @@ def _is_texts(value: object) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    """Return whether this is a whole number of at least 0."""
+    """Return whether a value is a whole number of at least 0."""
     return type(value) is int and value >= 0
 
 
@@ -390,30 +391,32 @@ def _check_direction_and_range(owner: str, declared: MetricDeclaration) -> None:
 
 
 def _check_parts(owner: str, declared: MetricDeclaration) -> None:
-    """Raise UserError for a keyword without the keyword that it requires."""
+    """Raise UserError for keywords that require or exclude other keywords."""
     for key in ("reduce", "aggregate", "absent"):
         if getattr(declared, key) and declared.parts is None:
             raise UserError(f"{owner}: {key} requires parts; add parts=function(options, classifier) -> names")
     if declared.reduce and declared.aggregate:
-        raise UserError(f"{owner}: a score is either by reduce or by aggregate; leave one out")
+        raise UserError(f"{owner}: reduce and aggregate exclude each other; remove one of them")
     if declared.aggregate_if and not declared.aggregate:
         raise UserError(f"{owner}: aggregate_if needs aggregate; add aggregate")
     if bool(declared.mark) != (declared.marked is not None):
-        raise UserError(f"{owner}: mark (why) and marked (a function, for which samples) go together; add the other")
+        raise UserError(
+            f"{owner}: mark (a reason) and marked (a function that selects samples) require each other; add both"
+        )
     if declared.keeps not in ("", "top", "rest"):
         raise UserError(f"{owner}: keeps must be top or rest; got {declared.keeps!r}")
 
 
 def _check_columns(owner: str, columns: Sequence[str], inputs: Sequence[str]) -> None:
-    """Raise UserError for a metric with the input columns that names none, or the reverse."""
+    """Raise UserError if only one of the keyword `columns` and the input `columns` is present."""
     if bool(columns) != ("columns" in inputs):
-        named = f"names columns of the dataset ({', '.join(map(str, columns))}), but has no parameter columns"
+        named = f"declares columns of the dataset ({', '.join(map(str, columns))}), but has no parameter columns"
         raise UserError(
-            f"{owner} {named if columns else 'has the input columns; name them with @sb.metric(columns=[...])'}"
+            f"{owner} {named if columns else 'has the input columns; declare them with @sb.metric(columns=[...])'}"
         )
     for column in columns:
         if column in OWN_COLUMNS:
-            raise UserError(f"{owner} asks for the column {column}; give it the parameter {OWN_COLUMNS[column]}")
+            raise UserError(f"{owner} declares the column {column}; use the parameter {OWN_COLUMNS[column]} instead")
 
 
 explainer = ExplainerDeclaration

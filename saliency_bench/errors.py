@@ -1,4 +1,4 @@
-"""Errors the user can fix, each as one line."""
+"""Errors that the user can fix, with one-line messages."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -6,27 +6,27 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from types import MappingProxyType
 
-SHOWN = 20  # names in a message
-LONGEST = 2000  # characters of a message
+SHOWN = 20  # maximum number of names in a message
+LONGEST = 2000  # maximum number of characters in a message
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class UserError(ValueError):
-    """One line: what is wrong, and the fix; the command line prints it and exits with code 2."""
+    """Error with a one-line message: the problem and the fix. The command line prints it and exits with code 2."""
 
     def __init__(self, text: object):
         super().__init__(one_line(text, LONGEST))
 
 
 def one_line(text: object, most: int = 300) -> str:
-    """Return a text, or the message of an error (its class if it has none), as one line.
+    """Return a text, or the message of an error, as one line. An error without a message yields its class.
 
-    Names in it may come from strangers: unprintable characters (escapes that move a terminal's cursor, marks that
-    reverse the writing direction) are spelled out.
+    The text may contain untrusted names, so unprintable characters are escaped (such as sequences that move a
+    terminal's cursor, or marks that reverse the writing direction).
 
     Args:
-        text: the text or error.
-        most: the longest line in characters; a longer one ends in "...".
+        text: Text or error.
+        most: Maximum number of characters; a longer line is cut and ends in "...".
     """
     line = " ".join(str(text).split()) or (type(text).__name__ if isinstance(text, BaseException) else "")
     line = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in line)
@@ -34,20 +34,17 @@ def one_line(text: object, most: int = 300) -> str:
 
 
 def without_controls(text: str) -> str:
-    """Spell out characters that move a cursor or reverse the writing direction; line breaks are kept."""
+    """Escape characters that move a cursor or reverse the writing direction; line breaks are kept."""
     return CONTROLS.sub(lambda sign: ascii(sign[0])[1:-1], text)
 
 
 class EndedError(Exception):
-    """A function of an explainer or metric tried to end the program; the cause shows how."""
+    """Error for a function of an explainer or metric that tried to end the program; `__cause__` is the exception."""
 
 
 @contextmanager
 def no_exit() -> Iterator[None]:
-    """Raise `EndedError` for calls that would end the program without an error, such as sys.exit(0).
-
-    Ctrl-C is not changed.
-    """
+    """Raise `EndedError` for calls that would end the program, such as sys.exit(0). Ctrl-C is not affected."""
     try:
         yield
     except (Exception, KeyboardInterrupt):
@@ -74,14 +71,14 @@ def unknown(
     *,
     owner: str = "",
 ) -> UserError:
-    """Return the error for an unknown name, which suggests the nearest known ones.
+    """Return the error for an unknown name, with the closest known names.
 
     Args:
-        kind: kind of the name, such as "option".
-        name: the unknown name.
-        names: all known names.
-        aliases: {known name: its other names}.
-        owner: owner of these names, such as the explainer of an option.
+        kind: Type of the name, such as "option".
+        name: The unknown name.
+        names: All known names.
+        aliases: {known name: alternative names}.
+        owner: Owner of these names, such as the explainer of an option.
     """
     names = sorted(set(names))
     near = _nearest(str(name), names, aliases)
@@ -91,14 +88,14 @@ def unknown(
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return "; did you mean NAME?", or "" if no name is near."""
+    """Return "; did you mean NAME?", or "" if no name is similar."""
     near = _nearest(name, sorted(set(names)), {})
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def _nearest(name: str, names: list[str], aliases: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return the item that `name` matches, ignoring case and punctuation, or by an alias; else up to three similar."""
-    common = names[0].partition("_")[0] + "_" if names else ""  # such as saliency_, which people leave out
+    """Return up to three similar names, or only the name that matches except for case, punctuation or an alias."""
+    common = names[0].partition("_")[0] + "_" if names else ""  # a prefix that users may omit, such as saliency_
     common = common if len(names) > 1 and all(item.startswith(common) for item in names) else ""
     spelled = {_letters(alias): item for item in names for alias in aliases.get(item, ())}
     spelled |= {_letters(item.removeprefix(common)): item for item in names}

@@ -1,7 +1,7 @@
-"""Saliency maps for metrics, in numpy only: validation, normalisation, the order of pixels.
+"""Validation, normalisation and pixel order of saliency maps for metrics, with numpy only.
 
-Pixels are ordered by their exact values, and a fixed permutation orders equal values. So maps must give equal values to
-pixels that are equal in theory; the function that enlarges small maps ensures this (`data/geometry.py`: `enlarge`).
+Pixels are ordered by their exact values, and a fixed permutation orders equal values. Pixels that are equal in theory
+must therefore have exactly equal values; `data.geometry.enlarge` ensures this for enlarged maps.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,15 +15,15 @@ import numpy as np
 from saliency_bench.utils.mask_values import in_words, unclear
 from saliency_bench.utils.seeds import random_bits, seed_of
 
-TIED_SHARE = 0.1  # scores that rank the pixels of a map are marked if more than this share of the pixels tie
+TIED_SHARE = 0.1  # scores from ranks are marked if more than this share of a map's pixels is tied
 
-# (height, width) of the small maps enlarged inside a `noted_sizes` block; None outside of one
+# (height, width) of the small maps enlarged inside a `noted_sizes` block; None outside of such a block
 _small: ContextVar[list[tuple[int, int]] | None] = ContextVar("small", default=None)
 
 
 @contextmanager
 def noted_sizes() -> Iterator[list[tuple[int, int]]]:
-    """Record the size of each small map that is enlarged inside the block, in the list that is yielded."""
+    """Yield a list that records the size of each small map enlarged inside the block."""
     sizes: list[tuple[int, int]] = []
     token = _small.set(sizes)
     try:
@@ -33,34 +33,34 @@ def noted_sizes() -> Iterator[list[tuple[int, int]]]:
 
 
 def note_size(height: int, width: int) -> None:
-    """Record that maps of this size are enlarged."""
+    """Record the size of maps that are enlarged."""
     if (sizes := _small.get()) is not None:
         sizes.append((height, width))
 
 
 def read_maps(maps: Any) -> np.ndarray:
-    """Return arrays, lists or tensors of maps as float32 (B, H, W); a single map (H, W) becomes a batch of one.
+    """Return arrays, lists or tensors of maps as float32 (B, H, W). A single map (H, W) becomes a batch of one.
 
     Raises:
-        ValueError: Wrong number of axes, an empty map, NaN or infinite values, or a map that becomes constant in
+        ValueError: The number of axes is wrong, or a map is empty, has NaN or infinite values, or becomes constant in
             float32.
     """
     given = read_array("maps", maps)
-    with np.errstate(over="ignore"):  # float64 beyond float32 becomes infinite, which is named below
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite, which is checked below
         array = given.astype(np.float32, copy=False)
     given, array = (given[None], array[None]) if array.ndim == 2 else (given, array)
     if array.ndim != 3 or 0 in array.shape[1:]:
-        raise ValueError(f"maps must have shape (B, H, W); these have {array.shape}")
+        raise ValueError(f"maps must have shape (B, H, W); got {array.shape}")
     finite = np.isfinite(array).all(axis=(1, 2))
     if not finite.all():
-        raise ValueError(f"map {int(np.argmin(finite))} holds NaN or infinite values; a map must be finite")
+        raise ValueError(f"map {int(np.argmin(finite))} contains NaN or infinite values; a map must be finite")
     if given.itemsize > 4 and len(array) and (lost := is_flat(array) & ~is_flat(given)).any():
-        raise ValueError(f"map {int(np.argmax(lost))} is constant once it is float32; rescale its values")
+        raise ValueError(f"map {int(np.argmax(lost))} becomes constant in float32; rescale its values")
     return array
 
 
 def read_masks(masks: Any) -> np.ndarray:
-    """Return arrays, lists or tensors of masks as bool (B, H, W). Masks hold 0 and one other value (1, 255, True).
+    """Return arrays, lists or tensors of masks as bool (B, H, W). Masks contain 0 and one other value (1, 255, True).
 
     Raises:
         ValueError: The number of axes is wrong, or the values do not separate the object from the background.
@@ -69,7 +69,7 @@ def read_masks(masks: Any) -> np.ndarray:
     array = read_array("masks", masks)
     array = array[None] if array.ndim == 2 else array
     if array.ndim != 3:
-        raise ValueError(f"masks must have shape (B, H, W); these have {array.shape}")
+        raise ValueError(f"masks must have shape (B, H, W); got {array.shape}")
     if array.dtype == bool:
         return array
     if reason := unclear(array):
@@ -82,7 +82,7 @@ def read_masks(masks: Any) -> np.ndarray:
 
 
 def _indices(mask: Any) -> Any:
-    """Return the indices of a palette image, with 0 for the index of black; return any other mask unchanged."""
+    """Return the indices of a palette image, with the index of black changed to 0; return other masks unchanged."""
     if getattr(mask, "mode", None) != "P":
         return mask
     indices, colours = np.asarray(mask), np.asarray(mask.convert("RGB"))
@@ -93,20 +93,24 @@ def _indices(mask: Any) -> Any:
 
 
 def read_pair(maps: Any, masks: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return (`read_maps`, `read_masks`), which must have the same shape."""
+    """Return (maps, masks) as read by `read_maps` and `read_masks`.
+
+    Raises:
+        ValueError: Maps or masks are invalid, or their shapes differ.
+    """
     values, inside = read_maps(maps), read_masks(masks)
     if values.shape != inside.shape:
-        raise ValueError(f"maps have shape {values.shape} but masks {inside.shape}; they must be equal")
+        raise ValueError(f"maps have shape {values.shape} but masks {inside.shape}; the shapes must be equal")
     return values, inside
 
 
 def read_array(name: str, values: Any, shape: str = "(B, H, W)") -> np.ndarray:
-    """Return arrays, tensors, or lists of these or of numbers as an array.
+    """Return an array, a tensor, or a list of arrays, tensors or numbers as an array.
 
     Args:
-        name: what the values are, for messages.
-        values: the numbers.
-        shape: the shape that they should have, for messages.
+        name: Name of the values for messages.
+        values: Numbers.
+        shape: Expected shape for messages.
 
     Raises:
         ValueError: The values are not real numbers, or the arrays differ in size.
@@ -121,21 +125,21 @@ def read_array(name: str, values: Any, shape: str = "(B, H, W)") -> np.ndarray:
         if array.dtype.kind not in "biuf" and values is not None:
             raise TypeError(f"{array.dtype} is not a real number type")
         return array
-    except (ValueError, TypeError, RuntimeError) as error:  # the last of a meta, sparse or quantised tensor
+    except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: a meta, sparse or quantised tensor
         raise ValueError(f"{name} must be real numbers of shape {shape}, all of one size") from error
 
 
 def is_flat(maps: np.ndarray) -> np.ndarray:
-    """Return Bool (B,): whether each map is constant."""
+    """Return whether each map is constant, bool (B,)."""
     return maps.max(axis=(1, 2)) == maps.min(axis=(1, 2))
 
 
 def normalise(maps: np.ndarray) -> np.ndarray:
-    """Scale each map to [0, 1] by its minimum and maximum; a constant map becomes zeros."""
+    """Scale each map to [0, 1] by its minimum and maximum. A constant map becomes zeros."""
     low = maps.min(axis=(1, 2), keepdims=True)
     with np.errstate(over="ignore"):
         span = maps.max(axis=(1, 2), keepdims=True) - low
-    # A span that is infinite in float32 (values near both ends of its range) needs float64 for one step.
+    # Use float64 if the span overflows in float32.
     if not np.isfinite(span).all():
         return normalise(maps.astype(np.float64)).astype(maps.dtype)
     return (maps - low) / np.where(span > 0, span, 1)
@@ -153,35 +157,35 @@ def tie_breaker(height: int, width: int) -> np.ndarray:
 def tied_share(maps: np.ndarray) -> np.ndarray:
     """Return the share of tied pixels of each map, float (B,).
 
-    It is 1 - (distinct values) / (H W): the share of pixels whose position in the order is not decided by their value.
+    The share is 1 - (distinct values) / (H W): the share of pixels whose order is not determined by their values.
     """
     ordered = np.sort(maps.reshape(len(maps), -1), axis=1)
     return (ordered[:, 1:] == ordered[:, :-1]).sum(axis=1) / ordered.shape[1]
 
 
 def is_tied(maps: np.ndarray) -> np.ndarray:
-    """Return Bool (B,): whether more than `TIED_SHARE` of a map's pixels tie. A constant map is flat, not tied."""
+    """Return whether more than `TIED_SHARE` of each map's pixels are tied, bool (B,). A constant map is not tied."""
     return (tied_share(maps) > TIED_SHARE) & ~is_flat(maps)
 
 
 def reliability(even: np.ndarray, odd: np.ndarray) -> np.ndarray:
-    """Return the reliability of maps that average random draws, Float64 (B,), from the maps of two halves of the draws.
+    """Return the reliability of maps that average random draws, estimated from the maps of two halves of the draws.
 
         reliability = 2 r / (1 + r),    r = Pearson correlation of the two halves, over pixels
 
-    This is the formula of Spearman and Brown (1910). The reliability is the expected correlation of the map of all
-    draws with the map of as many other draws: the share of its variance that is not noise.
+    This is the formula of Spearman and Brown (1910). The reliability is the expected correlation between the map of all
+    draws and a map of as many new draws. It is also the share of the map's variance that is not noise.
 
     Args:
-        even: (B, H, W), the maps of one half.
-        odd: (B, H, W), the maps of the other half.
+        even: Maps of one half of the draws, of shape (B, H, W).
+        odd: Maps of the other half, of shape (B, H, W).
 
     Returns:
-        A number in [0, 1] for each map: 0 if the halves correlate negatively, NaN if one of them is constant.
+        Reliabilities in [0, 1], float64 (B,): 0 if the halves have a negative correlation, NaN if a half is constant.
     """
     rows = [maps.reshape(len(maps), -1).astype(np.float64) for maps in (even, odd)]
     centred = [values - values.mean(axis=1, keepdims=True) for values in rows]
-    # Scale first: the squares of tiny or huge values would underflow or overflow.
+    # Scale first, because squares of tiny or huge values could underflow or overflow.
     sizes = [np.abs(values).max(axis=1, keepdims=True) for values in centred]
     first, second = (values / np.where(size > 0, size, 1) for values, size in zip(centred, sizes, strict=True))
     lengths = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
@@ -192,16 +196,16 @@ def reliability(even: np.ndarray, odd: np.ndarray) -> np.ndarray:
 
 
 def descending(maps: np.ndarray) -> np.ndarray:
-    """Return int (B, H*W): pixel indices from the highest value to the lowest, ties in the order of `tie_breaker`."""
+    """Return pixel indices from the highest to the lowest value, int (B, H*W), with ties ordered by `tie_breaker`."""
     permutation = tie_breaker(*maps.shape[1:])
     shuffled = maps.reshape(len(maps), -1)[:, permutation]
     return permutation[np.argsort(-shuffled, axis=1, kind="stable")]
 
 
 def top_pixels(maps: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return bool (B, H, W): the first counts[i] pixels of map i in the order of `descending`.
+    """Return the first counts[i] pixels of map i in the order of `descending`, bool (B, H, W).
 
-    Partitioning is linear in the pixels; of pixels at the lowest selected value, the tie-breaker's first are used.
+    Partitioning takes linear time. Among pixels with the lowest selected value, the tie-breaker selects the pixels.
     """
     chosen = np.zeros(maps.shape, dtype=bool)
     permutation = tie_breaker(*maps.shape[1:])
@@ -230,17 +234,17 @@ def score_regions(
     """Score the salient pixels of each map against its mask, at each threshold.
 
     Args:
-        score: function of the salient pixels and the mask, both bool (B, H, W), that returns (B,).
-        maps: (B, H, W).
-        masks: (B, H, W).
-        thresholds: a number is strictly exceeded by salient pixels; "mask_area": as many top pixels as the mask has.
-        normalised: scale each map to [0, 1] first.
+        score: Function of the salient pixels and the mask, both bool (B, H, W), that returns scores (B,).
+        maps: Maps of shape (B, H, W).
+        masks: Masks of shape (B, H, W).
+        thresholds: Numbers that salient pixels strictly exceed, or "mask_area" for as many top pixels as the mask has.
+        normalised: Whether to scale each map to [0, 1] first.
 
     Returns:
-        Float64 (B, T) for T thresholds; NaN for an empty mask.
+        Scores at T thresholds, float64 (B, T); NaN for an empty mask.
 
     Raises:
-        ValueError: See `read_pair` and `check_threshold`.
+        ValueError: Maps, masks or a threshold are invalid (`read_pair`, `check_threshold`).
     """
     for threshold in thresholds:
         check_threshold(threshold=threshold, normalise=normalised)
@@ -253,7 +257,7 @@ def score_regions(
 
 
 def salient(values: np.ndarray, inside: np.ndarray, threshold: float | str) -> np.ndarray:
-    """Return bool (B, H, W): the pixels above a threshold, or as many top pixels as the mask has."""
+    """Return the pixels above a threshold, or as many top pixels as the mask has, bool (B, H, W)."""
     if isinstance(threshold, str):
         return top_pixels(values, np.count_nonzero(inside, axis=(1, 2)))
     return values > float(threshold)
@@ -264,15 +268,15 @@ def check_threshold(*, threshold: Any, normalise: bool) -> None:
     if isinstance(threshold, str) and threshold == "mask_area":
         return
     if isinstance(threshold, bool) or not isinstance(threshold, int | float | np.number):
-        raise ValueError(f"threshold is a number or 'mask_area'; got {threshold!r}")
+        raise ValueError(f"threshold must be a number or 'mask_area'; got {threshold!r}")
     if not (0 <= threshold <= 1 if normalise else np.isfinite(threshold)):
-        raise ValueError(f"threshold={threshold} must lie in [0, 1], or be any number with normalise=False")
+        raise ValueError(f"threshold={threshold} must be in [0, 1]; other numbers need normalise=False")
 
 
 def mean_of_parts(values: np.ndarray, options: object = None) -> np.ndarray:
-    """Return (B,): the mean over the parts of (B, P) that are not NaN, NaN if all are.
+    """Return the mean of parts (B, P) over the parts that are not NaN, of shape (B,), or NaN if all are NaN.
 
-    This is the default reduction of a metric's parts; other reductions use `options`.
+    This is the default reduction of a metric's parts. Other reductions also use `options`.
     """
     defined = ~np.isnan(values)
     return np.where(defined, values, 0).sum(axis=1) / np.where(defined.any(axis=1), defined.sum(axis=1), np.nan)

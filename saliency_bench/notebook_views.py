@@ -1,6 +1,6 @@
-"""Objects in notebooks: tables and pictures as HTML.
+"""HTML tables and pictures for objects in notebooks.
 
-Every text is escaped, because names may come from strangers.
+All text is escaped, because names may be untrusted.
 """
 
 from base64 import b64encode
@@ -14,20 +14,20 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
-LEAST = 224  # pixels of the shorter side of a picture
-MOST = 512  # pixels of its longer side, unless the shorter one would be too short
+LEAST = 224  # minimum of the shorter side of a picture in pixels
+MOST = 512  # maximum of its longer side in pixels, unless the shorter side would be below `LEAST`
 QUALITY = 88  # JPEG quality
-SIDE = 224  # pixels of the longer side of a picture in a strip, at least
-MARGIN, SIZE, LINE = 10, 14, 20  # pixels of a strip: around pictures, of letters, from line to line
+SIDE = 224  # minimum of the longer side of a picture in a strip in pixels
+MARGIN, SIZE, LINE = 10, 14, 20  # margin, font size and line height of a strip in pixels
 
 
 def table(rows: Iterable[Sequence[object]], header: Sequence[object] = (), bold: Iterable[tuple[int, int]] = ()) -> str:
     """Return an HTML table.
 
     Args:
-        rows: the texts of each row; the first is its name.
-        header: names of the columns.
-        bold: (row, column) of cells in bold.
+        rows: Texts of each row; the first text is the name of the row.
+        header: Names of the columns.
+        bold: Cells in bold, as (row, column).
     """
     marked = set(bold)
     head = "".join(f'<th scope="col" style="text-align:left">{_text(name)}</th>' for name in header)
@@ -43,7 +43,7 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[object] = (), bold:
 
 
 def facts(title: str, about: Mapping[str, object]) -> str:
-    """Return a title above a table of facts, without empty facts."""
+    """Return an HTML title and table of facts. Empty facts are left out."""
     return paragraph(title, strong=True) + table(item for item in about.items() if item[1] not in ("", None, ()))
 
 
@@ -53,7 +53,7 @@ def paragraph(text: object, *, strong: bool = False) -> str:
 
 
 def pictures(named: Mapping[str, Image.Image]) -> str:
-    """Return pictures side by side, each above its name."""
+    """Return HTML with pictures side by side, each above its name."""
     figures = (
         f'<figure style="display:inline-block;margin:0 0.5em 0.5em 0"><img alt="{_text(name)}" src="{_show(image)}">'
         f"<figcaption>{_text(name)}</figcaption></figure>"
@@ -62,17 +62,17 @@ def pictures(named: Mapping[str, Image.Image]) -> str:
     return f"<div>{''.join(figures)}</div>"
 
 
-Panel = tuple[Image.Image, Sequence[str]]  # a picture and the lines of text below it
+Panel = tuple[Image.Image, Sequence[str]]  # (picture, lines of text below it)
 
 
 @dataclass(frozen=True)
 class StripLayout:
-    """Positions of the parts of a strip of panels, in pixels from the top left.
+    """Layout of a strip of panels, with positions in pixels from the top left.
 
     Attributes:
         size: Width and height of the strip.
-        pictures: (picture, left, top), enlarged.
-        lines: (text, left, top, whether it is bold), cut to the width of its panel.
+        pictures: Enlarged pictures as (picture, left, top).
+        lines: Lines of text as (text, left, top, whether it is bold), cut to the width of the panel.
     """
 
     size: tuple[int, int]
@@ -84,7 +84,7 @@ def layout(panels: Sequence[Panel]) -> StripLayout:
     """Lay out pictures of the same size side by side, enlarged to at least `SIDE`, with lines of text below each."""
     factor = max(1, -(-SIDE // max(panels[0][0].size)))
     width, height = (factor * side for side in panels[0][0].size)
-    cell = max(width, SIDE)  # of a tall picture: room for the words
+    cell = max(width, SIDE)  # text below a narrow picture needs at least `SIDE` pixels
     most = max(len(text) for _, text in panels)
     pictures: list[tuple[Image.Image, int, int]] = []
     lines: list[tuple[str, int, int, bool]] = []
@@ -111,7 +111,7 @@ def strip(panels: Sequence[Panel]) -> Image.Image:
 
 
 def stacked(strips: Sequence[Image.Image]) -> Image.Image:
-    """Draw strips below each other, as wide as the widest."""
+    """Draw strips below each other, in the width of the widest strip."""
     size = max(image.width for image in strips), sum(image.height for image in strips)
     canvas = Image.new("RGB", size, "white")
     top = 0
@@ -122,7 +122,7 @@ def stacked(strips: Sequence[Image.Image]) -> Image.Image:
 
 
 def _fitted(line: str, width: int) -> str:
-    """Return as much of a line as fits into `width` pixels, whether it is bold or not."""
+    """Return a line cut to `width` pixels, measured in bold."""
     line = " ".join(line.split())
     shown = line
     while _font(bold=True).getlength(shown) > width:
@@ -133,7 +133,7 @@ def _fitted(line: str, width: int) -> str:
 
 @cache
 def _font(*, bold: bool) -> Any:
-    """Load DejaVu, which is included in matplotlib and has Latin, Greek, Cyrillic and Arabic letters."""
+    """Load the font DejaVu Sans, which is part of matplotlib and has Latin, Greek, Cyrillic and Arabic letters."""
     from matplotlib import get_data_path
 
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
@@ -143,7 +143,7 @@ def _font(*, bold: bool) -> Any:
 def large(image: Image.Image) -> Image.Image:
     """Scale a picture to between `LEAST` and `MOST` pixels.
 
-    A small one is enlarged by a whole number without smoothing, so that each pixel stays a square.
+    A small picture is enlarged by a whole number without smoothing, so that each pixel remains a square.
     """
     times = -(-LEAST // min(image.size))
     if times > 1:
@@ -164,7 +164,7 @@ def data_uri(image: Image.Image, kind: str, **settings: Any) -> str:
 
 
 def _encoded(image: Image.Image, kind: str, **settings: Any) -> bytes:
-    """Return a picture as the bytes of a file; the settings are Pillow's."""
+    """Return a picture as the bytes of a file. `settings` are arguments of Pillow's `Image.save`."""
     buffer = BytesIO()
     image.save(buffer, format=kind, **settings)
     return buffer.getvalue()

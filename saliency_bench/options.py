@@ -1,7 +1,7 @@
-"""Options of explainers and metrics: keyword-only parameters of their function, with defaults.
+"""Options of explainers and metrics: keyword-only parameters with defaults.
 
-On the command line they follow the name: `rise:masks=1000,p=0.3`. A parameter's annotation defines its values, such as
-`Literal["max", "sum"]`; anything else is refused when the explainer or metric is created.
+On the command line, options follow the name: `rise:masks=1000,p=0.3`. The annotation of a parameter defines its allowed
+values, such as `Literal["max", "sum"]`. Other values raise an error when the explainer or metric is created.
 """
 
 import inspect
@@ -15,14 +15,14 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from saliency_bench.errors import UserError, unknown
 
-JSON = ('"', "[", "{")  # start of a JSON text, list or object, in which a comma does not separate options
+JSON = ('"', "[", "{")  # start of a JSON text, list or object, whose commas do not separate options
 
 
 def parse(text: str) -> tuple[str, dict[str, object]]:
     """Split "rise:masks=1000" into ("rise", {"masks": 1000}).
 
-    Values are parsed as JSON, else kept as text. A comma inside a JSON text or list, as in `"a,b"`, does not separate
-    options.
+    Values are parsed as JSON; other values are text. A comma inside a JSON text or list, as in `"a,b"`, does not
+    separate options.
 
     Raises:
         UserError: The text after the colon is not OPTION=VALUE.
@@ -32,7 +32,7 @@ def parse(text: str) -> tuple[str, dict[str, object]]:
     for pair in _pairs(rest):
         key, equals, value = pair.partition("=")
         if not equals:
-            raise UserError(f"'{pair}' in '{text}' is not OPTION=VALUE; write for example rise:masks=1000,p=0.3")
+            raise UserError(f"'{pair}' in '{text}' is not OPTION=VALUE; write options as in rise:masks=1000,p=0.3")
         options[key.strip()] = _value(value)
     return name.strip(), options
 
@@ -41,7 +41,7 @@ def _pairs(text: str) -> Iterator[str]:
     """Yield the texts between commas, except commas inside JSON."""
     parts = text.split(",")
     while parts:
-        # A JSON value ends at the first comma before which it is valid; anything else at the first comma.
+        # A JSON value ends at the first comma that makes it valid JSON; any other value ends at the first comma.
         ends = range(1, len(parts) + 1) if parts[0].partition("=")[2].startswith(JSON) else range(0)
         joined = (",".join(parts[:end]) for end in ends)
         whole = next((pair for pair in joined if _is_json(pair.partition("=")[2])), parts[0])
@@ -59,12 +59,12 @@ def _is_json(text: str) -> bool:
 
 
 def _value(text: str) -> object:
-    """Return the value of a text: JSON, Python's None, True and False, or the text itself."""
+    """Parse a text as JSON or as Python's None, True or False; return any other text unchanged."""
     return json.loads(text) if _is_json(text) else {"None": None, "True": True, "False": False}.get(text, text)
 
 
 def spelled(value: object) -> str:
-    """Write a value so that `parse` reads it back: plainly, or as JSON if plain text would be read differently."""
+    """Return a value as text that `parse` reads: plain text, or JSON if plain text would be parsed differently."""
     plain = str(value)
     if "," not in plain and plain.isprintable() and not plain.startswith(JSON) and type(_value(plain)) is type(value):
         return plain
@@ -75,8 +75,8 @@ def spelled(value: object) -> str:
 
 
 def differing(options: Iterable[tuple[str, object]], defaults: Mapping[str, object]) -> str:
-    """Return the options that differ from their defaults, in the form after a name: ":key=value,...", or ""."""
-    # A user's function may have arrays as defaults, whose comparison is not a truth value.
+    """Return the options that differ from their defaults, as ":key=value,...", or ""."""
+    # Compare by identity first, because defaults of a user's function may be arrays.
     chosen = [(key, value) for key, value in options if value is not defaults.get(key)]
     pairs = [f"{key}={spelled(value)}" for key, value in chosen if value != defaults.get(key)]
     return ":" + ",".join(pairs) if pairs else ""
@@ -88,7 +88,7 @@ def listed(options: Iterable[tuple[str, object]]) -> str:
 
 
 def defaults(function: Callable) -> dict[str, object]:
-    """Return {option: default} of a function's keyword-only parameters, without `seeds`, which the caller gives."""
+    """Return {option: default} of a function's keyword-only parameters, except for `seeds`."""
     parameters = inspect.signature(function).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "seeds"}
 
@@ -100,14 +100,14 @@ def positional(function: Callable) -> tuple[str, ...]:
 
 
 def resolved(owner: str, function: Callable, options: dict[str, object]) -> tuple[tuple[str, object], ...]:
-    """Return all options with their values, defaults filled in, sorted by name.
+    """Return all options with their values, including defaults, sorted by name.
 
-    1 for a float becomes 1.0, and 1.0 for an integer becomes 1: equal values must have the same identity.
+    1 for a float becomes 1.0, and 1.0 for an integer becomes 1, so that equal values have the same identity.
 
     Args:
-        owner: the name of the explainer or metric, for messages.
-        function: takes the options as keyword-only parameters.
-        options: chosen options.
+        owner: Name of the explainer or metric for messages.
+        function: Function with the options as keyword-only parameters.
+        options: Chosen options.
 
     Raises:
         UserError: An option is unknown, or has a value that its annotation does not allow.
@@ -122,7 +122,7 @@ def resolved(owner: str, function: Callable, options: dict[str, object]) -> tupl
 
 
 def check_names(owner: str, options: Mapping[str, object], names: Iterable[str]) -> None:
-    """Raise UserError for the first option that is not among `names`, with the nearest of them."""
+    """Raise UserError for the first option that is not in `names`, with the closest names."""
     names = list(names)
     for key in options:
         if not names:
@@ -133,11 +133,11 @@ def check_names(owner: str, options: Mapping[str, object], names: Iterable[str])
 
 @dataclass(frozen=True)
 class _Annotation:
-    """The values that an option takes.
+    """Allowed values of an option.
 
     Attributes:
-        types: types of allowed values.
-        choices: further values that are allowed.
+        types: Types of allowed values.
+        choices: Additional allowed values.
     """
 
     types: tuple[type, ...]
@@ -145,7 +145,7 @@ class _Annotation:
 
     @classmethod
     def from_hint(cls, hint: Any) -> "_Annotation | None":
-        """Read a type, choice or union of these; None for any other annotation, which allows anything."""
+        """Parse a type, Literal or union of these. Return None for other annotations, which allow any value."""
         members = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
         types = tuple(member for member in members if isinstance(member, type))
         literals = [member for member in members if get_origin(member) is Literal]
@@ -154,8 +154,8 @@ class _Annotation:
         return cls(types, tuple(choice for literal in literals for choice in get_args(literal)))
 
     def plain(self, value: Any) -> object:
-        """Convert a value to the annotated type: 1 to 1.0 for a float, a numpy scalar to Python's."""
-        value = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value  # of numpy
+        """Convert a value to the annotated type: 1 to 1.0 for a float, a numpy scalar to a Python number."""
+        value = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value  # numpy scalar
         if type(value) is int and float in self.types and int not in self.types:
             return float(value)
         if type(value) is float and int in self.types and float not in self.types and value.is_integer():
@@ -163,7 +163,7 @@ class _Annotation:
         return value
 
     def check(self, owner: str, key: str, value: object) -> None:
-        """Raise UserError for a value of the option `key` of `owner` that is not allowed."""
+        """Raise UserError if a value is not allowed for the option `key` of `owner`."""
         value = self.plain(value)
         if isinstance(value, float) and not isfinite(value):
             raise UserError(f"option {key} of {owner} must be a finite number; got {value}")
@@ -173,8 +173,8 @@ class _Annotation:
             if self.choices and isinstance(value, str):
                 raise unknown(f"value of option {key} of {owner}", value, str(self).split(" or "))
             digits = isinstance(value, int | float) and not isinstance(value, bool) and str in self.types
-            text = f'{key}="{value}"'  # with quotes for JSON, and others around all for the shell
-            fix = f"; as text write {text}, in a shell '{owner}:{text}'" if digits else ""
+            text = f'{key}="{value}"'  # quotes for JSON; the shell needs outer quotes
+            fix = f"; to pass it as text, write {text}, in a shell '{owner}:{text}'" if digits else ""
             raise UserError(f"option {key} of {owner} takes {self}; got {value!r}{fix}")
 
     def __str__(self) -> str:
@@ -190,13 +190,13 @@ def _annotated(function: Callable) -> dict[str, _Annotation]:
 
 
 def choices(function: Callable, key: str) -> tuple[object, ...]:
-    """Return the choices of an option, or () if it allows other values as well."""
+    """Return the choices of an option, or () if the option also allows other values."""
     annotation = _annotated(function).get(key)
     return () if annotation is None or set(annotation.types) - {NoneType} else annotation.choices
 
 
 def check(checker: Callable[..., None] | None, options: tuple[tuple[str, object], ...]) -> None:
-    """Call the declared `check`, if any, with all options; raise UserError with its message."""
+    """Call the declared `check`, if any, with all options. Raise UserError if it raises a ValueError."""
     if checker is not None:
         try:
             checker(**dict(options))
@@ -207,7 +207,7 @@ def check(checker: Callable[..., None] | None, options: tuple[tuple[str, object]
 
 
 def meanings(docstring: str) -> dict[str, str]:
-    """Return {parameter: its description} of the section `Args:` of a Google docstring."""
+    """Return {parameter: description} from the section `Args:` of a Google docstring."""
     _, _, section = inspect.cleandoc(docstring).partition("\nArgs:\n")
     descriptions: dict[str, str] = {}
     name = ""
@@ -227,6 +227,6 @@ def text(options: tuple[tuple[str, object], ...]) -> str:
 
 
 def _in_words(value: object) -> str:
-    """Describe an object without a JSON form identically in every process: sorted, without addresses."""
+    """Return a text for an object without a JSON form. It is sorted and has no addresses, so it is reproducible."""
     text = f"{{{', '.join(sorted(map(repr, value)))}}}" if isinstance(value, set | frozenset) else repr(value)
     return re.sub(r" at 0x[0-9a-fA-F]+", "", text)

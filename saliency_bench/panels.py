@@ -1,4 +1,4 @@
-"""`sb.draw`: inputs of a metric for chosen samples of a run, in rows of panels with text below."""
+"""Implementation of `sb.draw`: rows of panels with the inputs of a metric for chosen samples of a run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ from saliency_bench.utils.overlays import eight_bit, overlay
 
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # shares of inserted pixels
 OBJECT = "image_without_object"
-DOTS = 96  # pixels of an inch, of PDF and SVG
+DOTS = 96  # pixels per inch in PDF and SVG
 METRICS = {"maps": (), "insertion": ("saliency_insertion",), "classes": ("saliency_class_sensitivity",),
            "models": ("saliency_mcr", "saliency_mcs"), "object": ("saliency_idr",)}  # fmt: skip
 Panel = tuple[Image.Image, list[str]]
@@ -45,11 +45,11 @@ Rows = list[list[Panel]]
 
 @dataclass(frozen=True, repr=False)
 class Drawing:
-    """Pictures of samples; a notebook shows them.
+    """Pictures of samples, which notebooks display.
 
     Attributes:
-        rows: The panels of each row: a picture and the lines below it.
-        scores: A dict per sample and explainer with its scores; of several runs, also with the run.
+        rows: Panels of each row. A panel is a picture with the lines of text below it.
+        scores: Dict with the scores of each sample and explainer; for several runs, also with the name of the run.
     """
 
     rows: Rows
@@ -61,10 +61,10 @@ class Drawing:
         return stacked([strip(row) for row in self.rows])
 
     def save(self, out: str | Path) -> Path:
-        """Write the picture and return its path; PDF and SVG keep text as text.
+        """Write the picture to a file and return its path. PDF and SVG files contain selectable text.
 
         Args:
-            out: File to write; its suffix gives the format: .pdf, .svg, .png, .jpg or .webp.
+            out: Output file. The suffix determines the format: .pdf, .svg, .png, .jpg or .webp.
 
         Raises:
             UserError: The suffix is not supported, or the file cannot be written.
@@ -90,24 +90,24 @@ def draw(
 
         sb.draw("runs/first", "maps", samples=["cat-7"], out="maps.pdf")
 
-    Dataset and model of the run are loaded again, and the maps are computed anew.
+    The dataset and model of the run are loaded again, and the maps are recomputed.
 
     Args:
-        runs: The result of `run`, its folder, or a list of these, which are drawn below each other.
-        what: "maps", the picture, its mask and the map of each explainer with its scores; "insertion", the picture as
-            the top pixels of each map enter it; "classes", the maps of the most and of the least likely class;
-            "models", the maps of the run's model and of its other model; "object", the maps of the other model with
-            and without the object.
-        samples: Ids of the samples; by default the first two of the run.
-        explainers: Names of explainers (default: the run's).
+        runs: Result of `run`, its folder, or a list of these. Several runs are drawn below each other.
+        what: View to draw. "maps": the image, its mask and the map of each explainer with its scores. "insertion": the
+            image as the top pixels of each map are inserted. "classes": the maps of the most likely and the least
+            likely class. "models": the maps of the run's model and of its other model. "object": the maps of the other
+            model with and without the object.
+        samples: Ids of the samples; by default the first two samples of the run.
+        explainers: Names of explainers; by default the explainers of the run.
         device: See `run`.
-        out: File to write; its suffix gives the format: .pdf, .svg, .png, .jpg or .webp.
+        out: Output file. The suffix determines the format: .pdf, .svg, .png, .jpg or .webp.
 
     Returns:
-        The drawing, with `picture`, `scores` and `save`.
+        Drawing with `picture`, `scores` and `save`.
 
     Raises:
-        UserError: An argument is wrong, or a run cannot be loaded again or lacks the requested data.
+        UserError: An argument is invalid, or a run cannot be loaded or lacks the requested data.
     """
     chosen = list(runs) if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
     folders = [Path(getattr(run, "folder", run)) for run in chosen]
@@ -124,7 +124,7 @@ def draw(
 
 
 def _write_figure(path: Path, strips: Sequence[StripLayout]) -> None:
-    """Write strips below each other as PDF or SVG: pictures as pixels, text as text."""
+    """Write strips below each other to a PDF or SVG file, with pictures as pixels and text as text."""
     width, height = max(placed.size[0] for placed in strips), sum(placed.size[1] for placed in strips)
     with rc_context(STYLE | {"font.family": "DejaVu Sans", "svg.image_inline": True}):
         figure = Figure(figsize=(width / DOTS, height / DOTS))
@@ -146,15 +146,15 @@ def _write_figure(path: Path, strips: Sequence[StripLayout]) -> None:
 def drawn(
     folder: Path, panel: str, samples: Sequence[str] | None, explainers: Sequence[str] | None, device: str | None
 ) -> tuple[Rows, list[dict[str, Any]]]:
-    """Return (the rows of panels; {sample, explainer, scores} of each sample and explainer).
+    """Return (rows of panels, dicts {sample, explainer, scores} of each sample and explainer).
 
     Raises:
-        UserError: The run cannot be loaded again, or lacks the requested data.
+        UserError: The run cannot be loaded or lacks the requested data.
     """
     manifest = read_manifest(folder)
     if panel in ("models", "object") and manifest.spec.other_model is None:
         raise UserError(
-            f"{folder} has no other model, whose maps --what {panel} shows; use a run made with --other-model DIR "
+            f"{folder} has no other model, which --what {panel} requires; use a run with --other-model DIR "
             "--other-label COLUMN"
         )
     metrics = _metrics(manifest, panel)
@@ -173,13 +173,13 @@ def drawn(
 
 
 def _metrics(manifest: Manifest, panel: str) -> tuple[str, ...]:
-    """Return the metrics to draw; insertion has the options of the run, if any."""
+    """Return the metrics of a view. "insertion" uses the run's options of the metric, if the run has it."""
     named = [cell.metric_text for cell in manifest.cells.values() if cell.metric == "saliency_insertion"]
     return (named[0],) if panel == "insertion" and named else METRICS[panel]
 
 
 def _maps(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
-    """Return a row: the picture, its mask and the map of each explainer, with the scores that the run gave them."""
+    """Return a row with the image, its mask and the map of each explainer, with the scores of the run."""
     run = read_run(sample.context.out)
     mask = cell_of(sample, sample.context.explainers[0], ViewSpec(kind="mask")).pixels
     assert mask is not None
@@ -203,7 +203,7 @@ def _maps(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dict[
 
 
 def _insertion(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
-    """Return a row per explainer: its map, and the picture at each of `SHARES` with the probability of the target."""
+    """Return a row per explainer: its map, and the image at each of `SHARES` with the probability of the target."""
     reference = str(dict(registered_metric(metrics[0]).options)["reference"])
     height, width = sample.images.shape[2:]
     counts = fraction_counts(height, width, SHARES)
@@ -231,7 +231,7 @@ def _insertion(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[
 
 
 def _classes(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
-    """Return two rows: the maps of the most likely class, and of the least likely."""
+    """Return two rows: the maps of the most likely class, and the maps of the least likely class."""
     logits = torch.tensor([sample.row["logits"]])
     p = probabilities(logits.double(), sample.context.classifier.activation)[0]
     ends = [int(logits[0].argmax()), int(logits[0].argmin())]
@@ -251,7 +251,7 @@ def _classes(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[di
 
 
 def _models(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
-    """Return two rows: the maps of the run's model for the label, and of the other model for its own."""
+    """Return two rows: the maps of the run's model for its label, and the maps of the other model for its label."""
     assert sample.other is not None
     labels, other = sample.labels, sample.other
     words = [
@@ -271,11 +271,11 @@ def _models(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dic
 
 
 def _object(sample: SuiteSample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
-    """Return two rows: the maps of the other model for its label, with the object and without."""
+    """Return two rows: the maps of the other model for its label, with the object and without the object."""
     assert sample.other is not None
     column, other = sample.batch.columns.get(OBJECT), sample.other
     if column is None or column.lacking[0] or not isinstance(column.values, torch.Tensor):
-        raise UserError(f"{sample.name} has no {OBJECT}; draw a sample that has a picture without its object")
+        raise UserError(f"{sample.name} has no {OBJECT}; draw a sample with a picture without the object")
     pictures = sample.images, column.values
     scene, rows = _name(_other(sample).classifier, other.labels), []
     for image, text in zip(pictures, ("with the object", "without"), strict=True):
@@ -298,7 +298,7 @@ PANELS = {"maps": _maps, "insertion": _insertion, "classes": _classes, "models":
 
 
 def _made(explainer: Explainer, explain: Callable[..., np.ndarray], images: Images, target: Target) -> np.ndarray:
-    """Return a map (1, H, W)."""
+    """Return the map (1, H, W) of an image."""
     return _raising(explainer, partial(explain, images, target))
 
 
@@ -332,7 +332,7 @@ def _about(sample: SuiteSample, explainer: Explainer) -> dict[str, Any]:
 
 
 def _why(reason: str) -> dict[str, str]:
-    """Return why there is no score, if there is none."""
+    """Return {"reason": reason} for a missing score, or {}."""
     return {"reason": reason} if reason else {}
 
 

@@ -1,4 +1,4 @@
-"""Public name of `saliency_bench.compute.maps.peers`."""
+"""Public alias of `saliency_bench.compute.maps.peers`."""
 
 from saliency_bench.compute.maps.peers import captum, grad_cam, quantus, zennit
 

@@ -1,11 +1,11 @@
-"""The plugin folders (explainers, metrics, hub_builders, push_scripts ...): their items by file name.
+"""Registry of the items in plugin folders (explainers, metrics, hub_builders, push_scripts ...), by file name.
 
-An item is a file `NAME.py` or a folder `NAME/` that holds `NAME.py`; names that begin with `_` are private to their
-folder. Nothing is imported before it is used, so a missing optional library only affects the plugins that need it.
+An item is a file `NAME.py` or a folder `NAME/` that contains `NAME.py`. Names that begin with `_` are private to their
+folder. Items are imported at their first use, so a missing optional library only affects the items that need it.
 
-Other installed packages add items by entry points of the groups `saliency_bench.explainers`, `.metrics` and
-`.datasets`, NAME = "package.module", for a module (for a metric also a folder) in the same form as here; and suites by
-`saliency_bench.suites`, whose value is a folder of YAML files.
+Other installed packages can add items by entry points NAME = "package.module" of the groups
+`saliency_bench.explainers`, `.metrics` and `.datasets`. The module (for a metric also a folder) has the same structure
+as in this package. Suites are added by the group `saliency_bench.suites`, whose value is a folder of YAML files.
 """
 
 import ast
@@ -36,36 +36,36 @@ KINDS = {
     "suites": "suite",
 }
 HERE = Path(__file__).parent
-# {kind: group of the entry points by which other packages add items}.
+# {kind: group of the entry points with which other packages add items}.
 GROUPS = {
     "explainers": "saliency_bench.explainers",
     "metrics": "saliency_bench.metrics",
     "hub_builders": "saliency_bench.datasets",
     "suites": "saliency_bench.suites",
 }
-# In the version of a plugin's item, "3 of their-package 1.2.0, code 5f0c2a1b3c4d5e6f".
+# Separators in the version of another package's item, such as "3 of their-package 1.2.0, code 5f0c2a1b3c4d5e6f".
 OF, CODE = " of ", ", code "
 DECLARED = ("explainers", "metrics")  # kinds whose functions have a declaration
-PART = {"explainers": "", "metrics": "score"}  # the file of an item's folder that holds its function
+PART = {"explainers": "", "metrics": "score"}  # file in an item's folder that contains its function
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
-DASHED = ("hub_builders", "push_scripts")  # their public names have dashes: shapes-xai, install-metrics
+DASHED = ("hub_builders", "push_scripts")  # kinds whose public names have dashes: shapes-xai, install-metrics
 
 
 def folders(kind: str) -> list[Path]:
-    """Return the folders that hold the items of a kind."""
+    """Return the folders with the items of a kind."""
     spec = find_spec(f"saliency_bench.{kind}")
     inside = [] if spec is None else [Path(location) for location in spec.submodule_search_locations or ()]
     return inside + [place for place in _places(kind).values() if kind == "suites" and place.is_dir()]
 
 
 def files(kind: str) -> dict[str, Path]:
-    """Return {public name: its main file}: items of this package, sorted by name, then items added by others."""
+    """Return {public name: main file} of items: first of this package, sorted by name, then of other packages."""
     return _inside(kind, *folders(kind)) | _added(kind)
 
 
 @cache
 def _inside(kind: str, *of_kind: Path) -> dict[str, Path]:
-    """Return {public name: its main file} of the items in folders, sorted by name."""
+    """Return {public name: main file} of the items in folders, sorted by name."""
     items: dict[str, Path] = {}
     for folder in of_kind:
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
@@ -77,11 +77,11 @@ def _inside(kind: str, *of_kind: Path) -> dict[str, Path]:
 
 @cache
 def _all_points() -> dict[str, list[EntryPoint]]:
-    """Return {kind: entry points} of all installed packages, whose files are read once for all kinds."""
+    """Return {kind: entry points} of all installed packages. The packages are read once for all kinds."""
     try:
         every = entry_points()
         return {kind: list(every.select(group=group)) for kind, group in GROUPS.items()}
-    except Exception:  # one package's file cannot be read; the others still count
+    except Exception:  # the file of one package cannot be read; use the other packages
         points = _points_one_by_one()
         return {kind: [point for point in points if point.group == group] for kind, group in GROUPS.items()}
 
@@ -103,7 +103,7 @@ def _points_one_by_one() -> list[EntryPoint]:
 
 @cache
 def _points(kind: str) -> dict[str, EntryPoint]:
-    """Return {name: entry point} of items from other packages; if two share a name, the first package's."""
+    """Return {name: entry point} of items from other packages. If names are equal, the first package is used."""
     points = _all_points().get(kind, [])
     known: dict[str, EntryPoint] = {}
     for point in sorted(points, key=_called):
@@ -112,16 +112,16 @@ def _points(kind: str) -> dict[str, EntryPoint]:
             rule = "a name must have up to 100 letters, digits, ., _ and -, and begin with a letter or digit"
             complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: {rule}")
         elif (first := known.setdefault(point.name, point)) is not point and first.value != point.value:
-            complain(f"{KINDS[kind]} {point.name} belongs to {_called(first)}; the one of {_called(point)} is left out")
+            complain(f"{KINDS[kind]} {point.name} of {_called(point)} is left out: {_called(first)} has the same name")
     return known
 
 
 @cache
 def _places(kind: str) -> dict[str, Path]:
-    """Return {name: the folder, or the file without .py, of its module} of these, without importing anything."""
+    """Return {name: folder, or file without .py} of the modules of `_points`, without importing anything."""
     places: dict[str, Path] = {}
     for name, point in _points(kind).items():
-        with suppress(Exception):  # the module name is invalid, or looking it up fails
+        with suppress(Exception):  # the module name is invalid, or the module is not found
             package, *inside = point.module.split(".")
             spec = find_spec(package)
             roots = [] if spec is None else spec.submodule_search_locations or [str(spec.origin).removesuffix(".py")]
@@ -131,15 +131,15 @@ def _places(kind: str) -> dict[str, Path]:
 
 
 def _added(kind: str) -> dict[str, Path]:
-    """Return {name: its main file} of readable items from other packages."""
+    """Return {name: main file} of readable items from other packages."""
     return {name: main for name, main in _read_added(kind).items() if isinstance(main, Path) and kind != "suites"}
 
 
 @cache
 def _read_added(kind: str) -> dict[str, Path | str]:
-    """Return {name: its main file, or why it is not readable} of items from other packages.
+    """Return {name: main file, or reason why it is unreadable} of items from other packages.
 
-    For a suite it is the folder.
+    For a suite, the folder is returned instead of a file.
     """
     items: dict[str, Path | str] = {}
     for name, point in _points(kind).items():
@@ -156,14 +156,14 @@ def _read_added(kind: str) -> dict[str, Path | str]:
 
 
 def _main_file(place: Path) -> Path | str | None:
-    """Return the main file of an item, or why one of its files is not readable as Python, or None."""
+    """Return the main file of an item, the reason why a file is not valid Python, or None without a main file."""
     candidates = place / f"{place.name}.py", place / "score.py", place.with_suffix(".py")
     main = next(filter(Path.is_file, candidates), None)
     return main and (_unreadable(place, main) or main)
 
 
 def _unreadable(place: Path, main: Path) -> str:
-    """Return which file of an item cannot be read as Python, and why, or ""."""
+    """Return the file of an item that is not valid Python, with the reason, or ""."""
     for path in sorted(place.glob("*.py")) if place.is_dir() else [main]:
         try:
             _parse(path)
@@ -174,13 +174,13 @@ def _unreadable(place: Path, main: Path) -> str:
 
 
 def check_readable(kind: str, name: str) -> None:
-    """Raise UserError for the name of an item from another package whose files cannot be read."""
+    """Raise UserError if an item from another package has unreadable files."""
     if isinstance(why := _read_added(kind).get(name), str):
         raise UserError(f"{KINDS[kind]} {name} of {distribution_of(kind, name)} cannot be used: {why}")
 
 
 def unusable(kind: str) -> dict[str, str]:
-    """Return {name: reason} of items from other packages that cannot be read or imported; import the others.
+    """Import the items from other packages and return {name: reason} of items that cannot be read or imported.
 
     Items of this package are not checked.
     """
@@ -198,7 +198,7 @@ def unusable(kind: str) -> dict[str, str]:
 
 
 def usable_names(kind: str) -> list[str]:
-    """Return the public names of importable items of a kind; log a line for each of the others."""
+    """Return the public names of importable items of a kind, and print a line for each other item."""
     broken = unusable(kind)
     for line in broken.values():
         complain(line)
@@ -215,7 +215,7 @@ def _called(point: EntryPoint) -> str:
 
 
 def _package(package: Distribution) -> str:
-    """Return the name and version of a package, or the name of its folder if it states neither."""
+    """Return the name and version of a package, or the name of its folder if both are unknown."""
     try:
         text = f"{package.metadata['Name'] or ''} {package.metadata['Version'] or ''}".strip()
     except Exception:  # its metadata cannot be read
@@ -226,8 +226,8 @@ def _package(package: Distribution) -> str:
 def version_of(kind: str, name: str, version: int) -> int | str:
     """Return the version of an item for identities.
 
-    For an item from another package it includes name and version of the package and a hash of the item's source,
-    because an edit changes numbers whether or not its version was raised.
+    For an item from another package, it includes the name and version of the package and a hash of the item's source,
+    because an edit may change numbers even if the version is not increased.
     """
     if name not in _added(kind):
         return version
@@ -236,7 +236,7 @@ def version_of(kind: str, name: str, version: int) -> int | str:
 
 @cache
 def _code_of(module: str) -> str:
-    """Return the hash of the source of an item; cached, because a later edit is not the imported code."""
+    """Return the hash of the source of an item. It is cached, because later edits do not change the imported code."""
     from saliency_bench.utils.source_code import package_code  # slow to import, and not needed to list names
 
     return package_code(module)
@@ -270,7 +270,7 @@ def names(kind: str) -> list[str]:
 
 
 def load(kind: str, name: str, part: str = "") -> ModuleType:
-    """Import an item, or the file `part` of its folder.
+    """Import an item, or the file `part` of its folder, and return the module.
 
     Raises:
         UserError: The name is unknown, or a library that the item needs is missing.
@@ -297,10 +297,10 @@ def load(kind: str, name: str, part: str = "") -> ModuleType:
 
 
 def function_of(kind: str, name: str, part: str = "") -> Callable[..., Any]:
-    """Import an item, or the file `part` of its folder, and return the function that has its name.
+    """Import an item, or the file `part` of its folder, and return the function with the name of the item.
 
     Raises:
-        UserError: See `load`; or another package gives its function another name.
+        UserError: The item cannot be imported (`load`), or has no function of this name.
     """
     module = load(kind, name, part)
     if (function := getattr(module, name, None)) is None:
@@ -314,7 +314,7 @@ def _load_added(kind: str, name: str, part: str) -> ModuleType:
     """Import an item from another package.
 
     Raises:
-        UserError: Its import fails.
+        UserError: The import fails.
     """
     try:
         with no_exit():
@@ -327,15 +327,15 @@ def _load_added(kind: str, name: str, part: str) -> ModuleType:
 
 
 def _imported(kind: str, module: str) -> ModuleType:
-    """Import a module; declarations of explainers and metrics can be read without torch."""
+    """Import a module. Modules of explainers and metrics can be imported without torch."""
     with stand_ins(module.partition(".")[0]) if kind in DECLARED else nullcontext():
         return import_module(module)
 
 
 def _is_ctrl_c(error: KeyboardInterrupt) -> bool:
-    """Return whether a KeyboardInterrupt may come from Ctrl-C, and not from the imported code.
+    """Return whether a KeyboardInterrupt may be due to Ctrl-C rather than the imported code.
 
-    A command's own signal handler raises a subclass; Python's default handler raises KeyboardInterrupt itself.
+    The signal handler of a command raises a subclass; Python's default handler raises KeyboardInterrupt itself.
     """
     return type(error) is not KeyboardInterrupt or signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -347,7 +347,7 @@ def _module_of(kind: str, name: str, part: str) -> str:
 
 
 def install_hint(extra: str = "") -> str:
-    """Return the command that installs this checkout, or the installed package, with its libraries and an extra."""
+    """Return the pip command that installs this checkout or the released package, with an extra."""
     root, extra = HERE.parent, f"[{extra}]" * bool(extra)
     if not (root / "pyproject.toml").is_file():
         return f'pip install "saliency-bench{extra}"'
@@ -355,19 +355,19 @@ def install_hint(extra: str = "") -> str:
 
 
 def unknown_item(kind: str, name: str) -> UserError:
-    """Return the error for an unknown name, which suggests aliases and close matches."""
+    """Return the error for an unknown name, with suggestions from aliases and close matches."""
     return unknown(KINDS[kind], name, names(kind), aliases(kind))
 
 
 def aliases(kind: str) -> dict[str, tuple[str, ...]]:
-    """Return {public name: its other names}, without importing anything."""
+    """Return {public name: alternative names}, without importing anything."""
     if kind in DECLARED:
         return {name: tuple(declared(kind, name, "also_called", ())) for name in files(kind)}
     return {name: tuple(constant(path, "ALSO_CALLED", ())) for name, path in files(kind).items()}
 
 
 def constant(path: Path, name: str, default: Any = None) -> Any:
-    """Return the literal that a file assigns to a name, read without importing it; else the default."""
+    """Return the literal that a file assigns to a name, without importing the file; otherwise the default."""
     for line in _parse(path).body:
         if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == name:
             return _literal(line.value, default)
@@ -375,7 +375,7 @@ def constant(path: Path, name: str, default: Any = None) -> Any:
 
 
 def declared(kind: str, name: str, key: str, default: Any = None) -> Any:
-    """Return the literal that an explainer or metric declares by a keyword of its decorator, without importing it."""
+    """Return the literal value of a keyword in the decorator of an explainer or metric, without importing it."""
     function = _function(kind, name)
     for decorator in function.decorator_list if function else ():
         if isinstance(decorator, ast.Call):
@@ -386,7 +386,7 @@ def declared(kind: str, name: str, key: str, default: Any = None) -> Any:
 
 
 def _literal(value: ast.expr, default: Any) -> Any:
-    """Return the value of an expression that is a literal; else the default."""
+    """Return the value of a literal expression; otherwise the default."""
     try:
         return ast.literal_eval(value)
     except ValueError:
@@ -394,7 +394,7 @@ def _literal(value: ast.expr, default: Any) -> Any:
 
 
 def option_names(kind: str, name: str) -> list[str] | None:
-    """Return the options of an explainer or metric without importing it, or None if its function is in another file."""
+    """Return the options of an explainer or metric without importing it, or None if the function is in another file."""
     function = _function(kind, name)
     return None if function is None else [option.arg for option in function.args.kwonlyargs if option.arg != "seeds"]
 
@@ -406,7 +406,7 @@ def asked_for(kind: str, name: str) -> list[str]:
 
 
 def _function(kind: str, name: str) -> ast.FunctionDef | None:
-    """Return the syntax of an item's function; None if it is not in its own file."""
+    """Return the syntax tree of an item's function, or None if the function is in another file."""
     for line in _parse(score_file(kind, name)).body:
         if isinstance(line, ast.FunctionDef) and line.name == name:
             return line
@@ -414,16 +414,16 @@ def _function(kind: str, name: str) -> ast.FunctionDef | None:
 
 
 def score_file(kind: str, name: str) -> Path:
-    """Return the file with the function that has the item's name."""
+    """Return the file that contains the function with the name of the item."""
     main = files(kind)[name]
     beside = main.with_name("score.py")
     return beside if kind == "metrics" and beside.is_file() else main
 
 
 def summary(path: Path) -> str:
-    """Return the first line of a file's docstring, read without importing it.
+    """Return the first line of a file's docstring, without importing the file.
 
-    References to the project's own reading list, as in "(Petsiuk et al., 2018; P1 2.2.2)", are left out.
+    References to the project's list of papers, as in "(Petsiuk et al., 2018; P1 2.2.2)", are removed.
     """
     first = (ast.get_docstring(_parse(path)) or "").partition("\n")[0]
     return re.sub(r"\s*\(P\d[^()]*\)|; P\d[^()]*(?=\))", "", first)
@@ -431,10 +431,10 @@ def summary(path: Path) -> str:
 
 @lru_cache(maxsize=256)
 def _read(path: Path, modified: int) -> ast.Module:
-    """Parse a Python file; `modified`, the time of its last change, is a key of the cache."""
+    """Parse a Python file. The cache key includes `modified`, the time of the last change."""
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
 def _parse(path: Path) -> ast.Module:
-    """Parse a Python file, once as long as it does not change."""
+    """Parse a Python file. The result is cached until the file changes."""
     return _read(path, path.stat().st_mtime_ns)

@@ -1,17 +1,17 @@
-"""Texts of the records: why a sample has no score, or remarks on a valid score."""
+"""Texts in the records: reasons for a missing score, and remarks on a valid score."""
 
 FLAT = "flat map"  # remark on a valid value: a constant map was scored as zeros
-FLAT_UNRANKED = "flat map, not ranked"  # no value, where a constant map would be the best possible
-UNDEFINED = "not defined for this sample"  # what the metric says of it may follow after a colon
-HALVED = "computed in smaller passes to fit in memory"  # beside a value, whose last bits may differ
-CHANGES_NETWORK = "changes the network"  # no value: after the explainer or one of its metrics, answers were others
-DEPENDS_ON_BATCH = "depends on its batch"  # beside a value: other images of the batch change the map
-TIED = "more than a tenth of its pixels tie"  # beside a value that goes by the order of the map's pixels
-PEAKED = "under 1 % of its pixels above half of its range"  # beside a value that goes by the pixels above it
+FLAT_UNRANKED = "flat map, not ranked"  # no value, because a constant map would have the best possible score
+UNDEFINED = "not defined for this sample"  # the metric's reason may follow after a colon
+HALVED = "computed in smaller passes to fit in memory"  # remark on a value whose last bits may differ
+CHANGES_NETWORK = "changes the network"  # no value, because the predictions changed after the explainer or a metric
+DEPENDS_ON_BATCH = "depends on its batch"  # remark on a value: other images of the batch change the map
+TIED = "more than a tenth of its pixels tie"  # remark on a value that depends on the order of the map's pixels
+PEAKED = "under 1 % of its pixels above half of its range"  # remark on a value from the pixels above half
 NO_LABEL = "no label"
-NO_PART = "takes no part"  # reason of a metric that uses only chosen samples
+NO_PART = "takes no part"  # for a metric that uses only selected samples
 PARTS_ONLY = "only its parts count"  # for a metric with one value over all samples (`aggregate`)
-NO_MAP = "no map was handed in"  # for maps made elsewhere
+NO_MAP = "no map was handed in"  # for precomputed maps
 NOT_FINITE = "the map holds NaN or infinite values"
 INFINITE_LOGIT = "a class of its target has an infinite logit, as if it were masked out"
 NO_PROBABILITIES = "the classifier gave NaN or infinite values"
@@ -19,8 +19,8 @@ NO_PROBABILITIES_CHANGED = f"{NO_PROBABILITIES} for a changed image"
 # Reasons to leave out a sample that come from the data or the definition; any other reason is a fault.
 EXPECTED = ("no mask", "empty mask", "mask emptied by the crop", NO_LABEL, NO_PART, PARTS_ONLY, UNDEFINED, FLAT,
             FLAT_UNRANKED, NO_MAP)  # fmt: skip
-MARKS = "; "  # between several reasons beside a value that stands
-PRECOMPUTED = "maps-"  # how the version of an explainer begins that is a folder of such maps; then a hash of them
+MARKS = "; "  # separator between several remarks on a valid value
+PRECOMPUTED = "maps-"  # prefix of the version of an explainer with precomputed maps; a hash of the maps follows
 
 
 def is_expected(reason: str) -> bool:
@@ -29,7 +29,7 @@ def is_expected(reason: str) -> bool:
 
 
 def has_parts_only(reason: str | None) -> bool:
-    """Return whether a sample without a score counts by its parts; further `MARKS` may follow."""
+    """Return whether a sample without a score has only parts. Remarks, separated by `MARKS`, may follow the reason."""
     return reason is not None and reason.split(MARKS)[0] == PARTS_ONLY
 
 
@@ -39,14 +39,14 @@ def lacks(column: str) -> str:
 
 
 def reason_for(value: float | None, flat: bool, undefined: str, mark: str = "", parts_only: bool = False) -> str | None:
-    """Return why a metric gave a sample no value, or a remark on its value, or None.
+    """Return the reason for a missing value, or a remark on a value, or None.
 
     Args:
-        value: the score of the sample.
-        flat: whether its map is constant.
-        undefined: the metric's text for samples on which it is undefined; may be empty.
-        mark: remark on a value.
-        parts_only: whether the sample counts only by its parts.
+        value: Score of the sample.
+        flat: Whether the sample's map is constant.
+        undefined: The metric's reason for samples without a defined score; may be empty.
+        mark: Remark on a value.
+        parts_only: Whether only the parts of the sample's score are used.
     """
     if value is not None or parts_only:
         return MARKS.join(filter(None, (PARTS_ONLY if parts_only else "", FLAT if flat else "", mark))) or None

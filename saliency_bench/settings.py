@@ -1,7 +1,7 @@
 """The settings of a run for type checkers and editors, which report `sb.run(data_set=...)` before it runs.
 
-The fields are the fields of `spec.RunSpec`, which documents them; a test compares the two. Python objects may replace
-names and files.
+The fields are the same as in `spec.RunSpec`, which documents them; a test compares both classes. Python objects may be
+passed instead of names and files.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,7 @@
-"""The settings of a run as one model.
+"""Settings of a run as one pydantic model.
 
-It defines the arguments of `saliency_bench.run(**settings)` and `template`, the options of their commands, `run.json`,
-`template.json` and the command line that repeats a run: a new setting is one new field here.
+The model defines the arguments of `saliency_bench.run(**settings)` and `template`, the options of their commands,
+`run.json`, `template.json` and the command line that repeats a run. To add a setting, add a field here.
 """
 
 import inspect
@@ -24,12 +24,12 @@ from saliency_bench.utils.mask_values import words_of
 
 F = TypeVar("F", bound=Callable)
 ARRAYS = "maps in memory"  # kind of the Python objects in `maps`
-IN_FILE = "function in a file"  # kind of FILE.py:NAME; readers of a spec never import the file
-SHOWN = 60  # characters of a refused value
-TARGETS = ("label", "predicted", "contrast:second")  # the rules; else --target is a file, or
+IN_FILE = "function in a file"  # kind of FILE.py:NAME; the file is never imported when a spec is read
+SHOWN = 60  # maximum number of characters of an invalid value in a message
+TARGETS = ("label", "predicted", "contrast:second")  # other values of --target: a file, or PREDICTED_BY...
 MAP_FORMS = "a folder of .npy, .npz, .pt or grey .png files, or one .npy, .npz, .pt or Parquet file (image_id, map)"
 PREDICTED_BY = "predicted-by:"  # followed by a model or the folder of its run
-# Good first choices, for users who leave a list out.
+# Suggestions for users who omit a list.
 FIRST = {
     "explainers": "; good first choices: gradcam integrated_gradients rise:masks=1000, with centre random as baselines",
     "metrics": "; good first choices: saliency_insertion saliency_deletion, and with masks saliency_miou "
@@ -39,14 +39,14 @@ NotEmpty = Annotated[str, StringConstraints(min_length=1)]
 
 
 class PythonObject(BaseModel):
-    """A Python object given to a run instead of a name.
+    """Python object that is passed to a run instead of a name.
 
     Attributes:
-        kind: its kind, such as "function".
-        name: its name.
-        digest: a hash of its content.
-        code: the expression that recreates it; may be a variable that the reader must define.
-        about: content of this variable, as "NAME: ..."; may be empty.
+        kind: Type of the object, such as "function".
+        name: Name of the object.
+        digest: Hash of the object's content.
+        code: Expression that recreates the object. It may be a variable that the user must define.
+        about: Description of this variable, as "NAME: ..."; may be empty.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
@@ -75,14 +75,14 @@ def _setting(
     """Return a field of `RunSpec`.
 
     Args:
-        about: meaning of the setting, without its default.
-        default: its default; a setting without one must be given.
-        metavar: name of its value in the help.
-        path: whether the value may be a file or folder.
-        repeat: whether its option may be repeated.
-        group: heading in the help.
-        option: its name on the command line, if different.
-        bounds: constraints for pydantic, such as `ge=1`.
+        about: Description of the setting, without the default.
+        default: Default value. A setting without a default is required.
+        metavar: Name of the value in the help.
+        path: Whether the value may be a file or folder.
+        repeat: Whether the option may be repeated.
+        group: Heading in the help.
+        option: Name on the command line, if different.
+        bounds: Constraints for pydantic, such as `ge=1`.
     """
     extra: dict[str, Any] = {"metavar": metavar, "path": path, "repeat": repeat, "group": group, "option": option}
     return Field(default, description=about, json_schema_extra=extra, **bounds)
@@ -91,8 +91,8 @@ def _setting(
 class RunSpec(BaseModel):
     """All settings of a run.
 
-    In a template there are no explainers and metrics yet. Names and files are text; a Python object given instead is
-    stored as a `PythonObject`.
+    A template has no explainers and metrics. Names and files are text. A Python object that is passed instead is stored
+    as a `PythonObject`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
@@ -229,12 +229,12 @@ class RunSpec(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _plain(cls, value: object) -> object:
-        """Return paths as text, integers of other libraries as Python's, lists as tuples."""
+        """Convert paths to text, integers of other libraries to Python integers, and lists to tuples."""
         if isinstance(value, list):
             return tuple(value)
         if isinstance(value, PurePath):
             return str(value)
-        with suppress(TypeError):  # no integer
+        with suppress(TypeError):  # the value is not an integer
             return value if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
         return value
 
@@ -251,7 +251,7 @@ class RunSpec(BaseModel):
     @field_validator("only")
     @classmethod
     def _conditions(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """Check each condition; return None if there are none."""
+        """Check each condition. Return None for an empty tuple."""
         for condition in value or ():
             column, equals, wanted = condition.partition("=")
             if condition not in ("correct", "masked") and not (column and equals and wanted):
@@ -264,7 +264,7 @@ class RunSpec(BaseModel):
         """Return the spec with these settings.
 
         Raises:
-            UserError: A setting is unknown, missing or invalid; the message names the first.
+            UserError: A setting is unknown, missing or invalid. The message is about the first such setting.
         """
         check_names(settings)
         try:
@@ -276,32 +276,32 @@ class RunSpec(BaseModel):
             if first["type"] != "missing":
                 rule = _rule(first["msg"])
                 items = first["input"] if isinstance(first["input"], list) else _list(first["input"])
-                if not any(repr(item) in rule for item in items):  # it is named already
+                if not any(repr(item) in rule for item in items):  # the rule does not contain the value
                     rule += f"; got {one_line(repr(first['input']), SHOWN)}"
             raise UserError(f"{name} ({flag(name)}) {rule}") from error
 
     def python_objects(self) -> dict[str, list[PythonObject]]:
-        """Return {setting: its Python objects}."""
+        """Return {setting: Python objects in its value}."""
         objects = {name: [v for v in _list(value) if isinstance(v, PythonObject)] for name, value in self}
         return {name: given for name, given in objects.items() if given}
 
     @property
     def needs_python(self) -> bool:
-        """Return whether a setting holds an object that a command line cannot express."""
+        """Return whether a setting contains an object that cannot be written on a command line."""
         return any(item.kind != IN_FILE for item in chain.from_iterable(self.python_objects().values()))
 
     @property
     def computing(self) -> dict[str, Any]:
-        """Return the settings of the arithmetic for `load_classifier`."""
+        """Return the settings for `load_classifier` that determine the arithmetic."""
         return {"precision": self.precision, "channels_last": self.channels_last, "compile": self.compile}
 
     def command(self, verb: str = "run", without: Collection[str] = (), more: Iterable[str] = ()) -> str:
-        """Return the command line that repeats this run, or `call` if Python objects are used.
+        """Return the command line that repeats this run, or the result of `call` if Python objects are used.
 
         Args:
-            verb: name of another command with these settings.
-            without: settings to leave out.
-            more: further words.
+            verb: Name of the command.
+            without: Settings to leave out.
+            more: Additional words.
         """
         if self.needs_python:
             return self.call()
@@ -314,12 +314,12 @@ class RunSpec(BaseModel):
         return shlex.join([*words, *more])
 
     def call(self, function: str = "run", without: Collection[str] = (), more: Iterable[str] = ()) -> str:
-        """Return the Python call that repeats this run, after a comment on each object that it needs.
+        """Return the Python call that repeats this run, after a comment on each required object.
 
         Args:
-            function: name of another function with these settings.
-            without: settings to leave out.
-            more: further arguments.
+            function: Name of the function.
+            without: Settings to leave out.
+            more: Additional arguments.
         """
         objects = list(dict.fromkeys(chain.from_iterable(self.python_objects().values())))
         codes = _codes(objects)
@@ -345,12 +345,12 @@ class RunSpec(BaseModel):
 
 
 def _list(value: Any) -> tuple:
-    """Return the values of a setting, which may be a single one."""
+    """Return the values of a setting as a tuple, also for a single value."""
     return value if isinstance(value, tuple) else (value,)
 
 
 def _named_maps(entry: str | PythonObject, codes: Mapping[PythonObject, str]) -> tuple[str, str]:
-    """Return (the name of precomputed maps, the expression that gives them)."""
+    """Return (name of precomputed maps, expression for the maps)."""
     if isinstance(entry, PythonObject):
         return entry.name, codes[entry]
     name, _, path = entry.partition("=")
@@ -358,7 +358,7 @@ def _named_maps(entry: str | PythonObject, codes: Mapping[PythonObject, str]) ->
 
 
 def one_after_the_other(commands: Iterable[str]) -> str:
-    """Join distinct commands to a text, with blank lines between them if one is a call of several lines."""
+    """Join distinct commands into a text, with blank lines between them if a command has several lines."""
     each = list(dict.fromkeys(commands))
     return ("\n\n" if any("\n" in command for command in each) else "\n").join(each)
 
@@ -374,7 +374,7 @@ def _option(name: str, values: list[str]) -> list[str]:
 
 
 def _codes(objects: Iterable[PythonObject]) -> dict[PythonObject, str]:
-    """Return {object: its expression}; variables that would be shared get numbers."""
+    """Return {object: expression}. Variables with the same name are numbered."""
     codes: dict[PythonObject, str] = {}
     for item in objects:
         code, number = item.code or variable(item.name), 1
@@ -386,17 +386,17 @@ def _codes(objects: Iterable[PythonObject]) -> dict[PythonObject, str]:
 
 
 def variable(name: str) -> str:
-    """Return the name of a variable for an object of this name."""
+    """Return a variable name for an object of this name."""
     return "my_" + "_".join(re.findall(r"[a-z0-9]+", name.lower()))
 
 
 def flag(name: str) -> str:
-    """Return the option of the command line for a setting: --batch-size for batch_size."""
+    """Return the command-line option for a setting, such as --batch-size for batch_size."""
     return (name in RunSpec.model_fields and hint(name, "option")) or "--" + name.replace("_", "-")
 
 
 def about(name: str) -> str:
-    """Return the meaning of a setting in a few words, without its default."""
+    """Return a short description of a setting, without its default."""
     return RunSpec.model_fields[name].description or ""
 
 
@@ -407,7 +407,7 @@ def hint(name: str, key: str) -> Any:
 
 
 def shown(default: object) -> str:
-    """Return a default for the help; empty for settings that are off or open by default."""
+    """Return a default as text for the help, or "" for an empty or false default."""
     if default is PydanticUndefined or default is None or default is False or default == ():
         return ""
     return f" (default: {' '.join(default) if isinstance(default, tuple) else default})"
@@ -421,12 +421,12 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def takes_settings(*without: str) -> Callable[[F], F]:
-    """Give a function with `**settings` a signature and docstring that list them.
+    """Return a decorator that lists the settings in the signature and docstring of a function with `**settings`.
 
-    The list replaces the line `**settings: SETTINGS` under `Args:` in its docstring.
+    The list replaces the line `**settings: SETTINGS` under `Args:` in the docstring.
 
     Args:
-        without: settings that the function does not have.
+        without: Settings that the function does not have.
     """
 
     def decorate(function: F) -> F:
@@ -434,7 +434,7 @@ def takes_settings(*without: str) -> Callable[[F], F]:
         taken = {parameter.name for parameter in written} | set(without)
         fields = {name: field for name, field in RunSpec.model_fields.items() if name not in taken}
         keywords = [_parameter(name, field) for name, field in fields.items()]
-        keywords.sort(key=lambda parameter: parameter.default is not parameter.empty)  # what must be given comes first
+        keywords.sort(key=lambda parameter: parameter.default is not parameter.empty)  # required settings first
         positional = [parameter for parameter in written if parameter.kind is not parameter.KEYWORD_ONLY]
         named = [parameter for parameter in written if parameter.kind is parameter.KEYWORD_ONLY]
         signature = inspect.signature(function).replace(parameters=[*positional, *keywords, *named])
@@ -449,12 +449,12 @@ def takes_settings(*without: str) -> Callable[[F], F]:
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    """Return the parameter for a field, without its type, which would be long."""
+    """Return the parameter for a field, without a type annotation."""
     default = inspect.Parameter.empty if field.is_required() else field.default
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
 
 
 def _rule(message: str) -> str:
-    """Return a message of pydantic in our words: "Input should be ..." becomes "must be ..."."""
+    """Rephrase a message of pydantic: "Input should be ..." becomes "must be ..."."""
     message = message.removeprefix("Value error, ")
     return re.sub(r"^\w+ should", "must", message).replace("a valid string", "text").replace("tuple", "list")

@@ -1,7 +1,7 @@
-"""Targets: what a map explains, as weights over the logits; score = (logits * target).sum(1).
+"""Targets of maps: weights over the logits, with score = (logits * target).sum(1).
 
-Contrasts and groups of classes are in `saliency_bench.compute.targets`. Reading results needs this module, so it
-imports no torch.
+Contrasts and groups of classes are in `saliency_bench.compute.targets`. This module does not import torch, because it
+is needed for reading results.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
     from saliency_bench.types import Images, Target
 
-ACTIVATIONS = ("softmax", "sigmoid")  # what users choose from
-BINARY = "binary"  # sigmoid of a single logit: two classes that exclude each other; see `two_classes`
+ACTIVATIONS = ("softmax", "sigmoid")  # choices for users
+BINARY = "binary"  # sigmoid of a single logit: two mutually exclusive classes, see `two_classes`
 
 
 @dataclass(frozen=True)
 class TargetRange:
     """Range of the probabilities of targets' classes over all images.
 
-    A softmax adds up to 1 over all classes; with a sigmoid each class may reach 1.
+    The probabilities of a softmax sum to 1 over all classes; with a sigmoid, each probability may be 1.
 
     Attributes:
-        low: the smallest possible sum_k w_k p_k.
-        high: the largest possible sum_k w_k p_k.
-        a: the largest p_A, the summed probability of the classes with positive weight; 0 if there are none.
-        b: the largest p_B, the summed probability of the classes with negative weight; 0 if there are none.
+        low: Smallest possible sum_k w_k p_k.
+        high: Largest possible sum_k w_k p_k.
+        a: Largest possible p_A, the summed probability of the classes with a positive weight; 0 without such classes.
+        b: Largest possible p_B, the summed probability of the classes with a negative weight; 0 without such classes.
     """
 
     low: float
@@ -43,14 +43,14 @@ class TargetRange:
 
     @classmethod
     def of_classes(cls, plus: int, minus: int, activation: str = "softmax") -> TargetRange:
-        """Return the range of targets with +1 on up to `plus` classes and -1 on up to `minus`."""
+        """Return the range of targets with +1 on up to `plus` classes and -1 on up to `minus` classes."""
         a, b = (float(count if activation == "sigmoid" else min(count, 1)) for count in (plus, minus))
-        return cls(0 - b, a, a, b)  # not -0.0, which prints as one
+        return cls(0 - b, a, a, b)  # 0 - b avoids -0.0
 
     @classmethod
     def of_weights(cls, weights: np.ndarray, activation: str = "softmax") -> TargetRange:
-        """Return the range of targets (B, K) of any weights."""
-        # The best image for a softmax has all probability on one class; for a sigmoid it has all classes of a side.
+        """Return the range of targets (B, K) with any weights."""
+        # A softmax is extreme if one class has all probability, a sigmoid if all classes of one sign have p = 1.
         sides = np.maximum(weights, 0), np.maximum(-weights, 0)
         together = np.sum if activation == "sigmoid" else np.max
         high, low = (float(together(side, axis=1).max()) for side in sides)
@@ -62,7 +62,7 @@ PLAIN_CONTRAST = TargetRange.of_classes(1, 1)
 
 
 def one_hot(labels: int | Iterable[int] | Tensor, classes: int) -> Target:
-    """Return (B, K): +1 on each sample's class, for the question "why A?"."""
+    """Return targets (B, K) with +1 on each sample's class, for the question "why A?"."""
     return class_rows(labels, classes)
 
 
@@ -77,7 +77,7 @@ def activation_of(classifier: object) -> str:
 
 
 def probabilities(logits: Tensor, activation: str = "softmax") -> Tensor:
-    """Return the probabilities (B, K) of logits (B, K), by the classifier's activation.
+    """Return the probabilities (B, K) of logits (B, K) for a classifier's activation.
 
     Raises:
         UserError: The activation is unknown, or it is a softmax of a single logit, which is always 1.
@@ -92,19 +92,19 @@ def probabilities(logits: Tensor, activation: str = "softmax") -> Tensor:
 
 
 def asked_activation(activation: str) -> str:
-    """Return the `activation=` that a user gives for a classifier with this activation."""
+    """Return the value of the setting `activation` that corresponds to a classifier's activation."""
     return "sigmoid" if activation == BINARY else activation
 
 
 def two_classes(logit: Tensor) -> Tensor:
     """Return the logits [-z, z], (B, 2), of the two classes of a network with a single logit z (B, 1).
 
-    Their probabilities are sigmoid(-z) = 1 - sigmoid(z) and sigmoid(z). A map of class 0 thus explains the weight -1
-    on z.
+    Their probabilities are sigmoid(-z) = 1 - sigmoid(z) and sigmoid(z). A map of class 0 therefore explains the weight
+    -1 on z.
     """
     import torch
 
-    # Explainers with a rule for each operation of the network must not see these, which are not part of the network.
+    # Explainers with a rule for each operation must not intercept this operation, which is not part of the network.
     with torch._C.DisableTorchFunction():
         return torch.cat([-logit, logit], dim=1)
 
@@ -117,19 +117,19 @@ def two_weights(weight: Tensor) -> Target:
 
 
 def score(logits: Tensor, target: Target, on: str = "logit", classifier: object = None) -> Tensor:
-    """Return (B,): sum_k w_k logit_k, or sum_k w_k p_k.
+    """Return the scores sum_k w_k logit_k or sum_k w_k p_k, of shape (B,).
 
     Args:
-        logits: (B, K).
-        target: the weights w, (B, K) or (1, K).
+        logits: Logits of shape (B, K).
+        target: Weights w of shape (B, K) or (1, K).
         on: "logit" or "probability".
-        classifier: the network of these logits; its activation turns them into probabilities.
+        classifier: Network of these logits, whose activation yields the probabilities.
 
     Raises:
         UserError: `on` is invalid, or the target has another number of classes.
     """
     if on not in ("logit", "probability"):
-        raise UserError(f"on='{on}' is neither 'logit' nor 'probability'")
+        raise UserError(f"on='{on}' is unknown; use 'logit' or 'probability'")
     if logits.shape[1] != target.shape[1]:
         raise UserError(f"the target has {target.shape[1]} classes, but the classifier has {logits.shape[1]}"
                         + " (a single logit has two classes)" * (target.shape[1] == 1))  # fmt: skip
@@ -139,27 +139,28 @@ def score(logits: Tensor, target: Target, on: str = "logit", classifier: object 
 
 
 def weighs_infinite(logits: Tensor, target: Target) -> np.ndarray:
-    """Return bool (B,): whether a target gives weight to an infinite logit, such as that of a masked-out class."""
+    """Return whether each target has a weight on an infinite logit, such as of a masked-out class, bool (B,)."""
     return (logits.isinf() & (target.to(logits.device) != 0)).any(dim=1).cpu().numpy()
 
 
 def no_probabilities(logits: Tensor, activation: str = "softmax") -> np.ndarray:
-    """Return bool (B,): whether logits (B, K) have no softmax because one is NaN or infinity, or all are -infinity.
+    """Return whether each row of logits (B, K) has no probabilities, bool (B,).
 
-    A class at -infinity among others has the probability 0. A sigmoid is missing only for NaN.
+    A softmax is undefined if a logit is NaN or infinity, or if all logits are -infinity. A single class at -infinity
+    has the probability 0. A sigmoid is undefined only for NaN.
     """
     return probabilities(logits.detach().float(), activation).isnan().any(dim=1).cpu().numpy()
 
 
 def recognised(p: np.ndarray, right: np.ndarray, activation: str = "softmax") -> np.ndarray:
-    """Return bool (...): whether the classifier is right.
+    """Return whether the classifier is right, bool (...).
 
-    With a softmax, it is right if its top class (the lowest number in a tie) is correct; with a sigmoid, if a correct
-    class has p > 0.5.
+    With a softmax, the classifier is right if its top class (the lowest index in a tie) is correct. With a sigmoid, it
+    is right if a correct class has p > 0.5.
 
     Args:
-        p: probabilities (..., K).
-        right: bool (..., K), the correct classes.
+        p: Probabilities of shape (..., K).
+        right: Correct classes, bool (..., K).
         activation: "softmax" or "sigmoid".
     """
     if activation == "sigmoid":
@@ -172,7 +173,7 @@ def expand(target: Target, images: Images) -> Target:
     """Expand a target with a row per image, or one row for all, to (B, K).
 
     Raises:
-        UserError: Its shape is wrong, or its weights are not finite.
+        UserError: The shape of the target is wrong, or its weights are not finite.
     """
     import torch
 
@@ -188,10 +189,10 @@ def expand(target: Target, images: Images) -> Target:
 
 
 def class_indices(members: int | Iterable[int] | Tensor, classes: int) -> Tensor:
-    """Return a class or a group of classes as int (n,).
+    """Return the indices of a class or a group of classes, int (n,).
 
     Raises:
-        UserError: The group is empty, or a number is not one of `classes`.
+        UserError: The group is empty, or an index is not below `classes`.
     """
     import torch
 
@@ -204,7 +205,7 @@ def class_indices(members: int | Iterable[int] | Tensor, classes: int) -> Tensor
 
 
 def class_rows(labels: int | Iterable[int] | Tensor, classes: int) -> Target:
-    """Return a one-hot row of `classes` numbers for each label."""
+    """Return a one-hot row of length `classes` for each label."""
     import torch
 
     return torch.nn.functional.one_hot(class_indices(labels, classes), classes).float()

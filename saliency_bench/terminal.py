@@ -1,6 +1,6 @@
-"""Text fitted to the terminal, with colour if the terminal supports it.
+"""Output in the width of the terminal, with colour if the terminal supports it.
 
-Files and pipes get plain text without colour. `NO_COLOR` and `TERM=dumb` turn colour off.
+Output to files and pipes is plain text without colour. `NO_COLOR` and `TERM=dumb` disable colour.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from saliency_bench.errors import without_controls
 
-WIDEST, UNLIMITED = 120, 10**6  # columns of help, and of output that is not a terminal
+WIDEST, UNLIMITED = 120, 10**6  # columns of help, and of output to a file or pipe
 HEADING, OPTION = r"(?m)^\S.*:$|^usage:", r"(?<![\w-])--?[a-z][a-z-]*"
 ITEM = r"(?m)^ {2,4}[a-z][\w.:/-]*(?=  )"
 
@@ -25,16 +25,16 @@ class Help(HelpFormatter):
         super().__init__(prog, width=min(get_terminal_size().columns, WIDEST) - 2)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Return texts unchanged; `fitted` folds them."""
+        """Return the text wrapped by `fitted`."""
         return fitted(text, width)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        """Return lines unchanged; `fitted` folds them."""
+        """Return the lines of the text, wrapped without breaks at hyphens."""
         return wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 def show_help(text: str) -> None:
-    """Print help; on a terminal, headings are bold and options coloured."""
+    """Print help. On a terminal, headings are bold and options are coloured."""
     if (console := console_of(sys.stdout)) is None:
         print(text.rstrip("\n"))
         return
@@ -48,7 +48,7 @@ def show_help(text: str) -> None:
 
 
 def show_table(rows: Sequence[Sequence[str]], console: Any) -> None:
-    """Draw a table with a header row in the width of a terminal; cells marked as best are green."""
+    """Print a table with a header row in the width of the console. Cells marked as best are green."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -63,7 +63,7 @@ def show_table(rows: Sequence[Sequence[str]], console: Any) -> None:
 
 
 def console_of(stream: TextIO) -> Any:
-    """Return a console of rich for a terminal, or None for a file or pipe."""
+    """Return a rich console for a terminal, or None for a file or pipe."""
     if not stream.isatty():
         return None
     from rich.console import Console
@@ -72,7 +72,7 @@ def console_of(stream: TextIO) -> Any:
 
 
 def narrower_than(text: str, stream: TextIO) -> Any:
-    """Return a console of rich without colour in the width of COLUMNS, or None if a text fits into it."""
+    """Return a rich console without colour in the width of COLUMNS, or None if the text fits into this width."""
     width = get_terminal_size((UNLIMITED, 0)).columns
     if max(map(len, text.splitlines()), default=0) <= width:
         return None
@@ -82,7 +82,7 @@ def narrower_than(text: str, stream: TextIO) -> Any:
 
 
 def required_usage(parser: ArgumentParser) -> str:
-    """Return the required arguments, then "[options]" for the others, which help lists in groups."""
+    """Return a usage line with the required arguments, then "[options]" for all other arguments."""
     words = [parser.prog]
     for action in parser._actions:
         choices = "|".join(action.choices or ())
@@ -95,18 +95,18 @@ def required_usage(parser: ArgumentParser) -> str:
 
 
 def _count(action: Action, name: str) -> str:
-    """Return the value of an option as usage shows it."""
+    """Return the value of an option in the notation of a usage line."""
     return {"+": f"{name} [{name} ...]", "*": f"[{name} ...]", "?": f"[{name}]"}.get(str(action.nargs), name)
 
 
 def fitted(text: str, width: int | None = None) -> str:
-    """Return text whose lines fit.
+    """Return text wrapped to a width.
 
-    Prose is refilled, rows of tables continue below their last column, and examples are unchanged.
+    Prose is rewrapped, rows of tables continue below their last column, and examples are unchanged.
 
     Args:
-        text: text to fold.
-        width: columns; None: the terminal's width, or no limit for a file or pipe.
+        text: Text to wrap.
+        width: Number of columns. None: the terminal's width, or no limit for a file or pipe.
     """
     width = get_terminal_size((UNLIMITED, 0)).columns if width is None else width
     blocks = _blocks(text.splitlines())
@@ -114,12 +114,12 @@ def fitted(text: str, width: int | None = None) -> str:
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[str, int | None]]:
-    """Yield (a paragraph, item or row as one line, the indent of further lines or None if it stays)."""
+    """Yield (paragraph, item or row as one line, indent of further lines or None for an unchanged line)."""
     block, hanging, example = "", 0, False
     for line in lines:
         example = bool(line) and (example or line == "example:")
         row = re.match(r"\s*\S+(?: \S+)*?( {2,})(?=\S)", line)
-        is_item = line.lstrip().startswith(("- ", "saliency-bench "))  # of a list, or of commands
+        is_item = line.lstrip().startswith(("- ", "saliency-bench "))  # an item of a list, or a command
         if block and (not line or example or row or is_item or _indent(line) != hanging):
             yield block, hanging
             block = ""

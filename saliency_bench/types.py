@@ -1,12 +1,12 @@
-"""The types shared by all layers. Shapes: B samples, K classes, H x W pixels of the prepared frame.
+"""Types shared by all layers. Shapes: B samples, K classes, H x W pixels of the prepared frame.
 
-Images   Float (B, 3, H, W) in [0, 1]: the frame that the classifier sees, before normalisation
+Images   Float (B, 3, H, W) in [0, 1]: the classifier's input before normalisation (the prepared frame)
 Target   Float (B, K) or (1, K): weights over the logits (see `targets`)
 Maps     Float (B, H, W): finite, signed, higher = more evidence for the target
 Masks    Bool  (B, H, W): the ground truth in the prepared frame
 Scores   Float (B,): one number per sample, NaN where undefined
-On       quantity to which a target's weights apply
-OnWeighted  like On, plus "weighted": the weighted contrast of Wang and Wang (2022), see `explainers/_contrast.py`
+On       quantity to which a target's weights apply: "logit" or "probability"
+OnWeighted  same as On, or "weighted": the weighted contrast of Wang and Wang (2022), see `explainers/_contrast.py`
 """
 
 from collections.abc import Collection, Sequence
@@ -31,10 +31,10 @@ class Averaged(NamedTuple):
     The reliability of the maps is estimated from the two halves (`maps.reliability`).
 
     Attributes:
-        maps: (B, H, W), the maps of all draws.
-        even: (B, H, W), the maps of only the even-numbered draws, up to a constant factor.
-        odd: (B, H, W), the maps of only the odd-numbered draws, up to a constant factor.
-        draws: number of draws, or Int (B,) with the number of draws of each map.
+        maps: Maps of all draws, of shape (B, H, W).
+        even: Maps of only the even-numbered draws, up to a constant factor, of shape (B, H, W).
+        odd: Maps of only the odd-numbered draws, up to a constant factor, of shape (B, H, W).
+        draws: Number of draws, or the number of draws of each map, int (B,).
     """
 
     maps: Maps
@@ -45,11 +45,11 @@ class Averaged(NamedTuple):
 
 @dataclass(frozen=True)
 class Column:
-    """A further column of a dataset.
+    """Additional column of a dataset.
 
     Attributes:
-        values: prepared pictures, Float (B, 3, H, W), or a list of other values.
-        lacking: why a sample has no value (its picture is then black), or None if it has one.
+        values: Prepared pictures, float (B, 3, H, W), or a list of other values.
+        lacking: For each sample, the reason for a missing value (the picture is then black), or None.
     """
 
     values: Tensor | list
@@ -66,13 +66,13 @@ class Batch:
     """Samples in the prepared frame.
 
     Attributes:
-        images: Float (B, 3, H, W).
-        masks: Bool (B, H, W); all False if `left_out` has a reason.
-        labels: Int (B,); -1 for a row without label.
-        ids: the image ids.
-        left_out: why a sample has no usable mask ("no mask", "empty mask", "mask emptied by the crop", or an unclear
-            object), else None.
-        columns: further columns of the dataset, by name.
+        images: Images, float (B, 3, H, W).
+        masks: Masks, bool (B, H, W); all False if `left_out` has a reason.
+        labels: Labels, int (B,); -1 for a row without a label.
+        ids: Image ids.
+        left_out: For each sample, the reason for an unusable mask ("no mask", "empty mask", "mask emptied by the crop",
+            or an unclear object), or None.
+        columns: Additional columns of the dataset, by name.
     """
 
     images: Images
@@ -99,14 +99,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of a run that could be read; every attribute has one entry per sample, in the same order.
+    """Readable samples of a run. Every attribute has one entry per sample, in the same order.
 
     Attributes:
-        positions: their places in the run, ascending.
-        rows: {image_id, label, group and every scalar column of the dataset} of each sample; once the network has
-            predicted them, rows of `records.PREDICTIONS`.
-        batch: the samples, prepared.
-        rows_of_other: the other model's predictions; None without another model or before it has predicted.
+        positions: Positions of the samples in the run, ascending.
+        rows: Dicts with image_id, label, group and every scalar column of the dataset; after prediction, rows of
+            `records.PREDICTIONS`.
+        batch: The prepared samples.
+        rows_of_other: Predictions of the other model, or None without another model or before its prediction.
     """
 
     positions: list[int]
@@ -118,7 +118,7 @@ class Samples:
         return len(self.positions)
 
     def at(self, positions: Collection[int]) -> "Samples | None":
-        """Return the samples at these positions of the run; None if there are none."""
+        """Return the samples at these positions of the run, or None if there are no such samples."""
         wanted = set(positions)
         kept = [index for index, position in enumerate(self.positions) if position in wanted]
         if len(kept) == len(self):

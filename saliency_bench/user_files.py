@@ -1,7 +1,7 @@
-"""A function in your own file instead of a name: `./mine.py:my_method`, `./mine.py:my_method:sigma=3`.
+"""Functions in the user's own files, used instead of a name: `./mine.py:my_method`, `./mine.py:my_method:sigma=3`.
 
-The file is imported like by `python mine.py`, so it can import files next to it. Only texts that you write yourself, in
-a command, a call or a suite, are used in this way, never texts from result files or submissions.
+The file is imported as by `python mine.py`, so it can import files in the same folder. Only texts in the user's own
+commands, calls and suites are treated in this way, never texts from result files or submissions.
 """
 
 import ast
@@ -20,15 +20,15 @@ WRITTEN = re.compile(r"(?P<file>.+\.py)(?::(?P<function>[^:]*)(?::(?P<options>.*
 
 
 def is_in_file(text: str) -> bool:
-    """Return whether a text names a Python file, possibly with a function, rather than an item by name."""
+    """Return whether a text is a Python file, possibly with a function, and not the name of an item."""
     return WRITTEN.fullmatch(text) is not None
 
 
 def check(text: str) -> None:
-    """Check that file and function exist, without importing anything.
+    """Check that the file and the function in a text exist, without importing anything.
 
     Raises:
-        UserError: One of them does not exist.
+        UserError: The file or the function does not exist.
     """
     path, name, _ = _parts(text)
     try:
@@ -49,10 +49,10 @@ def check(text: str) -> None:
 
 
 def function_of(text: str) -> tuple[Callable[..., Any], dict[str, object]]:
-    """Return (the function that a text names, its options).
+    """Return (function, options) of a text such as "FILE.py:FUNCTION:option=value".
 
     Raises:
-        UserError: The file cannot be imported, or has no such function.
+        UserError: The file cannot be imported or does not contain the function.
     """
     check(text)
     path, name, _ = _parts(text)
@@ -63,13 +63,13 @@ def function_of(text: str) -> tuple[Callable[..., Any], dict[str, object]]:
 
 
 def options_of(text: str) -> dict[str, object]:
-    """Return the options that follow a function in a text, without importing anything."""
+    """Return the options in a text, without importing anything."""
     _, name, written = _parts(text)
     return options.parse(f"{name}:{written}")[1]
 
 
 def without_options(text: str) -> str:
-    """Return the file and the function of a text, without its options."""
+    """Return a text without its options: only the file and the function."""
     match = WRITTEN.fullmatch(text)
     assert match is not None, text
     return f"{match['file']}:{match['function'] or ''}"
@@ -83,10 +83,10 @@ def _parts(text: str) -> tuple[Path, str, str]:
 
 
 def _imported(path: Path) -> ModuleType:
-    """Import a file, once.
+    """Import a file, unless it is already imported, and return the module.
 
     Raises:
-        UserError: The file raises an error, or another module has its name.
+        UserError: The file raises an error, or another module has the same name.
     """
     name = path.stem
     if (known := sys.modules.get(name)) is not None:
@@ -96,12 +96,12 @@ def _imported(path: Path) -> ModuleType:
             )
         return known
     if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # for what the file imports, now or later
+        sys.path.append(str(path.parent))  # for imports in the file, now or later
     spec = spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    sys.modules[name] = module  # where pickling and hashing of its functions look them up
+    sys.modules[name] = module  # required for pickling and hashing of its functions
     try:
         with no_exit():
             spec.loader.exec_module(module)

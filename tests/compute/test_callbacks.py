@@ -59,10 +59,10 @@ def test_a_trainer_logs_the_scores_of_a_run_and_trains_as_without(resnet, shapes
     ("shapes-xai", {"explainers": ["gradcan"]}, "unknown explainer 'gradcan'"),
     ("shapes-xai", {"metrics": ["saliency_miou:treshold=0.3"]}, "unknown option 'treshold'"),
     ("shapes-xai", {"limit": 0}, "limit"),
-    ("shapes-xai", {"out": "runs"}, "out is given by the callback"),
+    ("shapes-xai", {"out": "runs"}, "out is set by the callback"),
     ("shapes-xai", {"load": {"men": 0.5}}, "unknown option 'men' of load; did you mean mean"),
     ("shapes-xai", {"load": 0.5}, "load must be a dict"),
-    ("shapes-xai", {"size": 32}, r'size is an argument of loading the model.*give load={"size": \.\.\.}'),
+    ("shapes-xai", {"size": 32}, r'size is an argument for loading the model.*use load={"size": \.\.\.}'),
 ])  # fmt: skip
 def test_what_a_run_would_refuse_is_an_error_before_the_training(dataset, options, words):
     for made in (lambda: trainer_callback(None, dataset, **options), lambda: lightning_callback(dataset, **options)):
@@ -70,9 +70,9 @@ def test_what_a_run_would_refuse_is_an_error_before_the_training(dataset, option
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ({}, r'are unknown; give the callback load={"mean": \.\.\., "std": \.\.\.}'),
+    ({}, r'are unknown; pass load={"mean": \.\.\., "std": \.\.\.} to the callback'),
     ({"load": {"mean": "a", "std": 1}}, "mean"),
-    ({"mean": 0.5}, r'give load={"mean": \.\.\.}'),
+    ({"mean": 0.5}, r'use load={"mean": \.\.\.}'),
 ])  # fmt: skip
 def test_a_trainer_is_refused_a_model_that_cannot_be_loaded_when_the_callback_is_made(options, words):
     model = nn.Sequential(nn.Conv2d(3, 2, 1), nn.Dropout())
@@ -113,7 +113,7 @@ def fitted(lightning, network, classes, pictures, labels, tmp_path, dataset="sha
 
 @pytest.mark.parametrize(("network", "options", "words"), [
     ("netwrk", {"mean": 0.5, "std": 0.5}, "unknown network 'netwrk' of Module; did you mean network"),
-    ("network", {}, r"are unknown; give the callback mean=\.\.\., std=\.\.\."),
+    ("network", {}, r"are unknown; pass mean=\.\.\., std=\.\.\. to the callback"),
     ("network", {"mean": "a", "std": 1}, "mean"),
 ])  # fmt: skip
 def test_lightning_is_refused_a_network_that_cannot_be_loaded_before_the_first_step(network, options, words, tmp_path):

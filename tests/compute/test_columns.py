@@ -202,7 +202,7 @@ def test_what_a_metric_says_of_its_columns_is_checked(shapes, resnet, tmp_path):
         return sb.metric(higher_is_better=True, columns=columns)(function)
 
     for function, columns, words in (
-        (lambda maps, columns: 0, (), r"has the input columns; name them with @sb.metric\(columns=\["),
+        (lambda maps, columns: 0, (), r"has the input columns; declare them with @sb.metric\(columns=\["),
         (lambda maps: 0, ("image_without_object",), "image_without_object.*has no parameter columns"),
         (lambda maps, columns: 0, ("mask",), "the column mask; .* parameter masks"),
     ):

@@ -267,8 +267,8 @@ def test_functions_name_what_they_cannot_read(name):
         (MAPS[:3], MASKS, r"\(3, 6, 7\)"),
         (MAPS[:, 1:], MASKS, r"\(4, 5, 7\)"),
         (MAPS[:, None], MASKS, r"maps must have shape \(B, H, W\)"),
-        (np.where(MASKS, np.nan, MAPS), MASKS, "map 0 holds NaN or infinite"),
-        (np.where(MASKS, np.inf, MAPS), MASKS, "map 0 holds NaN or infinite"),
+        (np.where(MASKS, np.nan, MAPS), MASKS, "map 0 contains NaN or infinite"),
+        (np.where(MASKS, np.inf, MAPS), MASKS, "map 0 contains NaN or infinite"),
         ([["a"]], MASKS, "real numbers"),
     ]
     if name in ALIGNMENT:
@@ -294,7 +294,7 @@ def test_maps_that_cannot_be_read_are_named(load, name):
     for bad in (np.nan, np.inf, -np.inf, 1e300):
         maps = MAPS.astype(np.float64)
         maps[2, 1, 1] = bad
-        says(load, name, "map 2 holds NaN or infinite values", **given(name, maps))
+        says(load, name, "map 2 contains NaN or infinite values", **given(name, maps))
     says(load, name, r"maps must have shape \(B, H, W\)", **given(name) | {"predictions": MAPS[:, None]})
     says(load, name, r"maps must have shape \(B, H, W\)", **given(name) | {"predictions": None})
     says(load, name, "all of one size", **given(name) | {"predictions": [MAPS[0], MAPS[1, :3]]})

@@ -186,7 +186,7 @@ def test_a_plan_that_names_no_samples_is_refused():
 
 
 def test_functions_and_precomputed_maps_have_no_partners(shapes, model, tmp_path):
-    refused(r"partners and plan=.* go together", as_metric, lambda images, partners: images)
+    refused(r"partners and plan=.* require each other", as_metric, lambda images, partners: images)
     maps = {"mine": np.random.default_rng(0).random((158, 32, 32))}
     refused("saliency_correctness asks for further maps", run, shapes, model, tmp_path, explainers=[], maps=maps)
 

@@ -37,7 +37,7 @@ def test_an_explainer_that_refuses_a_network_is_left_for_the_next_with_its_reaso
                                  ["centre", "random", "occlusion"])  # fmt: skip
     assert list(maps) == ["random", "occlusion"]
     assert reasons == {"centre": "only for transformers"}
-    assert "In no picture:\n\n- centre: only for transformers\n" in page.page(["top"], reasons)
+    assert "Explainers without a picture:\n\n- centre: only for transformers\n" in page.page(["top"], reasons)
 
 
 def test_samples_are_seen_rightly_lie_whole_in_the_image_and_away_from_the_middle():

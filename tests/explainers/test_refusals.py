@@ -22,7 +22,7 @@ MADE = {  # what the line says: the explainers it is about
     r"batch_size.*\b1\b": "lime:batch_size=0 rise:batch_size=0 scorecam:batch_size=0 occlusion:batch_size=0",
     "window.*1": "occlusion:window=0",
     "stride.*1": "occlusion:stride=0",
-    "never be covered": "occlusion:window=4,stride=5",
+    "would not be covered": "occlusion:window=4,stride=5",
     r"\bstart\b.*-1": "gae:start=-1 rollout:start=-1 gradient_rollout:start=-1 tattr:start=-1",
 }
 
@@ -37,7 +37,7 @@ CONVOLUTIONS = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d
 LINEAR = nn.Sequential(nn.Flatten(), nn.Linear(288, 3))
 # explainer: (network, what the line says)
 EXPLAINED = {
-    "occlusion:stride=3": (CONVOLUTIONS, "never be covered"),
+    "occlusion:stride=3": (CONVOLUTIONS, "would not be covered"),
     "occlusion:window=9": (CONVOLUTIONS, "larger than the image"),
     'gradcam:layer="4"': (CONVOLUTIONS, "gradcam.*feature map"),
     "gradcam:layer=nope": (CONVOLUTIONS, "layer.*nope"),

@@ -345,7 +345,7 @@ def test_of_two_packages_with_one_name_the_first_is_taken_and_a_line_says_so(tmp
     found_anew()
     assert registry.summary(registry.files("explainers")["item"]) == "An item of another."
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == "saliency-bench: explainer item belongs to another 0.1; the one of broken 0.1 is left out"
+    assert line == "saliency-bench: explainer item of broken 0.1 is left out: another 0.1 has the same name"
     monkeypatch.undo()
 
 

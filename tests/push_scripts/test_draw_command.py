@@ -289,7 +289,7 @@ def test_runs_that_cannot_be_loaded_again_are_one_line(shapes, resnet, folder, t
                 "device": "cpu", "progress": False}  # fmt: skip
     sb.run(**settings, model=str(resnet), out=tmp_path / "one")
     for what in ("models", "object"):
-        assert "has no other model, whose maps --what" in says(tmp_path / "one", what)
+        assert "has no other model, which --what" in says(tmp_path / "one", what)
     rows = sb.load_dataset(str(shapes), split="test")
     sb.run(**settings | {"dataset": rows}, model=str(resnet), out=tmp_path / "two")
     assert "is a Python object" in says(tmp_path / "two")

@@ -24,7 +24,7 @@ def test_every_option_has_its_default_and_a_meaning(kind, name):
 def test_an_explainer_shows_its_options_passes_and_an_example(line, capsys):
     shown = said(capsys, line.split())
     assert shown.startswith("rise: RISE (Petsiuk et al., 2018): ")
-    for text in ("masks=4000", "probability that a cell shows", "4000, for one image of 224 x 224", "outputs"):
+    for text in ("masks=4000", "Probability that a cell shows", "4000, for one image of 224 x 224", "outputs"):
         assert text in shown
     assert shown.rstrip().splitlines()[-2] == "example:"
     assert "saliency-bench run" in shown
@@ -33,7 +33,7 @@ def test_an_explainer_shows_its_options_passes_and_an_example(line, capsys):
 
 def test_a_metric_shows_its_direction_range_and_paper(capsys):
     shown = said(capsys, ["help", "saliency_deletion"])
-    for text in ("lower is better", "0 to 1, if a map explains one class", "Petsiuk", "steps=None", "reference=black"):
+    for text in ("lower is better", "0 to 1 if a map explains one class", "Petsiuk", "steps=None", "reference=black"):
         assert text in shown
 
 

@@ -26,10 +26,10 @@ REFUSED = [({"rnage": (0, 1)}, "unknown keyword 'rnage' of @sb.metric; did you m
            ({"higher_is_better": "yes"}, "higher_is_better .*'yes'"), ({"version": 0}, "version .*got 0"),
            ({"version": "2"}, "version .*got '2'"), ({"reduce": max}, "reduce requires parts"),
            ({"aggregate": max}, "aggregate requires parts"), ({"absent": "no such layer"}, "absent requires parts"),
-           ({"parts": halves, "reduce": max, "aggregate": max}, "leave one out"),
-           ({"aggregate_if": bool}, "add aggregate"), ({"mark": "dim"}, "mark .*go together"),
-           ({"marked": max}, "mark .*go together"), ({"plan": max}, "partners and plan"),
-           ({"columns": "scene"}, r'columns must be several names: \("scene",\)'),
+           ({"parts": halves, "reduce": max, "aggregate": max}, "remove one of them"),
+           ({"aggregate_if": bool}, "add aggregate"), ({"mark": "dim"}, "mark .*require each other"),
+           ({"marked": max}, "mark .*require each other"), ({"plan": max}, "partners and plan"),
+           ({"columns": "scene"}, r'columns must be a list of names, not a text: \("scene",\)'),
            ({"columns": ("scene",)}, "scene.*no parameter columns"),
            ({"keeps": "bottom"}, "keeps must be top or rest; got 'bottom'"),
            ({"also_called": "mean"}, r'also_called .*\("mean",\)'),
@@ -66,7 +66,7 @@ def test_what_does_not_fit_an_explainer_is_one_line(declared, words):
 @pytest.mark.parametrize(("function", "words"), [
     (lambda images: images, r"explainer <lambda> must take \(classifier, images, target\).*it takes \(images\)"),
     (maps_alone, r"it takes \(maps\)"),
-    (3, r"@sb.explainer\(...\) decorates a function; got 3"),
+    (3, r"@sb.explainer\(...\) must decorate a function; got 3"),
 ])  # fmt: skip
 def test_what_is_no_explainer_is_one_line_where_it_is_defined(function, words):
     refused(words, sb.explainer(version=1), function)
@@ -88,7 +88,7 @@ def test_parameters_of_an_explainer_may_be_bound_later():
 
 
 def test_a_decorator_without_parentheses_is_named():
-    refused(r"@sb.metric takes keywords: write @sb.metric\(version=1\)", sb.metric, maps_alone)
+    refused(r"@sb.metric accepts only keywords; write @sb.metric\(version=1\)", sb.metric, maps_alone)
 
 
 def test_the_function_stays_as_it_is_and_what_is_declared_is_on_it():
@@ -133,7 +133,7 @@ def test_a_function_of_ones_own_has_parts_marks_and_reasons(shapes, resnet, tmp_
 @pytest.mark.parametrize("declared", [{"parts": halves, "aggregate": max}, {"keeps": "top"}])
 def test_what_others_look_up_by_name_is_refused_for_a_function(declared):
     given = sb.metric(**declared)(lambda maps: maps[:, :2, 0])
-    refused("aggregate and keeps are for named metrics", as_metric, given)
+    refused("aggregate and keeps require a named metric", as_metric, given)
 
 
 def test_the_declaration_of_a_metric_is_all_that_is_known_of_it():

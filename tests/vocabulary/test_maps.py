@@ -51,8 +51,8 @@ def test_black_of_a_palette_is_the_background_as_in_files(colours):
 
 
 @pytest.mark.parametrize(("maps", "masks", "line"), [
-    ([[[0, np.nan]]], [[[0, 1]]], "map 0 holds NaN"),
-    ([[[0, 1]], [[0, np.inf]]], [[[0, 1]]] * 2, "map 1 holds NaN or infinite"),
+    ([[[0, np.nan]]], [[[0, 1]]], "map 0 contains NaN"),
+    ([[[0, 1]], [[0, np.inf]]], [[[0, 1]]] * 2, "map 1 contains NaN or infinite"),
     ([[[0, 1e300]]], [[[0, 1]]], "infinite"), ([[[0, 1]]], [[[0, 1, 2]]], "masks must be binary"),
     ([[[0, 1]]], [[[0, -1]]], "masks must be binary"),
     ([[[0, 1]]], [[[2, 2]]],

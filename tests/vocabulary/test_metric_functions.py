@@ -91,10 +91,10 @@ def test_direction_and_range_are_declared():
 
 
 @pytest.mark.parametrize(("function", "words"), [
-    (lambda map, masks: 0, "asks for map; .*maps, masks"), (lambda: 0, "asks for nothing; .*maps, masks"),
-    (lambda *everything: 0, "asks for nothing"),
+    (lambda map, masks: 0, "has the unknown inputs map; .*maps, masks"), (lambda: 0, "has no inputs; .*maps, masks"),
+    (lambda *everything: 0, "has no inputs"),
     (lambda masks: 0, "has only the inputs masks.*maps, curves or explain"),
-    (lambda maps, *, level: 0, "option level .*default"), (max, "parameters"),
+    (lambda maps, *, level: 0, "option level .*default"), (max, "signature"),
 ])  # fmt: skip
 def test_what_it_asks_for_must_be_there(function, words, tmp_path):
     refused(words, sb.run, dataset="d", model="m", explainers=["edges"], metrics=[function], out=tmp_path / "run")
@@ -213,7 +213,7 @@ def test_score_samples_takes_a_function():
     logits = score_samples(margin, images, classifier, "edges", target=target)
     np.testing.assert_allclose(logits, margin(classifier, images, target, maps.numpy()), rtol=1e-6)
     refused("brightest_outside needs masks", score_samples, brightest_outside, images, classifier, "edges")
-    refused("options are for a metric given by name", score_samples, spread, images, classifier, "edges", power=3.0)
+    refused("options require the name of a metric", score_samples, spread, images, classifier, "edges", power=3.0)
 
 
 def test_functions_are_loaded_like_names():
@@ -224,7 +224,7 @@ def test_functions_are_loaded_like_names():
 
     assert sb.load_explainer(level).name == "level"
     for load, function in ((sb.load_metric, spread), (sb.load_explainer, level)):
-        refused(r"options are for .* given by name; bind", load, function, power=3.0)
+        refused(r"options require the name of .*; bind", load, function, power=3.0)
 
 
 def test_options_that_python_cannot_hash_are_options_all_the_same(shapes, resnet, tmp_path):

@@ -105,7 +105,7 @@ def test_what_is_bound_to_a_function_is_among_its_options():
     (lambda images: images, r"it takes \(images\): too many positional arguments"),
     (lambda model, inputs, targets, labels: inputs, "missing a required argument: 'labels'"),
     (lambda classifier, images, target, *, side: images, "missing a required argument: 'side'"),
-    (max, "its parameters cannot be read"),
+    (max, "its signature cannot be read"),
 ])  # fmt: skip
 def test_what_cannot_be_called_is_refused_before_a_run(function, why):
     refused(rf"must take \(classifier, images, target\), and options with .*{why}", as_explainer, function)

@@ -63,7 +63,7 @@ def test_wrong_scores_are_one_line_that_names_the_metric(value, words):
     refused(f"saliency_mine.*{words}", inputs().score, giving(value))
 
 
-PARTS = {"no parts": (np.zeros(B), r"shape \(3,\).*a number per part"),
+PARTS = {"no parts": (np.zeros(B), r"shape \(3,\).*must return values \(B, P\)"),
          "too few parts": (np.zeros((B, 1)), r"shape \(3, 1\).*3 samples and 2 parts"),
          "turned": (np.zeros((2, B)), r"shape \(2, 3\).*3 samples and 2 parts")}  # fmt: skip
 
@@ -81,8 +81,8 @@ def test_what_a_metric_declares_is_checked_as_well():
     two = {"parts": lambda options, classifier: ("a", "b")}
     for changes, words in (
         ({"reduce": lambda values, options: 0.5}, r"reduce.*each of 3 samples"),
-        ({"parts": lambda options, classifier: ("a", "a")}, "parts.*different"),
-        ({"parts": lambda options, classifier: "ab"}, "parts.*different"),
+        ({"parts": lambda options, classifier: ("a", "a")}, "parts.*distinct"),
+        ({"parts": lambda options, classifier: "ab"}, "parts.*distinct"),
         ({"parts": fails}, "parts raised KeyError"),
         ({"parts": lambda options, classifier: sys.exit(0)}, "parts raised SystemExit"),
     ):
