@@ -1,4 +1,4 @@
-"""Sphinx settings of the documentation: `make docs` builds it without network into docs/_build/html."""
+"""Sphinx configuration of the documentation. `make docs` builds it into docs/_build/html without network access."""
 
 import shutil
 import sys
@@ -18,7 +18,7 @@ version = release = saliency_bench.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
-nb_execution_mode = "off"  # notebooks are stored with what they show
+nb_execution_mode = "off"  # notebooks are stored with their output
 exclude_patterns = ["_build", "generated"]
 
 html_theme = "furo"
@@ -33,24 +33,24 @@ myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 
 nitpicky = True
-# Nothing is fetched, so other packages' types have no page; neither have types that users do not make.
+# Types without a page: types of other packages, because inventories are not downloaded, and internal types.
 nitpick_ignore_regex = [
     ("py:.*", r"(numpy|PIL|torch|datasets|pathlib|collections)\..*"),
     ("py:class", r"saliency_bench\..*"),
-    ("py:class", r"Maps|Averaged"),  # in annotations that are not evaluated
+    ("py:class", r"Maps|Averaged"),  # from unevaluated annotations
 ]
-autodoc_typehints = "none"  # signatures are short, and the types of other packages have no page here
+autodoc_typehints = "none"  # keeps signatures short; types of other packages have no page
 autodoc_member_order = "bysource"
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
-default_role = "code"  # `name` in docstrings is what it is in Markdown
+default_role = "code"  # `name` in docstrings is code, as in Markdown
 
 linkcheck_timeout = 20
 linkcheck_anchors = False
 
 CARDS = Path(__file__).parent / "metric_cards"
-NOTEBOOKS = Path(__file__).parent / "notebooks"  # copies of those of the repository
-GENERATED = Path(__file__).parent / "generated"  # parts of pages that are made from the code
+NOTEBOOKS = Path(__file__).parent / "notebooks"  # copies of the notebooks of the repository
+GENERATED = Path(__file__).parent / "generated"  # parts of pages generated from the code
 
 
 def setup(app) -> None:
@@ -61,7 +61,11 @@ def setup(app) -> None:
 
 
 def write_generated(app) -> None:
-    """Parts of the pages; with `-t pictures`, which trains small networks, maps on those of explainers and metrics."""
+    """Write the generated parts of pages.
+
+    With the tag `pictures` (`-t pictures`), small networks are trained, and the pages of explainers and metrics show
+    maps.
+    """
     GENERATED.mkdir(exist_ok=True)
     models = GENERATED / "models" if app.tags.has("pictures") else None
     datasets.write(GENERATED)
@@ -72,7 +76,7 @@ def write_generated(app) -> None:
 
 
 def write_cards() -> None:
-    """A page for each metric that is found: its card, without the settings of its Space."""
+    """Write a page for each metric: its card, without the settings of its Space."""
     CARDS.mkdir(exist_ok=True)
     for name in registry.files("metrics"):
         text = card_of(name).split("---\n", 2)[2]
@@ -83,7 +87,7 @@ def write_cards() -> None:
 
 
 def copy_notebooks() -> None:
-    """Notebooks lie outside the folder of the site, which Sphinx does not look into."""
+    """Copy the notebooks into the source folder, because Sphinx does not read files outside of it."""
     NOTEBOOKS.mkdir(exist_ok=True)
     for notebook in (Path(__file__).parents[1] / "notebooks").glob("*.ipynb"):
         shutil.copy2(notebook, NOTEBOOKS)

@@ -1,4 +1,4 @@
-"""Reads the package's docstrings as Sphinx should show them: what is indented outside of a section is a formula."""
+"""Conversion of the package's docstrings for Sphinx: indented paragraphs outside of sections become code blocks."""
 
 import re
 
@@ -6,7 +6,7 @@ SECTIONS = ("Args:", "Returns:", "Raises:", "Attributes:", "Example:", "Note:", 
 
 
 def google_style(app, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """The handler of `autodoc-process-docstring`: rewrites `lines` in place."""
+    """Rewrite the docstring `lines` in place, as a handler of `autodoc-process-docstring`."""
     paragraphs = [part.split("\n") for part in re.split(r"\n\s*\n", "\n".join(lines))]
     shown, section = [], ""
     for paragraph in paragraphs:
@@ -21,5 +21,5 @@ def rewritten(paragraph: list[str], in_section: bool) -> list[str]:
         return paragraph
     if all(line.startswith("    ") for line in paragraph):
         return [".. code-block:: python", "", *paragraph]
-    # No address of a person, and no substitution.
+    # Prevent mail links and reStructuredText substitutions.
     return [re.sub(r'"(\S+@\S+)"', r"`\1`", line).replace("|", "\\|") for line in paragraph]

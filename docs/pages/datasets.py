@@ -1,6 +1,7 @@
-"""The page of datasets: six samples of each, the rule, the counts and the licence.
+"""Generator of the page of datasets: six samples of each dataset, the mask rule, the counts and the licence.
 
-The samples come from the builders' own examples (`_examples.py`): the page shows no one's data and is always the same.
+The samples are built from the builders' synthetic examples (`_examples.py`). The page therefore contains no real data
+and is reproducible.
 """
 
 import tempfile
@@ -22,7 +23,7 @@ from saliency_bench.utils.pictures import Picture
 
 SIDE, SAMPLES = 128, 6
 EDGE = (255, 0, 200)
-HEAD = """The pictures show what the builders make of small synthetic sources; the mask is outlined.
+HEAD = """The pictures show samples that the builders create from small synthetic sources. The mask is outlined.
 
 | dataset | classes | samples (paper) | masks (paper) | licence | images may be published |
 | --- | --- | ---: | ---: | --- | --- |
@@ -30,12 +31,12 @@ HEAD = """The pictures show what the builders make of small synthetic sources; t
 
 
 def page() -> tuple[str, dict[str, Image.Image]]:
-    """The text, and {dataset: picture}."""
+    """Return (the text of the page, {dataset: picture})."""
     rows, parts, pictures = [], [], {}
     for name in registry.names("hub_builders"):
         builder = registry.load("hub_builders", name)
         rows.append(row(name, builder))
-        if getattr(builder, "DERIVED", False):  # of pictures that are shown already
+        if getattr(builder, "DERIVED", False):  # built from images that are already shown
             parts.append(section(name, builder))
             continue
         with tempfile.TemporaryDirectory() as folder:
@@ -48,7 +49,7 @@ def page() -> tuple[str, dict[str, Image.Image]]:
 
 def row(name: str, builder: ModuleType) -> str:
     paper = dict(builder.PAPER_COUNTS)
-    paper = {"samples": paper["test"]} | paper if "test" in paper else paper  # what is evaluated
+    paper = {"samples": paper["test"]} | paper if "test" in paper else paper  # only the test split is evaluated
     counts = [f"{paper[what]:,}" if what in paper else "" for what in ("samples", "masks")]
     title, allowed = f"[{name}](#{name})", "yes" if builder.REDISTRIBUTE else "no: masks and labels only"
     return f"| {title} | {classes(builder)} | {counts[0]} | {counts[1]} | {builder.LICENSE} | {allowed} |"
@@ -57,7 +58,7 @@ def row(name: str, builder: ModuleType) -> str:
 def classes(builder: ModuleType) -> str:
     try:
         names = builder.features()["label"].names
-    except TypeError:  # they depend on the source
+    except TypeError:  # the features depend on the source
         return "from the source"
     return f"{len(names)}" if len(names) > 3 else ", ".join(names)
 
@@ -71,7 +72,7 @@ def section(name: str, builder: ModuleType, samples: list[dict] | None = None) -
 
 
 def chosen(samples: list[dict]) -> list[dict]:
-    """Six samples: of each class in turn, those with a mask first."""
+    """Return six samples, taking classes in turn and samples with a mask first."""
     by_class: dict[str, list[dict]] = {}
     for sample in sorted(samples, key=lambda sample: sample.get("mask") is None):
         by_class.setdefault(sample["label"], []).append(sample)

@@ -1,7 +1,7 @@
-"""The page of explainers: what their docstrings say, and the map of each for a photograph and for one drawn image.
+"""Generator of the page of explainers: their docstrings, and their maps for a photograph and a drawing.
 
-The maps of the photograph need the packages of the extra `demo`; those of the drawing shapes-xai and two small networks
-that are trained on it, which takes up to an hour on two cores.
+The maps of the photograph need the packages of the extra `demo`. The maps of the drawing need shapes-xai and two small
+networks that are trained on it, which takes up to an hour on two cores.
 """
 
 import ast
@@ -35,18 +35,19 @@ PHOTOGRAPH = "coffee"
 ABOUT_PHOTOGRAPH = """\
 ![maps of a photograph](maps_photograph.png)
 
-A photograph by Rachel Michetti (CC0), and what explainers say about the first answer of EfficientNet-Lite0, {answer},
-all with default options. Nobody knows which pixels a network looks at in a photograph; the outline is the cup's."""
+A photograph by Rachel Michetti (CC0) and maps of all explainers, with default options, for the top class of
+EfficientNet-Lite0: {answer}. It is unknown which pixels of a photograph a network uses. The cup is outlined."""
 ABOUT_PICTURES = """\
-The other pictures show maps of one test image of shapes-xai for its own class, where only the object tells the class,
-with default options. The image is the one whose object lies farthest from the middle, among those that the network
-classifies correctly and that give no constant map (gradcam_vit cuts off negative values, which can leave nothing). The
-outline is the object's. In all pictures, signed maps are blue below zero and red above, on a scale that is symmetric
-around zero; the others go from their smallest value (dark) to their largest (bright). Each map has its own scale."""
+The other pictures show maps of a test image of shapes-xai for its class, with default options. In this dataset, the
+class depends only on the object. The chosen image has the object farthest from the middle, among the images that the
+network classifies correctly and for which no map is constant (gradcam_vit sets negative values to 0, so its map may be
+zero everywhere). The object is outlined. In all pictures, signed maps are blue below zero and red above zero, on a
+scale that is symmetric around zero. Other maps range from their smallest value (dark) to their largest value (bright).
+Each map has its own scale."""
 
 
 def write(folder: Path, models: Path | None) -> None:
-    """Write `explainers.md` into a folder; with a folder for networks, also pictures of their maps."""
+    """Write `explainers.md` into a folder, with pictures of maps if a folder for networks is passed."""
     shown, left_out = [], dict.fromkeys(registry.names("explainers"), "")
     if models is not None:
         shown = [with_photograph(list(left_out), models, folder), ABOUT_PICTURES]
@@ -58,7 +59,7 @@ def write(folder: Path, models: Path | None) -> None:
 
 
 def with_photograph(names: list[str], models: Path, folder: Path) -> str:
-    """Draw the maps of a photograph through a real network, of the explainers that are defined for it."""
+    """Draw the maps of all supported explainers for a photograph and a real network, and return their description."""
     classifier = load_classifier(write_efficientnet_lite(models / "lite0"), device="cpu")
     rows = [row for row in load_dataset("photos-xai", split="test") if row["image_id"] == PHOTOGRAPH]
     batch = classifier.prepare(rows)
@@ -74,7 +75,7 @@ def with_photograph(names: list[str], models: Path, folder: Path) -> str:
 def with_picture(
     shown: list[str], left_out: dict[str, str], network: str, classifier: Classifier, models: Path, folder: Path
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the page with the maps of a network, and the explainers that have no map for it with the reasons."""
+    """Return (page with the maps of a network, {explainer without a map: reason})."""
     batch = classifier.prepare(load_dataset(str(models / "shapes-xai"), split="test"))
     with torch.no_grad():
         probabilities = classifier(batch.images).softmax(dim=1)
@@ -93,22 +94,23 @@ def with_picture(
     seen = (classifier.labels or [])[label], float(probabilities[index, label])
     text = f"""![maps of every explainer for one image]({file})
 
-{network} of {weights:,} weights, trained for {EPOCHS} epochs on {COUNT:,} drawings of {SIZE} x {SIZE}; test accuracy
-{float(right.double().mean()):.1%}. The image shows a {seen[0]}, seen with probability {seen[1]:.3f}.
+{network} with {weights:,} weights, trained for {EPOCHS} epochs on {COUNT:,} drawings of {SIZE} x {SIZE} pixels. The
+test accuracy is {float(right.double().mean()):.1%}. The image shows a {seen[0]}, which the network predicts with a
+probability of {seen[1]:.3f}.
 
-In the picture: {", ".join(maps)}."""
+Explainers in the picture: {", ".join(maps)}."""
     return [*shown, text], reasons
 
 
 def page(shown: list[str], left_out: dict[str, str]) -> str:
     """Return the text of the page."""
     reasons = [f"- {name}: {reason}" for name, reason in left_out.items()]
-    parts = [*shown, "In no picture:\n\n" + "\n".join(reasons)] if reasons else shown
+    parts = [*shown, "Explainers without a picture:\n\n" + "\n".join(reasons)] if reasons else shown
     return "\n\n".join([*parts, *map(section, registry.names("explainers"))]) + "\n"
 
 
 def section(name: str) -> str:
-    """Return the docstrings of an explainer's module and function, its options and what it costs, as Markdown."""
+    """Return the docstrings of an explainer's module and function, its options and its cost as Markdown."""
     tree = ast.parse(registry.files("explainers")[name].read_text(encoding="utf-8"))
     (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
     loaded = getattr(registry.load("explainers", name), name)
@@ -123,14 +125,14 @@ def section(name: str) -> str:
 
 
 def prose(docstring: str) -> list[str]:
-    """Return the paragraphs of a Google docstring but for its summary and arguments; what is raised in a sentence."""
+    """Return the paragraphs of a Google docstring without the summary and arguments. "Raises:" becomes a sentence."""
     paragraphs = [part for part in docstring.split("\n\n")[1:] if not part.startswith("Args:\n")]
     joined = [re.sub("\n +", "\n", part).replace("Returns:\n", "Returns: ") for part in paragraphs]
     return [re.sub(r"^Raises:\n", "Raises ", part) for part in joined]
 
 
 def spelled(function: Callable, key: str, value: object) -> str:
-    """Return an option with its default and the other values that it is one of."""
+    """Return an option with its default and its other choices."""
     others = [f"`{choice}`" for choice in options.choices(function, key) if choice != value]
     return f"`{key}={value!r}`" + (f" (or {', '.join(others)})" if others else "")
 
@@ -146,13 +148,13 @@ def vit():
     """Return the configuration of a small vision transformer."""
     from transformers import ViTConfig
 
-    # With the usual range of initial weights so small a network does not begin to learn.
+    # Such a small network does not learn with the default range of initial weights.
     return ViTConfig(image_size=SIZE, patch_size=8, hidden_size=64, num_hidden_layers=3, num_attention_heads=4,
                      intermediate_size=128, initializer_range=0.1)  # fmt: skip
 
 
 def trained(folder: Path, network: str, config) -> Classifier:
-    """Return a network of this kind, trained on shapes-xai; an earlier one if the folder has it."""
+    """Return a network trained on shapes-xai, or load the network if the folder contains it."""
     dataset, model = folder / "shapes-xai", folder / network
     if not dataset.exists():
         build("shapes-xai", dataset, size=SIZE, count=COUNT)
@@ -162,7 +164,7 @@ def trained(folder: Path, network: str, config) -> Classifier:
 
 
 def telling(batch: Batch, right: Tensor) -> list[int]:
-    """Return correctly classified samples whose object lies whole in the image, farthest from the middle first."""
+    """Return correctly classified samples whose object is not cut off, farthest from the middle first."""
     rows, columns = (torch.linspace(-1, 1, length) for length in batch.masks.shape[1:])
     places = torch.stack(torch.meshgrid(rows, columns, indexing="ij"))  # (2, H, W)
     middle = (batch.masks[:, None] * places).sum(dim=(2, 3)) / batch.masks.sum(dim=(1, 2))[:, None]
@@ -174,7 +176,7 @@ def telling(batch: Batch, right: Tensor) -> list[int]:
 def maps_of(
     classifier: Classifier, image: Images, target: Target, names: list[str]
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Return ({explainer: its map (H, W)}, {explainer: why it refuses this network})."""
+    """Return ({explainer: map (H, W)}, {explainer: reason why it does not support the network})."""
     maps, reasons = {}, {}
     for name in names:
         try:
@@ -185,7 +187,7 @@ def maps_of(
 
 
 def draw(path: Path, image: Tensor, mask: Tensor, maps: dict[str, np.ndarray]) -> None:
-    """Draw the image, and every map in its own scale: diverging around zero if it is signed."""
+    """Draw the image and all maps. Each map has its own scale, which is diverging around zero for a signed map."""
     from matplotlib.figure import Figure
 
     rows = -(-(len(maps) + 1) // COLUMNS)

@@ -1,7 +1,7 @@
-"""Pictures on the pages of metrics: maps of a photograph and of a drawing, and what the metric makes of each.
+"""Generator of the pictures on the pages of metrics: maps of two photographs and a drawing, with the metric's scores.
 
-The photographs are photos-xai through EfficientNet-Lite0, the drawings shapes-xai through the small ResNet of the page
-of explainers, where the truth is known.
+The photographs are from photos-xai with EfficientNet-Lite0. The drawings are from shapes-xai, whose ground truth is
+known, with the small ResNet of the page of explainers.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,13 @@ from saliency_bench.utils.files import write_text, write_with
 
 EXPLAINERS = ("gradcam", "integrated_gradients:steps=20", "rise:masks=200", "centre", "random")
 SHOWN = ("coffee", "rocket")
-LIMIT = 16  # drawings, of which one is shown
+LIMIT = 16  # number of drawings, one of which is shown
 FILE = "shown_maps.png"
 ABOUT = """\
-Above two photographs of `photos-xai` through EfficientNet-Lite0, below a drawing of `shapes-xai` through a small ResNet
-that was trained on it; masks are outlined. The photographs show what maps of real networks look like, and the drawing
-is where the network can only use what the mask holds. These are single samples: {direction}, and no conclusion follows.
+The upper rows show two photographs of `photos-xai` with maps of EfficientNet-Lite0. The lower row shows a drawing of
+`shapes-xai` with maps of a small ResNet that was trained on this dataset. Masks are outlined. The photographs are
+examples of maps for real networks. In the drawing, the network can only use pixels inside the mask. For this metric,
+{direction}. These are single samples, which do not support a conclusion.
 """
 
 
@@ -33,11 +34,11 @@ def measured() -> list[str]:
     """Return the metrics that need a map and at most its mask, a classifier and labels."""
     cheap = {"maps", "masks", "curves", "labels"}
     names = [name for name in registry.names("metrics") if set(load_metric(name).inputs) <= cheap]
-    return [name for name in names if name not in ("saliency_cauc", "saliency_cdrop")]  # which compare two classes
+    return [name for name in names if name not in ("saliency_cauc", "saliency_cdrop")]  # compare two classes
 
 
 def write(folder: Path, models: Path) -> None:
-    """Write the picture into the folder of the pages of metrics, and a table into each page that has scores."""
+    """Write the picture into the folder of the metrics' pages, and a table into each page with scores."""
     rows = sb.load_dataset("photos-xai", split="test")
     rows = rows.select([index for index, name in enumerate(rows["image_id"]) if name in SHOWN])
     photographs = rows, write_efficientnet_lite(models / "lite0")
@@ -54,7 +55,7 @@ def write(folder: Path, models: Path) -> None:
 
 
 def scored(out: Path, dataset: Dataset, model: Path, **settings: object) -> pd.DataFrame:
-    """Return the records of a run, with whether the classifier is right; without scores that are not defined."""
+    """Run the metrics and return the records with the column `correct` of the predictions."""
     sb.run(dataset=dataset, model=str(model), explainers=EXPLAINERS, metrics=measured(), out=out, device="cpu",
            progress=False, **settings)  # fmt: skip
     predictions = pd.read_parquet(out / "predictions.parquet")[["image_id", "correct"]]
@@ -62,7 +63,7 @@ def scored(out: Path, dataset: Dataset, model: Path, **settings: object) -> pd.D
 
 
 def with_picture(text: str, name: str, records: pd.DataFrame) -> str:
-    """Return a page with the picture and the score of each map before its second heading."""
+    """Return a page with the picture and the table of scores inserted before the heading "How to use"."""
     table = records.pivot_table("value", "image_id", "explainer", sort=False)
     names = [text.partition(":")[0] for text in EXPLAINERS]
     title = name.removeprefix("saliency_").replace("_", " ")
@@ -82,7 +83,7 @@ def cell(value: float | None) -> str:
 
 
 def draw(path: Path, rows: Sequence[tuple[Dataset, Path, str]]) -> None:
-    """Draw the maps of images, each (dataset, model, its id), a line for each image."""
+    """Draw a row of maps for each image, given as (dataset, model, image id)."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 2.2 * len(rows)), dpi=100, layout="constrained")

@@ -1,6 +1,6 @@
-"""Generate the page of papers: every item of the suites with its command, what it runs, its status and why.
+"""Generator of the page of papers: every item of the suites with its command, runs, status and notes.
 
-The page is generated from the suite files and from the declarations of datasets and metrics, so it cannot contradict
+The page is generated from the suite files and the declarations of datasets and metrics, so it is always consistent with
 them.
 """
 
@@ -22,7 +22,7 @@ METRICS = ("metric", "version", "items")
 def page() -> str:
     """Return the text of the page."""
     suites = {name: read_suite(path) for name, path in suite_files().items()}
-    papers = {name: suite for name, suite in suites.items() if name != "reference"}  # it belongs to no paper
+    papers = {name: suite for name, suite in suites.items() if name != "reference"}  # "reference" has no paper
     return "\n".join(part for name, suite in papers.items() for part in section(name, suite))
 
 
@@ -52,7 +52,7 @@ def item_row(suite: Suite, name: str) -> tuple[str, ...]:
 
 
 def runs_of(suite: Suite, name: str) -> str:
-    """Return what an item runs: the networks, datasets, explainers and metrics that it shows."""
+    """Return the networks, datasets, explainers and metrics of an item as text."""
     item = suite.items[name]
     if not item.needs_runs:
         return "none: counts and words"
@@ -70,7 +70,7 @@ def runs_of(suite: Suite, name: str) -> str:
 
 
 def status(suite: Suite, item: TableSpec | PictureSpec) -> str:
-    """Return what can be compared with the paper, and whether answers of people are needed."""
+    """Return a text about the figures that can be compared with the paper, and whether answers of people are needed."""
     values = list(item.values.values())
     people = any(value.crowd or value.against == "crowd" for value in values)
     compared = f"compared with {figures(item)} printed figures" if figures(item) else "nothing printed to compare with"
@@ -79,12 +79,12 @@ def status(suite: Suite, item: TableSpec | PictureSpec) -> str:
 
 
 def figures(item: TableSpec | PictureSpec) -> int:
-    """Return how many figures of the paper a table holds."""
+    """Return the number of figures of the paper in a table."""
     return sum(figure is not None for row in getattr(item, "figures", ()) for figure in row)
 
 
 def dataset_row(suite: Suite, name: str) -> tuple[str, ...]:
-    """Return the row of a dataset, with what its builder declares."""
+    """Return the row of a dataset with the declarations of its builder."""
     entry = suite.datasets[name]
     builder = registry.load("hub_builders", entry.name)
     counts = ", ".join(f"{what}: {count}" for what, count in builder.PAPER_COUNTS.items()) or "none"
