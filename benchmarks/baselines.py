@@ -135,11 +135,12 @@ def block(metric: Metric, table: dict[str, dict[str, Means]]) -> str:
     """Return the lines about baselines for a card."""
     for need, reason in UNMEASURED.items():
         if need in metric.inputs:
-            text = f"Scores of baselines are not given here, as the metric {reason}: put baselines into the same run."
+            why = f"Scores of baselines are not reported here, because the metric {reason}."
+            text = f"{why} Include baselines in the same run."
             return "\n".join([BEGIN, "", text, "", END])
     better = "higher" if metric.higher_is_better else "lower"
     columns = [*BASELINES, *METHODS.values()]
-    lines = [f"Scores of baselines, and of maps whose quality is known ({better} is better):", "",
+    lines = [f"Scores of baselines and of maps with known quality ({better} is better):", "",
              f"| mean on | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]  # fmt: skip
     for name, title in SETS.items():
         if found := table[name].get(metric.name):
@@ -155,10 +156,10 @@ def verdict(metric: Metric, values: Means) -> str:
     best = max(sign * value for value in values.values() if value is not None)
     reached = [name for name in BASELINES if (value := values.get(name)) is not None and sign * value >= best]
     if not reached:
-        return "On the drawings no baseline reaches the best score."
+        return "No baseline reaches the best score on the drawings."
     names = " and ".join(f"`{name}`" for name in reached)
     verb = "reaches" if len(reached) == 1 else "reach"
-    return f"{names} {verb} the best score on the drawings: the metric does not measure whether a map is right."
+    return f"{names} {verb} the best score on the drawings, so the metric does not measure whether a map is right."
 
 
 def number(value: float | None) -> str:

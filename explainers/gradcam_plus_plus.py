@@ -35,7 +35,7 @@ from saliency_bench.types import Images, Maps, On, Target
 def gradcam_plus_plus(
     classifier: Classifier, images: Images, target: Target, *, layer: str | None = None, on: On = "logit"
 ) -> Maps:
-    """Return the sum of feature maps, weighted by means of their gradients with weights of higher powers.
+    """Return the sum of feature maps, weighted by their gradients and the higher powers of these gradients.
 
     Args:
         classifier: Network to explain.

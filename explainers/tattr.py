@@ -273,7 +273,7 @@ def _of(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Ca
 
 
 def _name(function: Any) -> str:
-    """Return an operator's name without underscores, except for the trailing one of in-place operators."""
+    """Return an operator's name without underscores. In-place operators keep the trailing underscore."""
     name = function.__name__
     return name.strip("_") if name.endswith("__") else name.lstrip("_")
 

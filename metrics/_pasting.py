@@ -80,7 +80,7 @@ def pasted(images: Images, classifier: nn.Module, partners: Partners, threshold:
     inside, pairings = torch.from_numpy(salient).to(images.device), index.shape[1]
 
     def draw(samples: Tensor, pictures: Tensor) -> Images:
-        """Return the pictures: first R pictures with S of H pasted onto L, then R with the other pixels of H."""
+        """Return pictures: the first R have S of H pasted onto L, the next R have the other pixels of H."""
         chosen = index[samples, pictures % pairings]
         from_high = inside[chosen] ^ (pictures >= pairings)[:, None, None]
         return torch.where(from_high[:, None], partners.images[chosen], images[samples])

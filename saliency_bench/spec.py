@@ -110,7 +110,7 @@ class RunSpec(BaseModel):
         "names; options follow a colon, as in saliency_miou:threshold=0.3", metavar="NAME"
     )
     maps: tuple[str | PythonObject, ...] = _setting(
-        "maps made elsewhere, scored like maps of an explainer of that name: a folder of IMAGE-ID.npy, .npz, .pt or "
+        "precomputed maps, scored like maps of an explainer with this name: a folder of IMAGE-ID.npy, .npz, .pt or "
         "grey .png, a Parquet file with image_id and map, or a .npy, .npz or .pt file (N, H, W) in the order of the "
         "dataset",
         (),
@@ -120,8 +120,8 @@ class RunSpec(BaseModel):
     out: str = _setting("folder to write", metavar="DIR", path=True, min_length=1)
     split: str = _setting("split of the dataset; train if that is the only one", "test", group="samples")
     target: str = _setting(
-        "what the maps explain: label, predicted, contrast:second (the predicted class against the runner-up of its "
-        "group), predicted-by:MODEL (what another model or the folder of its run predicts), or a CSV file with "
+        "target of the maps: label, predicted, contrast:second (the predicted class against the runner-up of its "
+        "group), predicted-by:MODEL (the prediction of another model or of the folder of its run), or a CSV file with "
         "image_id,target[,against]",
         "label",
         path=True,
@@ -157,7 +157,7 @@ class RunSpec(BaseModel):
         group="classes",
     )
     other_model: str | PythonObject | None = _setting(
-        "second classifier of the same images, for metrics that compare both: Hub id, folder or torchvision:NAME",
+        "second classifier of the same images, for metrics that compare two models: Hub id, folder or torchvision:NAME",
         None,
         path=True,
         group="classes",
@@ -170,22 +170,22 @@ class RunSpec(BaseModel):
         group="classes",
     )
     activation: Literal["softmax", "sigmoid"] | None = _setting(
-        "what turns logits into probabilities: softmax, or sigmoid for multi-label and single-logit heads (default: "
+        "function from logits to probabilities: softmax, or sigmoid for multi-label and single-logit heads (default: "
         "from the checkpoint, else softmax)",
         None,
         group="classes",
     )
     only: tuple[str, ...] | None = _setting(
         "explain and score only these samples: correct, masked, or COLUMN=VALUE (several values of a column are "
-        "alternatives); the others are only predicted",
+        "alternatives); other samples are only predicted",
         None,
         metavar="CONDITION",
         repeat=True,
         group="samples",
     )
     mask_values: tuple[str, ...] | None = _setting(
-        "which pixels of masks are the object: values (1), a value and all above it (128+), colours ('#ff0000' or "
-        "255,0,0), nonzero, or alpha (default: masks hold 0 and one other value)",
+        "mask values of the object: values (1), a value and all higher values (128+), colours ('#ff0000' or "
+        "255,0,0), nonzero, or alpha (default: masks contain 0 and one other value)",
         None,
         metavar="VALUE",
         repeat=True,
@@ -202,7 +202,7 @@ class RunSpec(BaseModel):
     batch_size: int = _setting(
         "samples per batch, the unit that is computed and saved", 16, metavar="N", ge=1, group="computation"
     )
-    seed: int = _setting("seed for everything drawn at random", 0, metavar="N", group="computation")
+    seed: int = _setting("seed of all random draws", 0, metavar="N", group="computation")
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = _setting(
         "arithmetic of the network (default: as the model was loaded, usually fp32)", None, group="computation"
     )
@@ -216,11 +216,10 @@ class RunSpec(BaseModel):
         group="computation",
     )
     keep_maps: bool = _setting(
-        "also keep the maps (float16, in the folder maps), which load_maps reads", False, group="computation"
+        "also save the maps (float16, in the folder maps), for load_maps", False, group="computation"
     )
     strict: bool = _setting(
-        "stop at an explainer that does not fit the network, or at the first sample or batch that fails, instead of "
-        "leaving it out",
+        "stop at an unsupported explainer, or at the first sample or batch that fails, instead of leaving it out",
         False,
         group="computation",
     )

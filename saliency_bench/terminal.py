@@ -142,5 +142,5 @@ def _wrapped(line: str, width: int, hanging: int | None) -> list[str]:
 
 
 def _indent(line: str) -> int:
-    """Return the columns by which a line is indented."""
+    """Return the number of columns by which a line is indented."""
     return len(line) - len(line.lstrip())

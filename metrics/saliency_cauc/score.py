@@ -79,7 +79,7 @@ def saliency_cauc(
     Example:
         Take a 4 x 4 image and a classifier whose p_A is the share of white among the four pixels in the upper left
         corner, with p_B = 1 - p_A. The image is white, and the map ranks the pixels row by row from 16 to 1. The 8
-        pixels above 8.5 are salient. With step=2 the path has 4 points, of 9 points for the whole image:
+        pixels above 8.5 are salient. With step=2, the path has 4 points; removing the whole image would take 9 points:
 
             pixels gone     0   2     4     6
             p_A             1   1/2   1/2   0

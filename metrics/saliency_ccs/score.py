@@ -49,8 +49,8 @@ def saliency_ccs(
         CCS = 1/0.8 * integral of f_A(x_s) - f_B(x_s) ds over [0.1, 0.9], trapezoid rule on 0.1, 0.2, ..., 0.9
 
     f are the probabilities, A is the top class, and B is the most probable other member of A's group. The map explains
-    the target contrast(B, A): the evidence for B and not for A. x_s is the image without the top share s of the map's
-    pixels.
+    the target contrast(B, A): the evidence for B and not for A. x_s is the image without the top fraction s of the
+    map's pixels.
 
     Args:
         images: Images of shape (B, 3, H, W) with values in [0, 1].

@@ -29,7 +29,7 @@ def saliency_cds(curves: Curves, *, reference: Reference = "black") -> np.ndarra
 
         CDS = integral of [p_A(x) - p_A(x_r)] dr over [0.1, 0.9] / 0.8,    by the trapezoid rule at r = 0.1, 0.2 ... 0.9
 
-    x_r is the image with the top share r of the pixels masked. A are the classes with a positive target weight; the
+    x_r is the image with the top fraction r of the pixels masked. A are the classes with a positive target weight; the
     score ignores all other classes, including classes with a negative weight.
 
     No formula or code of this score was found. This implementation follows the description by Elisha et al.

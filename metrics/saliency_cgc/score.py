@@ -50,7 +50,7 @@ def saliency_cgc(
 
     The integral is over [0.1, 0.9], computed by the trapezoid rule on 0.1, 0.2, ..., 0.9. f are the probabilities, A is
     the top class, and G_A is its group without A. The map explains the target class_vs_group(A, G_A). x_s is the image
-    without the top share s of the map's pixels.
+    without the top fraction s of the map's pixels.
 
     Args:
         images: Images of shape (B, 3, H, W) with values in [0, 1].

@@ -44,14 +44,15 @@ def saliency_cgs(
     reference: Reference = "black",
     published: bool = False,
 ) -> np.ndarray:
-    """Return the contrastive group score (P3 eq. 5): the fall of G_A and rise of G_B without distinguishing pixels.
+    """Return the contrastive group score (P3 eq. 5): how G_A falls and G_B rises without the distinguishing pixels.
 
         CGS = 1/0.8 * integral of 1/2 [mean over k in G_A of (f_k(x) - f_k(x_s))
                                        + mean over j in G_B of (f_j(x_s) - f_j(x))] ds over [0.1, 0.9]
 
     The integral is computed by the trapezoid rule on 0.1, 0.2, ..., 0.9. f are the probabilities, and G_A is the group
     of the top class. G_B is the group disjoint from G_A with the highest mean probability; merged groups are excluded.
-    The map explains the target group_vs_group(G_A, G_B). x_s is the image without the top share s of the map's pixels.
+    The map explains the target group_vs_group(G_A, G_B). x_s is the image without the top fraction s of the map's
+    pixels.
 
     Args:
         images: Images of shape (B, 3, H, W) with values in [0, 1].

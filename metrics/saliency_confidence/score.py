@@ -81,7 +81,7 @@ def saliency_confidence(
         pairings: Number of random pairings within a class.
         threshold: Lower limit of S. With by="value", a share of the map's range from 0 to 1. With by="percentile", a
             percentile of the map's pixels from 0 to 100.
-        by: Reference of the threshold: the range of the map ("value") or its pixels ("percentile").
+        by: Scale of the threshold: the range of the map ("value") or the percentiles of its pixels ("percentile").
 
     Returns:
         Means over the pairings of normal, inverse and size, float64 (B, 3). Images outside every L have no score.

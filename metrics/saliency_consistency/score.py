@@ -59,7 +59,7 @@ def saliency_consistency(
     radius: int = 1,
     series: Literal["rows", "columns", "vectors"] = "rows",
 ) -> np.ndarray:
-    """Return the time-warping distances of a map and the back-transformed maps of transformed images (P4 3.2.2).
+    """Return the time-warping distances between a map and the back-transformed maps of transformed images (P4 3.2.2).
 
         score = mean over transforms t of FastDTW(s(E(x)), s(t^-1(E(t(x)))))
 

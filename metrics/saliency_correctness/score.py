@@ -85,7 +85,7 @@ def saliency_correctness(
         threshold: Lower limit of S. With by="value", a share of the map's range from 0 to 1. With by="percentile", a
             percentile of the map's pixels from 0 to 100, such as 20, 40, 60 or 80; S then has the same number of pixels
             for every map.
-        by: Reference of the threshold: the range of the map ("value") or its pixels ("percentile").
+        by: Scale of the threshold: the range of the map ("value") or the percentiles of its pixels ("percentile").
         top: Whether the class must be the top class (1) or among the top five (5).
 
     Returns:

@@ -24,7 +24,7 @@ def check(*, exposures: Sequence[float]) -> None:
     also_called=("peekaboom", "crowd auc"),
 )
 def saliency_crowd_auc(first_right: np.ndarray, *, exposures: Sequence[float] = SHOWN) -> np.ndarray:
-    """Return the area under a(r): whether a person names the class when shown a map's top share r of a picture.
+    """Return the area under a(r): whether a person names the class when shown a map's top fraction r of a picture.
 
         score = integral of a(r) dr over [0, R] / R, by the trapezoid rule at r = 0 and at the exposures up to R
 
@@ -38,7 +38,7 @@ def saliency_crowd_auc(first_right: np.ndarray, *, exposures: Sequence[float] = 
     Args:
         first_right: Exposure of the first correct answer in each judgement (one person, one picture, one map), float
             (B,). NaN for a judgement that ended without a correct answer ("I don't know" at 100 %).
-        exposures: Increasing shares of the pixels at which people answered, above 0 and at most 1.
+        exposures: Increasing shares of the pixels that people were shown, above 0 and at most 1.
 
     Returns:
         Scores in [0, 1], float64 (B,); higher is better. The score is 0 without a correct answer.

@@ -25,7 +25,7 @@ def limits(options: dict[str, object], target: TargetRange) -> tuple[float, floa
     also_called=("del", "dauc", "deletion auc"),
 )
 def saliency_deletion(curves: Curves, *, reference: Reference = "black", steps: int | None = None) -> np.ndarray:
-    """Return the area under f(t), the target's probability once the top share t of the pixels is replaced.
+    """Return the area under f(t), the target's probability once the top fraction t of the pixels is replaced.
 
         score = integral of f(t) dt over [0, 1] by the trapezoid rule,    f(t) = sum_k w_k p_k(picture at t)
 

@@ -1,4 +1,4 @@
-"""Measure which share of a map's positive values lies in the mask."""
+"""Measure the fraction of a map's positive values that lies in the mask."""
 
 from typing import Any
 

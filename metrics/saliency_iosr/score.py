@@ -1,4 +1,4 @@
-"""Measure which share of the salient pixels lies in the mask, with a threshold relative to the maximum."""
+"""Measure the fraction of salient pixels that lies in the mask, with a threshold relative to the maximum."""
 
 from typing import Any
 

@@ -42,17 +42,17 @@ def saliency_kar(
     initial: Initial = "new",
     exposures: list | tuple | None = None,
 ) -> np.ndarray:
-    """Return whether networks that are trained on pictures with only a map's top share r classify images correctly.
+    """Return whether networks trained on pictures with only a map's top fraction r classify each image correctly.
 
         score = integral of a(r) dr over [0, 1] by the trapezoid rule at r = 0, 5, 10, 15, 20, 30, 50, 75, 100 %
 
     The explainer explains the class that the run's classifier predicts for every training, validation and test image
-    (maps for the label would leak the label). All pixels except the top share r are replaced by the mean colour of the
-    training images. For each r, networks of the classifier's architecture are trained from new weights with the same
-    procedure: Adam, keeping the weights of the epoch that is best on the changed validation images. a(r) is the share
-    of these networks that predict the sample's label. A run also scores two controls for every explainer: `random`, and
-    the explainer's maps after a strong Gaussian blur. The controls are needed because a less informative map often
-    scores better (Brocki and Chung, 2023).
+    (maps for the label would leak the label). All pixels except the top fraction r are replaced by the mean colour of
+    the training images. For each r, networks of the classifier's architecture are trained from new weights with the
+    same procedure: Adam, keeping the weights of the epoch that is best on the changed validation images. a(r) is the
+    share of these networks that predict the sample's label. A run also scores two controls for every explainer:
+    `random`, and the explainer's maps after a strong Gaussian blur. The controls are needed because a less informative
+    map often scores better (Brocki and Chung, 2023).
 
     Args:
         retrained: Class that each network predicts for each image, int (B, P); -1 if missing. P is the number of

@@ -63,12 +63,12 @@ def saliency_own_region(
             Inception v3. For the other references, see saliency_kae.
         threshold: Lower limit of S. With by="value", a share of the map's range from 0 to 1. With by="percentile", a
             percentile of the map's pixels from 0 to 100.
-        by: Reference of the threshold: the range of the map ("value") or its pixels ("percentile").
+        by: Scale of the threshold: the range of the map ("value") or the percentiles of its pixels ("percentile").
 
     Returns:
-        Values acc@1 (the score) and acc@5, float64 (B, 2), 0 or 1; higher is better. acc@5 is NaN for five classes or
-        fewer, or without a softmax. Both are NaN if the classifier returns NaN for the picture or for the unchanged
-        image. A constant map has no salient pixels, so its picture is the reference.
+        Values acc@1 and acc@5 of 0 or 1, float64 (B, 2); higher is better. The score is acc@1. acc@5 is NaN for five
+        classes or fewer, or without a softmax. Both are NaN if the classifier returns NaN for the picture or for the
+        unchanged image. A constant map has no salient pixels, so its picture is the reference.
 
     Raises:
         UserError: The reference is unknown or the threshold is out of range.

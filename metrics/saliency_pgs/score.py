@@ -48,8 +48,8 @@ def saliency_pgs(
         PGS = 1/0.8 * integral of mean over k in G_A of (f_k(x) - f_k(x_s)) ds over [0.1, 0.9]
 
     The integral is computed by the trapezoid rule on 0.1, 0.2, ..., 0.9. f are the probabilities, A is the top class,
-    and G_A is its group including A. The map explains the target group(G_A). x_s is the image without the top share s
-    of the map's pixels.
+    and G_A is its group including A. The map explains the target group(G_A). x_s is the image without the top fraction
+    s of the map's pixels.
 
     Args:
         images: Images of shape (B, 3, H, W) with values in [0, 1].

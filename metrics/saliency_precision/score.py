@@ -1,4 +1,4 @@
-"""Measure which share of the salient pixels lies in the mask."""
+"""Measure the fraction of salient pixels that lies in the mask."""
 
 from collections.abc import Sequence
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""Measure which share of the mask is salient."""
+"""Measure the fraction of the mask that is salient."""
 
 from collections.abc import Sequence
 from typing import Any, Literal

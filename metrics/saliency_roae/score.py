@@ -28,7 +28,7 @@ from saliency_bench.metrics._papers import LU_2021
 def saliency_roae(
     curves: Curves, labels: np.ndarray, *, reference: Reference = "black", exposure: float | None = None
 ) -> np.ndarray:
-    """Return a(r): whether the classifier is right about a picture without the map's top share r.
+    """Return a(r): whether the classifier is right about a picture without the map's top fraction r.
 
         score = integral of a(r) dr over [0, 1] by the trapezoid rule at r = 0, 5, 10, 15, 20, 30, 50, 75, 100 %
 

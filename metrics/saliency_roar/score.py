@@ -42,12 +42,12 @@ def saliency_roar(
     initial: Initial = "new",
     exposures: list | tuple | None = None,
 ) -> np.ndarray:
-    """Return whether networks that are trained on pictures without a map's top share r classify each image correctly.
+    """Return whether networks trained on pictures without a map's top fraction r classify each image correctly.
 
         score = integral of a(r) dr over [0, 1] by the trapezoid rule at r = 0, 5, 10, 15, 20, 30, 50, 75, 100 %
 
     The explainer explains the class that the run's classifier predicts for every training, validation and test image
-    (maps for the label would leak the label). The top share r of the pixels is replaced by the mean colour of the
+    (maps for the label would leak the label). The top fraction r of the pixels is replaced by the mean colour of the
     training images. For each r, networks of the classifier's architecture are trained from new weights with the same
     procedure: Adam, keeping the weights of the epoch that is best on the changed validation images. a(r) is the share
     of these networks that predict the sample's label. A run also scores two controls for every explainer: `random`, and

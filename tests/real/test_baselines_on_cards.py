@@ -25,16 +25,17 @@ def test_each_card_has_the_lines_of_the_table(table):
         card = baselines.card_of(name).read_text(encoding="utf-8")
         text = baselines.block(sb.load_metric(name), table)
         assert card.count(text) == card.count(baselines.BEGIN) == 1, f"{name}: python benchmarks/baselines.py --write"
-        assert ("are not given here" in text) == (name not in measured)
+        assert ("are not reported here" in text) == (name not in measured)
 
 
 def test_baselines_that_reach_the_best_score_are_named():
     means = {"random": 0.9, "centre": 0.2, "edges": None, "gradcam": 0.9, "upside_down": 0.1, "mask": None}
     higher, lower = (baselines.verdict(sb.load_metric(f"saliency_{name}"), means) for name in ("miou", "deletion"))
     assert (
-        higher == "`random` reaches the best score on the drawings: the metric does not measure whether a map is right."
+        higher
+        == "`random` reaches the best score on the drawings, so the metric does not measure whether a map is right."
     )
-    assert lower == "On the drawings no baseline reaches the best score."
+    assert lower == "No baseline reaches the best score on the drawings."
     both = baselines.verdict(
         sb.load_metric("saliency_deletion"), means | {"random": 0.1, "centre": 0.05, "edges": 0.05}
     )
