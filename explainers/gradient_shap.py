@@ -70,7 +70,8 @@ def gradient_shap(
         baselines: Number of baselines in the bank.
         seed: Seed of the bank. None: the run's seed, or 0 outside a run.
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
-        reliability: Reliability between 0 and 1 at which the draws of an image stop. None: use all draws.
+        reliability: Required reliability of the map of an image, between 0 and 1; further draws are skipped once it is
+            reached. None: use all draws.
         batch_size: Number of path points per pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:

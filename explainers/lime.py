@@ -74,7 +74,8 @@ def lime(
         width: Width of the kernel that weights pictures by their distance to the image.
         ridge: Weight of the penalty on beta.
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
-        reliability: Reliability between 0 and 1 at which the pictures of an image stop. None: use all pictures.
+        reliability: Required reliability of the map of an image, between 0 and 1; further pictures are skipped once it
+            is reached. None: use all pictures.
         batch_size: Number of pictures in memory and in one forward pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:

@@ -69,7 +69,8 @@ def rise(
         border: Extension of a grid beyond the centres of its outer cells: "replicate", or "reflect" as published.
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
         seed: Seed of the bank of masks. None: the run's seed, or 0 outside a run.
-        reliability: Reliability between 0 and 1 at which the masks of an image stop. None: use all masks.
+        reliability: Required reliability of the map of an image, between 0 and 1; further masks are skipped once it is
+            reached. None: use all masks.
         batch_size: Number of masks in memory and in one forward pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:

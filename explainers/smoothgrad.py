@@ -63,7 +63,8 @@ def smoothgrad(
         sigma: Width of the noise as a share of the image's span.
         reduction: Reduction over channels: "max" of the absolute values, or signed "sum".
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
-        reliability: Reliability between 0 and 1 at which the copies of an image stop. None: use all copies.
+        reliability: Required reliability of the map of an image, between 0 and 1; further copies are skipped once it is
+            reached. None: use all copies.
         batch_size: Number of noisy images per pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:

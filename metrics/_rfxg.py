@@ -2,7 +2,8 @@
 
 Each score asks a different question about the classifier's top class A and requests the explainer's map for that
 question. The top pixels of the map are removed from the image, in shares of 0.1 to 0.9 in steps of 0.1. The classifier
-then predicts the probabilities of all classes. The score is the area under a curve that is computed from them.
+then predicts the probabilities of all classes. A function of these probabilities is computed at each share, and the
+score is the area under this curve.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +49,7 @@ def question_of(sides: Sides) -> Callable[[dict, np.ndarray, ClassGroups], list[
     """Return the `question` function for a metric's declaration; see `saliency_bench.declarations`."""
 
     def question(options: dict, probabilities: np.ndarray, groups: ClassGroups) -> list[tuple[TargetTerms, ...]]:
-        """Return the classes of each sample's question."""
+        """Return the target of each sample, or () for a sample without a question."""
         terms_of_samples = [None if np.isnan(p).any() else sides(groups, int(p.argmax()), p) for p in probabilities]
         return [() if terms is None else (terms,) for terms in terms_of_samples]
 
@@ -65,7 +66,7 @@ def scores(
     reference: str,
     published: bool,
 ) -> np.ndarray:
-    """Return the area under the values of each sample's question, divided by 0.8, float64 (B,).
+    """Return the area under the curve of each sample, divided by 0.8, float64 (B,).
 
     The score is NaN for a sample without a question or without probabilities. With `published`, the area is not divided
     and the number of pixels is rounded down, as in the authors' code.

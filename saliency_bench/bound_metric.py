@@ -70,7 +70,7 @@ class Metric:
         return scores, values
 
     def checked(self, inputs: dict[str, Any], count: int, names: Sequence[str]) -> Scored:
-        """Return checked (scores (B,), parts (B, P) or None, marks (B,) or None) of samples.
+        """Score samples and return (scores (B,), parts (B, P) or None, marks (B,) or None), with checked shapes.
 
         Args:
             inputs: Inputs of the metric by name.

@@ -41,7 +41,7 @@ def _pairs(text: str) -> Iterator[str]:
     """Yield the texts between commas, except commas inside JSON."""
     parts = text.split(",")
     while parts:
-        # A JSON value ends at the first comma that makes it valid JSON; any other value ends at the first comma.
+        # A JSON value is the shortest valid JSON text that ends at a comma. Any other value ends at the first comma.
         ends = range(1, len(parts) + 1) if parts[0].partition("=")[2].startswith(JSON) else range(0)
         joined = (",".join(parts[:end]) for end in ends)
         whole = next((pair for pair in joined if _is_json(pair.partition("=")[2])), parts[0])

@@ -54,8 +54,8 @@ def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Refere
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        grid: Number of patches along a side, at least 2. If a side is not divisible by it, patch sizes differ by one
-            pixel.
+        grid: Number of patches along a side, at least 2. Patch sizes differ by one pixel if a side is not divisible by
+            the number.
         reference: Values that replace the patch. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
             which is zero after normalisation. "blur": the image blurred by a Gaussian of 11 x 11 pixels with sigma 5.
             "noise": uniform noise in [0, 1). "inpaint": values filled in from the kept pixels. "linear": linear

@@ -301,7 +301,7 @@ def test_maps_that_cannot_be_read_are_named(load, name):
     says(load, name, "must be real numbers", **given(name) | {"predictions": [["a"]]})
     says(load, name, "must be real numbers", **given(name) | {"predictions": MAPS + 1j})
     says(load, name, "there is no sample to score|have shape", **given(name, np.zeros((0, 6, 7)), MASKS[:0], []))
-    says(load, name, r"these have \(0,\)", **given(name) | {"predictions": [], "references": []})
+    says(load, name, r"got \(0,\)", **given(name) | {"predictions": [], "references": []})
     assert load(name).compute(**given(name))[name] == pytest.approx(directly(name).mean(), abs=1e-6)  # it goes on
 
 
