@@ -224,7 +224,7 @@ def test_what_was_hidden_is_joined_again_to_these_images_and_no_others(own_data,
     assert len(join_masks(shown, kept, "test", PUBLIC.upper())) == 30
     with pytest.raises(UserError, match=f"belong to {PUBLIC}; maps of mallory/things are not scored with them"):
         join_masks(shown, kept, "test", "mallory/things")  # a copy with other labels, and attempts of its own
-    refused("holds no masks of the split train", join_masks, shown, kept, "train")
+    refused("contains no masks of the split train", join_masks, shown, kept, "train")
 
 
 def fresh(tmp_path):

@@ -130,9 +130,9 @@ def lists_of(kind, *length):
     return kind(kind(datasets.Value("int64"), *length), *length)
 
 
-def united(rows, words="lists .* a sample has one picture; combine"):
+def united(rows, words="lists .* a sample has one image; combine"):
     """What the refusal of several masks of a sample says to do."""
-    with pytest.raises(UserError, match=f"the column mask holds {words}") as refused:
+    with pytest.raises(UserError, match=f"the column mask contains {words}") as refused:
         find(rows).load("test"), describe({"dataset": rows})
     code = str(refused.value).partition("with dataset")[2].partition(", with axis=-1")[0]
     return eval(f"rows{code}", {"rows": rows, "functools": functools, "PIL": PIL, "numpy": np})
@@ -156,7 +156,7 @@ def test_every_form_gives_the_same_numbers(form, rows, run, tmp_path):
      ([[0, 2**40]] * 2, "Integer value 1099511627776 not in range"), ([0, 1], r"a mask has two axes, \(H, W\)")],
 )  # fmt: skip
 def test_numbers_that_are_no_mask_are_one_line(mask, words, rows, run):
-    refused(f"the column mask holds arrays .*{words}", run, with_masks(rows, [mask] * 6))
+    refused(f"the column mask contains arrays .*{words}", run, with_masks(rows, [mask] * 6))
 
 
 def test_labels_that_are_text_become_classes(rows, tmp_path):
@@ -182,7 +182,7 @@ def test_a_split_is_found_by_its_other_names_and_a_line_says_so(asked, there, us
     for data, name in ((splits, "the dataset"), (tmp_path, tmp_path)):
         found, split = find(data).load_usual(asked)
         assert (len(found), split) == (2, used)
-        assert f"{name} has no split {asked}; using its split {used}" in capsys.readouterr().err
+        assert f"{name} has no split {asked}; its split {used} is used" in capsys.readouterr().err
 
 
 def test_a_split_of_which_there_are_two_is_not_guessed(rows):

@@ -33,8 +33,8 @@ def changed(rows, column, value, kind=None):
 CASES = {
     "null id": ("image_id", None, "position 3 .from 0. has no image_id"),
     "empty id": ("image_id", " ", "position 3"),
-    "line break": ("image_id", "a\nb", r"'a\\nb' holds a line break"),
-    "line separator": ("image_id", "a\u2028b", r"u2028.* holds a line break"),
+    "line break": ("image_id", "a\nb", r"'a\\nb' contains a line break"),
+    "line separator": ("image_id", "a\u2028b", r"u2028.* contains a line break"),
     "nul": ("image_id", "a\0b", r"x00b' holds"),
     "long": ("image_id", "\u00e9" * 501, "more than 1000 bytes"),
     "twice": ("image_id", "shapes-%s", "occurs 2 times"),
@@ -64,7 +64,12 @@ KINDS = {
     "ids of numbers": ("image_id", 0.5, datasets.Value("float64"), "image_id holds .*float64"),
     "text labels": ("label", "disc", datasets.Value("string"), "class_encode_column"),
     "fractions": ("label", 0.5, datasets.Value("float32"), "label holds float, not classes"),
-    "mask of numbers": ("mask", [[0, 1]], datasets.List(datasets.List(datasets.Value("int64"))), "column mask holds"),
+    "mask of numbers": (
+        "mask",
+        [[0, 1]],
+        datasets.List(datasets.List(datasets.Value("int64"))),
+        "column mask contains",
+    ),
     "mask of text": ("mask", "/etc/passwd", datasets.Value("string"), "mask holds .*not pictures"),
     "labels of text": ("labels", "disc", datasets.Value("string"), "labels of image .* holds disc"),
     "unknown name": ("labels", ["disc", "dis"], datasets.List(datasets.Value("string")), "holds dis, "),
@@ -93,7 +98,7 @@ def test_ids_that_are_no_text(rows):
     bad = pa.Array.from_buffers(pa.string(), 6, ids.buffers())
     place = table.schema.get_field_index("image_id")
     table = table.set_column(place, table.schema.field(place), bad)
-    refused("image_id holds bytes that are not UTF-8", check_samples, datasets.Dataset(table))
+    refused("image_id contains bytes that are not UTF-8", check_samples, datasets.Dataset(table))
 
 
 def test_a_target_file_that_names_other_images_is_refused(shapes, resnet, tmp_path):

@@ -129,7 +129,7 @@ def test_scripts_archives_and_pickles_are_not_touched(tmp_path, monkeypatch):
     (made["pkl"] / "test.pkl").write_bytes(pickle.dumps(Runs()))
     (made["h5"] / "test.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
     for folder in made.values():
-        words = "script|holds no readable dataset|archives and anything else"
+        words = "script|contains no readable dataset|not archives or other files"
         assert len(refused(words, sb.load_dataset, folder)) < 700
     assert not (tmp_path / "ran").exists()
 

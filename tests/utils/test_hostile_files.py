@@ -260,7 +260,7 @@ def test_parts_of_a_source_are_bounded(tmp_path):
 def test_a_table_is_read_line_by_line(tmp_path, monkeypatch):
     monkeypatch.setattr(_source, "FIELD", 1000)
     (path := tmp_path / "table.csv").write_text("a,b\n" + "x" * 2000)
-    refused("line of more than 1,000 characters", list, _source.table(path, "a"))
+    refused("line has more than 1,000 characters", list, _source.table(path, "a"))
 
 
 def test_a_lock_that_is_a_link(tmp_path):
