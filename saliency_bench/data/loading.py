@@ -1,4 +1,4 @@
-"""Load one split of a dataset that is drawn by the package, stored in a folder or on the Hub, or rebuilt from a source."""
+"""Load one split of a dataset, from the package itself, from a folder, from the Hub, or rebuilt from a source."""
 
 import atexit
 import logging

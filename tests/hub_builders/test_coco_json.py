@@ -85,8 +85,8 @@ def test_pictures_are_found_by_the_end_of_their_path(tmp_path):
     (tmp_path / "my.json").write_text(json.dumps(content))
     rows, left_out = built(tmp_path)
     assert set(rows) == {"deep/a:dog", "b:dog"}
-    assert left_out == {("d.jpg", "image"): "several pictures with this file_name",
-                        ("nowhere.jpg", "image"): "no picture with this file_name"}  # fmt: skip
+    assert left_out == {("d.jpg", "image"): "several images with this file_name",
+                        ("nowhere.jpg", "image"): "no image with this file_name"}  # fmt: skip
 
 
 def test_what_is_no_coco_is_one_line_and_json_is_the_file_of_annotations(tmp_path, capsys):
@@ -229,7 +229,7 @@ def test_the_error_for_unmatched_names_gives_an_example_from_both_sides(tmp_path
     (tmp_path / "my.json").write_text(json.dumps(content))
     rows, left_out = built(tmp_path)
     assert set(rows) == {"b:cat"}
-    assert left_out == {("x/other.jpg", "image"): "no picture with this file_name",
+    assert left_out == {("x/other.jpg", "image"): "no image with this file_name",
                         ("a", "image"): "it is not in my.json"}  # fmt: skip
     texts = {one["text"] for one in read_report(tmp_path / "out")["remarks"]}
     assert "1 name has no image, such as x/other.jpg; the folder also contains a.jpg" in texts

@@ -81,7 +81,7 @@ def test_masks_of_which_none_is_called_like_a_picture_are_refused_with_the_name_
 
 NONE = "no mask file has its name"
 SEVERAL = "its mask file matches several images"
-BLURRED = ("a JPEG mask with blurred values; save masks as PNG, or give a threshold, such as --foreground 128+ "
+BLURRED = ("a JPEG mask with blurred values; save masks as PNG, or set a threshold, such as --foreground 128+ "
            "(in Python mask_values=)")  # fmt: skip
 
 
@@ -168,7 +168,7 @@ def test_a_table_gives_labels_splits_and_groups(tmp_path):
     ("image,label,split\n0.jpg,a,evening\n", "line 2: split 'evening' is unknown"),
     ({"masks": "nowhere"}, "--masks nowhere is not a folder"),
     ({"labels": "nowhere.csv"}, r"--labels nowhere\.csv is not a file"),
-    ({"foreground": "reddish"}, "foreground=reddish is not valid; give a value from 0 to 65535"),
+    ({"foreground": "reddish"}, "foreground=reddish is not valid; use a value from 0 to 65535"),
     ({"foreground": "70000"}, "foreground=70000 is not valid"),
     ({"split": "half"}, "split=half is unknown"),
     ({}, "no class folders, and there is no table of labels"),
