@@ -165,7 +165,7 @@ def test_a_slice_of_train_is_no_test_split(folder, capsys):
 def test_a_refused_split_names_the_option(only_train, folder):
     refused(r"'dev'; known: train \(--split\)", sb.load_dataset, only_train["pictures"], "dev")
     refused(r"'tset'; did you mean test\? \(--split\)", sb.load_dataset, folder, "tset")
-    refused(r"is the split train, not dev; give split='train' \(--split train\)", sb.load_dataset, only_train["saved"],
+    refused(r"is the split train, not dev; use split='train' \(--split train\)", sb.load_dataset, only_train["saved"],
             "dev")  # fmt: skip
 
 

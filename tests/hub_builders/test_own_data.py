@@ -243,7 +243,7 @@ def test_own_data_have_a_name_and_a_licence_in_card_report_and_page(tmp_path, re
 @pytest.mark.parametrize(("name", "options", "message"), [
     ("folder", {"license": "Creative Commons"}, "not an identifier such as cc-by-4.0"),
     ("folder", {"title": "two\nlines"}, "the name of a dataset must be one line"),
-    ("shapes-xai", {"license": "mit"}, "shapes-xai has its own license; leave it out"),
+    ("shapes-xai", {"license": "mit"}, "shapes-xai has a fixed license; leave it out"),
 ])  # fmt: skip
 def test_names_and_licences_that_are_none(tmp_path, name, options, message):
     picture(tmp_path / "images/disc/1.png")

@@ -147,7 +147,7 @@ def test_labels_are_those_of_the_upright_picture_unless_they_were_drawn_on_the_f
     assert mask.shape == (10, 8)
     # an upright picture of 8 columns: 0.1 of it has the centre of the first column; stored, the corner moves right
     assert np.argwhere(mask).tolist() == ([[0, 7]] if stored else [[0, 0]])
-    assert f"drawn on the {'file' if stored else 'upright picture'}" in report["remarks"][0]["text"]
+    assert f"drawn on the {'file' if stored else 'upright image'}" in report["remarks"][0]["text"]
 
 
 def test_splits_by_hash_and_the_command_line(tmp_path, capsys):

@@ -114,7 +114,7 @@ def test_the_metric_of_a_plugin_is_published_with_its_card(example, monkeypatch,
     card = registry.files("metrics")["top_quarter"].parent / "README.md"
     missing = Path.is_file
     monkeypatch.setattr(Path, "is_file", lambda path: path != card and missing(path))
-    with pytest.raises(UserError, match=r"metric top_quarter has no README.md; write it into .*/top_quarter, like"):
+    with pytest.raises(UserError, match=r"metric top_quarter has no README.md; add it to .*/top_quarter, as"):
         metric_publication("top_quarter", "ada")
     with pytest.raises(UserError, match=r"my_score.py:my_iou is a function in a file.*saliency-bench new metric"):
         metric_publication("./my_score.py:my_iou", "ada")

@@ -172,7 +172,7 @@ def test_it_is_refused_before_anything_is_sent(line, here, capsys, monkeypatch, 
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     others = Publication("space", "saliency-bench/saliency_miou", {"game.py": b"x"}, None)
     publish(others, api=here.api())
-    assert "saliency-bench/saliency_miou holds something else (game.py)" in refusal(*SMALL)
+    assert "saliency-bench/saliency_miou contains unrelated work (game.py)" in refusal(*SMALL)
     assert set(here.store.repos) == {("spaces", "saliency-bench/saliency_miou")}
 
 
