@@ -253,7 +253,7 @@ def _with_picture(readme: str, shown: list[str]) -> str:
 
 def _with_bias(readme: str, line: str | None) -> str:
     """Add a line about centred masks to the section on biases of a card."""
-    none, head = "## Known biases\n\n- None are known.\n", "## Known biases\n\n"
+    none, head = "## Known biases\n\n- No biases are known.\n", "## Known biases\n\n"
     return readme.replace(none, head).replace(head, f"{head}- {line}\n", 1) if line and line not in readme else readme
 
 

@@ -131,8 +131,8 @@ def parse_json(content: bytes | str, *, unique: bool = False) -> Any:
     """Parse JSON from an untrusted source.
 
     Args:
-        content: content of a file.
-        unique: refuse duplicate names in an object, because readers differ in which value they use.
+        content: Content of a file.
+        unique: Refuse duplicate names in an object, because readers differ in which value they use.
 
     Raises:
         ValueError: The content is not JSON, or nests more than `DEEPEST` levels deep.

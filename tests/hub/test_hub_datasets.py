@@ -163,11 +163,11 @@ def test_pictures_of_a_folder_on_the_hub_are_its_own(here):
     ("files", "match"),
     [
         ({"things_dot_py": b"open('ran', 'w')"} | filled("red"), "script, and downloaded code is never executed"),
-        ({"things_dot_py": b"open('ran', 'w')"}, r"contains  things\.py"),
-        ({"test_dot_zip": b"PK"}, r"contains  test\.zip"),
-        ({"test_dot_tar": b"x"}, r"contains  test\.tar"),
+        ({"things_dot_py": b"open('ran', 'w')"}, r"contains things\.py"),
+        ({"test_dot_zip": b"PK"}, r"contains test\.zip"),
+        ({"test_dot_tar": b"x"}, r"contains test\.tar"),
         ({"test_dot_tar": b"x", "a_dot_txt": b"x"}, REPO),
-        ({"test_dot_pkl": b"x"}, r"contains  test\.pkl"),
+        ({"test_dot_pkl": b"x"}, r"contains test\.pkl"),
         ({"README_dot_md": CARD % b"/etc/hosts.txt"}, REPO),
         ({"README_dot_md": CARD % b"../../founder/other/x.csv"}, REPO),
         (

@@ -361,7 +361,7 @@ def test_a_metric_may_be_one_file(tmp_path, resnet, shapes, added):
     added("metrics", "item", "broken.item", FLAT)
     run = sb.run(**few(shapes, resnet, tmp_path / "run") | {"explainers": ["random"], "metrics": ["item"]})
     assert 0.45 < run.cells[0].value < 0.55
-    refused(r"metric item has no module for evaluate: write item\.py next to its score\.py", metric_files, "item")
+    refused(r"metric item has no module for evaluate; write item\.py next to its score\.py", metric_files, "item")
     assert not has_module("item")
     assert has_module("saliency_miou")
 

@@ -170,8 +170,8 @@ def test_the_dataset_card(hub, pets, workspace):
     assert "parkhi2012cats" in card["citation"]
     assert {split["name"]: split["num_examples"] for split in card["dataset_info"]["splits"]}
     assert card["configs"][0]["config_name"] == "default"
-    for part in ("## Source and licence", "## How a sample is made", "## Samples", "## Splits", "## Known biases",
-                 "Shares of each `label` in percent", "## How to cite", 'load_dataset("visitor/pet-xai"'):  # fmt: skip
+    for part in ("## Source and licence", "## How samples are made", "## Samples", "## Splits", "## Known biases",
+                 "Percentage of each `label`:", "## How to cite", 'load_dataset("visitor/pet-xai"'):  # fmt: skip
         assert part in text
     masks = [np.asarray(row["mask"]) > 0 for row in sb.load_dataset(pets)]
     area, centre = np.mean([mask.mean() for mask in masks]), np.mean([mask[12, 16] for mask in masks])
@@ -477,10 +477,7 @@ def test_who_may_write_is_told_too_and_where_it_is_not_known(hub, tmp_path):
     hub.fault("whoami", status=500, times=9, message=f"you sent {VISITOR.token}")
     done = publish(own, api=hub.api(VISITOR))  # the Hub itself has the last word
     assert done.changed
-    assert (
-        done.plan.lines()[-1]
-        == "  rights not checked: the Hub returned status 500 for visitor/small (you sent ***)"
-    )
+    assert done.plan.lines()[-1] == "  rights not checked: the Hub returned status 500 for visitor/small (you sent ***)"
     assert publish(own, api=hub.api(VISITOR)).plan.rights is None  # nothing is sent, nothing is asked
 
 
@@ -618,7 +615,7 @@ def test_annotations_are_joined_with_a_copy_of_the_source(annotations, closed, s
     monkeypatch.setattr("saliency_bench.data.annotations.build", None)
     assert len(sb.load_dataset(annotations, source=source)) == len(sb.load_dataset(closed))  # it was kept
     monkeypatch.setattr(pet_xai, "VERSION", "other")
-    refused(r"pet-xai.*version \d+ .*version other", sb.load_dataset, annotations, source=source)
+    refused(r"pet-xai.*version \d+ .*version is other", sb.load_dataset, annotations, source=source)
 
 
 def test_a_source_that_is_not_the_same(annotations, source, tmp_path):
@@ -712,8 +709,8 @@ def test_command(line, hub, pets, model, tmp_path, capsys):
     assert "licence: not stated" in capsys.readouterr().out
     for words, message in (
         (("metric", "saliency_miou", "--with-images", "mit"),
-         "--with-images is for `push dataset`, not for `push metric`"),
-        (("dataset", pets, "--eval-results"), "--eval-results is for `push model`"),
+         "--with-images is an option of `push dataset`, not of `push metric`"),
+        (("dataset", pets, "--eval-results"), "--eval-results is an option of `push model`"),
         (("metric", "saliency_miou", "--name", "x"), "leave out --name"),
         (("model", "nowhere"), "saliency-bench train --out nowhere"),
         (("results", model), "not the folder of a finished run (no summary.json)"),

@@ -243,7 +243,7 @@ def test_a_label_that_is_no_class_is_named():
 
 def test_parts_of_a_source_are_bounded(tmp_path):
     sparse(path := tmp_path / "part")
-    with pytest.raises(UnreadableError, match=f"at most {LARGEST:,} are read"):
+    with pytest.raises(UnreadableError, match=f"but the limit is {LARGEST:,}"):
         file_bytes(path)
     refused("bytes", _source.text_of, path)
     refused("bytes", _source.json_of, path, dict)
